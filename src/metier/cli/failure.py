@@ -1,0 +1,35 @@
+"""Turn an exception into `error: … / hint: …` on stderr and an exit code. Nothing secret gets through."""
+
+import sys
+import traceback
+
+import typer
+from typer._click.exceptions import ClickException
+
+from metier.errors import ConfigError, MetierError
+
+
+def report(error: Exception, *, debug: bool) -> int:
+    """Say what happened and return the exit code; with `debug`, the traceback too."""
+    lines, exit_code = describe(error)
+    if debug:
+        lines = ["".join(traceback.format_exception(error)).rstrip(), *lines]
+    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    return exit_code
+
+
+def describe(error: Exception) -> tuple[list[str], int]:
+    match error:
+        case typer.Exit():
+            return [], error.exit_code
+        case typer.Abort():
+            return ["error: Stopped before the end"], 130
+        case MetierError():
+            problems = [problem.render() for problem in error.problems] if isinstance(error, ConfigError) else []
+            hint = [f"hint: {error.hint}"] if error.hint else []
+            return [*problems, f"error: {error.message}", *hint], error.exit_code
+        case ClickException():
+            return [f"error: {error.format_message().rstrip('.')}", "hint: Add --help to see how it is called"], 2
+        case _:
+            name = type(error).__name__
+            return [f"error: Unexpected {name}: {error}", "hint: Run it again with --debug and report what it shows"], 1

@@ -1,0 +1,82 @@
+"""The root of the command line: a table of commands, each imported when it runs and not before."""
+
+import importlib
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple, override
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from metier import __version__
+
+
+class Lazy(NamedTuple):
+    """A command that is known by name and one line until someone calls it."""
+
+    module: str
+    """A module of `metier.cli` with a Typer called `app`."""
+    summary: str
+
+
+COMMANDS: dict[str, Lazy] = {
+    "doctor": Lazy("doctor", "Say what is installed, which keys are set, what works here and what to do next."),
+    "config": Lazy("config", "Write, check and show the settings."),
+    "redact": Lazy("redact", "Show text as the log would: without secrets, without control characters."),
+    "completion": Lazy("completion", "Print the completion script of a shell."),
+}
+
+
+class LazyGroup(TyperGroup):
+    """Lists commands from the table and imports one only when it is called."""
+
+    @override
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return list(COMMANDS)
+
+    @override
+    def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return load_command(cmd_name)
+
+    @override
+    def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        rows = [(name, lazy.summary) for name, lazy in COMMANDS.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def load_command(name: str) -> Any:  # noqa: ANN401 - Typer does not export the type of its commands
+    """The command of that name, its module imported now."""
+    lazy = COMMANDS.get(name)
+    if lazy is None:
+        return None
+    command: Any = get_command(importlib.import_module(f"metier.cli.{lazy.module}").app)
+    command.name = name
+    return command
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="A skill-native agent runtime. Agents, skills and tasks are Markdown; a run is its journal.",
+)
+
+
+@app.callback()
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and leave.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,  # noqa: ARG001
+) -> None:
+    """`--debug` is taken by `main.run`, which must know it before anything can fail."""
+    if version:
+        typer.echo(f"agent {__version__}")
+        raise typer.Exit
+
+
+def invoke(args: Sequence[str]) -> int:
+    """Run the command line; the exit code of the command, errors as exceptions."""
+    result: object = get_command(app).main(args=list(args), prog_name="agent", standalone_mode=False)
+    return result if isinstance(result, int) else 0

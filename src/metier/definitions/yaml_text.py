@@ -1,0 +1,196 @@
+"""Read YAML as text: every scalar stays the string that was written, with its line. Nothing is constructed.
+
+Settings and front matter both come through here. A hostile text costs a bounded amount of work: size, depth
+and the number of nodes are capped, an anchor may be used but its expansion counts, tags and merge keys mean
+nothing.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import yaml
+
+from metier.definitions.problems import Problem, Severity
+
+MAX_BYTES = 64 * 1024
+MAX_DEPTH = 20
+MAX_NODES = 10_000
+
+type Node = Scalar | Sequence | Mapping
+type Plain = str | list[Plain] | dict[str, Plain] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    value: str
+    line: int
+    is_plain: bool = True
+    """Written without quotes and not as a block: only then may a reader take `null` or `~` as nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    items: tuple[Node, ...]
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    key: str
+    line: int
+    value: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    entries: tuple[Entry, ...]
+    line: int
+
+    def find(self, key: str) -> Entry | None:
+        return next((entry for entry in self.entries if entry.key == key), None)
+
+
+@dataclass(frozen=True, slots=True)
+class YamlDocument:
+    root: Node | None
+    """Nothing when the text is empty or an error was found."""
+    problems: tuple[Problem, ...] = ()
+
+
+class _Refused(Exception):
+    """Ends the reading of one text; becomes a problem."""
+
+    def __init__(self, code: str, message: str, *, line: int, hint: str = "") -> None:
+        super().__init__(message)
+        self.code, self.message, self.line, self.hint = code, message, line, hint
+
+
+def read_yaml(text: str, *, file: str = "", first_line: int = 1) -> YamlDocument:
+    """Read one document. Never raises on bad text: what is wrong is in `problems`."""
+    reader = _Reader(file=file, first_line=first_line)
+    try:
+        root = reader.read(text)
+    except _Refused as refused:
+        reader.report("error", refused.code, refused.message, line=refused.line, hint=refused.hint)
+        root = None
+    except yaml.YAMLError as error:
+        reader.report_syntax(error)
+        root = None
+    return YamlDocument(root, tuple(reader.problems))
+
+
+def plain_value(node: Node) -> Plain:
+    """The value without positions: strings, lists, dicts; an unquoted empty or `null` scalar is `None`."""
+    match node:
+        case Scalar(value=value, is_plain=True) if value in ("", "~", "null", "Null", "NULL"):
+            return None
+        case Scalar(value=value):
+            return value
+        case Sequence(items=items):
+            return [plain_value(item) for item in items]
+        case Mapping(entries=entries):
+            return {entry.key: plain_value(entry.value) for entry in entries}
+
+
+def _parse(text: str) -> Iterator[yaml.Event]:
+    return iter(yaml.parse(text, Loader=yaml.CBaseLoader))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+
+
+class _Reader:
+    """Builds nodes from parser events, counting as it goes."""
+
+    def __init__(self, *, file: str, first_line: int) -> None:
+        self.file = file
+        self.offset = first_line
+        self.problems: list[Problem] = []
+        self._anchors: dict[str, tuple[Node, int]] = {}
+        self._count = 0
+
+    def report(self, severity: Severity, code: str, message: str, *, line: int, hint: str = "") -> None:
+        self.problems.append(
+            Problem(severity=severity, code=code, message=message, file=self.file, line=line, hint=hint)
+        )
+
+    def report_syntax(self, error: yaml.YAMLError) -> None:
+        mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+        line = (mark.line if mark else 0) + self.offset
+        what = (error.problem if isinstance(error, yaml.MarkedYAMLError) else None) or "the text is not YAML"
+        self.report("error", "yaml_syntax", f"YAML syntax error: {what}", line=line)
+
+    def read(self, text: str) -> Node | None:
+        if len(text) > MAX_BYTES or len(text.encode("utf-8", "replace")) > MAX_BYTES:
+            raise _Refused("yaml_too_large", f"The YAML is larger than {MAX_BYTES} bytes", line=self.offset)
+        events = _parse(text)
+        root: Node | None = None
+        documents = 0
+        for event in events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    where = self._line(event)
+                    raise _Refused("yaml_many_documents", "The YAML has more than one document", line=where)
+                root = self._node(next(events), events, depth=1)
+        return root
+
+    def _node(self, event: yaml.Event, events: Iterator[yaml.Event], *, depth: int) -> Node:
+        line = self._line(event)
+        self._spend(1, line)
+        if depth > MAX_DEPTH:
+            raise _Refused("yaml_too_deep", f"The YAML is nested deeper than {MAX_DEPTH} levels", line=line)
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(event.anchor or "", line)
+        before = self._count
+        node = self._collection_or_scalar(event, events, depth=depth)
+        anchor = getattr(event, "anchor", None)
+        if anchor:
+            self._anchors[anchor] = (node, self._count - before + 1)
+        return node
+
+    def _collection_or_scalar(self, event: yaml.Event, events: Iterator[yaml.Event], *, depth: int) -> Node:
+        line = self._line(event)
+        match event:
+            case yaml.ScalarEvent():
+                return Scalar(event.value, line, is_plain=event.style is None or event.style == "")
+            case yaml.SequenceStartEvent():
+                return Sequence(tuple(self._items(events, depth=depth)), line)
+            case _:
+                return Mapping(tuple(self._entries(events, depth=depth)), line)
+
+    def _items(self, events: Iterator[yaml.Event], *, depth: int) -> Iterator[Node]:
+        for event in events:
+            if isinstance(event, yaml.SequenceEndEvent):
+                return
+            yield self._node(event, events, depth=depth + 1)
+
+    def _entries(self, events: Iterator[yaml.Event], *, depth: int) -> Iterator[Entry]:
+        seen: dict[str, int] = {}
+        for event in events:
+            if isinstance(event, yaml.MappingEndEvent):
+                return
+            key = self._node(event, events, depth=depth + 1)
+            if not isinstance(key, Scalar):
+                raise _Refused("yaml_key", "A key must be plain text", line=key.line)
+            value = self._node(next(events), events, depth=depth + 1)
+            if key.value in seen:
+                message = f"Key {key.value!r} stands twice, first in line {seen[key.value]}"
+                self.report("error", "duplicate_key", message, line=key.line, hint="Keep one of them")
+                continue
+            seen[key.value] = key.line
+            yield Entry(key.value, key.line, value)
+
+    def _alias(self, anchor: str, line: int) -> Node:
+        known = self._anchors.get(anchor)
+        if known is None:
+            raise _Refused("yaml_alias", f"Alias {anchor!r} names no anchor before it", line=line)
+        node, size = known
+        self._spend(size, line)
+        return node
+
+    def _line(self, event: yaml.Event) -> int:
+        return (event.start_mark.line if event.start_mark else 0) + self.offset
+
+    def _spend(self, nodes: int, line: int) -> None:
+        self._count += nodes
+        if self._count > MAX_NODES:
+            hint = "Write the value out, or split the file"
+            raise _Refused("yaml_too_many_nodes", f"The YAML has more than {MAX_NODES} values", line=line, hint=hint)

@@ -1,0 +1,93 @@
+"""Everything Metier raises on purpose: a fact, what to do about it, and the exit code it ends with.
+
+MetierError                     1   something failed that a person can act on
+├── UsageError                  2   the call itself is wrong: an argument, a file, a name
+│   └── ConfigError             2   settings or definitions cannot be used; carries every problem found
+├── LogError                    1   the event log cannot be written or read
+│   ├── LogLocked              10   another process is writing this log
+│   └── LogDamaged              1   a record in the middle of the log is not what was written
+├── SkillError                  1   a skill cannot be installed, found or used
+│   ├── SkillNotFound           2   no skill of that name
+│   ├── SkillNotTrusted         5   nobody trusted these bytes
+│   └── SkillRejected           1   a package that must not be installed
+├── ProviderError               8   a model could not answer
+└── StoreError                  1   the run store cannot be used
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class MetierError(Exception):
+    """A failure with a sentence for people: `message` states the fact, `hint` says what to do."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class Located(Protocol):
+    """A problem that can say where it is; `definitions.problems.Problem` is the usual one."""
+
+    def render(self) -> str: ...
+
+
+class UsageError(MetierError):
+    """The call is wrong: an argument, a file, a name."""
+
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """Settings or definitions cannot be used. Every problem is listed, not only the first."""
+
+    def __init__(self, message: str, *, hint: str = "", problems: Sequence[Located] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.problems = tuple(problems)
+
+
+class LogError(MetierError):
+    """The event log cannot be written or read."""
+
+
+class LogLocked(LogError):
+    """Another process is writing this log."""
+
+    exit_code = 10
+
+
+class LogDamaged(LogError):
+    """A record in the middle of a log is not what was written."""
+
+
+class SkillError(MetierError):
+    """A skill cannot be installed, found or used."""
+
+
+class SkillNotFound(SkillError):
+    """No skill of that name is known here."""
+
+    exit_code = 2
+
+
+class SkillNotTrusted(SkillError):
+    """The bytes of this skill were never trusted, or changed since."""
+
+    exit_code = 5
+
+
+class SkillRejected(SkillError):
+    """A package that must not be installed; nothing was changed on disk."""
+
+
+class ProviderError(MetierError):
+    """A model could not answer."""
+
+    exit_code = 8
+
+
+class StoreError(MetierError):
+    """The run store cannot be used."""

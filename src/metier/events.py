@@ -1,0 +1,467 @@
+"""The vocabulary of the event log: one typed payload per event, and the record that carries it. Pure values.
+
+Events tell people and machines what a run did. They are a projection: nothing reads them to decide what happens
+next. Adding a field with a default is compatible; anything else raises `SCHEMA_VERSION`.
+"""
+
+from typing import ClassVar, Literal, Self, cast
+
+from pydantic import AwareDatetime, Field, JsonValue, SerializeAsAny, model_validator
+
+from metier.decisions import ActionStep
+from metier.messages import Value
+
+SCHEMA_VERSION = 1
+
+type RedactionMode = Literal["redacted", "full"]
+"""`full` is written only where `logging.redact_secrets` is off."""
+
+type TaskState = Literal[
+    "pending",
+    "in_progress",
+    "completed",
+    "failed",
+    "timeout",
+    "blocked",
+    "escalated",
+    "input_required",
+    "delegating",
+    "paused",
+    "canceled",
+]
+
+type StepStatus = Literal["succeeded", "failed", "skipped", "timeout", "denied", "in_doubt"]
+
+
+class Payload(Value):
+    """What one kind of event says. Subclasses name their `event_type`; the class docstring is its documentation."""
+
+    event_type: ClassVar[str]
+
+
+class DisclosedFile(Value):
+    path: str
+    section: str = ""
+    bytes: int
+    tokens: int
+    truncated: bool = False
+
+
+class Candidate(Value):
+    skill_name: str
+    score: float
+    reason: str = ""
+
+
+class RunStarted(Payload):
+    """A run began: what was asked, of whom, and what it is pinned to."""
+
+    event_type = "run_started"
+    task: str
+    mode: Literal["live", "dry_run", "replay"] = "live"
+    agent: str = ""
+    provider: str = ""
+    model: str = ""
+    profile: str = ""
+    sandbox: str = ""
+    context_id: str = ""
+    parent_run_id: str = ""
+    pins: dict[str, str] = Field(default_factory=dict)
+    """Definition id → content hash."""
+
+
+class SkillCatalogLoaded(Payload):
+    """The catalog was read: how many skills, and what could not be loaded."""
+
+    event_type = "skill_catalog_loaded"
+    skills: int
+    problems: int = 0
+    shadowed: tuple[str, ...] = ()
+    duration_ms: float = 0
+
+
+class SkillLoadFailed(Payload):
+    """One skill could not be loaded, and why."""
+
+    event_type = "skill_load_failed"
+    skill_name: str
+    path: str
+    code: str
+    reason: str
+    line: int | None = None
+
+
+class TrustChanged(Payload):
+    """A skill became trusted, or lost its trust because its bytes changed."""
+
+    event_type = "trust_changed"
+    skill_name: str
+    trusted: bool
+    digest: str
+    reason: str = ""
+
+
+class SkillPrefilterCompleted(Payload):
+    """All skills were ranked for the request; these are the candidates."""
+
+    event_type = "skill_prefilter_completed"
+    query: str
+    candidates: tuple[Candidate, ...]
+    considered: int
+    strategy: str = ""
+    """The zero-candidate strategy, where it had to be used."""
+
+
+class SkillDisclosureLoaded(Payload):
+    """A stage of disclosure put exactly these files in front of the model."""
+
+    event_type = "skill_disclosure_loaded"
+    skill_name: str
+    stage: Literal[0, 1, 2, 3]
+    files: tuple[DisclosedFile, ...]
+    total_bytes: int
+    total_tokens: int
+    refused: tuple[str, ...] = ()
+    """Paths that were asked for and not given, each with its reason."""
+
+
+class PromptBudgetComputed(Payload):
+    """How the tokens of this turn's request are divided, and what had to go."""
+
+    event_type = "prompt_budget_computed"
+    turn: int
+    max_context_tokens: int
+    response_headroom_tokens: int
+    allocated_prompt_tokens: int
+    allocated_disclosure_tokens: int
+    layers: dict[str, int]
+    tool_schema_tokens: int = 0
+    counted_by: Literal["estimate", "provider"] = "estimate"
+    trimmed: tuple[str, ...] = ()
+
+
+class PromptComposed(Payload):
+    """The request is ready: its size, and the hash of the part that stays the same from turn to turn."""
+
+    event_type = "prompt_composed"
+    turn: int
+    messages: int
+    tools: int
+    bytes: int
+    prefix_hash: str
+    request_hash: str = ""
+
+
+class LlmRequestMeta(Value):
+    """What is known of one request to a model."""
+
+    provider: str
+    model: str
+    attempt: int = 1
+    latency_ms: float | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    cost_usd: float | None = None
+
+
+class LlmRequestSent(Payload):
+    """A request went out."""
+
+    event_type = "llm_request_sent"
+    turn: int
+    meta: LlmRequestMeta
+
+
+class LlmRetryScheduled(Payload):
+    """The attempt failed in a way that may pass; the next one starts after the delay."""
+
+    event_type = "llm_retry_scheduled"
+    turn: int
+    meta: LlmRequestMeta
+    reason: str
+    delay_seconds: float
+    retry_after_seconds: float | None = None
+
+
+class LlmResponseReceived(Payload):
+    """A complete reply came back."""
+
+    event_type = "llm_response_received"
+    turn: int
+    meta: LlmRequestMeta
+    stop_reason: str
+    text_summary: str = ""
+    tool_calls: tuple[str, ...] = ()
+
+
+class LlmRequestFailed(Payload):
+    """No reply: the error is final, or the retries are used up."""
+
+    event_type = "llm_request_failed"
+    turn: int
+    meta: LlmRequestMeta
+    reason: str
+    message: str
+    retryable: bool = False
+
+
+class LlmDecisionDecoded(Payload):
+    """What the reply means."""
+
+    event_type = "llm_decision_decoded"
+    turn: int
+    selected_skill: str | None
+    reasoning_summary: str
+    required_disclosure_paths: tuple[str, ...] = ()
+    planned_actions: tuple[ActionStep, ...] = ()
+    path: Literal["native", "json", "repaired", "text", "offline"] = "native"
+
+
+class SkillInvocationStarted(Payload):
+    """A skill is in charge from here."""
+
+    event_type = "skill_invocation_started"
+    skill_name: str
+    rationale: str = ""
+    digest: str = ""
+
+
+class StepStarted(Payload):
+    """An action is about to have its effect; the intent is on disk."""
+
+    event_type = "step_started"
+    step_id: str
+    action: str
+    tool: str = ""
+    arguments: JsonValue = None
+    effect: str = ""
+    idempotency_key: str = ""
+
+
+class SkillStepExecuted(Payload):
+    """A step ended: how, how long, and the beginning and end of what it printed."""
+
+    event_type = "skill_step_executed"
+    step_id: str
+    action: str
+    status: StepStatus
+    tool: str = ""
+    skill_name: str = ""
+    exit_code: int | None = None
+    stdout_summary: str = ""
+    stderr_summary: str = ""
+    stdout_bytes: int = 0
+    stderr_bytes: int = 0
+    duration_ms: float = 0
+    retry_count: int = 0
+    error_type: str = ""
+    truncated: bool = False
+
+
+class StepRetryScheduled(Payload):
+    """A step failed in a way that may pass and is tried once more."""
+
+    event_type = "step_retry_scheduled"
+    step_id: str
+    retry_count: int
+    reason: str
+    delay_seconds: float = 0
+
+
+class SkillInvocationFinished(Payload):
+    """The skill handed control back."""
+
+    event_type = "skill_invocation_finished"
+    skill_name: str
+    status: StepStatus
+    summary: str = ""
+
+
+class Handoff(Payload):
+    """Control goes from one skill to the next, for this reason."""
+
+    event_type = "handoff"
+    from_skill: str
+    to_skill: str
+    rationale: str
+
+
+class PhaseChanged(Payload):
+    """The run moved along its state machine."""
+
+    event_type = "phase_changed"
+    from_phase: str
+    to_phase: str
+    turn: int = 0
+    reason: str = ""
+
+
+class ContextCompacted(Payload):
+    """Older history was summarised to fit the budget."""
+
+    event_type = "context_compacted"
+    turn: int
+    before_tokens: int
+    after_tokens: int
+    dropped_messages: int
+
+
+class ArtifactWritten(Payload):
+    """A file that belongs to the run was written."""
+
+    event_type = "artifact_written"
+    path: str
+    sha256: str
+    bytes: int
+    media_type: str = ""
+    step_id: str = ""
+
+
+class ApprovalRequested(Payload):
+    """Someone must decide before this call runs."""
+
+    event_type = "approval_requested"
+    approval_id: str
+    tool: str
+    arguments_hash: str
+    arguments: JsonValue = None
+    justification: str = ""
+    rule: str = ""
+    expires_at: AwareDatetime | None = None
+
+
+class ApprovalDecided(Payload):
+    """Someone decided."""
+
+    event_type = "approval_decided"
+    approval_id: str
+    decision: Literal["approved", "denied", "expired"]
+    decided_by: str = ""
+    reason: str = ""
+    edited: bool = False
+
+
+class InputRequested(Payload):
+    """The run waits for an answer."""
+
+    event_type = "input_requested"
+    request_id: str
+    question: str
+    fields: JsonValue = None
+
+
+class InputReceived(Payload):
+    """The answer came."""
+
+    event_type = "input_received"
+    request_id: str
+    answered_by: str = ""
+    fields: tuple[str, ...] = ()
+
+
+class RunPaused(Payload):
+    """The run stopped where it can go on later: what it waits for, and how to continue."""
+
+    event_type = "run_paused"
+    kind: Literal["approval", "input", "delegation", "signal", "in_doubt", "storage", "explicit"]
+    reason: str
+    resume_with: str = ""
+
+
+class RunResumed(Payload):
+    """The run goes on: after a pause, a restart, or a take-over."""
+
+    event_type = "run_resumed"
+    reason: str
+    driver: str = ""
+    at_seq: int = 0
+
+
+class SignalReceived(Payload):
+    """The process was asked to stop."""
+
+    event_type = "signal_received"
+    signal: str
+    count: int = 1
+
+
+class GracefulShutdownStarted(Payload):
+    """No new work; children get this long before they are killed."""
+
+    event_type = "graceful_shutdown_started"
+    grace_seconds: float
+    children: int = 0
+
+
+class RunFinished(Payload):
+    """The run reached its end."""
+
+    event_type = "run_finished"
+    status: TaskState = "completed"
+    mode: Literal["live", "dry_run", "replay"] = "live"
+    result_summary: str = ""
+    turns: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0
+    duration_ms: float = 0
+
+
+class RunFailed(Payload):
+    """The run ended without a result: a reason for machines, a sentence for people."""
+
+    event_type = "run_failed"
+    reason: str
+    message: str
+    status: TaskState = "failed"
+    turns: int = 0
+
+
+class LogRepaired(Payload):
+    """The log was opened after a crash: the last, incomplete record was cut off."""
+
+    event_type = "log_repaired"
+    dropped_bytes: int
+    last_good_seq: int
+
+
+def payload_types() -> dict[str, type[Payload]]:
+    """Every event type with its payload class, in the order in which they are declared above."""
+    return {cls.event_type: cls for cls in Payload.__subclasses__() if cls.__module__ == __name__}
+
+
+_PAYLOADS = payload_types()
+
+
+class EventRecord(Value):
+    """One line of `events.jsonl`."""
+
+    run_id: str
+    trace_id: str
+    span_id: str
+    timestamp: AwareDatetime
+    seq: int
+    event_type: str
+    payload: SerializeAsAny[Payload]
+    redaction_mode: RedactionMode = "redacted"
+    schema_version: int = SCHEMA_VERSION
+
+    @model_validator(mode="before")
+    @classmethod
+    def _choose_payload(cls, data: object) -> object:
+        if not isinstance(data, dict):
+            return data
+        fields = cast("dict[str, object]", data)  # keys of a JSON object or of keyword arguments are strings
+        if isinstance(fields.get("payload"), Payload):
+            return fields
+        payload_type = _PAYLOADS.get(str(fields.get("event_type")))
+        if payload_type is None:
+            raise ValueError(f"event type {fields.get('event_type')!r} is not known")
+        return {**fields, "payload": payload_type.model_validate(fields.get("payload"))}
+
+    @model_validator(mode="after")
+    def _check_type(self) -> Self:
+        if self.payload.event_type != self.event_type:
+            raise ValueError(f"a {self.payload.event_type!r} payload in a {self.event_type!r} record")
+        return self

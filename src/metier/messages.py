@@ -1,0 +1,97 @@
+"""What is said between a run and a model, in nobody's wire format. Pure values, safe to store."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+type Role = Literal["system", "user", "assistant", "tool"]
+
+type StopReason = Literal["end", "tool_calls", "max_tokens", "refusal", "stop_sequence", "other"]
+"""Why a model stopped, whatever its vendor calls it."""
+
+
+class Value(BaseModel):
+    """A frozen value that crosses a boundary; a field nobody knows is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TextPart(Value):
+    kind: Literal["text"] = "text"
+    text: str
+
+
+class ThinkingPart(Value):
+    """Reasoning that some vendors want back unchanged; shown to no other vendor."""
+
+    kind: Literal["thinking"] = "thinking"
+    text: str = ""
+    signature: str = ""
+    """What the vendor signed, or its encrypted form; sent back as it came."""
+    provider: str
+    """Only this provider gets the part back."""
+
+
+class ToolCallPart(Value):
+    kind: Literal["tool_call"] = "tool_call"
+    id: str
+    name: str
+    arguments: dict[str, JsonValue] = Field(default_factory=dict)
+    raw_arguments: str = ""
+    """The text the model wrote, kept only where it is not a JSON object."""
+    signature: str = ""
+    """What some vendors attach to a call and want back unchanged."""
+
+
+class ToolResultPart(Value):
+    kind: Literal["tool_result"] = "tool_result"
+    call_id: str
+    name: str
+    text: str
+    is_error: bool = False
+
+
+type Part = Annotated[TextPart | ThinkingPart | ToolCallPart | ToolResultPart, Field(discriminator="kind")]
+
+
+class Message(Value):
+    role: Role
+    parts: tuple[Part, ...]
+
+
+class ToolSpec(Value):
+    """A tool as a model sees it."""
+
+    name: str
+    description: str
+    input_schema: dict[str, JsonValue]
+
+
+class Usage(Value):
+    """Tokens as the vendor counted them. `input_tokens` includes the cached ones."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+class ModelReply(Value):
+    """One answer of a model, complete: a reply that was cut off in transit is an error, never a reply."""
+
+    parts: tuple[Part, ...]
+    stop_reason: StopReason
+    usage: Usage = Usage()
+    provider: str
+    model: str
+    """The name the vendor answered with, which may be more exact than the one asked for."""
+    response_id: str = ""
+
+
+def user(text: str) -> Message:
+    return Message(role="user", parts=(TextPart(text=text),))
+
+
+def assistant(text: str) -> Message:
+    return Message(role="assistant", parts=(TextPart(text=text),))
