@@ -44,11 +44,12 @@ class LazyGroup(TyperGroup):
 
     @override
     def shell_complete(self, ctx: typer.Context, incomplete: str) -> list[CompletionItem]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        # Past the group's own completion, which would import every command to learn its summary.
+        options = super(TyperGroup, self).shell_complete(ctx, incomplete)
         named = [
             CompletionItem(name, help=lazy.summary) for name, lazy in COMMANDS.items() if name.startswith(incomplete)
         ]
-        options = [item for item in super().shell_complete(ctx, incomplete) if item.value.startswith("-")]
-        return named + options if not incomplete.startswith("-") else options
+        return named + options
 
     @override
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
