@@ -10,7 +10,7 @@ MetierError                     1   something failed that a person can act on
 │   ├── SkillNotFound           2   no skill of that name
 │   ├── SkillNotTrusted         5   nobody trusted these bytes
 │   └── SkillRejected           1   a package that must not be installed
-├── ProviderError               8   a model could not answer
+├── ProviderError               8   a model could not answer; its kinds are in `providers/failures.py`
 └── StoreError                  1   the run store cannot be used
 """
 
