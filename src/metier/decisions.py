@@ -10,11 +10,17 @@ type ActionType = Literal["call_skill", "run_command", "call_tool", "ask_user", 
 
 
 class ActionStep(Value):
-    """One thing to do. `params` of `call_tool` are `{call_id, tool, arguments}`."""
+    """One thing to do.
+
+    `params` by type: `call_tool {tool, arguments}`, `run_command {command, …}`, `call_skill {skill, reason}`,
+    `ask_user {question, fields}`, `delegate {agent, task}`, `finish {result}`.
+    """
 
     type: ActionType
     params: dict[str, JsonValue] = Field(default_factory=dict)
     expected_output: str = ""
+    call_id: str = ""
+    """The model's own id of the call, which its result must name; vendors differ, so events leave it out."""
 
 
 class ModelDecision(Value):
