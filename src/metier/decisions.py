@@ -1,4 +1,4 @@
-"""What a model's reply means: which skill, what to disclose, what to do next. Pure values."""
+"""What a model's reply means (which skill, what to disclose, what to do next), and what came of it. Pure values."""
 
 from typing import Literal
 
@@ -7,6 +7,9 @@ from pydantic import Field, JsonValue
 from metier.messages import Value
 
 type ActionType = Literal["call_skill", "run_command", "call_tool", "ask_user", "delegate", "finish"]
+
+
+type StepStatus = Literal["succeeded", "failed", "skipped", "timeout", "denied", "in_doubt"]
 
 
 class ActionStep(Value):
@@ -30,3 +33,15 @@ class ModelDecision(Value):
     reasoning_summary: str = ""
     required_disclosure_paths: tuple[str, ...] = ()
     planned_actions: tuple[ActionStep, ...] = ()
+
+
+class StepExecutionResult(Value):
+    """What one step came to, in the few words that later turns need."""
+
+    step_id: str
+    status: StepStatus
+    tool: str = ""
+    exit_code: int | None = None
+    stdout_summary: str = ""
+    stderr_summary: str = ""
+    retry_count: int = 0

@@ -12,6 +12,7 @@ MetierError                     1   something failed that a person can act on
 │   ├── SkillNotTrusted         5   nobody trusted these bytes
 │   └── SkillRejected           1   a package that must not be installed
 ├── ProviderError               8   a model could not answer; its kinds are in `providers/failures.py`
+├── PromptTooLarge              6   what must be said does not fit the context budget
 └── StoreError                  1   the run store cannot be used
 """
 
@@ -94,6 +95,12 @@ class ProviderError(MetierError):
     """A model could not answer."""
 
     exit_code = 8
+
+
+class PromptTooLarge(MetierError):
+    """What must be said does not fit the context budget, even with everything dropped that may be dropped."""
+
+    exit_code = 6
 
 
 class StoreError(MetierError):

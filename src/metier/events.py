@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, Self, cast
 
 from pydantic import AwareDatetime, Field, JsonValue, SerializeAsAny, model_validator
 
-from metier.decisions import ActionStep
+from metier.decisions import ActionStep, StepStatus
 from metier.messages import Value
 
 SCHEMA_VERSION = 1
@@ -29,8 +29,6 @@ type TaskState = Literal[
     "paused",
     "canceled",
 ]
-
-type StepStatus = Literal["succeeded", "failed", "skipped", "timeout", "denied", "in_doubt"]
 
 
 class Payload(Value):
