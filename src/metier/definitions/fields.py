@@ -18,6 +18,10 @@ class Fields:
     problems: list[Problem] = field(default_factory=list[Problem])
     first_line: int = 1
     """Where to point when a field is missing."""
+    _index: dict[str, Entry] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._index = {entry.key: entry for entry in self.mapping.entries}
 
     def report(self, severity: Severity, code: str, message: str, *, line: int | None, hint: str = "") -> None:
         self.problems.append(
@@ -30,7 +34,7 @@ class Fields:
 
     def find(self, key: str) -> Entry | None:
         """The entry of that key, unless it has no value."""
-        entry = self.mapping.find(key)
+        entry = self._index.get(key)
         return None if entry is None or is_nothing(entry.value) else entry
 
     def node(self, key: str) -> Node | None:
@@ -61,7 +65,7 @@ class Fields:
                 return tuple(flat_texts(entry.value))
             case Mapping():
                 self.deviate("not_a_list", f"Field {key!r} must be a list", line=entry.line)
-                return tuple(flat_texts(entry.value))
+                return None
 
 
 def is_nothing(node: Node) -> bool:

@@ -45,11 +45,9 @@ def _split(text: str, *, first_line: int) -> list[_Block]:
     lines = text.split("\n")[:_MAX_LINES]
     starts = [index for index, line in enumerate(lines) if _FIELD.fullmatch(line)]
     ends = [*starts[1:], len(lines)]
-    return (
-        [_Block(first_line + start, tuple(lines[start:end])) for start, end in zip(starts, ends, strict=True)]
-        if starts
-        else []
-    )
+    return [
+        _Block(first_line + start, tuple(lines[start:end])) for start, end in zip(starts, ends, strict=bool(starts))
+    ]
 
 
 def _read_block(block: _Block, *, file: str, problems: list[Problem]) -> tuple[Entry, ...]:

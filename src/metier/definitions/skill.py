@@ -9,7 +9,14 @@ from metier.definitions.front_matter import FrontMatter, read_front_matter
 from metier.definitions.headings import first_paragraph
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.skill_file import MAX_FILE_BYTES, find_skill_file, read_skill_file
-from metier.definitions.skill_rules import check_fields, read_allowed_tools, read_description, read_metadata, read_name
+from metier.definitions.skill_rules import (
+    read_allowed_tools,
+    read_compatibility,
+    read_description,
+    read_metadata,
+    read_name,
+    report_unspecified,
+)
 from metier.definitions.yaml_text import Entry, Mapping, Node, Scalar, Sequence
 
 CONTRACT_FIELDS = (
@@ -111,7 +118,8 @@ def _build(fields: Fields, front: FrontMatter, *, file: Path, id: str) -> SkillD
     description = read_description(fields, fallback=lambda: first_paragraph(front.body))
     metadata = read_metadata(fields)
     extra = _Extra(fields, metadata)
-    check_fields(fields)
+    if fields.strict:
+        report_unspecified(fields)
     return SkillDefinition(
         id=id or folder.name,
         name=name,
@@ -122,7 +130,7 @@ def _build(fields: Fields, front: FrontMatter, *, file: Path, id: str) -> SkillD
         body_line=front.body_line,
         header=front.header,
         license=fields.text("license"),
-        compatibility=fields.text("compatibility"),
+        compatibility=read_compatibility(fields),
         metadata=metadata,
         allowed_tools=read_allowed_tools(fields),
         version=extra.text("version"),

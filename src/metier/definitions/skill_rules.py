@@ -108,19 +108,19 @@ def read_allowed_tools(fields: Fields) -> tuple[str, ...]:
             return tuple(flat_texts(entry.value))
 
 
-def check_fields(fields: Fields) -> None:
-    """The remaining rules: compatibility, licence, and fields the specification does not know."""
+def read_compatibility(fields: Fields) -> str | None:
     entry = fields.mapping.find("compatibility")
-    if entry is not None:
-        length = len((fields.text("compatibility") or "").strip())
-        if not 1 <= length <= MAX_COMPATIBILITY:
-            message = f"Field 'compatibility' has {length} characters, 1 to {MAX_COMPATIBILITY} are allowed"
-            fields.deviate("compatibility_length", message, line=entry.line)
-    if fields.strict:
-        _report_unspecified(fields)
+    if entry is None:
+        return None
+    text = (fields.text("compatibility") or "").strip()
+    if not 1 <= len(text) <= MAX_COMPATIBILITY:
+        message = f"Field 'compatibility' has {len(text)} characters, 1 to {MAX_COMPATIBILITY} are allowed"
+        fields.deviate("compatibility_length", message, line=entry.line)
+    return text or None
 
 
-def _report_unspecified(fields: Fields) -> None:
+def report_unspecified(fields: Fields) -> None:
+    """Name the fields that only Metier, or nobody, knows."""
     # The specification names six fields and gives 'metadata' to clients, but forbids no other: warnings, not errors.
     for entry in fields.mapping.entries:
         if entry.key in SPECIFIED_FIELDS:
