@@ -15,6 +15,7 @@ _VALUE = rf"""(?:"([^"\\]*)"|'([^']*)'|({_PLAIN}))"""
 _FIELD = re.compile(rf"([A-Za-z_][A-Za-z0-9_-]*):(?: +(?:{_VALUE}|\[([^\[\]]*)\]|([|>]-?)) *)?")
 _ITEM = re.compile(rf"- +{_VALUE} *")
 _FLOW_ITEM = re.compile(r""" *(?:"([^"\\]*)"|'([^']*)'|([A-Za-z0-9_][A-Za-z0-9_./() +-]*)) *""")
+_FOLD = re.compile(r"\n+")
 _INNER = re.compile(rf"([A-Za-z_][A-Za-z0-9_-]*): +{_VALUE} *")
 
 
@@ -75,17 +76,18 @@ def _scalar(double: str | None, single: str | None, plain: str | None, *, line: 
 
 
 def _read_text(lines: list[str], style: str, line: int) -> Scalar | None:
-    """A block of text. Folding is done only where every line has the same margin and none is empty."""
+    """A block of text. Folding is done only where every line has the same margin."""
     margin = " " * (len(lines[0]) - len(lines[0].lstrip(" ")))
     if not margin or any(not text.startswith(margin) or text.isspace() for text in lines if text) or not lines[0]:
         return None
     cut = [text[len(margin) :] for text in lines]
     if style[0] == "|":
         joined = "\n".join(cut)
-    elif any(not text or text[0] == " " for text in cut):
+    elif any(text[:1] == " " for text in cut):
         return None
     else:
-        joined = " ".join(cut)
+        # One end of line becomes a space, each empty line after it an end of line.
+        joined = _FOLD.sub(lambda ends: "\n" * (len(ends.group()) - 1) or " ", "\n".join(cut))
     return Scalar(joined if style.endswith("-") else joined + "\n", line, is_plain=False)
 
 
