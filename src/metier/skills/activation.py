@@ -42,6 +42,17 @@ class SkillRoots:
     """Named by `--skills-dir` or `skills.dir`."""
 
 
+def build_roots(*, home: Path, workspace: Path, bundled: Path | None, directories: Sequence[Path] = ()) -> SkillRoots:
+    """The places of a person (`home` is their home folder) and of a workspace, under their usual names."""
+    return SkillRoots(
+        home=SkillHome(home / ".agent" / "skills"),
+        bundled=bundled,
+        user=(home / ".agents" / "skills",),
+        workspace=tuple(workspace / place / "skills" for place in (".agent", ".nanobot", ".agents", ".claude")),
+        directories=tuple(directories),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundSkills:
     """Every skill on this machine that this workspace could use, active or not."""
@@ -190,21 +201,21 @@ def _missing(name: str, found: FoundSkills) -> Problem:
 
 
 def _load_all(roots: SkillRoots, registry: Registry) -> Iterator[_Loaded]:
+    entries = {roots.home.folder_of(entry): entry for entry in registry.skills.values()}
     if roots.bundled:
-        yield from _load_root(roots.bundled, "bundled", registry=None)
-    yield from _load_root(roots.home.root, "user", registry=registry)
+        yield from _load_root(roots.bundled, "bundled", entries={})
+    yield from _load_root(roots.home.root, "user", entries=entries)
     for root in roots.user:
-        yield from _load_root(root, "user", registry=registry)
+        yield from _load_root(root, "user", entries=entries)
     for root in roots.workspace:
-        yield from _load_root(root, "workspace", registry=None)
+        yield from _load_root(root, "workspace", entries={})
     for root in roots.directories:
-        yield from _load_root(root, "directory", registry=None)
+        yield from _load_root(root, "directory", entries={})
 
 
-def _load_root(root: Path, source: PackageSource, *, registry: Registry | None) -> Iterator[_Loaded]:
-    by_path = {entry.installed_path: entry for entry in registry.skills.values()} if registry else {}
+def _load_root(root: Path, source: PackageSource, *, entries: dict[Path, RegistryEntry]) -> Iterator[_Loaded]:
     for folder in find_skill_folders(root):
-        entry = by_path.get(str(folder))
+        entry = entries.get(folder)
         kind: PackageSource = "installed" if entry and entry.is_installed else source
         identity = folder.relative_to(root).as_posix() if folder != root else folder.name
         yield _Loaded(reading=load_skill(folder, id=identity), folder=folder, source=kind, entry=entry)

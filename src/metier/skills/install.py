@@ -30,7 +30,7 @@ from metier.skills.git_process import Sleep
 from metier.skills.limits import InstallLimits
 from metier.skills.lock import LockedSkill, check_locked
 from metier.skills.placement import displace, open_registry, place, read_registry
-from metier.skills.registry import RegistryEntry, SkillHome, save_registry
+from metier.skills.registry import Registry, RegistryEntry, SkillHome, save_registry
 from metier.skills.source import FolderSource, GitSource, SkillSource
 from metier.skills.staging import check_free_disk, copy_folder, open_staging, sync_tree
 
@@ -96,7 +96,7 @@ class Installer:
                 check_locked(locked, proposal.digest)
             previous = read_registry(self.home).find(proposal.name)
             if previous is not None and self._is_in_place(previous, proposal):
-                return Outcome(status="unchanged", proposal=proposal, entry=previous)
+                return self._keep(proposal, previous, confirm)
             if locked is None or previous is None:
                 self._check_free(proposal.name, previous)
             return self._finish(proposal, previous, confirm(proposal))
@@ -187,6 +187,20 @@ class Installer:
         except SkillError:
             return False
 
+    def _keep(self, proposal: Proposal, previous: RegistryEntry, confirm: Confirm) -> Outcome:
+        """The same bytes are here already; all that can change is whether they are trusted."""
+        if previous.trusted_digest == previous.tree or confirm(proposal) != "trust":
+            return Outcome(status="unchanged", proposal=proposal, entry=previous)
+        entry = previous.model_copy(update={"trusted": True, "trusted_digest": previous.tree})
+        with open_registry(self.home) as registry:
+            self._check_unchanged(registry, previous.name, previous)
+            save_registry(self.home, registry.with_entry(entry))
+        return Outcome(status="updated", proposal=proposal, entry=entry)
+
+    def _check_unchanged(self, registry: Registry, name: str, expected: RegistryEntry | None) -> None:
+        if registry.find(name) != expected:
+            raise SkillError(f"Skill {name!r} was changed by another process meanwhile", hint="Try again")
+
     def _compare(self, fresh: Proposal, previous: RegistryEntry) -> Proposal:
         installed = self.home.visible(previous.name_canonical)
         report, local = CapabilityReport(), ("the whole folder",)
@@ -218,9 +232,7 @@ class Installer:
             return Outcome(status="declined", proposal=proposal, entry=previous)
         entry = self._entry(proposal, is_trusted=answer == "trust")
         with open_registry(self.home) as registry:
-            if registry.find(proposal.name) != previous:
-                hint = "Try again"
-                raise SkillError(f"Skill {proposal.name!r} was changed by another process meanwhile", hint=hint)
+            self._check_unchanged(registry, proposal.name, previous)
             if previous is None:
                 self._check_free(proposal.name, None)
             place(self.home, registry, entry, staged=proposal.definition.folder)

@@ -49,6 +49,10 @@ class SkillHome:
     def visible(self, canonical: str) -> Path:
         return self.root / canonical
 
+    def folder_of(self, entry: "RegistryEntry") -> Path:
+        """Where the skill lies now: below this home, even if the home was moved; else where somebody put it."""
+        return self.visible(entry.name_canonical) if entry.is_installed else Path(entry.installed_path)
+
     def stored(self, canonical: str, tree: str) -> Path:
         return self.store / f"{canonical}@{tree}"
 

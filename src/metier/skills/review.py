@@ -33,7 +33,7 @@ def trust_package(home: SkillHome, package: SkillPackage, *, digest: TreeDigest,
     with open_registry(home) as registry:
         if digest_tree(package.folder).tree != digest.tree:
             raise SkillError(f"Skill {package.definition.name!r} changed while it was reviewed", hint="Review it again")
-        known = find_entry(registry, package) or _by_hand(package, clock)
+        known = _find_entry(home, registry, package) or _by_hand(package, clock)
         entry = known.model_copy(update={"trusted": True, "trusted_digest": digest.tree})
         save_registry(home, registry.with_entry(entry))
     return entry
@@ -42,30 +42,19 @@ def trust_package(home: SkillHome, package: SkillPackage, *, digest: TreeDigest,
 def untrust_package(home: SkillHome, package: SkillPackage) -> None:
     _check_reviewable(package)
     with open_registry(home) as registry:
-        entry = find_entry(registry, package)
+        entry = _find_entry(home, registry, package)
         if entry is None:
             return
         if entry.is_installed:
-            registry = registry.with_entry(entry.model_copy(update={"trusted": False, "trusted_digest": None}))
+            changed = registry.with_entry(entry.model_copy(update={"trusted": False, "trusted_digest": None}))
         else:
-            registry = registry.without(entry.name_canonical)
-        save_registry(home, registry)
-
-
-def find_entry(registry: Registry, package: SkillPackage) -> RegistryEntry | None:
-    """The entry of this very folder. Raises `UsageError` where another folder has the name."""
-    entry = registry.find(package.definition.name)
-    if entry is not None and entry.installed_path != str(package.folder):
-        raise UsageError(
-            f"Skill {entry.name!r} of the registry lies in {entry.installed_path!r}, not in {str(package.folder)!r}",
-            hint="Rename one of the two",
-        )
-    return entry
+            changed = registry.without(entry.name_canonical)
+        save_registry(home, changed)
 
 
 def verify_entry(entry: RegistryEntry, home: SkillHome) -> Verification:
     """Read every byte of an installed skill and compare."""
-    folder = home.visible(entry.name_canonical)
+    folder = home.folder_of(entry)
     if not folder.is_dir():
         return Verification(name=entry.name, condition="missing", trusted=False, reason="The folder is gone")
     try:
@@ -87,6 +76,14 @@ def get_entry(registry: Registry, name: str) -> RegistryEntry:
     entry = registry.find(name)
     if entry is None or not entry.is_installed:
         raise SkillNotFound(f"No skill {name!r} was installed by `agent skill add`", hint="See `agent skill list`")
+    return entry
+
+
+def _find_entry(home: SkillHome, registry: Registry, package: SkillPackage) -> RegistryEntry | None:
+    entry = registry.find(package.definition.name)
+    if entry is not None and home.folder_of(entry) != package.folder:
+        places = f"{str(home.folder_of(entry))!r}, not in {str(package.folder)!r}"
+        raise UsageError(f"Skill {entry.name!r} of the registry lies in {places}", hint="Rename one of the two")
     return entry
 
 
