@@ -63,5 +63,5 @@ class SkillsOptions(Value):
     def _let_words_stand_alone(cls, enabled: str | tuple[str, ...]) -> str | tuple[str, ...]:
         words = () if isinstance(enabled, str) else [name for name in enabled if name in _WORDS]
         if words:
-            raise PydanticCustomError("alone", "has the word '{word}' in a list; it stands alone", {"word": words[0]})
+            raise PydanticCustomError("alone", "must be a list of names or the word '{word}' alone", {"word": words[0]})
         return enabled
