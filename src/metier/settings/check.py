@@ -50,7 +50,11 @@ def check_alone(layer: Layer) -> list[Problem]:
             problems.append(build_problem(key, given, phrase))
         else:
             good[key] = given
-    errors = {_key_of(error): error for error in reversed(_errors_of(good)) if error["type"] != _TOGETHER}
+    errors: dict[str, ErrorDetails] = {}
+    for error in _errors_of(good):
+        # The members of a union each complain; the first says enough.
+        if error["type"] != _TOGETHER:
+            errors.setdefault(_key_of(error), error)
     problems.extend(_describe(key, layer[key], error) for key, error in errors.items())
     return problems
 
@@ -73,7 +77,7 @@ def build_problem(key: str, given: Given, phrase: str, *, hint: str = "") -> Pro
     return Problem(
         severity="error",
         code="bad_value",
-        message=f"{subject.get(origin.kind, key)} {phrase}, not {quote(value)}",
+        message=f"{subject.get(origin.kind, key)} {phrase}" + (f", not {quote(value)}" if value else ""),
         file=origin.file,
         line=origin.line,
         hint=hint,

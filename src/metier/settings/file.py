@@ -96,7 +96,7 @@ class _Walk:
             case Sequence() as sequence:
                 self.read_list(leaf, sequence, line=entry.line)
             case Mapping():
-                self.report("wrong_type", f"{leaf.key} must be {a_type(leaf)}, not a section", line=entry.line)
+                self.report("wrong_type", f"{leaf.key} must be {_a_type(leaf)}, not a section", line=entry.line)
 
     def read_scalar(self, leaf: Leaf, scalar: Scalar, *, line: int) -> None:
         value = plain_value(scalar)
@@ -107,7 +107,7 @@ class _Walk:
             self.report_secret(leaf.key, line=line)
         elif value is not None and leaf.takes_list and value not in leaf.words:
             hint = f"Write [{mask(scalar.value)}]" if scalar.value.isprintable() else ""
-            self.report("wrong_type", f"{leaf.key} must be {a_type(leaf)}", line=line, hint=hint)
+            self.report("wrong_type", f"{leaf.key} must be {_a_type(leaf)}", line=line, hint=hint)
         else:
             self.set(leaf, None if value is None else scalar.value, line=line)
             self.warn_of_password(leaf, scalar, line=line)
@@ -122,7 +122,7 @@ class _Walk:
 
     def read_list(self, leaf: Leaf, sequence: Sequence, *, line: int) -> None:
         if not leaf.takes_list:
-            self.report("wrong_type", f"{leaf.key} must be {a_type(leaf)}, not a list", line=line)
+            self.report("wrong_type", f"{leaf.key} must be {_a_type(leaf)}, not a list", line=line)
             return
         items: list[str] = []
         for item in sequence.items:
@@ -138,7 +138,7 @@ class _Walk:
         self.values[leaf.key] = Given(value, Origin(kind="file", file=self.file, line=line))
 
 
-def a_type(leaf: Leaf) -> str:
+def _a_type(leaf: Leaf) -> str:
     """What a value must be, as the end of a sentence."""
     words = f"one of {_list(leaf.words)}" if leaf.words else ""
     others = leaf.type.removeprefix("word or ").removesuffix(" or null")
