@@ -77,7 +77,12 @@ BAD_FILES: dict[str, tuple[bytes, list[str]]] = {
     ),
     "text for a list": (
         b"shell:\n  allowed_prefixes: git status\n",
-        ["agent.yaml:2: error: shell.allowed_prefixes must be a list of text [wrong_type] (Write [git status])"],
+        [
+            (
+                "agent.yaml:2: error: shell.allowed_prefixes must be a list of text, not 'git status' [wrong_type] "
+                "(Write it in brackets, with commas)"
+            )
+        ],
     ),
     "list in a list": (
         b"shell:\n  allowed_prefixes:\n    - ls\n    - [git]\n",

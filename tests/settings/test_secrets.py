@@ -41,6 +41,7 @@ def test_key_that_would_hold_a_secret_is_refused_without_showing_it(
 
     said = refused(capsys, secret, line=4)
 
+    assert f"'model.providers.anthropic.{key}' holds what looks like a secret" in said
     assert "keys come only from environment variables" in said
     assert "ANTHROPIC_API_KEY" in said
 

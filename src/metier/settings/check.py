@@ -32,6 +32,7 @@ _PHRASES = {
     "less_than_equal": "must be at most {le:g}",
     "less_than": "must be less than {lt:g}",
     "string_too_short": "must not be empty",
+    "string_unicode": "must be Unicode text",
 }
 
 _PATTERN_PHRASES = {

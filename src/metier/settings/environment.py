@@ -7,6 +7,7 @@ from metier.definitions.problems import Problem
 from metier.settings.fields import Leaf, all_leaves
 from metier.settings.nearest import find_nearest, suggest
 from metier.settings.origin import Given, Layer, Origin
+from metier.settings.secrecy import quote
 
 OLDER_NAMES: Mapping[str, str] = {
     "skills.enabled": "AGENT_SKILLS",
@@ -64,7 +65,7 @@ def find_unknown_variables(environ: Mapping[str, str], *, used: Collection[str])
     for name in sorted(environ):
         if name.startswith("AGENT_") and name not in known | NOT_SETTINGS and name not in used:
             nearest = _nearest_variable(name, known)
-            message = f"Environment variable {name} is not a setting"
+            message = f"Environment variable {name if name.isidentifier() else quote(name)} is not a setting"
             yield Problem(severity="warning", code="unknown_variable", message=message, hint=suggest(nearest))
 
 

@@ -13,7 +13,7 @@ from metier.settings.fields import Leaf, all_leaves, find_section
 from metier.settings.model import Settings
 from metier.settings.nearest import find_nearest_key, suggest
 from metier.settings.origin import Given, Layer, Origin
-from metier.settings.secrecy import has_password, is_secret_name, looks_secret, mask
+from metier.settings.secrecy import has_password, is_secret_name, looks_secret, quote
 
 _ONLY_VARIABLES = "Remove it here, replace the key if others could read the file, and set {} in the environment"
 
@@ -75,17 +75,15 @@ class _Walk:
         key = f"{prefix}{entry.key}"
         value = entry.value.value if isinstance(entry.value, Scalar) else ""
         if is_secret_name(entry.key, value) or looks_secret(value) or looks_secret(entry.key):
-            return self.report_secret(mask(key), line=entry.line)
-        nearest = find_nearest_key(key, model.model_fields, all_leaves())
-        if nearest is None and not prefix:
-            return self.report(
-                "unknown_key", f"Unknown key {key!r}", line=entry.line, hint=f"Sections are {_list(model.model_fields)}"
-            )
-        hint = suggest(nearest) or f"Keys here are {_list(model.model_fields)}"
-        return self.report("unknown_key", f"Unknown key {key!r}", line=entry.line, hint=hint)
+            self.report_secret(quote(key), line=entry.line)
+            return
+        names = "Keys here" if prefix else "Sections"
+        hint = suggest(find_nearest_key(key, model.model_fields, all_leaves()))
+        hint = hint or f"{names} are {_list(model.model_fields)}"
+        self.report("unknown_key", f"Unknown key {quote(key)}", line=entry.line, hint=hint)
 
     def report_secret(self, key: str, *, line: int) -> None:
-        variable = "DATABASE_URL" if key.startswith("store.") else "its variable, such as ANTHROPIC_API_KEY,"
+        variable = "DATABASE_URL" if "store." in key else "its variable, such as ANTHROPIC_API_KEY,"
         message = f"{key} holds what looks like a secret; keys come only from environment variables"
         self.report("secret_in_file", message, line=line, hint=_ONLY_VARIABLES.format(variable))
 
@@ -106,8 +104,8 @@ class _Walk:
         elif looks_secret(scalar.value):
             self.report_secret(leaf.key, line=line)
         elif value is not None and leaf.takes_list and value not in leaf.words:
-            hint = f"Write [{mask(scalar.value)}]" if scalar.value.isprintable() else ""
-            self.report("wrong_type", f"{leaf.key} must be {_a_type(leaf)}", line=line, hint=hint)
+            message = f"{leaf.key} must be {_a_type(leaf)}, not {quote(scalar.value)}"
+            self.report("wrong_type", message, line=line, hint="Write it in brackets, with commas")
         else:
             self.set(leaf, None if value is None else scalar.value, line=line)
             self.warn_of_password(leaf, scalar, line=line)
