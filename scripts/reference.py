@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from metier.settings.rows import setting_rows
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from metier import errors
 from metier.cli.root import COMMANDS, load_command
 from metier.events import SCHEMA_VERSION, EventRecord, payload_types
+from metier.settings.rows import setting_rows
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "reference"
 NOTE = "<!-- Written by `./dev docs`. Do not edit. -->\n\n"
@@ -135,6 +135,10 @@ def render_exit_codes() -> str:
         "# Exit codes\n\n" + _table(["code", "meaning"], meaning)
         + "\n## Errors and the code they end with\n\n" + _table(["code", "error", "meaning"], sorted(rows))
     )  # fmt: skip
+
+
+def _words(words: tuple[str, ...]) -> str:
+    return "<br>".join(f"`{word}`" for word in words)
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
