@@ -72,14 +72,7 @@ def _parameter_row(parameter: Any) -> list[str]:  # noqa: ANN401
 
 def render_settings() -> str:
     rows = [
-        [
-            f"`{row.key}`",
-            row.type,
-            f"`{row.default}`",
-            row.allowed,
-            "<br>".join(f"`{v}`" for v in row.variables),
-            row.text,
-        ]
+        [f"`{row.key}`", row.type, f"`{row.default}`", _words(row.allowed), _words(row.variables), row.description]
         for row in setting_rows()
     ]
     head = ["key", "type", "default", "allowed", "variables", "what it does"]
