@@ -1,7 +1,9 @@
 """`agent config`: what it writes, prints and refuses."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import jsonschema
 import pytest
@@ -135,6 +137,21 @@ def test_forced_init_keeps_a_link_and_replaces_the_file_behind_it(place: Path) -
     assert run(["config", "init", "--force"]) == 0
     assert (place / "agent.yaml").is_symlink()
     assert load(place) == Settings()
+
+
+def test_of_many_that_init_at_once_exactly_one_writes(place: Path) -> None:
+    start = Barrier(8)
+
+    def init() -> int:
+        start.wait()
+        return run(["config", "init"])
+
+    with ThreadPoolExecutor(8) as pool:
+        codes = [call.result() for call in [pool.submit(init) for _ in range(8)]]
+
+    assert sorted(codes) == [0] + [2] * 7
+    assert load(place) == Settings()
+    assert names(place) == ["agent.yaml"]
 
 
 def test_init_makes_the_folders_of_the_path_it_is_given(place: Path) -> None:

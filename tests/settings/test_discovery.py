@@ -77,3 +77,15 @@ def test_home_that_is_no_folder_does_not_matter(
     monkeypatch.setenv("HOME", str(place / "file"))
 
     assert shown(capsys)[2] is None
+
+
+def test_current_directory_that_was_removed_is_refused(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = place / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    assert run(["config", "show"]) == 2
+    assert capsys.readouterr().err == "error: The current directory no longer exists\nhint: Change to another one\n"

@@ -106,9 +106,9 @@ def test_show_has_no_password_and_no_key(
         captured = capsys.readouterr()
         said.append(captured.out + captured.err)
 
-    assert "https://me:***@host/v1?api_key=***&x=1" in said[0]
+    assert "https://me:***REDACTED***@host/v1?api_key=***REDACTED***&x=1" in said[0]
     assert json.loads(said[2])["settings"]["model"]["providers"]["openai"]["base_url"] == (
-        "https://me:***@host/v1?api_key=***&x=1"
+        "https://me:***REDACTED***@host/v1?api_key=***REDACTED***&x=1"
     )
     assert not any(secret in text for text in said for secret in ("hunter22", BODY))
 

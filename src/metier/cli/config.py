@@ -71,7 +71,7 @@ def show(
         Path | None, typer.Option("--config", help="The settings file; without it, the one that is found here.")
     ] = None,
 ) -> None:
-    """Show every setting that holds here. Passwords in addresses are shown as ***."""
+    """Show every setting that holds here. Keys and passwords are masked."""
     loaded = current_settings(config, {})
     if as_json:
         _print_json(_as_json(loaded, with_origin=origin))
