@@ -8,6 +8,7 @@ from metier.definitions.document import load_document, read_free_form, require_t
 from metier.definitions.fields import Fields
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem, has_errors
+from metier.definitions.references import Reference, read_references
 from metier.definitions.yaml_text import Node, Plain
 
 FILE_NAME = "AGENT.md"
@@ -63,6 +64,8 @@ class AgentReading:
     agent: AgentDefinition | None
     """Nothing when one of the problems is an error."""
     problems: tuple[Problem, ...] = ()
+    references: tuple[Reference, ...] = ()
+    """What it names, also where the definition is nothing."""
 
 
 def load_agent(file: Path, *, id: str = "") -> AgentReading:  # noqa: A002 - the word of the format
@@ -92,7 +95,8 @@ def load_agent(file: Path, *, id: str = "") -> AgentReading:  # noqa: A002 - the
         task_approvals=fields.node("task_approvals"),
         profile=_read_profile(fields),
     )
-    return AgentReading(None if has_errors(fields.problems) else agent, tuple(fields.problems))
+    found = None if has_errors(fields.problems) else agent
+    return AgentReading(found, tuple(fields.problems), read_references(fields))
 
 
 def _read_profile(fields: Fields) -> Profile | None:

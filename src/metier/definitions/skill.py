@@ -8,6 +8,7 @@ from metier.definitions.fields import Fields
 from metier.definitions.front_matter import FrontMatter, read_front_matter
 from metier.definitions.headings import first_paragraph
 from metier.definitions.problems import Problem, has_errors
+from metier.definitions.references import Reference, read_references
 from metier.definitions.skill_file import MAX_FILE_BYTES, find_skill_file, read_skill_file
 from metier.definitions.skill_rules import (
     OWN_FIELDS,
@@ -87,6 +88,8 @@ class SkillReading:
     skill: SkillDefinition | None
     """Nothing when one of the problems is an error."""
     problems: tuple[Problem, ...] = ()
+    references: tuple[Reference, ...] = ()
+    """What it names, also where the definition is nothing."""
 
 
 def load_skill(folder: Path, *, strict: bool = False, id: str = "") -> SkillReading:  # noqa: A002 - the word of the format
@@ -98,7 +101,7 @@ def load_skill(folder: Path, *, strict: bool = False, id: str = "") -> SkillRead
     if isinstance(data, Problem):
         return SkillReading(None, (*found.problems, data))
     reading = parse_skill(data, file=found.path, id=id, strict=strict)
-    return SkillReading(reading.skill, (*found.problems, *reading.problems))
+    return replace(reading, problems=(*found.problems, *reading.problems))
 
 
 def parse_skill(data: bytes, *, file: Path, id: str = "", strict: bool = False) -> SkillReading:  # noqa: A002
@@ -108,9 +111,8 @@ def parse_skill(data: bytes, *, file: Path, id: str = "", strict: bool = False) 
     if has_errors(fields.problems):
         return SkillReading(None, tuple(fields.problems))
     skill = _build(fields, front, file=file, id=id)
-    if has_errors(fields.problems):
-        return SkillReading(None, tuple(fields.problems))
-    return SkillReading(skill, tuple(fields.problems))
+    found = None if has_errors(fields.problems) else skill
+    return SkillReading(found, tuple(fields.problems), read_references(fields))
 
 
 def _build(fields: Fields, front: FrontMatter, *, file: Path, id: str) -> SkillDefinition:  # noqa: A002

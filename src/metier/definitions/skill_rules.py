@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from metier.definitions.fields import Fields, flat_texts
 from metier.definitions.names import MAX_NAME
+from metier.definitions.nearest import hint_nearest
 from metier.definitions.yaml_text import Mapping, Scalar, Sequence
 
 MAX_DESCRIPTION = 1024
@@ -126,9 +127,15 @@ def report_unspecified(fields: Fields) -> None:
     for entry in fields.mapping.entries:
         if entry.key in SPECIFIED_FIELDS:
             continue
-        code = "extension_field" if entry.key in OWN_FIELDS else "unknown_field"
-        message = f"Field {entry.key!r} is not part of the Agent Skills specification"
-        fields.report("warning", code, message, line=entry.line, hint="Other tools read it only below 'metadata'")
+        known = entry.key in OWN_FIELDS
+        nearest = "" if known else hint_nearest(entry.key, SPECIFIED_FIELDS)
+        fields.report(
+            "warning",
+            "extension_field" if known else "unknown_field",
+            f"Field {entry.key!r} is not part of the Agent Skills specification",
+            line=entry.line,
+            hint=nearest or "Other tools look for it below 'metadata'",
+        )
 
 
 def _name_faults(name: str, folder_name: str) -> list[tuple[str, str]]:

@@ -10,7 +10,9 @@ type SourceKind = Literal["bundled", "user", "workspace", "folder"]
 
 WORKSPACE_FOLDERS = (".agent", ".nanobot")
 """Where the definitions of a project live; the first is ours."""
-SKILL_FOLDERS = (".agent/skills", ".nanobot/skills", ".agents/skills", ".claude/skills")
+OWN_SKILL_FOLDERS = (".agent/skills", ".nanobot/skills")
+SKILL_FOLDERS = (*OWN_SKILL_FOLDERS, ".agents/skills", ".claude/skills")
+"""Where a project keeps skills; the last two are shared with other tools."""
 USER_FOLDERS = (".agent/skills", ".agents/skills")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from metier.definitions.document import Document, load_document, read_free_form, require_text
 from metier.definitions.fields import Fields, is_nothing
 from metier.definitions.problems import Problem, has_errors
+from metier.definitions.references import Reference, read_references
 from metier.definitions.yaml_text import Mapping, Node, Plain, Scalar, Sequence
 
 FILE_NAME = "TASK.md"
@@ -85,11 +86,14 @@ class TaskReading:
     task: TaskDefinition | None
     """Nothing when one of the problems is an error."""
     problems: tuple[Problem, ...] = ()
+    references: tuple[Reference, ...] = ()
+    """What it names, also where the definition is nothing."""
 
 
 def load_task(file: Path, *, id: str = "") -> TaskReading:  # noqa: A002 - the word of the format
     """Read a `TASK.md` and the chain of steps that follows it. Every problem of every step is reported."""
     problems: list[Problem] = []
+    references: list[Reference] = []
     steps: list[TaskStep] = []
     inputs: tuple[TaskInput, ...] = ()
     seen: set[str] = set()
@@ -103,8 +107,9 @@ def load_task(file: Path, *, id: str = "") -> TaskReading:  # noqa: A002 - the w
         steps.append(step)
         step_file = _find_next(document.fields, step_file, seen)
         problems.extend(document.fields.problems)
+        references.extend(read_references(document.fields))
     task = TaskDefinition(id=id or file.parent.name, inputs=inputs, steps=tuple(steps))
-    return TaskReading(None if has_errors(problems) else task, tuple(problems))
+    return TaskReading(None if has_errors(problems) else task, tuple(problems), tuple(references))
 
 
 def _read_step(document: Document, file: Path, *, is_first: bool) -> TaskStep:

@@ -8,6 +8,7 @@ from pathlib import Path
 from metier.definitions.problems import Problem
 
 MAX_DEPTH = 12
+MAX_DEPTH_EVERYWHERE = 64
 _NEVER = frozenset({"node_modules", "__pycache__"})
 _INSIDE_A_SKILL = frozenset({"references", "assets", "scripts", "toolsets", "evals", "templates", "examples", "tests"})
 """What lies in these belongs to the skill around it, even where it looks like a skill."""
@@ -28,6 +29,8 @@ class Walk:
     root: Path
     file_name: str
     """Found in any case; the exact one wins."""
+    everywhere: bool = False
+    """Look into dot folders and into the parts of a skill too: for checking files, not for using them."""
     problems: list[Problem] = field(default_factory=list[Problem])
     _entered: set[str] = field(default_factory=set[str])
 
@@ -48,8 +51,9 @@ class Walk:
         if found is not None:
             yield found
         folders = self._folders(listed, inside=found is not None)
-        if folders and depth >= MAX_DEPTH:
-            self._report("too_deep", f"Folders deeper than {MAX_DEPTH} levels are not read", path)
+        most = MAX_DEPTH_EVERYWHERE if self.everywhere else MAX_DEPTH
+        if folders and depth >= most:
+            self._report("too_deep", f"Folders deeper than {most} levels are not read", path)
             return
         for entry in sorted(folders, key=_name):
             if not entry.is_symlink() or self._may_enter(entry):
@@ -73,10 +77,15 @@ class Walk:
         return [
             entry
             for entry in listed
-            if not (entry.name[0] == "." or entry.name in _NEVER or (inside and entry.name in _INSIDE_A_SKILL))
+            if not self._is_left_out(entry.name, inside=inside)
             and entry.is_dir(follow_symlinks=not inside)
             and entry.name.lower() != self.file_name.lower()
         ]
+
+    def _is_left_out(self, name: str, *, inside: bool) -> bool:
+        if self.everywhere:
+            return name == ".git"
+        return name[0] == "." or name in _NEVER or (inside and name in _INSIDE_A_SKILL)
 
     def _may_enter(self, link: os.DirEntry[str]) -> bool:
         """A linked folder is entered once, and never when it leads back to where we came from."""
