@@ -13,7 +13,7 @@ from metier.providers.connection import Connection, Server
 from metier.providers.failures import CallFailed
 from metier.providers.http_status import failure_of_event, failure_of_status, single_line
 from metier.providers.json_values import Wire, as_count, as_object
-from metier.providers.transcript import SegmentCache
+from metier.providers.transcript import HistoryCache
 from metier.providers.transport import (
     Translate,
     connection_lost,
@@ -23,7 +23,6 @@ from metier.providers.transport import (
     raw_response,
     read_events,
     read_object,
-    serialise,
     timed_out,
 )
 
@@ -38,7 +37,7 @@ class AnthropicProvider:
     def __init__(self, connection: Connection) -> None:
         self._facts = connection.facts
         self._server = Server(self.name, connection.key)
-        self._cache = SegmentCache()
+        self._cache = HistoryCache()
         self._client = anthropic.AsyncAnthropic(
             api_key=connection.key,
             base_url=connection.base_url or None,
@@ -83,10 +82,10 @@ class AnthropicProvider:
         await read_events(response, self.name, each)
         return assembly.message()
 
-    async def _post(self, path: str, body: Wire, request: ModelRequest) -> httpx2.Response:
+    async def _post(self, path: str, body: bytes, request: ModelRequest) -> httpx2.Response:
         response = await self._client.post(
             path,
-            content=serialise(body),
+            content=body,
             cast_to=httpx2.Response,
             stream=True,
             stream_cls=anthropic.AsyncStream[object],

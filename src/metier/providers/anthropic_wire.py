@@ -1,6 +1,7 @@
 """Anthropic's Messages format: our request to its JSON, its JSON and stream events to our reply. Pure."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import assert_never
 
 from metier.messages import (
@@ -18,7 +19,16 @@ from metier.providers.facts import ModelFacts
 from metier.providers.failures import ReplyBroken
 from metier.providers.json_values import Wire, as_count, as_object, as_objects, as_text, read_arguments
 from metier.providers.tool_names import own_names, wire_name
-from metier.providers.transcript import Dialect, SegmentCache, Turn, wire_history
+from metier.providers.transcript import (
+    OPEN_PIECES,
+    Dialect,
+    HistoryCache,
+    Piece,
+    Turn,
+    build_history,
+    encode_body,
+    encode_wires,
+)
 
 NAME = "anthropic"
 
@@ -37,34 +47,18 @@ _STOP_REASONS: Mapping[str, StopReason] = {
 }
 
 
-def build_body(request: ModelRequest, facts: ModelFacts, cache: SegmentCache, *, stream: bool) -> Wire:
-    body: Wire = {**build_count_body(request, cache), "max_tokens": request.max_tokens}
+def build_body(request: ModelRequest, facts: ModelFacts, cache: HistoryCache, *, stream: bool) -> bytes:
+    limits: Wire = {"max_tokens": request.max_tokens}
     if request.temperature is not None and facts.takes_temperature:
-        body["temperature"] = request.temperature
+        limits["temperature"] = request.temperature
     if stream:
-        body["stream"] = True
-    return body
+        limits["stream"] = True
+    return _encode({**_build_head(request), **limits}, request, cache)
 
 
-def build_count_body(request: ModelRequest, cache: SegmentCache) -> Wire:
+def build_count_body(request: ModelRequest, cache: HistoryCache) -> bytes:
     """The part of a request that costs input tokens."""
-    messages = _merge(wire_history(request.messages, _DIALECT, cache))
-    body: Wire = {"model": request.model, "messages": messages}
-    marks = 0
-    if request.system:
-        body["system"] = [_system_block(block.text, mark=block.cache) for block in request.system if block.text]
-        marks = sum(block.cache for block in request.system)
-    if request.tools:
-        body["tools"] = [
-            {"name": wire_name(tool.name), "description": tool.description, "input_schema": tool.input_schema}
-            for tool in request.tools
-        ]
-        body["tool_choice"] = _tool_choice(request.tool_choice)
-    if request.response_schema is not None:
-        body["output_config"] = {"format": {"type": "json_schema", "schema": request.response_schema}}
-    if marks:
-        _mark_last_turns(messages, at_most=min(2, _MAX_MARKS - marks))
-    return body
+    return _encode(_build_head(request), request, cache)
 
 
 def parse_reply(body: Wire, request: ModelRequest) -> ModelReply:
@@ -195,16 +189,27 @@ def _block(part: Part) -> Wire:
             assert_never(part)
 
 
-def _merge(messages: list[Wire]) -> list[Wire]:
-    """One message for neighbours of the same role."""
-    merged: list[Wire] = []
-    for message in messages:
-        if merged and merged[-1]["role"] == message["role"]:
-            both = [*as_objects(merged[-1]["content"]), *as_objects(message["content"])]
-            merged[-1] = {"role": message["role"], "content": both}
-        else:
-            merged.append(message)
-    return merged
+def _build_head(request: ModelRequest) -> Wire:
+    head: Wire = {"model": request.model}
+    if request.system:
+        head["system"] = [_system_block(block.text, mark=block.cache) for block in request.system if block.text]
+    if request.tools:
+        head["tools"] = [
+            {"name": wire_name(tool.name), "description": tool.description, "input_schema": tool.input_schema}
+            for tool in request.tools
+        ]
+        head["tool_choice"] = _tool_choice(request.tool_choice)
+    if request.response_schema is not None:
+        head["output_config"] = {"format": {"type": "json_schema", "schema": request.response_schema}}
+    return head
+
+
+def _encode(head: Wire, request: ModelRequest, cache: HistoryCache) -> bytes:
+    history = build_history(request.messages, _DIALECT, cache)
+    marks = sum(block.cache for block in request.system)
+    if marks:
+        _mark_last_turns(history.pieces, at_most=min(OPEN_PIECES, _MAX_MARKS - marks))
+    return encode_body(head, "messages", history)
 
 
 def _system_block(text: str, *, mark: bool) -> Wire:
@@ -226,14 +231,15 @@ def _tool_choice(choice: ToolChoice) -> Wire:
             assert_never(choice)
 
 
-def _mark_last_turns(messages: list[Wire], *, at_most: int) -> None:
+def _mark_last_turns(pieces: list[Piece], *, at_most: int) -> None:
     """Mark the newest user turns, so that the next request finds this one's history in the cache."""
-    for index in range(len(messages) - 1, -1, -1):
+    for index in range(len(pieces) - 1, -1, -1):
         if at_most <= 0:
             return
-        message = messages[index]
-        blocks = as_objects(message["content"])
-        if message["role"] == "user" and blocks:
-            blocks[-1] = {**blocks[-1], "cache_control": _MARK}
-            messages[index] = {"role": "user", "content": blocks}
+        *others, last = pieces[index].wires
+        if last["role"] == "user":
+            *blocks, end = as_objects(last["content"])
+            marked: Wire = {"role": "user", "content": [*blocks, {**end, "cache_control": _MARK}]}
+            wires = (*others, marked)
+            pieces[index] = replace(pieces[index], wires=wires, encoded=encode_wires(wires))
             at_most -= 1

@@ -18,7 +18,7 @@ from metier.providers.connection import Connection, Server
 from metier.providers.failures import CallFailed
 from metier.providers.http_status import failure_of_event, failure_of_status, single_line
 from metier.providers.json_values import Wire, as_count, as_object
-from metier.providers.transcript import SegmentCache
+from metier.providers.transcript import HistoryCache
 from metier.providers.transport import (
     exchange,
     is_event_stream,
@@ -26,7 +26,6 @@ from metier.providers.transport import (
     raw_response,
     read_events,
     read_object,
-    serialise,
 )
 
 _ERRORS = (errors.APIError, errors.UnknownApiResponseError)
@@ -57,7 +56,7 @@ class GeminiProvider:
     def __init__(self, connection: Connection) -> None:
         self._facts = connection.facts
         self._server = Server(self.name, connection.key)
-        self._cache = SegmentCache()
+        self._cache = HistoryCache()
         self._http = open_http_client()
         self._client = genai.Client(
             api_key=connection.key,
@@ -106,11 +105,11 @@ class GeminiProvider:
         finally:
             await response.aclose()
 
-    async def _post(self, method: str, body: Wire, request: ModelRequest) -> httpx2.Response:
+    async def _post(self, method: str, body: bytes, request: ModelRequest) -> httpx2.Response:
         path = f"models/{quote(request.model.removeprefix('models/'), safe='')}:{method}"
         low_level = self._low_level
         prepared = low_level._build_request("post", path, {})  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        prepared.data = serialise(body)
+        prepared.data = body
         prepared.timeout = request.timeout_seconds
         response = await low_level._async_request(prepared, stream=True)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         return raw_response(response.response_stream)

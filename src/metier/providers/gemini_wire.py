@@ -11,7 +11,7 @@ from metier.providers.facts import ModelFacts
 from metier.providers.failures import ReplyBroken
 from metier.providers.json_values import Wire, as_count, as_object, as_objects, as_text, read_arguments
 from metier.providers.tool_names import own_names, wire_name
-from metier.providers.transcript import Dialect, SegmentCache, Turn, wire_history
+from metier.providers.transcript import Dialect, HistoryCache, Turn, build_history, encode_body
 
 NAME = "gemini"
 
@@ -33,19 +33,18 @@ _STOP_REASONS: Mapping[str, StopReason] = {
 _BROKEN = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE"})
 
 
-def build_body(request: ModelRequest, facts: ModelFacts, cache: SegmentCache) -> Wire:
-    body = _build_content(request, facts, cache)
+def build_body(request: ModelRequest, facts: ModelFacts, cache: HistoryCache) -> bytes:
     generation: Wire = {"maxOutputTokens": request.max_tokens}
     if request.temperature is not None and facts.takes_temperature:
         generation["temperature"] = request.temperature
     if request.response_schema is not None:
         generation |= {"responseMimeType": "application/json", "responseJsonSchema": request.response_schema}
-    return {**body, "generationConfig": generation}
+    return _encode({**_build_head(request), "generationConfig": generation}, request, facts, cache=cache)
 
 
-def build_count_body(request: ModelRequest, facts: ModelFacts, cache: SegmentCache) -> Wire:
-    content = {"model": f"models/{request.model}", **_build_content(request, facts, cache)}
-    return {"generateContentRequest": content}
+def build_count_body(request: ModelRequest, facts: ModelFacts, cache: HistoryCache) -> bytes:
+    head: Wire = {"model": f"models/{request.model}", **_build_head(request)}
+    return b'{"generateContentRequest":%s}' % _encode(head, request, facts, cache=cache)
 
 
 def parse_reply(body: Wire, request: ModelRequest) -> ModelReply:
@@ -156,10 +155,14 @@ def _fingerprint(pieces: list[Wire]) -> str:
     return hashlib.sha256(json.dumps(pieces).encode()).hexdigest()[:16]
 
 
-def _build_content(request: ModelRequest, facts: ModelFacts, cache: SegmentCache) -> Wire:
+def _encode(head: Wire, request: ModelRequest, facts: ModelFacts, *, cache: HistoryCache) -> bytes:
     writing = _Writing(request.model, signs_calls=facts.signs_calls)
     dialect = Dialect(provider=NAME, longest_id=64, to_wire=writing.to_wire, variant=request.model)
-    body: Wire = {"contents": _merge(wire_history(request.messages, dialect, cache))}
+    return encode_body(head, "contents", build_history(request.messages, dialect, cache))
+
+
+def _build_head(request: ModelRequest) -> Wire:
+    body: Wire = {}
     system = [{"text": block.text} for block in request.system if block.text]
     if system:
         body["systemInstruction"] = {"parts": system}
@@ -214,18 +217,6 @@ class _Writing:
 
     def _own_signature(self, signature: str) -> str:
         return signature.removeprefix(self._prefix) if signature.startswith(self._prefix) else ""
-
-
-def _merge(contents: list[Wire]) -> list[Wire]:
-    """One content for neighbours of the same role."""
-    merged: list[Wire] = []
-    for content in contents:
-        if merged and merged[-1]["role"] == content["role"]:
-            both = [*as_objects(merged[-1]["parts"]), *as_objects(content["parts"])]
-            merged[-1] = {"role": content["role"], "parts": both}
-        else:
-            merged.append(content)
-    return merged
 
 
 def _calling_config(choice: ToolChoice) -> Wire:

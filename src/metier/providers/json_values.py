@@ -37,6 +37,10 @@ def as_count(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
+def serialise(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
 def parse_json(text: str | bytes) -> object:
     """Strict JSON: `NaN` and `Infinity` are refused. Raises `ValueError`, also for text that nests too deeply."""
     try:

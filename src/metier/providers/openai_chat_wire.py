@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import assert_never
 
 from metier.messages import (
@@ -18,9 +19,9 @@ from metier.providers.base import Delta, ModelRequest, Observer, OneTool, ToolCh
 from metier.providers.facts import ModelFacts
 from metier.providers.failures import ReplyBroken
 from metier.providers.json_schema import schema_is_strict
-from metier.providers.json_values import Wire, as_count, as_object, as_objects, as_text, read_arguments
+from metier.providers.json_values import Wire, as_count, as_object, as_objects, as_text, read_arguments, serialise
 from metier.providers.tool_names import own_names, wire_name
-from metier.providers.transcript import Dialect, SegmentCache, Turn, wire_history
+from metier.providers.transcript import Dialect, History, HistoryCache, Turn, build_history, encode_body
 
 NAME = "openai"
 
@@ -34,15 +35,11 @@ _STOP_REASONS: Mapping[str, StopReason] = {
 
 
 def build_body(
-    request: ModelRequest, facts: ModelFacts, cache: SegmentCache, *, stream: bool, own_server: bool
-) -> Wire:
+    request: ModelRequest, facts: ModelFacts, cache: HistoryCache, *, stream: bool, own_server: bool
+) -> bytes:
     """`own_server`: it is OpenAI's; other servers know the older name of the token limit only."""
-    dialect = _DIALECT_WITH_REASONING if facts.wants_reasoning_text else _DIALECT
-    system = "\n\n".join(block.text for block in request.system if block.text)
-    history = wire_history(request.messages, dialect, cache)
     body: Wire = {
         "model": request.model,
-        "messages": [{"role": "system", "content": system}, *history] if system else history,
         "max_completion_tokens" if own_server else "max_tokens": request.max_tokens,
     }
     if request.tools:
@@ -66,7 +63,9 @@ def build_body(
         body["temperature"] = request.temperature
     if stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
-    return body
+    dialect = _DIALECT_WITH_REASONING if facts.wants_reasoning_text else _DIALECT
+    history = build_history(request.messages, dialect, cache)
+    return encode_body(body, "messages", _with_system(request, history))
 
 
 def parse_reply(body: Wire, request: ModelRequest) -> ModelReply:
@@ -193,6 +192,13 @@ _DIALECT = Dialect(provider=NAME, longest_id=40, to_wire=_to_wire, variant="chat
 _DIALECT_WITH_REASONING = Dialect(
     provider=NAME, longest_id=40, to_wire=_to_wire_with_reasoning, variant="chat with reasoning"
 )
+
+
+def _with_system(request: ModelRequest, history: History) -> History:
+    text = "\n\n".join(block.text for block in request.system if block.text)
+    if not text:
+        return history
+    return replace(history, first=serialise({"role": "system", "content": text}))
 
 
 def _assistant_message(turn: Turn) -> Wire:

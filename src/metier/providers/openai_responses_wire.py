@@ -19,28 +19,28 @@ from metier.providers.json_values import (
     read_arguments,
 )
 from metier.providers.tool_names import own_names, wire_name
-from metier.providers.transcript import Dialect, SegmentCache, Turn, wire_history
+from metier.providers.transcript import Dialect, HistoryCache, Turn, build_history, encode_body
 
 NAME = "openai"
 
 
-def build_body(request: ModelRequest, facts: ModelFacts, cache: SegmentCache, *, stream: bool) -> Wire:
-    body: Wire = {
-        **build_count_body(request, cache),
-        "max_output_tokens": request.max_tokens,
-        "store": False,
-    }
+def build_body(request: ModelRequest, facts: ModelFacts, cache: HistoryCache, *, stream: bool) -> bytes:
+    limits: Wire = {"max_output_tokens": request.max_tokens, "store": False}
     if facts.reasons:
-        body["include"] = ["reasoning.encrypted_content"]
+        limits["include"] = ["reasoning.encrypted_content"]
     if request.temperature is not None and facts.takes_temperature:
-        body["temperature"] = request.temperature
+        limits["temperature"] = request.temperature
     if stream:
-        body["stream"] = True
-    return body
+        limits["stream"] = True
+    return _encode({**_build_head(request), **limits}, request, cache)
 
 
-def build_count_body(request: ModelRequest, cache: SegmentCache) -> Wire:
+def build_count_body(request: ModelRequest, cache: HistoryCache) -> bytes:
     """The part of a request that costs input tokens."""
+    return _encode(_build_head(request), request, cache)
+
+
+def _encode(head: Wire, request: ModelRequest, cache: HistoryCache) -> bytes:
     # Reasoning is sealed for one model: the wire form of a history depends on it.
     dialect = Dialect(
         provider=NAME,
@@ -48,7 +48,11 @@ def build_count_body(request: ModelRequest, cache: SegmentCache) -> Wire:
         to_wire=lambda turn: [item for part in turn.parts for item in _items(part, turn, request.model)],
         variant=f"responses {request.model}",
     )
-    body: Wire = {"model": request.model, "input": wire_history(request.messages, dialect, cache)}
+    return encode_body(head, "input", build_history(request.messages, dialect, cache))
+
+
+def _build_head(request: ModelRequest) -> Wire:
+    body: Wire = {"model": request.model}
     system = "\n\n".join(block.text for block in request.system if block.text)
     if system:
         body["instructions"] = system

@@ -158,7 +158,7 @@ def _delay(failure: CallFailed, attempt: int, turn: Turn) -> float | None:
 
 
 def _another_may_answer(failure: CallFailed) -> bool:
-    """What is wrong with the request itself is wrong everywhere, but for its length; a bad key is for a person to mend."""
+    """A wrong request is wrong everywhere, but for its length; a bad key is for a person to mend."""
     if isinstance(failure, AuthFailed):
         return False
     return not isinstance(failure, BadRequest) or failure.reason == "context_too_long"

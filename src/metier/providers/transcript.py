@@ -1,21 +1,25 @@
 """Make a history valid for any vendor: every call answered right after it, ids unique and short, no foreign reasoning.
 
-Pure. A history is cut into segments (what the model said, then what it was told); each is settled on its own and its
-wire form is kept by the identity of its messages, so a long run does not pay for its length again on every turn.
+Pure. A history is cut into segments (what the model said, then what it was told); each is settled on its own, and its
+JSON is kept by the identity of its messages, so a long run does not pay for its length again on every turn.
 """
 
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import is_
 from typing import Literal, NamedTuple
 
 from metier.messages import Message, Part, TextPart, ThinkingPart, ToolCallPart, ToolResultPart
-from metier.providers.json_values import Wire
+from metier.providers.json_values import Wire, serialise
 
 NO_RESULT = "No result: the call was interrupted before it finished"
 CONTINUE = "Continue."
 CUT = "(Earlier messages were left out.)"
+
+OPEN_PIECES = 2
+"""Pieces at the end that stay open: a vendor may mark them, and the last one may still grow."""
 
 _SHORT_ID = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
@@ -46,43 +50,117 @@ class Segment(NamedTuple):
     told: tuple[Message, ...]
 
 
-class _Settled(NamedTuple):
-    messages: tuple[Message, ...]
-    wires: list[Wire]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A segment in wire form, ready to be sent."""
+
+    turns: tuple[Turn, ...]
+    wires: tuple[Wire, ...]
+    """Shared with later requests: copy before changing one."""
+    encoded: bytes
+    """The wires as JSON, without the brackets of the list around them."""
     ids: frozenset[str]
+    """Of the calls in it, as they are on the wire."""
+    messages: tuple[Message, ...] = ()
 
 
-class SegmentCache:
-    """Wire forms of settled segments. Holds the messages too, so an identity is never used twice."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Beginning:
+    """The settled part of a history that only grows at its end."""
 
-    def __init__(self, limit: int = 4096) -> None:
-        self._limit = limit
-        self._entries: dict[tuple[object, ...], _Settled] = {}
-
-    def find(self, key: tuple[object, ...]) -> _Settled | None:
-        return self._entries.get(key)
-
-    def keep(self, key: tuple[object, ...], settled: _Settled) -> None:
-        if len(self._entries) >= self._limit:
-            self._entries.clear()
-        self._entries[key] = settled
+    messages: tuple[Message, ...] = ()
+    encoded: bytes = b""
+    ids: frozenset[str] = frozenset()
 
 
-def wire_history(messages: Sequence[Message], dialect: Dialect, cache: SegmentCache) -> list[Wire]:
-    """The whole history in wire form. The dictionaries are shared with later requests: copy before changing one."""
-    wires: list[Wire] = []
-    seen: set[str] = set()
-    last: Segment | None = None
-    for segment in split_segments(messages):
-        if last is None and segment.spoken:
-            wires.extend(dialect.to_wire(Turn("user", (TextPart(text=CUT),))))
-        last = segment
-        settled = _settle(segment, dialect, cache, seen=seen)
-        seen |= settled.ids
-        wires.extend(settled.wires)
-    if last is not None and last.spoken and not last.told and not _has_calls(last.spoken):
-        wires.extend(dialect.to_wire(Turn("user", (TextPart(text=CONTINUE),))))
-    return wires
+_NOTHING = _Beginning()
+
+
+class HistoryCache:
+    """What was built before, found by the identity of messages: single pieces, and the beginnings of whole histories.
+
+    Holds the messages too, so an identity is never used twice.
+    """
+
+    def __init__(self, *, pieces: int = 4096, histories: int = 64) -> None:
+        self._limits = (pieces, histories)
+        self._pieces: dict[tuple[object, ...], Piece] = {}
+        self._histories: dict[tuple[str, int], _Beginning] = {}
+
+    def find_piece(self, key: tuple[object, ...]) -> Piece | None:
+        return self._pieces.get(key)
+
+    def keep_piece(self, key: tuple[object, ...], piece: Piece) -> None:
+        if len(self._pieces) >= self._limits[0]:
+            self._pieces.clear()
+        self._pieces[key] = piece
+
+    def find_beginning(self, variant: str, messages: tuple[Message, ...]) -> _Beginning:
+        known = self._histories.get((variant, id(messages[0])), _NOTHING) if messages else _NOTHING
+        size = len(known.messages)
+        return known if size <= len(messages) and all(map(is_, known.messages, messages)) else _NOTHING
+
+    def keep_beginning(self, variant: str, beginning: _Beginning) -> None:
+        if len(self._histories) >= self._limits[1]:
+            self._histories.clear()
+        self._histories[variant, id(beginning.messages[0])] = beginning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """A whole history in wire form: JSON of the settled beginning, and the pieces at its end."""
+
+    first: bytes = b""
+    """What a vendor wants in front, a system message for one."""
+
+    beginning: bytes
+    pieces: list[Piece]
+
+    def fragments(self) -> Iterator[bytes]:
+        """What makes up the JSON of the list, commas included, brackets not."""
+        comma = False
+        for part in (self.first, self.beginning, *(piece.encoded for piece in self.pieces)):
+            if part:
+                if comma:
+                    yield b","
+                yield part
+                comma = True
+
+
+def build_history(messages: tuple[Message, ...], dialect: Dialect, cache: HistoryCache) -> History:
+    """The whole history, valid for the vendor: it begins and ends with the user, and the sides take turns."""
+    beginning = cache.find_beginning(dialect.variant, messages)
+    pieces: list[Piece] = []
+    seen = set(beginning.ids)
+    takes_turns = True
+    for segment in split_segments(messages[len(beginning.messages) :]):
+        if not beginning.messages and not pieces and segment.spoken:
+            pieces.append(build_piece((Turn("user", (TextPart(text=CUT),)),), dialect))
+        piece = _settle(segment, dialect, cache, seen=seen)
+        seen |= piece.ids
+        takes_turns = _append(pieces, piece, dialect) and takes_turns
+    if takes_turns and len(pieces) > OPEN_PIECES:
+        beginning = _extend(beginning, pieces[:-OPEN_PIECES], messages)
+        cache.keep_beginning(dialect.variant, beginning)
+        pieces = pieces[-OPEN_PIECES:]
+    if pieces and pieces[-1].turns[-1].role == "assistant":
+        pieces.append(build_piece((Turn("user", (TextPart(text=CONTINUE),)),), dialect))
+    return History(beginning=beginning.encoded, pieces=pieces)
+
+
+def build_piece(turns: tuple[Turn, ...], dialect: Dialect, messages: tuple[Message, ...] = ()) -> Piece:
+    wires = tuple(wire for turn in turns for wire in dialect.to_wire(turn))
+    ids = frozenset(part.id for turn in turns for part in turn.parts if isinstance(part, ToolCallPart))
+    return Piece(turns=turns, wires=wires, encoded=encode_wires(wires), ids=ids, messages=messages)
+
+
+def encode_wires(wires: Sequence[Wire]) -> bytes:
+    return b",".join(map(serialise, wires))
+
+
+def encode_body(head: Wire, key: str, history: History) -> bytes:
+    """One JSON object: `head`, and under `key` the list of all wires. Copies the history once."""
+    return b"".join((serialise(head)[:-1], b",", serialise(key), b":[", *history.fragments(), b"]}"))
 
 
 def split_segments(messages: Sequence[Message]) -> Iterator[Segment]:
@@ -126,19 +204,37 @@ def settle_segment(segment: Segment, dialect: Dialect, taken: set[str] | frozens
     return [*turns, Turn("user", told)] if told else turns
 
 
-def _settle(segment: Segment, dialect: Dialect, cache: SegmentCache, *, seen: set[str]) -> _Settled:
+def _settle(segment: Segment, dialect: Dialect, cache: HistoryCache, *, seen: set[str]) -> Piece:
     key = (dialect.variant, *map(id, segment.spoken), None, *map(id, segment.told))
-    known = cache.find(key)
+    known = cache.find_piece(key)
     if known is not None and seen.isdisjoint(known.ids):
         return known
-    turns = settle_segment(segment, dialect, seen)
-    ids = frozenset(part.id for turn in turns for part in turn.parts if isinstance(part, ToolCallPart))
-    wires = [wire for turn in turns for wire in dialect.to_wire(turn)]
-    settled = _Settled((*segment.spoken, *segment.told), wires, ids)
+    messages = (*segment.spoken, *segment.told)
+    piece = build_piece(tuple(settle_segment(segment, dialect, seen)), dialect, messages)
     # Ids that were changed to avoid earlier ones hold for this history only.
     if known is None and seen.isdisjoint(part.id for part in _parts(segment.spoken) if isinstance(part, ToolCallPart)):
-        cache.keep(key, settled)
-    return settled
+        cache.keep_piece(key, piece)
+    return piece
+
+
+def _append(pieces: list[Piece], piece: Piece, dialect: Dialect) -> bool:
+    """Put `piece` at the end. False where a side said nothing usable, so that two turns of the other became one."""
+    if not piece.turns:
+        return False
+    before = pieces[-1].turns if pieces else ()
+    if not before or before[-1].role != piece.turns[0].role:
+        pieces.append(piece)
+        return True
+    both = Turn(before[-1].role, (*before[-1].parts, *piece.turns[0].parts))
+    pieces[-1] = build_piece((*before[:-1], both, *piece.turns[1:]), dialect)
+    return False
+
+
+def _extend(beginning: _Beginning, closed: list[Piece], messages: tuple[Message, ...]) -> _Beginning:
+    size = len(beginning.messages) + sum(len(piece.messages) for piece in closed)
+    encoded = b"".join(History(beginning=beginning.encoded, pieces=closed).fragments())
+    ids = beginning.ids.union(*(piece.ids for piece in closed))
+    return _Beginning(messages=messages[:size], encoded=encoded, ids=ids)
 
 
 class _Results:
@@ -176,10 +272,6 @@ class _Results:
 
 def _parts(messages: Sequence[Message]) -> Iterator[Part]:
     return (part for message in messages for part in message.parts)
-
-
-def _has_calls(messages: Sequence[Message]) -> bool:
-    return any(isinstance(part, ToolCallPart) for part in _parts(messages))
 
 
 def _with_short_id(call: ToolCallPart, dialect: Dialect, used: set[str]) -> ToolCallPart:

@@ -3,7 +3,6 @@
 Knows no vendor. Whatever goes wrong below becomes a `CallFailed`.
 """
 
-import json
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import contextmanager
 
@@ -70,10 +69,6 @@ def connection_lost(provider: str, error: BaseException) -> ConnectionLost:
         f"The connection to {provider} failed: {detail}",
         hint="Check the network, the proxy settings and the base URL",
     )
-
-
-def serialise(body: Wire) -> bytes:
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 async def read_object(response: httpx2.Response, provider: str) -> Wire:
