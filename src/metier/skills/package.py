@@ -1,0 +1,22 @@
+"""A skill package on this machine: what its SKILL.md says, where it lies, and what somebody trusted."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from metier.definitions.skill import SkillDefinition
+
+type PackageSource = Literal["bundled", "user", "installed", "workspace", "directory"]
+"""Shipped with Metier; put into the home folder by hand; installed by `agent skill add`; part of the workspace; named by
+`--skills-dir`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkillPackage:
+    definition: SkillDefinition
+    folder: Path
+    source: PackageSource
+    trusted_digest: str | None = None
+    """The tree hash that a person said yes to; only bytes with this hash may run."""
+    commit: str | None = None
+    """The full commit it was fetched from."""
