@@ -13,7 +13,8 @@ ORDINARY = (
 """What every program may know: where things are and how to speak; nothing that opens a door."""
 
 INDEX = (
-    "UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_*", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_SYSTEM_CERTS",
+    "UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_*", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_NO_INDEX",
+    "UV_SYSTEM_CERTS",
     "UV_NATIVE_TLS", "UV_INSECURE_HOST", "UV_CACHE_DIR", "UV_LINK_MODE", "UV_OFFLINE", "UV_HTTP_TIMEOUT",
     "UV_KEYRING_PROVIDER", "XDG_CACHE_HOME", "XDG_DATA_HOME", "NETRC", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY",
     "http_proxy", "https_proxy", "all_proxy",

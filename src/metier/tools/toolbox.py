@@ -1,9 +1,10 @@
 """The tools of a run by name, and the one way to call them: checked before, checked after, never a crash."""
 
 from collections.abc import Iterable, Iterator
+from typing import cast
 
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, ValidationError, best_match
+from jsonschema.exceptions import SchemaError, ValidationError, best_match  # pyright: ignore[reportUnknownVariableType]
 from pydantic import JsonValue
 from rapidfuzz import fuzz, process
 from referencing import Registry
@@ -91,9 +92,9 @@ def _checker(name: str, schema: Schema) -> Draft202012Validator:
 
 def _first_error(checker: Draft202012Validator, value: JsonValue) -> str:
     try:
-        # The stubs leave the parameters of this method open.
+        # The stubs of jsonschema leave both of these open.
         errors: Iterator[ValidationError] = checker.iter_errors(value)  # pyright: ignore[reportUnknownMemberType]
-        error = best_match(errors)
+        error = cast("ValidationError | None", best_match(errors))
     except Unresolvable as unresolvable:
         return f"its schema refers to {unresolvable.ref!r}, and only references inside the schema are followed"
     return _describe(error) if error is not None else ""
