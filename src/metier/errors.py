@@ -11,8 +11,13 @@ MetierError                     1   something failed that a person can act on
 │   ├── SkillNotFound           2   no skill of that name
 │   ├── SkillNotTrusted         5   nobody trusted these bytes
 │   └── SkillRejected           1   a package that must not be installed
+<<<<<<< HEAD
 ├── ProviderError               8   a model could not answer; its kinds are in `providers/failures.py`
 ├── PromptTooLarge              6   what must be said does not fit the context budget
+=======
+├── ToolFailed                  1   a tool could not do its work; the model reads why
+├── ProviderError               8   a model could not answer
+>>>>>>> scripts
 └── StoreError                  1   the run store cannot be used
 """
 
@@ -89,6 +94,14 @@ class SkillNotTrusted(SkillError):
 
 class SkillRejected(SkillError):
     """A package that must not be installed; nothing was changed on disk."""
+
+
+class ToolFailed(MetierError):
+    """A tool could not do its work. The toolbox turns it into a result that the model reads."""
+
+    def __init__(self, message: str, *, hint: str = "", code: str = "execution_failed") -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
 
 
 class ProviderError(MetierError):

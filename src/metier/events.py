@@ -246,6 +246,7 @@ class SkillStepExecuted(Payload):
     status: StepStatus
     tool: str = ""
     skill_name: str = ""
+    script: str = ""
     exit_code: int | None = None
     stdout_summary: str = ""
     stderr_summary: str = ""

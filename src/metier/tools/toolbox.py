@@ -1,0 +1,112 @@
+"""The tools of a run by name, and the one way to call them: checked before, checked after, never a crash."""
+
+from collections.abc import Iterable, Iterator
+from typing import cast
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError, ValidationError, best_match  # pyright: ignore[reportUnknownVariableType]
+from pydantic import JsonValue
+from rapidfuzz import fuzz, process
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+
+from metier.errors import MetierError, ToolFailed, UsageError
+from metier.messages import ToolSpec
+from metier.tools.base import Schema, Tool, ToolContext, ToolResult
+
+_NEAREST = 3
+_MIN_SIMILARITY = 50
+
+
+class Toolbox:
+    """Looks tools up by name or alias. Fixed after construction."""
+
+    def __init__(self, tools: Iterable[Tool] = ()) -> None:
+        """Raises `UsageError` when two tools have one name or a schema is not valid. An ambiguous alias is dropped."""
+        self._tools: dict[str, Tool] = {}
+        for tool in tools:
+            if tool.info.name in self._tools:
+                raise UsageError(f"Two tools are called {tool.info.name!r}", hint="Rename or disable one of them")
+            self._tools[tool.info.name] = tool
+        self._aliases = _unique_aliases(self._tools.values())
+        self._input_checks = {name: _checker(name, tool.info.input_schema) for name, tool in self._tools.items()}
+        self._output_checks = {name: _checker(name, tool.info.output_schema) for name, tool in self._tools.items()}
+
+    def find(self, name: str) -> Tool | None:
+        return self._tools.get(name) or self._tools.get(self._aliases.get(name, ""))
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The tools as a model sees them, sorted by name so that the same tools give the same bytes."""
+        infos = sorted((tool.info for tool in self._tools.values()), key=lambda info: info.name)
+        return tuple(
+            ToolSpec(name=info.name, description=info.description, input_schema=info.input_schema) for info in infos
+        )
+
+    async def call(self, name: str, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+        """Execute one call. Whatever goes wrong inside becomes a result that the model can read."""
+        tool = self.find(name)
+        if tool is None:
+            return _failure(self._describe_unknown(name), code="unknown_tool")
+        if wrong := _first_error(self._input_checks[tool.info.name], arguments):
+            return _failure(f"Invalid input for {tool.info.name!r}: {wrong}", code="invalid_input")
+        result = await _execute(tool, arguments, context)
+        if result.ok and (wrong := _first_error(self._output_checks[tool.info.name], result.output)):
+            return _failure(f"Tool {tool.info.name!r} gave an invalid result: {wrong}", code="invalid_output")
+        return result
+
+    def _describe_unknown(self, name: str) -> str:
+        known = [*self._tools, *self._aliases]
+        nearest = process.extract(name, known, scorer=fuzz.WRatio, limit=_NEAREST, score_cutoff=_MIN_SIMILARITY)
+        if not nearest:
+            return f"There is no tool {name!r}; there are: {', '.join(sorted(self._tools)) or 'none'}"
+        return f"There is no tool {name!r}; the nearest are: {', '.join(match for match, *_ in nearest)}"
+
+
+async def _execute(tool: Tool, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+    try:
+        return await tool.execute(arguments, context)
+    except ToolFailed as error:
+        return _failure(_sentence(error), code=error.code)
+    except MetierError as error:
+        return _failure(_sentence(error), code="execution_failed")
+    except Exception as error:  # noqa: BLE001  tools are other people's code: a bug in one must not end the run
+        return _failure(f"Tool {tool.info.name!r} failed: {type(error).__name__}: {error}", code="execution_failed")
+
+
+def _unique_aliases(tools: Iterable[Tool]) -> dict[str, str]:
+    owners: dict[str, set[str]] = {}
+    for tool in tools:
+        for alias in tool.info.aliases:
+            owners.setdefault(alias, set()).add(tool.info.name)
+    return {alias: next(iter(names)) for alias, names in owners.items() if len(names) == 1}
+
+
+def _checker(name: str, schema: Schema) -> Draft202012Validator:
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        raise UsageError(f"Tool {name!r} has an invalid schema: {error.message}") from error
+    # An empty registry retrieves nothing: a schema must not make the agent fetch an address.
+    return Draft202012Validator(schema, registry=Registry())
+
+
+def _first_error(checker: Draft202012Validator, value: JsonValue) -> str:
+    try:
+        # The stubs of jsonschema leave both of these open.
+        errors: Iterator[ValidationError] = checker.iter_errors(value)  # pyright: ignore[reportUnknownMemberType]
+        error = cast("ValidationError | None", best_match(errors))
+    except Unresolvable as unresolvable:
+        return f"its schema refers to {unresolvable.ref!r}, and only references inside the schema are followed"
+    return _describe(error) if error is not None else ""
+
+
+def _describe(error: ValidationError) -> str:
+    return f"{error.message} (at {error.json_path})"
+
+
+def _sentence(error: MetierError) -> str:
+    return f"{error.message}. {error.hint}" if error.hint else error.message
+
+
+def _failure(message: str, *, code: str) -> ToolResult:
+    return ToolResult(ok=False, error=message, meta={"code": code})
