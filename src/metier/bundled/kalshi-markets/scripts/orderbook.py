@@ -104,6 +104,8 @@ def member(data: dict[str, Any], key: str, kind: type) -> Any:
         return []
     if not isinstance(value, kind):
         fail(f"Unexpected answer: no {kind.__name__} {key!r} in it")
+    if kind is list and not all(isinstance(item, dict) for item in value):
+        fail(f"Unexpected answer: {key!r} holds something other than objects")
     return value
 
 
