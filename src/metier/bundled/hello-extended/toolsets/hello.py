@@ -3,8 +3,6 @@
 The clock, tone and occasions are the business of the script `advanced_greeting`, not of this class.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Any
 
