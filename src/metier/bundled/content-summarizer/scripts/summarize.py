@@ -39,12 +39,13 @@ DAMPING = 0.85
 SIMILAR = 0.6
 LONGEST = 60
 STOP_WORDS = frozenset(
-    "a about after again all also an and any are as at be because been before being below between both but by can could "
-    "did do does down during each every few for from had has have her here his how i if in into is it its itself just me "
-    "more most my no nor not now of off on once one only or other our out over own per same she should so some such than "
-    "that the their them then there these they this those through to too two under until up use used using very was we "
-    "were what when where which while who why will with would you your summarize summarise summary file files folder "
-    "der die das und ist nicht ein eine zu den mit von auf les des une est et le la en du que el los las es".split()
+    "a about after again all also an and any are as at be because been before being below between both but by can "
+    "could did do does down during each every few for from had has have her here his how i if in into is it its "
+    "itself just me more most my no nor not now of off on once one only or other our out over own per same she should "
+    "so some such than that the their them then there these they this those through to too two under until up use "
+    "used using very was we were what when where which while who why will with would you your summarize summarise "
+    "summary file files folder der die das und ist nicht ein eine zu den mit von auf les des une est et le la en du "
+    "que el los las es".split()
 )
 ABBREVIATIONS = frozenset(
     "e.g i.e etc vs cf al mr mrs ms dr prof st no fig figs eq sec ch vol pp approx dept inc ltd co corp jr sr "
