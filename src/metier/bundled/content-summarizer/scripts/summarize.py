@@ -136,11 +136,8 @@ def show(path: str) -> str:
 
 def join_values(arguments: list[str], names: tuple[str, ...]) -> list[str]:
     """Bind the word after an option to it, so that a value may start with a dash."""
-    joined: list[str] = []
     words = iter(arguments)
-    for word in words:
-        joined += [f"{word}={next(words, '')}" if word in names else word]
-    return joined
+    return [f"{word}={next(words, '')}" if word in names else word for word in words]
 
 
 def add_source_options(parser: argparse.ArgumentParser) -> None:
@@ -205,10 +202,8 @@ def split_sentences(text: str) -> list[str]:
     for match in re.finditer(r"[.!?…]+[\"'”’)\]*_]*(?=\s+|$)|[。！？]+", text):
         before = text[start : match.start()].rsplit(None, 1)
         last = before[-1].lstrip("([\"'").casefold() if before else ""
-        following = text[match.end() :].lstrip()
-        if match[0].startswith(".") and (last in ABBREVIATIONS or (len(last) == 1 and last.isalpha())):
-            continue
-        if match[0][0] in ".…" and following[:1].islower():
+        short = match[0].startswith(".") and (last in ABBREVIATIONS or (len(last) == 1 and last.isalpha()))
+        if short or (match[0][0] in ".…" and text[match.end() :].lstrip()[:1].islower()):
             continue
         sentences.append(text[start : match.end()].strip())
         start = match.end()
@@ -278,7 +273,7 @@ def sentences_of(heading: str, block: list[tuple[int, str]]) -> Iterator[tuple[i
 
 
 def python_blocks(text: str) -> Iterator[tuple[str, list[tuple[int, str]]]]:
-    """Docstrings of modules, classes and functions, with their lines."""
+    """Docstrings, with their lines."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -333,8 +328,8 @@ def collect(source: Source) -> list[Sentence]:
     return sentences
 
 
-def weigh(sentences: list[Sentence]) -> tuple[dict[str, float], list[dict[str, float]]]:
-    """Rarity of each term, and for each sentence its normalised tf-idf vector."""
+def weigh(sentences: list[Sentence]) -> list[dict[str, float]]:
+    """For each sentence its normalised tf-idf vector."""
     having = Counter(term for sentence in sentences for term in sentence.terms)
     rarity = {term: math.log(1 + len(sentences) / amount) for term, amount in having.items()}
     vectors: list[dict[str, float]] = []
@@ -342,7 +337,7 @@ def weigh(sentences: list[Sentence]) -> tuple[dict[str, float], list[dict[str, f
         vector = {term: (1 + math.log(amount)) * rarity[term] for term, amount in sentence.terms.items()}
         length = math.sqrt(sum(value * value for value in vector.values())) or 1.0
         vectors.append({term: value / length for term, value in vector.items()})
-    return rarity, vectors
+    return vectors
 
 
 def build_graph(vectors: list[dict[str, float]]) -> list[dict[int, float]]:
@@ -372,9 +367,8 @@ def rank(graph: list[dict[int, float]]) -> list[float]:
                 share = DAMPING * scores[number] / totals[number]
                 for other, weight in near.items():
                     following[other] += share * weight
-        moved = sum(abs(old - new) for old, new in zip(scores, following, strict=True))
-        scores = following
-        if moved < 1e-6:
+        scores, before = following, scores
+        if sum(abs(old - new) for old, new in zip(before, scores, strict=True)) < 1e-6:
             break
     best = max(scores) or 1.0
     return [score / best for score in scores]
@@ -384,7 +378,7 @@ def preselect(sentences: list[Sentence]) -> list[Sentence]:
     """At most CANDIDATES sentences, those nearest to the average of all, so that the graph stays small."""
     if len(sentences) <= CANDIDATES:
         return sentences
-    _, vectors = weigh(sentences)
+    vectors = weigh(sentences)
     centre: Counter[str] = Counter()
     for vector in vectors:
         centre.update(vector)
@@ -394,13 +388,13 @@ def preselect(sentences: list[Sentence]) -> list[Sentence]:
 
 
 def score_sentences(sentences: list[Sentence], request: str) -> list[dict[int, float]]:
-    _, vectors = weigh(sentences)
+    vectors = weigh(sentences)
     graph = build_graph(vectors)
     wanted = terms_of(request)
     for sentence, central, vector in zip(sentences, rank(graph), vectors, strict=True):
         early = 0.15 * (1 - sentence.place)
         about = sum(vector.get(term, 0.0) for term in wanted)
-        prose = 0.1 if os.path.splitext(sentence.path)[1].lower() in PROSE else 0.0
+        prose = 0.3 if os.path.splitext(sentence.path)[1].lower() in PROSE else 0.0
         odd = -0.2 if len(sentence.text.split()) < 6 or sentence.text.count("`") > 4 else 0.0
         sentence.score = central + early + 0.8 * about + prose + odd
     return graph
@@ -408,9 +402,7 @@ def score_sentences(sentences: list[Sentence], request: str) -> list[dict[int, f
 
 def select(sentences: list[Sentence], graph: list[dict[int, float]], options: argparse.Namespace) -> list[Sentence]:
     """The best sentences one after the other; what resembles a chosen one is marked down or left out."""
-    chosen: list[int] = []
-    words = 0
-    left = set(range(len(sentences)))
+    chosen, words, left = list[int](), 0, set(range(len(sentences)))
     while left and len(chosen) < options.sentences:
 
         def worth(number: int) -> tuple[float, int]:
@@ -421,17 +413,15 @@ def select(sentences: list[Sentence], graph: list[dict[int, float]], options: ar
         best = max(left, key=worth)
         left.discard(best)
         length = len(sentences[best].text.split())
-        if any(graph[best].get(other, 0.0) > SIMILAR for other in chosen) or (words + length > options.words):
-            continue
-        chosen.append(best)
-        words += length
+        if words + length <= options.words and all(graph[best].get(other, 0.0) <= SIMILAR for other in chosen):
+            chosen.append(best)
+            words += length
     return [sentences[number] for number in sorted(chosen)]
 
 
 def key_terms(sentences: list[Sentence], most: int = 12) -> list[str]:
     """The words that carry the text, as they are most often written."""
-    amount: Counter[str] = Counter()
-    spread: Counter[str] = Counter()
+    amount, spread = Counter[str](), Counter[str]()
     written: dict[str, Counter[str]] = defaultdict(Counter)
     for sentence in sentences:
         spread.update(sentence.terms.keys())
@@ -455,15 +445,8 @@ def summarize(source: Source, options: argparse.Namespace) -> dict[str, Any]:
         "skill": "content-summarizer",
         "root": show(source.root),
         "sentences": [
-            {
-                "text": sentence.text,
-                "cite": f"{sentence.path}:{sentence.line}",
-                "path": sentence.path,
-                "line": sentence.line,
-                "heading": sentence.heading,
-                "score": round(sentence.score, 3),
-            }
-            for sentence in picked
+            {"text": s.text, "cite": f"{s.path}:{s.line}", "heading": s.heading, "score": round(s.score, 3)}
+            for s in picked
         ],
         "key_terms": key_terms(every),
         "read_files": source.read,

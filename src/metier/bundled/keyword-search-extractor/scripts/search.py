@@ -124,11 +124,8 @@ def show(path: str) -> str:
 
 def join_values(arguments: list[str], names: tuple[str, ...]) -> list[str]:
     """Bind the word after an option to it, so that a value may start with a dash."""
-    joined: list[str] = []
     words = iter(arguments)
-    for word in words:
-        joined += [f"{word}={next(words, '')}" if word in names else word]
-    return joined
+    return [f"{word}={next(words, '')}" if word in names else word for word in words]
 
 
 def add_source_options(parser: argparse.ArgumentParser) -> None:

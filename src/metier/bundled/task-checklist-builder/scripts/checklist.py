@@ -59,7 +59,7 @@ WILL = re.compile(
 )
 NOT_PEOPLE = frozenset(
     "it this that there we you they he she i the a an everything nothing each all if when then which what who one "
-    "users user people nobody someone readers version step".split()
+    "users user people nobody someone readers version step nice next back up how able due according".split()
 )
 
 
@@ -146,11 +146,8 @@ def show(path: str) -> str:
 
 def join_values(arguments: list[str], names: tuple[str, ...]) -> list[str]:
     """Bind the word after an option to it, so that a value may start with a dash."""
-    joined: list[str] = []
     words = iter(arguments)
-    for word in words:
-        joined += [f"{word}={next(words, '')}" if word in names else word]
-    return joined
+    return [f"{word}={next(words, '')}" if word in names else word for word in words]
 
 
 def add_source_options(parser: argparse.ArgumentParser) -> None:
@@ -272,7 +269,7 @@ def tidy(text: str) -> str:
     text = re.sub(r"^\(?[ABC]\)\s+|\[(?:high|medium|low)\]\s*|!(?:high|medium|low)\b|\b[Pp]riority:?\s*\w+", "", text)
     text = re.sub(r"\s*[(\[]?\b[Dd]ue:?\s*\d{4}-\d{2}-\d{2}[)\]]?", "", text)
     text = re.sub(r"[(\[]?\b(?:[Oo]wner|[Aa]ssignee):\s*(?:@[\w.-]+|[A-Z][\w'-]+(?: [A-Z][\w'-]+)?)[)\]]?", "", text)
-    text = re.sub(r"(?<![\w.])@([A-Za-z][\w.-]{1,38})(?:\s*:)?", "", text) if re.match(r"@", text) else text
+    text = re.sub(r"^@[A-Za-z][\w.-]{1,38}\s*:?|\s@[A-Za-z][\w.-]{1,38}(?=\s*(?:by \S+)?$)", "", text)
     text = re.sub(r"\s+", " ", text).strip(" -:;,")
     text = "".join(char if char.isprintable() else " " for char in text)
     return text[:1].upper() + text[1:] if len(text) <= 300 else text[:1].upper() + text[1:299] + "…"

@@ -277,7 +277,8 @@ def summarize(result: dict[str, Any]) -> str:
         parts.append(f"mostly {', '.join(names)}")
     if result["duplicates"]:
         wasted = sum(row["wasted_bytes"] for row in result["duplicates"])
-        parts.append(f"{len(result['duplicates'])} sets of identical files ({size_text(wasted)} to save)")
+        amount = len(result["duplicates"])
+        parts.append(f"{amount} set{'s' * (amount > 1)} of identical files ({size_text(wasted)} to save)")
     if git := result["git"]:
         parts.append(
             f"git branch '{git['branch'] or 'detached'}' with {git['changed'] + git['untracked']} open changes"
