@@ -11,13 +11,9 @@ MetierError                     1   something failed that a person can act on
 │   ├── SkillNotFound           2   no skill of that name
 │   ├── SkillNotTrusted         5   nobody trusted these bytes
 │   └── SkillRejected           1   a package that must not be installed
-<<<<<<< HEAD
+├── ToolFailed                  1   a tool could not do its work; the model reads why
 ├── ProviderError               8   a model could not answer; its kinds are in `providers/failures.py`
 ├── PromptTooLarge              6   what must be said does not fit the context budget
-=======
-├── ToolFailed                  1   a tool could not do its work; the model reads why
-├── ProviderError               8   a model could not answer
->>>>>>> scripts
 └── StoreError                  1   the run store cannot be used
 """
 
