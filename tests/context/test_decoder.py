@@ -166,7 +166,8 @@ def test_wrong_arguments_are_answered_with_their_place(arguments: dict[str, Json
 
     assert outcome.decision.planned_actions == ()
     assert outcome.rejected[0].code == "invalid_arguments"
-    assert f"Argument {place} of 'Read'" in outcome.rejected[0].message
+    assert "Invalid input for 'Read'" in outcome.rejected[0].message
+    assert f"(at {place})" in outcome.rejected[0].message
 
 
 def test_arguments_that_are_almost_json_are_read_and_broken_ones_are_answered() -> None:

@@ -9,17 +9,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
 from pydantic import JsonValue, ValidationError
 from rapidfuzz import process
-from referencing import Registry
-from referencing.exceptions import Unresolvable
 
 from metier.context.control import ACTION_OF_TOOL
 from metier.context.json_text import NotJson, recover_object
 from metier.decisions import ActionStep, ModelDecision
 from metier.messages import ModelReply, TextPart, ToolCallPart, ToolSpec
+from metier.tools.schemas import SchemaCheck
 
 type OutputMode = Literal["native_with_json_fallback", "native", "json"]
 type DecodePath = Literal["native", "json", "text"]
@@ -64,7 +61,7 @@ class Decoder:
     def __init__(self, tools: Iterable[ToolSpec], *, mode: OutputMode = "native_with_json_fallback") -> None:
         self.mode: OutputMode = mode
         self._schemas = {tool.name: tool.input_schema for tool in tools}
-        self._validators: dict[str, Draft202012Validator] = {}
+        self._checks: dict[str, SchemaCheck] = {}
 
     def decode(self, reply: ModelReply) -> Decoded | Undecodable:
         """The meaning of one complete reply."""
@@ -124,18 +121,10 @@ class Decoder:
         return build_step(call.name, arguments, call_id=call.id)
 
     def _find_wrong_argument(self, tool: str, arguments: dict[str, JsonValue]) -> str:
-        validator = self._validators.get(tool)
-        if validator is None:
-            # An empty registry: a schema can never make us fetch another one.
-            validator = Draft202012Validator(self._schemas[tool], registry=Registry())
-            self._validators[tool] = validator
-        try:
-            error = next(iter(validator.iter_errors(arguments)), None)  # pyright: ignore[reportUnknownMemberType]
-        except (SchemaError, Unresolvable, RecursionError) as broken:
-            return f"The schema of {tool!r} cannot be used: {type(broken).__name__}"
-        if error is None:
-            return ""
-        return f"Argument {error.json_path} of {tool!r}: {error.message[:300]}"
+        if tool not in self._checks:
+            self._checks[tool] = SchemaCheck(tool, self._schemas[tool])
+        wrong = self._checks[tool].find_error(arguments)
+        return f"Invalid input for {tool!r}: {wrong}" if wrong else ""
 
     def _from_text(self, text: str) -> Decoded | Undecodable:
         found = recover_object(text)

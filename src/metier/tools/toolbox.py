@@ -1,18 +1,14 @@
 """The tools of a run by name, and the one way to call them: checked before, checked after, never a crash."""
 
-from collections.abc import Iterable, Iterator
-from typing import cast
+from collections.abc import Iterable
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, ValidationError, best_match  # pyright: ignore[reportUnknownVariableType]
 from pydantic import JsonValue
 from rapidfuzz import fuzz, process
-from referencing import Registry
-from referencing.exceptions import Unresolvable
 
 from metier.errors import MetierError, ToolFailed, UsageError
 from metier.messages import ToolSpec
-from metier.tools.base import Schema, Tool, ToolContext, ToolResult
+from metier.tools.base import Tool, ToolContext, ToolResult
+from metier.tools.schemas import SchemaCheck
 
 _NEAREST = 3
 _MIN_SIMILARITY = 50
@@ -29,8 +25,8 @@ class Toolbox:
                 raise UsageError(f"Two tools are called {tool.info.name!r}", hint="Rename or disable one of them")
             self._tools[tool.info.name] = tool
         self._aliases = _unique_aliases(self._tools.values())
-        self._input_checks = {name: _checker(name, tool.info.input_schema) for name, tool in self._tools.items()}
-        self._output_checks = {name: _checker(name, tool.info.output_schema) for name, tool in self._tools.items()}
+        self._input_checks = {name: SchemaCheck(name, tool.info.input_schema) for name, tool in self._tools.items()}
+        self._output_checks = {name: SchemaCheck(name, tool.info.output_schema) for name, tool in self._tools.items()}
 
     def find(self, name: str) -> Tool | None:
         return self._tools.get(name) or self._tools.get(self._aliases.get(name, ""))
@@ -47,10 +43,10 @@ class Toolbox:
         tool = self.find(name)
         if tool is None:
             return _failure(self._describe_unknown(name), code="unknown_tool")
-        if wrong := _first_error(self._input_checks[tool.info.name], arguments):
+        if wrong := self._input_checks[tool.info.name].find_error(arguments):
             return _failure(f"Invalid input for {tool.info.name!r}: {wrong}", code="invalid_input")
         result = await _execute(tool, arguments, context)
-        if result.ok and (wrong := _first_error(self._output_checks[tool.info.name], result.output)):
+        if result.ok and (wrong := self._output_checks[tool.info.name].find_error(result.output)):
             return _failure(f"Tool {tool.info.name!r} gave an invalid result: {wrong}", code="invalid_output")
         return result
 
@@ -79,29 +75,6 @@ def _unique_aliases(tools: Iterable[Tool]) -> dict[str, str]:
         for alias in tool.info.aliases:
             owners.setdefault(alias, set()).add(tool.info.name)
     return {alias: next(iter(names)) for alias, names in owners.items() if len(names) == 1}
-
-
-def _checker(name: str, schema: Schema) -> Draft202012Validator:
-    try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
-        raise UsageError(f"Tool {name!r} has an invalid schema: {error.message}") from error
-    # An empty registry retrieves nothing: a schema must not make the agent fetch an address.
-    return Draft202012Validator(schema, registry=Registry())
-
-
-def _first_error(checker: Draft202012Validator, value: JsonValue) -> str:
-    try:
-        # The stubs of jsonschema leave both of these open.
-        errors: Iterator[ValidationError] = checker.iter_errors(value)  # pyright: ignore[reportUnknownMemberType]
-        error = cast("ValidationError | None", best_match(errors))
-    except Unresolvable as unresolvable:
-        return f"its schema refers to {unresolvable.ref!r}, and only references inside the schema are followed"
-    return _describe(error) if error is not None else ""
-
-
-def _describe(error: ValidationError) -> str:
-    return f"{error.message} (at {error.json_path})"
 
 
 def _sentence(error: MetierError) -> str:
