@@ -445,6 +445,8 @@ class EventRecord(Value):
     payload: SerializeAsAny[Payload]
     redaction_mode: RedactionMode = "redacted"
     schema_version: int = SCHEMA_VERSION
+    entry: int = 0
+    """The journal entry it tells of; 0 for what only watches."""
 
     @model_validator(mode="before")
     @classmethod

@@ -135,7 +135,7 @@ class EventWriter:
         self._ids = ids
         self._next_seq = next_seq
 
-    def emit(self, payload: Payload, *, span_id: str = "") -> EventRecord:
+    def emit(self, payload: Payload, *, span_id: str = "", entry: int = 0) -> EventRecord:
         """Record one event; a span id of its own unless it is part of a wider span."""
         record = EventRecord.model_construct(
             run_id=self._scope.run_id,
@@ -147,6 +147,7 @@ class EventWriter:
             payload=self._cleaner.clean(payload),
             redaction_mode=self._scope.redaction_mode,
             schema_version=SCHEMA_VERSION,
+            entry=entry,
         )
         self._sink.write(record)
         self._next_seq += 1
