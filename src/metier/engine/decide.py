@@ -68,6 +68,8 @@ def _decode_reason(reason: str) -> str:
 
 
 def _next_step(state: RunState, policy: Policy) -> a.Action:
+    if state.aborted:
+        return a.Fail("aborted", "A person ended the run over a step in doubt", "canceled")
     running = next((step for step in state.steps if step.phase in ("running", "in_doubt")), None)
     if running is not None:
         # Steps are awaited as long as this process drives them: one that is still running was cut short.

@@ -22,6 +22,10 @@ class RunLog:
         self._lease = lease
         self._writer = writer
 
+    @property
+    def lease(self) -> Lease:
+        return self._lease
+
     async def record(self, *entries: Entry, durable: bool = False) -> None:
         """Write entries at the end of the journal, then take them into the state, then tell of them.
 

@@ -3,6 +3,7 @@
 A state belongs to the one loop that folds it, so entries change it in place: folding is linear in the journal.
 """
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, assert_never
@@ -73,6 +74,8 @@ class RunState:
     """What each succeeded step gave, in order, for whoever has to sum up."""
     pause: e.RunPaused | None = None
     question: e.InputAsked | None = None
+    aborted: bool = False
+    """A person ended the run over a step in doubt."""
     result: str = ""
     failure: e.RunFailed | None = None
     input_tokens: int = 0
@@ -233,7 +236,25 @@ def _apply_step(
         case e.StepInDoubt():
             step.phase = "in_doubt"
         case e.DoubtResolved():
-            step.phase = "approved" if entry.answer == "retry" else "running"
+            _settle(state, step, entry)
+
+
+def _settle(state: RunState, step: Step, entry: e.DoubtResolved) -> None:
+    """What a person said about a step that nobody knows the end of."""
+    match entry.answer:
+        case "retry":
+            step.phase = "approved"
+        case "done":
+            text = entry.text or "Done, as a person found out; its output was lost"
+            _finish_step(state, step, e.StepFinished(step_id=step.step_id, status="succeeded", text=text))
+        case "skip":
+            text = entry.text or "Skipped by a person; whether it had an effect is unknown"
+            finished = e.StepFinished(step_id=step.step_id, status="skipped", text=text, is_error=True)
+            _finish_step(state, step, finished)
+        case "abort":
+            state.aborted = True
+        case _:
+            assert_never(entry.answer)
 
 
 def _finish_step(state: RunState, step: Step, entry: e.StepFinished) -> None:
@@ -274,7 +295,11 @@ def _apply_answer(state: RunState, entry: e.ApprovalAsked | e.ApprovalDecided | 
             state.question = entry
             state.step(entry.step_id).phase = "running"
         case e.InputGiven():
+            assert state.question is not None
+            step = state.step(state.question.step_id)
+            text = json.dumps(entry.values, ensure_ascii=False)
             state.question = None
+            _finish_step(state, step, e.StepFinished(step_id=step.step_id, status="succeeded", text=text))
 
 
 def edit_arguments(action: ActionStep, arguments: dict[str, JsonValue]) -> ActionStep:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from pydantic import JsonValue
 
@@ -38,6 +38,8 @@ class ToolInfo:
     risk: Risk
     effect: Effect
     aliases: tuple[str, ...] = ()
+    spools: bool = False
+    """Its work is done by a child process whose wrapper notes start and end in `ToolContext.spool`."""
 
 
 def _ignore(_payload: Payload) -> None:
@@ -57,6 +59,8 @@ class ToolContext:
     """What is left of the run's time; a tool takes this or its own limit, whichever is shorter."""
     emit: Callable[[Payload], None] = _ignore
     """Receives events that the tool has to tell."""
+    spool: Path | None = None
+    """Where the wrapper of a child process notes that it started and how it ended, whatever becomes of the agent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,3 +82,12 @@ class Tool(Protocol):
     def info(self) -> ToolInfo: ...
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult: ...
+
+
+@runtime_checkable
+class Probing(Protocol):
+    """A tool that can find out, after a crash, whether a call had its effect."""
+
+    async def probe(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult | None:
+        """The result if the effect happened, a failed result if it did not, None if that cannot be known."""
+        ...
