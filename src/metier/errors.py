@@ -9,7 +9,8 @@ MetierError                     1   something failed that a person can act on
 ├── SkillError                  1   a skill cannot be installed, found or used
 │   ├── SkillNotFound           2   no skill of that name
 │   ├── SkillNotTrusted         5   nobody trusted these bytes
-│   └── SkillRejected           1   a package that must not be installed
+│   ├── SkillRejected           1   a package that must not be installed
+│   └── NoSkillMatches          1   no skill is near enough to a request
 ├── ProviderError               8   a model could not answer
 └── StoreError                  1   the run store cannot be used
 """
@@ -81,6 +82,10 @@ class SkillNotTrusted(SkillError):
 
 class SkillRejected(SkillError):
     """A package that must not be installed; nothing was changed on disk."""
+
+
+class NoSkillMatches(SkillError):
+    """No skill is near enough to a request, and the settings say to stop there."""
 
 
 class ProviderError(MetierError):

@@ -4,7 +4,6 @@ Skills are numbered by name, then id: the smaller number wins a tie. Every posti
 request only multiplies and adds.
 """
 
-import math
 from array import array
 from bisect import bisect_left
 from collections import Counter
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
 
+from metier.routing.calibration import RARITY_POWER, find_rarity
 from metier.routing.names import normal_name
 from metier.routing.skill import BODY, DESCRIPTION, NAME, TAGS, RoutableSkill
 from metier.routing.word_lists import FILLER_WORDS, FUNCTION_WORDS
@@ -26,7 +26,6 @@ SATURATION = 0.6
 """How soon a repeated word stops counting; a skill that stuffs a word gains at most 1 + this."""
 BODY_ONLY_SHARE = 0.6
 """A skill that has a word only in its body counts this much towards the word being common."""
-RARITY_POWER = 0.9
 
 
 @dataclass(slots=True)
@@ -171,7 +170,7 @@ def _build_word_postings(reads: Sequence[_Read], *, count: int) -> Postings:
     for key in range(count):
         postings.append(skills[key], impacts[key], fields[key])
         having = len(skills[key]) - (1 - BODY_ONLY_SHARE) * fields[key].count(BODY)
-        postings.rarities.append(_rarity(having, len(reads)) ** RARITY_POWER)
+        postings.rarities.append(find_rarity(having, len(reads)) ** RARITY_POWER)
     return postings
 
 
@@ -218,16 +217,12 @@ def _build_pair_postings(reads: Sequence[_Read]) -> tuple[array[int], Postings]:
         numbers = [entry & 0xFFFFFFFF for entry in group]
         keys.append(pair)
         postings.append(numbers, [impacts[number] for number in numbers], b"")
-        postings.rarities.append(_rarity(len(numbers), len(reads)))
+        postings.rarities.append(find_rarity(len(numbers), len(reads)))
     return keys, postings
 
 
 def _meta_length(read: _Read) -> int:
     return len(read.name) + len(read.description) + len(read.tags)
-
-
-def _rarity(having: float, total: int) -> float:
-    return math.log(1 + (total - having + 0.5) / (having + 0.5))
 
 
 def _saturated(times: int, drag: float) -> float:

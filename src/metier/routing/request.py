@@ -11,7 +11,7 @@ from metier.routing.words import FUNCTION_WEIGHT, split_segments, stem, weight_o
 HEAD_CHARACTERS, TAIL_CHARACTERS = 6_000, 2_000
 """What is read of a very long request: people put what they want before or after what they pasted."""
 REPEAT_SATURATION = 1.2
-PAIR_IMPACT = 0.25
+PAIR_IMPACT = 0.2
 
 
 class Term(NamedTuple):
