@@ -2,7 +2,8 @@
 
 MetierError                     1   something failed that a person can act on
 ├── UsageError                  2   the call itself is wrong: an argument, a file, a name
-│   └── ConfigError             2   settings or definitions cannot be used; carries every problem found
+│   ├── ConfigError             2   settings or definitions cannot be used; carries every problem found
+│   └── InvalidName             2   a name of a skill or script that could mean something else on disk
 ├── LogError                    1   the event log cannot be written or read
 │   ├── LogLocked              10   another process is writing this log
 │   └── LogDamaged              1   a record in the middle of the log is not what was written
@@ -48,6 +49,12 @@ class ConfigError(UsageError):
     def __init__(self, message: str, *, hint: str = "", problems: Sequence[Located] = ()) -> None:
         super().__init__(message, hint=hint)
         self.problems = tuple(problems)
+
+
+class InvalidName(UsageError):
+    """A name that is not plain letters, digits, hyphens and underscores, and so could mean something else on disk."""
+
+    code = "invalid_name"
 
 
 class LogError(MetierError):

@@ -1,0 +1,43 @@
+"""Names of skills and scripts: which are allowed, and the one form in which they are compared."""
+
+import re
+
+from metier.errors import InvalidName
+
+MAX_NAME = 64
+
+_ALLOWED = re.compile(rf"[a-zA-Z0-9_-]{{1,{MAX_NAME}}}")
+_RESERVED = frozenset({"__pycache__"})
+_SUFFIX = ".py"
+
+
+def canonical_name(name: str) -> str:
+    """`Kalshi_Markets` and `kalshi-markets` are one skill: lower case, hyphens."""
+    return name.lower().replace("_", "-")
+
+
+def check_name(name: str) -> None:
+    """Refuse what is not a plain name: separators, dots, spaces, control characters, more than 64 characters.
+
+    Raises `InvalidName`.
+    """
+    if not _ALLOWED.fullmatch(name) or name.lower() in _RESERVED:
+        raise InvalidName(
+            f"Name {_shown(name)} is not allowed",
+            hint=f"Use 1 to {MAX_NAME} letters, digits, hyphens or underscores",
+        )
+
+
+def canonical_script_name(name: str) -> str:
+    """`status`, `status.py` and `Status.py` are one script: lower case, with its extension.
+
+    Raises `InvalidName` when what stands before the extension is not a plain name.
+    """
+    lowered = name.lower()
+    stem = lowered.removesuffix(_SUFFIX)
+    check_name(stem)
+    return stem + _SUFFIX
+
+
+def _shown(name: str) -> str:
+    return repr(name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}…")

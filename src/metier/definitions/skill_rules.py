@@ -1,0 +1,155 @@
+"""The rules of the Agent Skills specification for the fields of a skill, and what a lenient reader makes of others."""
+
+import re
+import unicodedata
+from collections.abc import Callable
+
+from metier.definitions.fields import Fields, flat_texts
+from metier.definitions.names import MAX_NAME
+from metier.definitions.nearest import hint_nearest
+from metier.definitions.yaml_text import Mapping, Scalar, Sequence
+
+MAX_DESCRIPTION = 1024
+MAX_COMPATIBILITY = 500
+SPECIFIED_FIELDS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
+OWN_FIELDS = frozenset(
+    (
+        "version",
+        "author",
+        "repository",
+        "min_agent_base_version",
+        "max_agent_base_version",
+        "toolsets",
+        "scripts",
+        "scripts_ignore",
+        "permissions",
+        "tags",
+        "entrypoint",
+        "tools",
+        "skills",
+        "tasks",
+        "tool_approvals",
+        "task_approvals",
+        "contract",
+        "interaction_outcomes",
+        "state_persistence",
+        "input_request_jsonschema",
+        "input_schema",
+        "output_schema",
+        "execution_mode",
+    )
+)
+_SPACES = re.compile(r"\s+")
+_TOOL = re.compile(r"[^\s,(]+(?:\([^)]*\))?[^\s,(]*|\([^)]*\)")
+
+
+def read_name(fields: Fields, *, folder_name: str) -> str:
+    """The name as written; the folder's where there is none."""
+    entry = fields.find("name")
+    written = (fields.text("name") or "").strip()
+    if entry is None or not written:
+        line = entry.line if entry else fields.first_line
+        hint = f"Add 'name: {folder_name}'"
+        fields.deviate("missing_name", "Field 'name' is missing", line=line, hint=hint)
+        return folder_name
+    name = unicodedata.normalize("NFKC", written)
+    for code, message in _name_faults(name, folder_name):
+        fields.deviate(code, message, line=entry.line)
+    return _SPACES.sub(" ", name)
+
+
+def read_description(fields: Fields, *, fallback: Callable[[], str]) -> str:
+    entry = fields.find("description")
+    text = (fields.text("description") or "").strip()
+    if entry is None or not text:
+        line = entry.line if entry else fields.first_line
+        found = "" if fields.strict else fallback()
+        if found:
+            message = "Field 'description' is missing; the first paragraph is used"
+            fields.report("warning", "missing_description", message, line=line, hint="Say what the skill does and when")
+        else:
+            fields.report("error", "missing_description", "Field 'description' is missing", line=line)
+        return found[:MAX_DESCRIPTION]
+    if len(text) > MAX_DESCRIPTION:
+        message = f"Field 'description' has {len(text)} characters, {MAX_DESCRIPTION} are allowed"
+        fields.deviate("description_too_long", message, line=entry.line)
+    return text
+
+
+def read_metadata(fields: Fields) -> dict[str, str]:
+    """Text to text; nested values are joined and reported."""
+    entry = fields.find("metadata")
+    if entry is None:
+        return {}
+    if not isinstance(entry.value, Mapping):
+        hint = "Write 'key: value' lines below it"
+        fields.deviate("metadata_not_mapping", "Field 'metadata' must be a mapping", line=entry.line, hint=hint)
+        return {}
+    values: dict[str, str] = {}
+    for item in entry.value.entries:
+        match item.value:
+            case Scalar(value=value):
+                values[item.key] = value
+            case Sequence() | Mapping():
+                fields.deviate("metadata_not_text", f"Metadata {item.key!r} must be text", line=item.line)
+                values[item.key] = ", ".join(flat_texts(item.value))
+    return values
+
+
+def read_allowed_tools(fields: Fields) -> tuple[str, ...]:
+    """`Bash(git:*) Read`: separated by spaces; by commas or as a list where a lenient reader allows it."""
+    entry = fields.find("allowed-tools")
+    if entry is None:
+        return ()
+    match entry.value:
+        case Scalar(value=value):
+            return tuple(_TOOL.findall(value))
+        case Sequence() | Mapping():
+            hint = "Write the tools in one line, separated by spaces"
+            fields.deviate("allowed_tools_list", "Field 'allowed-tools' must be text", line=entry.line, hint=hint)
+            return tuple(flat_texts(entry.value))
+
+
+def read_compatibility(fields: Fields) -> str | None:
+    entry = fields.mapping.find("compatibility")
+    if entry is None:
+        return None
+    text = (fields.text("compatibility") or "").strip()
+    if not 1 <= len(text) <= MAX_COMPATIBILITY:
+        message = f"Field 'compatibility' has {len(text)} characters, 1 to {MAX_COMPATIBILITY} are allowed"
+        fields.deviate("compatibility_length", message, line=entry.line)
+    return text or None
+
+
+def report_unspecified(fields: Fields) -> None:
+    """Name the fields that only Metier, or nobody, knows."""
+    # The specification names six fields and gives 'metadata' to clients, but forbids no other: warnings, not errors.
+    for entry in fields.mapping.entries:
+        if entry.key in SPECIFIED_FIELDS:
+            continue
+        known = entry.key in OWN_FIELDS
+        nearest = "" if known else hint_nearest(entry.key, SPECIFIED_FIELDS)
+        fields.report(
+            "warning",
+            "extension_field" if known else "unknown_field",
+            f"Field {entry.key!r} is not part of the Agent Skills specification",
+            line=entry.line,
+            hint=nearest or "Other tools look for it below 'metadata'",
+        )
+
+
+def _name_faults(name: str, folder_name: str) -> list[tuple[str, str]]:
+    faults: list[tuple[str, str]] = []
+    if len(name) > MAX_NAME:
+        faults.append(("name_too_long", f"Name has {len(name)} characters, {MAX_NAME} are allowed"))
+    if name != name.lower():
+        faults.append(("name_case", f"Name {name!r} must be lower case"))
+    if name.startswith("-") or name.endswith("-"):
+        faults.append(("name_hyphen", f"Name {name!r} must not begin or end with a hyphen"))
+    if "--" in name:
+        faults.append(("name_hyphen", f"Name {name!r} must not have two hyphens in a row"))
+    if not name.replace("-", "").isalnum():
+        faults.append(("name_characters", f"Name {name!r} may only have letters, digits and hyphens"))
+    if unicodedata.normalize("NFKC", folder_name) != name:
+        faults.append(("name_folder", f"Name {name!r} differs from the folder {folder_name!r}"))
+    return faults
