@@ -1,14 +1,14 @@
 """The product's prefilter behind the interface of the scorer of the routing data.
 
-    python score.py --entry routing_entry:build            # the order, without a cut
-    python score.py --entry routing_entry:build_with_cut   # with the default cut of the settings
+python score.py --entry routing_entry:build            # the order, without a cut
+python score.py --entry routing_entry:build_with_cut   # with the default cut of the settings
 """
 
 from collections.abc import Callable, Sequence
 from typing import NotRequired, TypedDict
 
-from metier.routing.index import RoutingIndex, build_index
 from metier.routing.prefilter import DEFAULT_MIN_SCORE, prefilter
+from metier.routing.router import RoutingIndex, build_index
 from metier.routing.skill import RoutableSkill
 
 type Route = Callable[[str, int], list[str]]

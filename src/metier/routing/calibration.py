@@ -32,4 +32,3 @@ def calibrate(total: float, best: float, strength: float) -> float:
 def find_rarity(having: float, catalog_size: int) -> float:
     """How much a word tells that so many skills have; 0 where all have it."""
     return math.log(1 + (catalog_size - having + 0.5) / (having + 0.5))
-

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from metier.routing.calibration import RARITY_POWER, find_rarity
@@ -48,8 +48,8 @@ class Postings:
 
 
 @dataclass(frozen=True, slots=True)
-class RoutingIndex:
-    """Everything needed to rank a request; built by `build_index`, kept by `cache`."""
+class IndexTables:
+    """Everything needed to rank a request; built by `build_tables`, kept on disk by `cache`."""
 
     ids: tuple[str, ...]
     names: tuple[str, ...]
@@ -60,7 +60,7 @@ class RoutingIndex:
     """Sorted keys of neighbouring words: first word × 2³² + second."""
     pairs: Postings
     forms: dict[str, int]
-    """Every spelling in the catalog, and every English function and filler word, with the key of its stem (-1: none)."""
+    """Every spelling in the catalog, and every function and filler word, with the key of its stem (-1: none)."""
     name_rarities: array[float]
     """Summed rarity of the words in each name."""
     by_name: dict[str, tuple[int, ...]]
@@ -88,14 +88,14 @@ class _Read(NamedTuple):
     pairs: set[int]
 
 
-def build_index(skills: Iterable[RoutableSkill]) -> RoutingIndex:
+def build_tables(skills: Iterable[RoutableSkill]) -> IndexTables:
     """Index a catalog. The order of the skills does not matter."""
     ordered = sorted(skills, key=lambda skill: (skill.name, skill.id))
     reader = _Reader()
     reads = [reader.read(skill) for skill in ordered]
     postings = _build_word_postings(reads, count=len(reader.words))
     pair_keys, pairs = _build_pair_postings(reads)
-    return RoutingIndex(
+    return IndexTables(
         ids=tuple(skill.id for skill in ordered),
         names=tuple(skill.name for skill in ordered),
         words=reader.words,
@@ -143,7 +143,7 @@ class _Reader:
         keys: list[int] = []
         for segment in split_segments(text):
             numbers = self._keys(segment)
-            pairs.update([(first << 32) | second for first, second in zip(numbers, numbers[1:], strict=False)])
+            pairs.update([(first << 32) | second for first, second in pairwise(numbers)])
             keys += numbers
         return keys
 

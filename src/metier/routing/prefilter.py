@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from metier.errors import NoSkillMatches
-from metier.routing.index import RoutingIndex
-from metier.routing.rank import rank_index
+from metier.routing.router import RoutingIndex
 from metier.routing.skill import SkillCandidate
 
 type ZeroCandidateStrategy = Literal["fallback_all_skills", "fail_fast"]
@@ -40,7 +39,7 @@ def prefilter(
 
     Raises `NoSkillMatches` where no skill reaches `min_score` and the strategy is `fail_fast`.
     """
-    ranked = rank_index(index, query, top_k)
+    ranked = index.rank(query, top_k)
     if len(index) <= top_k:
         return Prefiltered(candidates=tuple(ranked), considered=len(index))
     kept = tuple(candidate for candidate in ranked if candidate.score >= min_score)
@@ -59,8 +58,8 @@ def _all_skills(index: RoutingIndex, ranked: list[SkillCandidate]) -> tuple[Skil
     """The ranked skills, then the rest by name."""
     seen = {candidate.skill_id for candidate in ranked}
     rest = (
-        SkillCandidate(skill_id=id, skill_name=name, score=0.0)
-        for id, name in zip(index.ids, index.names, strict=True)
-        if id not in seen
+        SkillCandidate(skill_id=skill_id, skill_name=name, score=0.0)
+        for skill_id, name in zip(index.tables.ids, index.tables.names, strict=True)
+        if skill_id not in seen
     )
     return (*ranked, *rest)
