@@ -10,7 +10,8 @@ MetierError                     1   something failed that a person can act on
 ├── SkillError                  1   a skill cannot be installed, found or used
 │   ├── SkillNotFound           2   no skill of that name
 │   ├── SkillNotTrusted         5   nobody trusted these bytes
-│   └── SkillRejected           1   a package that must not be installed
+│   ├── SkillRejected           1   a package that must not be installed
+│   └── NoSkillMatches          1   no skill is near enough to a request
 ├── ToolFailed                  1   a tool could not do its work; the model reads why
 ├── ProviderError               8   a model could not answer; its kinds are in `providers/failures.py`
 ├── PromptTooLarge              6   what must be said does not fit the context budget
@@ -90,6 +91,10 @@ class SkillNotTrusted(SkillError):
 
 class SkillRejected(SkillError):
     """A package that must not be installed; nothing was changed on disk."""
+
+
+class NoSkillMatches(SkillError):
+    """No skill is near enough to a request, and the settings say to stop there."""
 
 
 class ToolFailed(MetierError):

@@ -4,15 +4,15 @@ Skills are numbered by name, then id: the smaller number wins a tie. Every posti
 request only multiplies and adds.
 """
 
-import math
 from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
+from metier.routing.calibration import RARITY_POWER, find_rarity
 from metier.routing.names import normal_name
 from metier.routing.skill import BODY, DESCRIPTION, NAME, TAGS, RoutableSkill
 from metier.routing.word_lists import FILLER_WORDS, FUNCTION_WORDS
@@ -26,7 +26,6 @@ SATURATION = 0.6
 """How soon a repeated word stops counting; a skill that stuffs a word gains at most 1 + this."""
 BODY_ONLY_SHARE = 0.6
 """A skill that has a word only in its body counts this much towards the word being common."""
-RARITY_POWER = 0.9
 
 
 @dataclass(slots=True)
@@ -49,8 +48,8 @@ class Postings:
 
 
 @dataclass(frozen=True, slots=True)
-class RoutingIndex:
-    """Everything needed to rank a request; built by `build_index`, kept by `cache`."""
+class IndexTables:
+    """Everything needed to rank a request; built by `build_tables`, kept on disk by `cache`."""
 
     ids: tuple[str, ...]
     names: tuple[str, ...]
@@ -61,7 +60,7 @@ class RoutingIndex:
     """Sorted keys of neighbouring words: first word × 2³² + second."""
     pairs: Postings
     forms: dict[str, int]
-    """Every spelling in the catalog, and every English function and filler word, with the key of its stem (-1: none)."""
+    """Every spelling in the catalog, and every function and filler word, with the key of its stem (-1: none)."""
     name_rarities: array[float]
     """Summed rarity of the words in each name."""
     by_name: dict[str, tuple[int, ...]]
@@ -89,14 +88,14 @@ class _Read(NamedTuple):
     pairs: set[int]
 
 
-def build_index(skills: Iterable[RoutableSkill]) -> RoutingIndex:
+def build_tables(skills: Iterable[RoutableSkill]) -> IndexTables:
     """Index a catalog. The order of the skills does not matter."""
     ordered = sorted(skills, key=lambda skill: (skill.name, skill.id))
     reader = _Reader()
     reads = [reader.read(skill) for skill in ordered]
     postings = _build_word_postings(reads, count=len(reader.words))
     pair_keys, pairs = _build_pair_postings(reads)
-    return RoutingIndex(
+    return IndexTables(
         ids=tuple(skill.id for skill in ordered),
         names=tuple(skill.name for skill in ordered),
         words=reader.words,
@@ -144,7 +143,7 @@ class _Reader:
         keys: list[int] = []
         for segment in split_segments(text):
             numbers = self._keys(segment)
-            pairs.update([(first << 32) | second for first, second in zip(numbers, numbers[1:], strict=False)])
+            pairs.update([(first << 32) | second for first, second in pairwise(numbers)])
             keys += numbers
         return keys
 
@@ -171,7 +170,7 @@ def _build_word_postings(reads: Sequence[_Read], *, count: int) -> Postings:
     for key in range(count):
         postings.append(skills[key], impacts[key], fields[key])
         having = len(skills[key]) - (1 - BODY_ONLY_SHARE) * fields[key].count(BODY)
-        postings.rarities.append(_rarity(having, len(reads)) ** RARITY_POWER)
+        postings.rarities.append(find_rarity(having, len(reads)) ** RARITY_POWER)
     return postings
 
 
@@ -218,16 +217,12 @@ def _build_pair_postings(reads: Sequence[_Read]) -> tuple[array[int], Postings]:
         numbers = [entry & 0xFFFFFFFF for entry in group]
         keys.append(pair)
         postings.append(numbers, [impacts[number] for number in numbers], b"")
-        postings.rarities.append(_rarity(len(numbers), len(reads)))
+        postings.rarities.append(find_rarity(len(numbers), len(reads)))
     return keys, postings
 
 
 def _meta_length(read: _Read) -> int:
     return len(read.name) + len(read.description) + len(read.tags)
-
-
-def _rarity(having: float, total: int) -> float:
-    return math.log(1 + (total - having + 0.5) / (having + 0.5))
 
 
 def _saturated(times: int, drag: float) -> float:

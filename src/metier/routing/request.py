@@ -2,16 +2,17 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
-from metier.routing.index import RoutingIndex
+from metier.routing.index import IndexTables
 from metier.routing.typos import MOST_REPAIRS, find_meanings
 from metier.routing.words import FUNCTION_WEIGHT, split_segments, stem, weight_of
 
 HEAD_CHARACTERS, TAIL_CHARACTERS = 6_000, 2_000
 """What is read of a very long request: people put what they want before or after what they pasted."""
 REPEAT_SATURATION = 1.2
-PAIR_IMPACT = 0.25
+PAIR_IMPACT = 0.2
 
 
 class Term(NamedTuple):
@@ -46,7 +47,7 @@ class _Reading(NamedTuple):
     """Key, certainty, and the spelling that was taken instead."""
 
 
-def read_request(text: str, index: RoutingIndex) -> Request:
+def read_request(text: str, index: IndexTables) -> Request:
     """Look up every word of the text; unknown ones are repaired where something near is known."""
     if len(text) > HEAD_CHARACTERS + TAIL_CHARACTERS:
         text = f"{text[:HEAD_CHARACTERS]}\n{text[-TAIL_CHARACTERS:]}"
@@ -60,7 +61,7 @@ def read_request(text: str, index: RoutingIndex) -> Request:
     )
 
 
-def _read_words(words: list[str], index: RoutingIndex) -> dict[str, _Reading]:
+def _read_words(words: list[str], index: IndexTables) -> dict[str, _Reading]:
     readings: dict[str, _Reading] = {}
     repairs = 0
     for word in words:
@@ -77,7 +78,7 @@ def _read_words(words: list[str], index: RoutingIndex) -> dict[str, _Reading]:
     return readings
 
 
-def _repair(word: str, index: RoutingIndex) -> _Reading:
+def _repair(word: str, index: IndexTables) -> _Reading:
     meanings = [
         (index.forms[meaning.word], meaning.weight * weight_of(meaning.word), meaning.word)
         for meaning in find_meanings(word, index)
@@ -86,7 +87,7 @@ def _repair(word: str, index: RoutingIndex) -> _Reading:
     return _Reading(word, known[0][0] if known else -1, known)
 
 
-def _build_terms(readings: dict[str, _Reading], times: Counter[str], index: RoutingIndex) -> tuple[Term, ...]:
+def _build_terms(readings: dict[str, _Reading], times: Counter[str], index: IndexTables) -> tuple[Term, ...]:
     """One term per posting list, words with the same stem counted together; the weightiest first."""
     counts: Counter[int] = Counter()
     best: dict[int, Term] = {}
@@ -103,11 +104,11 @@ def _build_terms(readings: dict[str, _Reading], times: Counter[str], index: Rout
     return tuple(sorted(terms, key=lambda term: (-term.weight, term.key)))
 
 
-def _build_pairs(segments: list[list[str]], readings: dict[str, _Reading], index: RoutingIndex) -> tuple[Pair, ...]:
+def _build_pairs(segments: list[list[str]], readings: dict[str, _Reading], index: IndexTables) -> tuple[Pair, ...]:
     counts: Counter[int] = Counter()
     for segment in segments:
         keys = [readings[word].key for word in segment]
-        for first, second in zip(keys, keys[1:], strict=False):
+        for first, second in pairwise(keys):
             if first >= 0 and second >= 0:
                 counts[index.find_pair(first, second)] += 1
     del counts[-1]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rapidfuzz import process
 from rapidfuzz.distance import OSA, Prefix
 
-from metier.routing.index import RoutingIndex
+from metier.routing.index import IndexTables
 
 SHORTEST_WORD = 4
 LONGEST_WORD = 40
@@ -33,7 +33,7 @@ class Meaning(NamedTuple):
     weight: float
 
 
-def find_meanings(word: str, index: RoutingIndex) -> list[Meaning]:
+def find_meanings(word: str, index: IndexTables) -> list[Meaning]:
     """The nearest known spellings, surest first; nothing for short words and plain numbers."""
     if not SHORTEST_WORD <= len(word) <= LONGEST_WORD or word.isdigit():
         return []
@@ -48,7 +48,7 @@ def find_meanings(word: str, index: RoutingIndex) -> list[Meaning]:
     return [Meaning(form, weight) for form, weight in surest[:MEANINGS]]
 
 
-def _misspelt(word: str, index: RoutingIndex) -> Iterator[tuple[str, float]]:
+def _misspelt(word: str, index: IndexTables) -> Iterator[tuple[str, float]]:
     choices: list[str] = []
     for start in (f"1{word[0]}", f"2{word[1]}"):
         for length in range(len(word) - 2, len(word) + 3):
@@ -59,7 +59,7 @@ def _misspelt(word: str, index: RoutingIndex) -> Iterator[tuple[str, float]]:
         yield form, similarity
 
 
-def _inflected(word: str, index: RoutingIndex) -> Iterator[tuple[str, float]]:
+def _inflected(word: str, index: IndexTables) -> Iterator[tuple[str, float]]:
     """Spellings with the same beginning: `translator` for `translation`, and the cases of inflected languages."""
     choices = index.forms_by_start.get(word[:STEM_LETTERS], ())
     for form, similarity, _ in process.extract(
@@ -68,11 +68,13 @@ def _inflected(word: str, index: RoutingIndex) -> Iterator[tuple[str, float]]:
         yield form, similarity
 
 
-def _group_forms(index: RoutingIndex) -> None:
+def _group_forms(index: IndexTables) -> None:
     """Group spellings by first and by second letter with their length (a typo rarely changes all), and by beginning."""
-    groups = index.forms_by_start
+    groups: dict[str, list[str]] = {}
     for form in index.forms:
         if len(form) >= SHORTEST_WORD - 1 and not form.isdigit():
             groups.setdefault(f"1{form[0]}{len(form)}", []).append(form)
             groups.setdefault(f"2{form[1]}{len(form)}", []).append(form)
             groups.setdefault(form[:STEM_LETTERS], []).append(form)
+    # At once, so that another thread never sees half of it.
+    index.forms_by_start.update(groups)

@@ -6,10 +6,11 @@ Words of scripts written without spaces become pairs of characters. Stems are fo
 import re
 import unicodedata
 from collections.abc import Iterator
+from itertools import pairwise
 
 from metier.routing.word_lists import FILLER_WORDS, FUNCTION_WORDS
 
-FUNCTION_WEIGHT = 0.25
+FUNCTION_WEIGHT = 0.2
 FILLER_WEIGHT = 0.5
 NUMBER_WEIGHT = 0.5
 
@@ -23,18 +24,9 @@ _UNSPACED = re.compile(
 )
 _VOWEL = re.compile("[aeiouy]")
 
-_SUFFIXES_FULL = (
-    ("izations", "iz"), ("ization", "iz"), ("isation", "iz"), ("ational", "at"), ("fulness", "ful"),
-    ("ousness", "ous"), ("iveness", "iv"), ("ations", "at"), ("ation", "at"), ("ators", "at"), ("ator", "at"),
-    ("ating", "at"), ("ated", "at"), ("ates", "at"), ("ate", "at"), ("ments", "ment"), ("izing", "iz"),
-    ("ising", "iz"), ("ized", "iz"), ("ised", "iz"), ("izer", "iz"), ("ize", "iz"), ("ise", "iz"), ("ings", ""),
-    ("ing", ""), ("edly", ""), ("ed", ""), ("ers", ""), ("er", ""), ("ions", ""), ("ion", ""), ("ity", ""),
-    ("ive", ""), ("able", ""), ("ible", ""), ("al", ""), ("ly", ""), ("ment", ""), ("ance", ""), ("ence", ""),
-    ("or", ""),
-)  # fmt: skip
-_SUFFIXES = (("ings", ""), ("ing", ""), ("edly", ""), ("ed", ""), ("ly", ""), ("ments", ""), ("ment", ""))
-_ENDINGS = frozenset(suffix[-2:] for suffix, _ in _SUFFIXES)
-_UNDOUBLED = frozenset({"ing", "ed", "er", "ers", "or"})
+_SUFFIXES = ("ings", "ing", "edly", "ed", "ly", "ments", "ment")
+_ENDINGS = frozenset(suffix[-2:] for suffix in _SUFFIXES)
+_DOUBLING = frozenset({"ing", "ed"})
 
 
 def split_words(text: str) -> list[str]:
@@ -63,7 +55,7 @@ def split_segments(text: str) -> Iterator[list[str]]:
 
 
 def stem(word: str) -> str:
-    """The word without its English endings; a word in another script is its own stem."""
+    """The word without plural, -ing, -ed, -ly and -ment; stronger stemming was measured and finds fewer skills."""
     if len(word) < 4 or not word.isascii():
         return word
     if word[-1] == "s" and word[-2] not in "su":
@@ -99,7 +91,7 @@ def _pieces(word: str) -> Iterator[str]:
         characters = run.group()
         if len(characters) == 1:
             yield characters
-        for first, second in zip(characters, characters[1:], strict=False):
+        for first, second in pairwise(characters):
             yield first + second
         start = run.end()
     if start < len(word):
@@ -115,10 +107,9 @@ def _singular(word: str) -> str:
 
 
 def _without_suffix(word: str) -> str:
-    for suffix, replacement in _SUFFIXES:
-        if word.endswith(suffix):
-            root = word[: -len(suffix)]
-            if len(root) >= 3 and _VOWEL.search(root):
-                doubled = suffix in _UNDOUBLED and len(root) > 3 and root[-1] == root[-2] and root[-1] not in "lsz"
-                return root[:-1] if doubled else root + replacement
+    for suffix in _SUFFIXES:
+        root = word[: -len(suffix)]
+        if word.endswith(suffix) and len(root) >= 3 and _VOWEL.search(root):
+            doubled = suffix in _DOUBLING and len(root) > 3 and root[-1] == root[-2] and root[-1] not in "lsz"
+            return root[:-1] if doubled else root
     return word

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from heapq import nlargest
 from typing import NamedTuple
 
-from metier.routing.calibration import Evidence, calibrate
-from metier.routing.index import Postings, RoutingIndex, build_index
+from metier.routing.calibration import calibrate, find_strength
+from metier.routing.index import IndexTables, Postings
 from metier.routing.names import find_named
 from metier.routing.request import Pair, Request, Term, read_request
-from metier.routing.skill import NAME, MatchedWord, RoutableSkill, SkillCandidate, field_names
+from metier.routing.skill import NAME, MatchedWord, SkillCandidate, field_names
 
-COVERAGE_POWER = 0.3
+COVERAGE_POWER = 0.2
 NAME_BONUS = 0.1
 CLOSE_LOOK = 24
 """Skills looked at closely, at least; always more than are asked for."""
@@ -34,12 +34,7 @@ class _Hit(NamedTuple):
     """The terms the skill has, with the fields they stand in."""
 
 
-def rank(query: str, skills: Sequence[RoutableSkill], k: int) -> list[SkillCandidate]:
-    """The `k` best skills for a request, for a catalog used once; `build_index` and `rank_index` for more."""
-    return rank_index(build_index(skills), query, k)
-
-
-def rank_index(index: RoutingIndex, query: str, k: int) -> list[SkillCandidate]:
+def rank_skills(index: IndexTables, query: str, k: int) -> list[SkillCandidate]:
     """The `k` best skills for a request. A catalog of at most `k` skills comes back whole."""
     if k <= 0 or not len(index):
         return []
@@ -50,10 +45,10 @@ def rank_index(index: RoutingIndex, query: str, k: int) -> list[SkillCandidate]:
     hits = {hit.number: hit for hit in _look_closely(index, request, {*numbers, *named})}
     first = [hits.pop(number) for number in named]
     rest = sorted((hit for hit in hits.values() if hit.score > 0 or whole), key=lambda hit: (-hit.score, hit.number))
-    return _build_candidates(index, request, [*first, *rest][:k], named=len(first))
+    return _build_candidates(index, [*first, *rest][:k], named=len(first))
 
 
-def _collect(index: RoutingIndex, request: Request, wanted: int) -> list[int]:
+def _collect(index: IndexTables, request: Request, wanted: int) -> list[int]:
     """The skills with the highest sums, `wanted` of them where so many share a telling word with the request."""
     heavy = [term for term in request.terms if not term.light]
     sums = _add_up(index, heavy, request.pairs)
@@ -63,7 +58,7 @@ def _collect(index: RoutingIndex, request: Request, wanted: int) -> list[int]:
     return _best(_add_up(index, request.terms, request.pairs), wanted)
 
 
-def _add_up(index: RoutingIndex, terms: Sequence[Term], pairs: Sequence[Pair]) -> list[float]:
+def _add_up(index: IndexTables, terms: Sequence[Term], pairs: Sequence[Pair]) -> list[float]:
     sums = [0.0] * len(index)
     for postings, entries in ((index.postings, terms), (index.pairs, pairs)):
         starts, skills, impacts = postings.starts, postings.skills, postings.impacts
@@ -86,7 +81,7 @@ def _best(sums: Sequence[float], wanted: int) -> list[int]:
     return best[:wanted]
 
 
-def _look_closely(index: RoutingIndex, request: Request, numbers: set[int]) -> list[_Hit]:
+def _look_closely(index: IndexTables, request: Request, numbers: set[int]) -> list[_Hit]:
     chosen = frozenset(numbers)
     sums = dict.fromkeys(chosen, 0.0)
     covered = dict.fromkeys(chosen, 0.0)
@@ -131,15 +126,14 @@ def _positions(postings: Postings, key: int, chosen: frozenset[int]) -> list[tup
     return [(number, at) for number, at in found if at < end and skills[at] == number]
 
 
-def _build_candidates(
-    index: RoutingIndex, request: Request, hits: Sequence[_Hit], *, named: int
-) -> list[SkillCandidate]:
+def _build_candidates(index: IndexTables, hits: Sequence[_Hit], *, named: int) -> list[SkillCandidate]:
     best = max((hit.score for hit in hits), default=0.0)
+    strength = find_strength(best, len(index))
     return [
         SkillCandidate(
             skill_id=index.ids[hit.number],
             skill_name=index.names[hit.number],
-            score=100.0 if place < named else calibrate(_weigh(request, hit, best)),
+            score=100.0 if place < named else calibrate(hit.score, best, strength),
             matched=_render_matches(hit),
             named=place < named,
         )
@@ -150,7 +144,3 @@ def _build_candidates(
 def _render_matches(hit: _Hit) -> tuple[MatchedWord, ...]:
     shown = [match for match in hit.matches if not match[0].light][:MATCHES_SHOWN]
     return tuple([MatchedWord(term.word, FIELDS_BY_BITS[bits], term.meant) for term, bits in shown])
-
-
-def _weigh(request: Request, hit: _Hit, best: float) -> Evidence:
-    return Evidence(strength=best, share_of_best=hit.score / best if best else 0.0)
