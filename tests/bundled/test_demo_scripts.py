@@ -24,7 +24,7 @@ class Run(Protocol):
     def __call__(self, skill: str, script: str, *arguments: str | Path) -> Outcome: ...
 
 
-ON_ODD_FILES = [
+ON_ODD_FILES: list[tuple[str, str, list[str]]] = [
     ("workspace-inventory", "inventory", []),
     ("keyword-search-extractor", "search", ["--keywords", "harbour"]),
     ("content-summarizer", "summarize", []),

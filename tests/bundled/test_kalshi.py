@@ -346,7 +346,7 @@ def test_an_unreachable_or_wrong_address_is_named(script_python: Path) -> None:
     assert (code, out) == (1, "")
     assert "Cannot reach 'http://127.0.0.1:9" in err
     assert Scripts(script_python, "file:///etc/passwd")("status")[0] == 2
-    code, out, err = Scripts(script_python, "http://[")("status", "--json")
+    code, out, err = Scripts(script_python, "http://localhost:port")("status", "--json")
     assert (code, out) == (2, "")
     assert "Traceback" not in err
 

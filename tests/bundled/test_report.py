@@ -104,7 +104,7 @@ def test_hostile_text_is_shown_and_never_interpreted(run: Run, tmp_path: Path, d
         case "cell":
             data["rows"] = [{"a": HOSTILE}, {"a": "@BODY@ | x"}]
         case "path":
-            rows = [{"path": HOSTILE, "snippets": [{"lines": [{"line": 1, "text": HOSTILE, "terms": []}]}]}]
+            rows: list[Any] = [{"path": HOSTILE, "snippets": [{"lines": [{"line": 1, "text": HOSTILE, "terms": []}]}]}]
             data = {"skill": "keyword-search-extractor", "summary": "s", "results": rows}
         case _:
             arguments = [
@@ -151,7 +151,7 @@ def test_markdown_notes_become_a_page(run: Run, tmp_path: Path) -> None:
 
 
 def test_steps_failures_and_unknown_results_each_get_a_section(run: Run, tmp_path: Path) -> None:
-    steps = [
+    steps: list[Any] = [
         {
             "skill": "release-notes",
             "result": {"summary": "3 changes", "changes": [{"id": 1, "text": "Faster"}], "by": "Ada"},
