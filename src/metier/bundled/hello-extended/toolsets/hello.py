@@ -6,7 +6,7 @@ The clock, tone and occasions are the business of the script `advanced_greeting`
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from metier.tools.toolsets import AgentToolset
+from metier.tools.toolsets import AgentToolset, declare
 from pydantic import Field
 
 GREETINGS = {
@@ -46,6 +46,7 @@ class HelloExtended(AgentToolset):
     def get_tools(self) -> list[Callable[..., Any]]:
         return [self.greet_in_language, self.greet_multiple, self.list_languages]
 
+    @declare(effect="read", risk="low")
     async def greet_in_language(
         self,
         name: Annotated[str, Field(description="Who is greeted, for example 'Ada'")],
@@ -61,6 +62,7 @@ class HelloExtended(AgentToolset):
         title, pattern = GREETINGS[code]
         return self._success(pattern.replace("{name}", name), f"Greeted '{name}' in {title}")
 
+    @declare(effect="read", risk="low")
     async def greet_multiple(
         self,
         names: Annotated[list[str], Field(description="Who is greeted, at most 50 names")],
@@ -73,6 +75,7 @@ class HelloExtended(AgentToolset):
         failed = next((answer for answer in answers if not answer["success"]), None)
         return failed or self._success([answer["result"] for answer in answers], f"Greeted {len(names)} people")
 
+    @declare(effect="read", risk="low")
     async def list_languages(self) -> dict[str, Any]:
         """List the languages that greetings exist in, by code."""
         languages = {code: title for code, (title, _) in GREETINGS.items()}

@@ -103,7 +103,7 @@ def member(data: dict[str, Any], key: str, kind: type) -> Any:
         return []
     if not isinstance(value, kind):
         fail(f"Unexpected answer: no {kind.__name__} {key!r} in it")
-    if kind is list and not all(isinstance(item, dict) for item in value):
+    if isinstance(value, list) and not all(isinstance(item, dict) for item in value):
         fail(f"Unexpected answer: {key!r} holds something other than objects")
     return value
 
@@ -113,7 +113,10 @@ def open_client(base_url: str, timeout: float) -> httpx.Client:
     if not base_url.startswith(("https://", "http://")):
         raise click.BadParameter(f"{base_url!r} is not an http(s) URL", param_hint="KALSHI_API_BASE_URL")
     headers = {"Accept": "application/json", "User-Agent": "kalshi-markets-skill/1.0"}
-    return httpx.Client(base_url=base_url, timeout=timeout, headers=headers, follow_redirects=True)
+    try:
+        return httpx.Client(base_url=base_url, timeout=timeout, headers=headers, follow_redirects=True)
+    except (httpx.InvalidURL, ValueError) as error:
+        raise click.BadParameter(f"{base_url!r} is not a URL: {error}", param_hint="KALSHI_API_BASE_URL") from error
 
 
 def common_options(command: Any) -> Any:

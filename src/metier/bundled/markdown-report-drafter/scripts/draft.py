@@ -27,6 +27,7 @@ from typing import Any
 TEMPLATE = Path(__file__).resolve().parent.parent / "assets" / "page.html"
 MOST_ROWS = 50
 MOST_INPUT_BYTES = 50_000_000
+LONGEST_INLINE = 20_000
 OUTLINE = ("Context", "Findings", "Risks and open questions", "Next steps")
 
 
@@ -250,9 +251,7 @@ def parse_markdown(text: str, deeper: int = 1) -> Iterator[Block]:
             if kind == "text" and waiting and waiting[-1][0] == "item":
                 waiting[-1] = ("item", f"{waiting[-1][1]} {line.strip()}")
             else:
-                words = (
-                    match["words"] if kind == "item" and match else match["said"] if kind == "quote" and match else line
-                )
+                words = match[{"item": "words", "quote": "said"}.get(kind, 0)] if match else line
                 waiting.append((kind, words.strip()))
     yield from gather(waiting)
 
@@ -305,7 +304,7 @@ INLINE = re.compile(
 def inline(text: str) -> str:
     """Inline Markdown as HTML. Only http, https and mailto links become links; pictures become their words."""
     out, position = "", 0
-    for match in INLINE.finditer(text):
+    for match in INLINE.finditer(text) if len(text) < LONGEST_INLINE else ():
         out += html.escape(text[position : match.start()])
         position = match.end()
         if match["escaped"]:
