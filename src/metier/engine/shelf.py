@@ -7,7 +7,7 @@ from pathlib import Path
 from metier.context.disclosure import Read, SkillText
 from metier.definitions.names import canonical_name
 from metier.definitions.scripts import discover_scripts
-from metier.routing.index import RoutingIndex, build_index
+from metier.routing.router import RoutingIndex, build_index
 from metier.routing.skill import RoutableSkill
 from metier.skills.files import list_files, read_file
 from metier.skills.package import SkillPackage

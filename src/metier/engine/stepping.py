@@ -18,7 +18,6 @@ from metier.engine.planning import get_limits
 from metier.engine.services import Services
 from metier.engine.state import Step
 from metier.events import SkillDisclosureLoaded
-from metier.routing.rank import rank_index
 from metier.store.base import ApprovalRow
 from metier.tools.base import ToolContext, ToolResult
 
@@ -240,7 +239,7 @@ async def _read_skill_files(step: Step, log: RunLog, services: Services) -> Tool
 
 async def _search_skills(step: Step, _log: RunLog, services: Services) -> ToolResult:
     _, arguments = name_and_arguments(step)
-    found = rank_index(services.shelf.index, str(arguments.get("query", "")), services.skills.prefilter_top_k)
+    found = services.shelf.index.rank(str(arguments.get("query", "")), services.skills.prefilter_top_k)
     lines = [f"- {name}: {text}" for name, text in services.shelf.describe([hit.skill_name for hit in found])]
     return ToolResult(ok=True, output="\n".join(lines) or "No skill matches these words")
 
