@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import cast
 
+import anyio
 import pytest
 from pydantic import JsonValue
 
@@ -118,6 +119,22 @@ async def test_dependencies_come_from_the_agents_index_into_an_environment_that_
     second = await lab.run()
 
     assert first["result"] == second["result"] == ["1.0.0", True]
+    assert len(list(lab.environments.iterdir())) == 1
+
+
+async def test_several_first_runs_at_once_share_one_environment(lab: Lab) -> None:
+    write_wheel(lab.wheels, "1.0.0")
+    lab.write("main.py", SCRIPT)
+    answers: list[dict[str, JsonValue]] = []
+
+    async def run() -> None:
+        answers.append(await lab.run())
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(4):
+            tasks.start_soon(run)
+
+    assert [answer["result"] for answer in answers] == [["1.0.0", True]] * 4
     assert len(list(lab.environments.iterdir())) == 1
 
 
@@ -232,3 +249,13 @@ async def test_missing_package_is_named_in_the_failure(lab: Lab) -> None:
     assert answer["error"] == "execution_failed"
     assert "greeting" in str(answer["message"])
     assert [path.name for path in lab.environments.iterdir()] == []
+
+
+async def test_cache_folder_that_cannot_be_made_is_said(lab: Lab) -> None:
+    lab.write("main.py", "print('{}')")
+    lab.environments.write_text("a file is in the way")
+
+    answer = await lab.run()
+
+    assert answer["error"] == "execution_failed"
+    assert "cannot hold the script's packages" in str(answer["message"])

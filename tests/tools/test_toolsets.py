@@ -141,9 +141,12 @@ async def call(reading: ToolsetReading, tool: str, /, **arguments: JsonValue) ->
 
 
 async def test_methods_become_tools_with_schemas_from_their_type_hints(load: Load, tmp_path: Path) -> None:
+    modules, path = set(sys.modules), list(sys.path)
+
     reading = await load(make_skill(tmp_path / "my_hello", FILES))
 
     assert reading.problems == ()
+    assert (set(sys.modules), sys.path) == (modules, path)
     greet = reading.tools[0].info
     assert (greet.id, greet.name, greet.aliases) == ("skill:my-hello.greet", "my-hello.greet", ("greet",))
     assert (greet.effect, greet.risk, greet.category) == ("read", "low", "custom")
@@ -238,7 +241,6 @@ async def test_toolset_sees_no_secret_of_the_agent(load: Load, tmp_path: Path) -
 
     assert output["result"]["HELLO_KEY"] == "1"
     assert not {"ANTHROPIC_API_KEY", "OTHER"} & output["result"].keys()
-    assert not any(name.startswith("_metier_skill") for name in sys.modules)
 
 
 async def test_equal_module_names_of_two_skills_stay_apart_and_equal_tools_are_reported(
