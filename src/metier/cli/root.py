@@ -22,6 +22,8 @@ class Lazy(NamedTuple):
 COMMANDS: dict[str, Lazy] = {
     "doctor": Lazy("doctor", "Say what is installed, which keys are set, what works here and what to do next."),
     "config": Lazy("config", "Write, check and show the settings."),
+    "validate": Lazy("validate", "Check the agents, skills and tasks of a project, and what they name."),
+    "skills": Lazy("skills", "List, inspect and validate skills."),
     "redact": Lazy("redact", "Show text as the log would: without secrets, without control characters."),
     "skill": Lazy("skill", "Install, inspect, trust and remove skill packages."),
     "completion": Lazy("completion", "Print the completion script of a shell."),

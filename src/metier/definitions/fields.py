@@ -1,7 +1,9 @@
 """Take typed values out of a front matter mapping and write down what is not as it should be."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem, Severity
 from metier.definitions.yaml_text import Entry, Mapping, Node, Scalar, Sequence
 
@@ -18,6 +20,10 @@ class Fields:
     problems: list[Problem] = field(default_factory=list[Problem])
     first_line: int = 1
     """Where to point when a field is missing."""
+    _index: dict[str, Entry] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._index = {entry.key: entry for entry in self.mapping.entries}
 
     def report(self, severity: Severity, code: str, message: str, *, line: int | None, hint: str = "") -> None:
         self.problems.append(
@@ -30,8 +36,11 @@ class Fields:
 
     def find(self, key: str) -> Entry | None:
         """The entry of that key, unless it has no value."""
-        entry = self.mapping.find(key)
+        entry = self._index.get(key)
         return None if entry is None or is_nothing(entry.value) else entry
+
+    def has_any(self, keys: Collection[str]) -> bool:
+        return not self._index.keys().isdisjoint(keys)
 
     def node(self, key: str) -> Node | None:
         entry = self.find(key)
@@ -61,7 +70,30 @@ class Fields:
                 return tuple(flat_texts(entry.value))
             case Mapping():
                 self.deviate("not_a_list", f"Field {key!r} must be a list", line=entry.line)
-                return tuple(flat_texts(entry.value))
+                return None
+
+    def number(self, key: str, *, low: float, high: float) -> float | None:
+        """A number between two bounds, bounds included."""
+        entry = self.find(key)
+        if entry is None:
+            return None
+        try:
+            value = float(self.text(key) or "")
+        except ValueError:
+            value = float("nan")
+        if not low <= value <= high:
+            message = f"Field {key!r} must be a number from {low:g} to {high:g}"
+            self.report("error", "not_a_number", message, line=entry.line)
+            return None
+        return value
+
+    def check_keys(self, known: Collection[str]) -> None:
+        """Report every key that is not known, with the one it resembles."""
+        for entry in self.mapping.entries:
+            if entry.key not in known:
+                message = f"Unknown key {entry.key!r}"
+                hint = hint_nearest(entry.key, known) or f"Known keys: {', '.join(known)}"
+                self.report("error", "unknown_key", message, line=entry.line, hint=hint)
 
 
 def is_nothing(node: Node) -> bool:

@@ -10,13 +10,22 @@ from dataclasses import dataclass
 from metier.definitions.flat_yaml import read_flat
 from metier.definitions.problems import Problem, Severity
 from metier.definitions.repair import repair_yaml
-from metier.definitions.yaml_text import Mapping, read_yaml
+from metier.definitions.yaml_text import Mapping, Scalar, read_yaml
 
 _OPEN = re.compile(r"---[ \t]*\n")
+_LATE_OPEN = re.compile(r"^---[ \t]*\n(?=(?:name|description)[ \t]*:)", re.MULTILINE)
+_BARE_FIELD = re.compile(r"(?=(?:name|description)[ \t]*:)")
 _CLOSE = re.compile(r"^(?:---|\.\.\.)[ \t]*$", re.MULTILINE)
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x84\x86-\x9f\ufffe\uffff\ud800-\udfff]")
 _LINE_ENDS = re.compile(r"\r\n?")
 _HEADING_OR_GAP = re.compile(r"^(?:#{1,6}[ \t]|[ \t]*$)", re.MULTILINE)
+_HEADING_AFTER_GAP = re.compile(r"^[ \t]*\n(?=#{1,6}[ \t])", re.MULTILINE)
+_PREFACE = 2_000
+"""How many characters may stand before the first marker of a file whose author put a remark there."""
+_LIMITS = frozenset({"yaml_too_large", "yaml_too_deep", "yaml_too_many_nodes"})
+"""What is too much for the reader is not taken apart a second time."""
+_BEGIN = "Begin the file with a line '---', the fields, and a line '---'"
+_NO_END = "End the front matter with a line '---'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +53,14 @@ class _Splitter:
 
     def read(self, data: bytes) -> FrontMatter:
         text = self._decode(data)
-        start = self._skip_blank(text)
-        opening = _OPEN.match(text, start)
+        opening = _OPEN.match(text) or self._find_late_opening(text)
         if opening is None:
             return self._without_front_matter(text)
-        header, body_at = self._cut(text, opening.end())
-        first_line = text.count("\n", 0, opening.end()) + 1
-        mapping = self._parse(header, first_line=first_line)
+        start = opening.end()
+        header, body_at = self._cut(text, start)
+        mapping, used = self._parse(header, first_line=text.count("\n", 0, start) + 1)
+        if used < len(header):
+            header, body_at = header[:used], start + used
         body_line = text.count("\n", 0, body_at) + 1
         return FrontMatter(mapping, text[body_at:], body_line, header, tuple(self._problems))
 
@@ -72,17 +82,20 @@ class _Splitter:
         self._deviate("not_utf8", f"Byte 0x{data[error.start]:02x} is not UTF-8", line=line)
         return data.decode("utf-8", "replace")
 
-    def _skip_blank(self, text: str) -> int:
+    def _find_late_opening(self, text: str) -> re.Match[str] | None:
+        """Front matter after blank lines, a comment or a code fence, or without its first marker."""
         start = len(text) - len(text.lstrip())
-        if start and text.startswith("---", start) and text[start - 1] == "\n":
-            self._deviate("leading_text", "The file must begin with '---'", line=text.count("\n", 0, start) + 1)
-            return start
-        return 0
+        found = _OPEN.match(text, start) or _LATE_OPEN.search(text, start, start + _PREFACE)
+        if found is None:
+            found = _BARE_FIELD.match(text, start)
+        if found is not None:
+            line = text.count("\n", 0, found.start()) + 1
+            self._deviate("late_front_matter", "The file must begin with a line '---'", line=line)
+        return found
 
     def _without_front_matter(self, text: str) -> FrontMatter:
         if text.strip():
-            hint = "Begin the file with a line '---', the fields, and a line '---'"
-            self._deviate("no_front_matter", "The file has no front matter", line=1, hint=hint)
+            self._deviate("no_front_matter", "The file has no front matter", line=1, hint=_BEGIN)
         else:
             self._report("error", "empty_file", "The file is empty", line=1)
         return FrontMatter(None, text, 1, "", tuple(self._problems))
@@ -92,41 +105,56 @@ class _Splitter:
         closing = _CLOSE.search(text, start)
         if closing is not None:
             return text[start : closing.start()], min(closing.end() + 1, len(text))
-        line = text.count("\n", 0, start)
-        hint = "End the front matter with a line '---'"
-        self._deviate("unclosed_front_matter", "The front matter has no end", line=line, hint=hint)
+        line = max(1, text.count("\n", 0, start))
+        self._deviate("unclosed_front_matter", "The front matter has no end", line=line, hint=_NO_END)
         gap = _HEADING_OR_GAP.search(text, start)
         end = gap.start() if gap else len(text)
         return text[start:end], end
 
-    def _parse(self, header: str, *, first_line: int) -> Mapping | None:
+    def _parse(self, header: str, *, first_line: int) -> tuple[Mapping | None, int]:
+        """The fields, and how much of the header they are."""
         flat = read_flat(header, first_line=first_line)
         if flat is not None:
-            return flat
-        header = self._without_control(header, first_line=first_line)
-        document = read_yaml(header, file=self._file, first_line=first_line)
+            return flat, len(header)
+        clean = self._without_control(header, first_line=first_line)
+        document = read_yaml(clean, file=self._file, first_line=first_line)
         if isinstance(document.root, Mapping):
             for problem in document.problems:
                 self._deviate(problem.code, problem.message, line=problem.line, hint=problem.hint)
-            return document.root
-        if self._strict:
-            self._refuse(document.problems, first_line=first_line)
-            return None
-        return self._repair(header, document.problems, first_line=first_line)
+            return document.root, len(header)
+        if not self._strict and not any(problem.code in _LIMITS for problem in document.problems):
+            repaired = self._repair(clean, first_line=first_line)
+            if repaired is not None:
+                return repaired
+            if isinstance(document.root, Scalar) or document.problems:
+                # A rule at the top of a text, not a marker: there is no field at all.
+                self._deviate("no_front_matter", "The file has no front matter", line=first_line, hint=_BEGIN)
+                return None, 0
+        self._refuse(document.problems, first_line=first_line, is_empty=document.root is None)
+        return None, len(header)
 
-    def _repair(self, header: str, problems: tuple[Problem, ...], *, first_line: int) -> Mapping | None:
-        repaired = repair_yaml(header, file=self._file, first_line=first_line)
+    def _repair(self, header: str, *, first_line: int) -> tuple[Mapping, int] | None:
+        # A rule in the body was taken for the end: the fields stop where the first heading begins.
+        heading = _HEADING_AFTER_GAP.search(header)
+        used = heading.start() if heading else len(header)
+        repaired = repair_yaml(header[:used], file=self._file, first_line=first_line)
         if repaired is None:
-            self._refuse(problems, first_line=first_line)
             return None
+        if heading:
+            line = first_line + header.count("\n", 0, used)
+            self._deviate("unclosed_front_matter", "The front matter has no end", line=line, hint=_NO_END)
         self._problems.extend(repaired.problems)
-        return repaired.mapping
+        return repaired.mapping, used
 
-    def _refuse(self, problems: tuple[Problem, ...], *, first_line: int) -> None:
+    def _refuse(self, problems: tuple[Problem, ...], *, first_line: int, is_empty: bool) -> None:
         self._problems.extend(problems)
-        if not problems:
-            message = "The front matter is not a list of fields"
-            self._report("error", "not_a_mapping", message, line=first_line, hint="Write one 'key: value' in each line")
+        if problems:
+            return
+        if is_empty:
+            self._deviate("empty_front_matter", "The front matter has no fields", line=first_line)
+        else:
+            hint = "Write one 'key: value' in each line"
+            self._report("error", "not_a_mapping", "The front matter is not a mapping", line=first_line, hint=hint)
 
     def _without_control(self, header: str, *, first_line: int) -> str:
         found = _CONTROL.search(header)

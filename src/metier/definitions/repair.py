@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 
+from metier.definitions.flat_yaml import read_flat
 from metier.definitions.problems import Problem
 from metier.definitions.yaml_text import Entry, Mapping, Scalar, read_yaml
 
@@ -45,15 +46,16 @@ def _split(text: str, *, first_line: int) -> list[_Block]:
     lines = text.split("\n")[:_MAX_LINES]
     starts = [index for index, line in enumerate(lines) if _FIELD.fullmatch(line)]
     ends = [*starts[1:], len(lines)]
-    return (
-        [_Block(first_line + start, tuple(lines[start:end])) for start, end in zip(starts, ends, strict=True)]
-        if starts
-        else []
-    )
+    return [
+        _Block(first_line + start, tuple(lines[start:end])) for start, end in zip(starts, ends, strict=bool(starts))
+    ]
 
 
 def _read_block(block: _Block, *, file: str, problems: list[Problem]) -> tuple[Entry, ...]:
     text = "\n".join(block.lines)
+    flat = read_flat(text, first_line=block.line)
+    if flat is not None:
+        return flat.entries
     for attempt in (text, _INDENT_TAB.sub(_spaces, text)):
         document = read_yaml(attempt, file=file, first_line=block.line)
         if isinstance(document.root, Mapping):

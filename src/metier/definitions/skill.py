@@ -1,15 +1,24 @@
 """A skill: the folder with `SKILL.md`. Reads the one file; runs nothing, follows no reference."""
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from metier.definitions.fields import Fields
 from metier.definitions.front_matter import FrontMatter, read_front_matter
 from metier.definitions.headings import first_paragraph
 from metier.definitions.problems import Problem, has_errors
+from metier.definitions.references import Reference, read_references
 from metier.definitions.skill_file import MAX_FILE_BYTES, find_skill_file, read_skill_file
-from metier.definitions.skill_rules import check_fields, read_allowed_tools, read_description, read_metadata, read_name
+from metier.definitions.skill_rules import (
+    OWN_FIELDS,
+    read_allowed_tools,
+    read_compatibility,
+    read_description,
+    read_metadata,
+    read_name,
+    report_unspecified,
+)
 from metier.definitions.yaml_text import Entry, Mapping, Node, Scalar, Sequence
 
 CONTRACT_FIELDS = (
@@ -79,6 +88,8 @@ class SkillReading:
     skill: SkillDefinition | None
     """Nothing when one of the problems is an error."""
     problems: tuple[Problem, ...] = ()
+    references: tuple[Reference, ...] = ()
+    """What it names, also where the definition is nothing."""
 
 
 def load_skill(folder: Path, *, strict: bool = False, id: str = "") -> SkillReading:  # noqa: A002 - the word of the format
@@ -90,7 +101,7 @@ def load_skill(folder: Path, *, strict: bool = False, id: str = "") -> SkillRead
     if isinstance(data, Problem):
         return SkillReading(None, (*found.problems, data))
     reading = parse_skill(data, file=found.path, id=id, strict=strict)
-    return SkillReading(reading.skill, (*found.problems, *reading.problems))
+    return replace(reading, problems=(*found.problems, *reading.problems))
 
 
 def parse_skill(data: bytes, *, file: Path, id: str = "", strict: bool = False) -> SkillReading:  # noqa: A002
@@ -100,9 +111,8 @@ def parse_skill(data: bytes, *, file: Path, id: str = "", strict: bool = False) 
     if has_errors(fields.problems):
         return SkillReading(None, tuple(fields.problems))
     skill = _build(fields, front, file=file, id=id)
-    if has_errors(fields.problems):
-        return SkillReading(None, tuple(fields.problems))
-    return SkillReading(skill, tuple(fields.problems))
+    found = None if has_errors(fields.problems) else skill
+    return SkillReading(found, tuple(fields.problems), read_references(fields))
 
 
 def _build(fields: Fields, front: FrontMatter, *, file: Path, id: str) -> SkillDefinition:  # noqa: A002
@@ -110,9 +120,9 @@ def _build(fields: Fields, front: FrontMatter, *, file: Path, id: str) -> SkillD
     name = read_name(fields, folder_name=folder.name)
     description = read_description(fields, fallback=lambda: first_paragraph(front.body))
     metadata = read_metadata(fields)
-    extra = _Extra(fields, metadata)
-    check_fields(fields)
-    return SkillDefinition(
+    if fields.strict:
+        report_unspecified(fields)
+    skill = SkillDefinition(
         id=id or folder.name,
         name=name,
         description=description,
@@ -122,9 +132,20 @@ def _build(fields: Fields, front: FrontMatter, *, file: Path, id: str) -> SkillD
         body_line=front.body_line,
         header=front.header,
         license=fields.text("license"),
-        compatibility=fields.text("compatibility"),
+        compatibility=read_compatibility(fields),
         metadata=metadata,
         allowed_tools=read_allowed_tools(fields),
+    )
+    # Most skills have none of the further fields; looking for each of them is half the time of reading a catalog.
+    if fields.has_any(OWN_FIELDS) or metadata:
+        return _with_own_fields(skill, fields)
+    return skill
+
+
+def _with_own_fields(skill: SkillDefinition, fields: Fields) -> SkillDefinition:
+    extra = _Extra(fields, skill.metadata)
+    return replace(
+        skill,
         version=extra.text("version"),
         author=extra.text("author"),
         repository=extra.text("repository"),
@@ -135,7 +156,7 @@ def _build(fields: Fields, front: FrontMatter, *, file: Path, id: str) -> SkillD
         scripts_ignore=extra.texts("scripts_ignore") or (),
         permissions_env=_permissions_env(fields, extra),
         tags=extra.texts("tags") or (),
-        entrypoint=_entrypoint(fields, metadata),
+        entrypoint=_entrypoint(fields, skill.metadata),
         tools=fields.texts("tools"),
         skills=fields.texts("skills"),
         tasks=fields.texts("tasks"),
@@ -192,6 +213,8 @@ def _entrypoint(fields: Fields, metadata: dict[str, str]) -> Entrypoint | None:
 
 
 def _entrypoint_of_text(text: str) -> Entrypoint | None:
+    if not text:
+        return None
     try:
         words = shlex.split(text)
     except ValueError:

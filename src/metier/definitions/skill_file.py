@@ -8,6 +8,7 @@ from metier.definitions.problems import Problem
 
 FILE_NAME = "SKILL.md"
 MAX_FILE_BYTES = 4 * 1024 * 1024
+_FIRST_READ = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,24 +31,42 @@ def find_skill_file(folder: Path) -> FoundFile | Problem:
         return Problem(severity="error", code="unreadable", message=message, file=str(folder))
     for name in names:
         if (folder / name).is_file():
-            message = f"The file is called {name!r}, not {FILE_NAME!r}"
-            warning = Problem(severity="warning", code="file_name", message=message, file=str(folder / name), line=1)
-            return FoundFile(folder / name, (warning,))
+            return FoundFile(folder / name, misnamed(folder / name))
     hint = f"Add a file {FILE_NAME!r} with the fields 'name' and 'description'"
     message = f"The folder has no {FILE_NAME!r}"
     return Problem(severity="error", code="no_skill_file", message=message, file=str(folder), line=1, hint=hint)
 
 
+def misnamed(file: Path) -> tuple[Problem, ...]:
+    """A warning where the file is found only by readers that ignore case."""
+    if file.name == FILE_NAME:
+        return ()
+    message = f"The file is called {file.name!r}, not {FILE_NAME!r}"
+    return (Problem(severity="warning", code="file_name", message=message, file=str(file), line=1),)
+
+
 def read_skill_file(path: Path, *, limit: int) -> bytes | Problem:
     try:
-        with path.open("rb") as stream:
-            data = stream.read(limit + 1)
+        data = _read(path, limit + 1)
     except OSError as error:
         message = f"The file cannot be read: {error.strerror}"
         return Problem(severity="error", code="unreadable", message=message, file=str(path), line=1)
     if len(data) > limit:
         message = f"The file is larger than {limit} bytes"
         return Problem(severity="error", code="file_too_large", message=message, file=str(path), line=1)
+    return data
+
+
+def _read(path: Path, most: int) -> bytes:
+    """Like `open().read(most)`, at half the cost: a catalog reads thousands of small files."""
+    # Without O_NONBLOCK a named pipe called SKILL.md would wait for a writer for ever.
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
+    try:
+        data = os.read(handle, min(most, _FIRST_READ))
+        while len(data) >= _FIRST_READ and len(data) < most and (more := os.read(handle, most - len(data))):
+            data += more
+    finally:
+        os.close(handle)
     return data
 
 

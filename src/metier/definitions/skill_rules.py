@@ -6,37 +6,39 @@ from collections.abc import Callable
 
 from metier.definitions.fields import Fields, flat_texts
 from metier.definitions.names import MAX_NAME
+from metier.definitions.nearest import hint_nearest
 from metier.definitions.yaml_text import Mapping, Scalar, Sequence
 
 MAX_DESCRIPTION = 1024
 MAX_COMPATIBILITY = 500
 SPECIFIED_FIELDS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
-OWN_FIELDS = (
-    "version",
-    "author",
-    "repository",
-    "min_agent_base_version",
-    "max_agent_base_version",
-    "toolsets",
-    "scripts",
-    "scripts_ignore",
-    "permissions",
-    "tags",
-    "entrypoint",
-    "tools",
-    "skills",
-    "tasks",
-    "tool_approvals",
-    "task_approvals",
-    "contract",
-    "interaction_outcomes",
-    "state_persistence",
-    "input_request_jsonschema",
-    "input_schema",
-    "output_schema",
-    "execution_mode",
+OWN_FIELDS = frozenset(
+    (
+        "version",
+        "author",
+        "repository",
+        "min_agent_base_version",
+        "max_agent_base_version",
+        "toolsets",
+        "scripts",
+        "scripts_ignore",
+        "permissions",
+        "tags",
+        "entrypoint",
+        "tools",
+        "skills",
+        "tasks",
+        "tool_approvals",
+        "task_approvals",
+        "contract",
+        "interaction_outcomes",
+        "state_persistence",
+        "input_request_jsonschema",
+        "input_schema",
+        "output_schema",
+        "execution_mode",
+    )
 )
-_KNOWN = frozenset(SPECIFIED_FIELDS + OWN_FIELDS)
 _SPACES = re.compile(r"\s+")
 _TOOL = re.compile(r"[^\s,(]+(?:\([^)]*\))?[^\s,(]*|\([^)]*\)")
 
@@ -108,26 +110,32 @@ def read_allowed_tools(fields: Fields) -> tuple[str, ...]:
             return tuple(flat_texts(entry.value))
 
 
-def check_fields(fields: Fields) -> None:
-    """The remaining rules: compatibility, licence, and fields the specification does not know."""
+def read_compatibility(fields: Fields) -> str | None:
     entry = fields.mapping.find("compatibility")
-    if entry is not None:
-        length = len((fields.text("compatibility") or "").strip())
-        if not 1 <= length <= MAX_COMPATIBILITY:
-            message = f"Field 'compatibility' has {length} characters, 1 to {MAX_COMPATIBILITY} are allowed"
-            fields.deviate("compatibility_length", message, line=entry.line)
-    if fields.strict:
-        _report_unspecified(fields)
+    if entry is None:
+        return None
+    text = (fields.text("compatibility") or "").strip()
+    if not 1 <= len(text) <= MAX_COMPATIBILITY:
+        message = f"Field 'compatibility' has {len(text)} characters, 1 to {MAX_COMPATIBILITY} are allowed"
+        fields.deviate("compatibility_length", message, line=entry.line)
+    return text or None
 
 
-def _report_unspecified(fields: Fields) -> None:
+def report_unspecified(fields: Fields) -> None:
+    """Name the fields that only Metier, or nobody, knows."""
     # The specification names six fields and gives 'metadata' to clients, but forbids no other: warnings, not errors.
     for entry in fields.mapping.entries:
         if entry.key in SPECIFIED_FIELDS:
             continue
-        code = "extension_field" if entry.key in _KNOWN else "unknown_field"
-        message = f"Field {entry.key!r} is not part of the Agent Skills specification"
-        fields.report("warning", code, message, line=entry.line, hint="Other tools read it only below 'metadata'")
+        known = entry.key in OWN_FIELDS
+        nearest = "" if known else hint_nearest(entry.key, SPECIFIED_FIELDS)
+        fields.report(
+            "warning",
+            "extension_field" if known else "unknown_field",
+            f"Field {entry.key!r} is not part of the Agent Skills specification",
+            line=entry.line,
+            hint=nearest or "Other tools look for it below 'metadata'",
+        )
 
 
 def _name_faults(name: str, folder_name: str) -> list[tuple[str, str]]:
@@ -140,7 +148,7 @@ def _name_faults(name: str, folder_name: str) -> list[tuple[str, str]]:
         faults.append(("name_hyphen", f"Name {name!r} must not begin or end with a hyphen"))
     if "--" in name:
         faults.append(("name_hyphen", f"Name {name!r} must not have two hyphens in a row"))
-    if not all(character.isalnum() or character == "-" for character in name):
+    if not name.replace("-", "").isalnum():
         faults.append(("name_characters", f"Name {name!r} may only have letters, digits and hyphens"))
     if unicodedata.normalize("NFKC", folder_name) != name:
         faults.append(("name_folder", f"Name {name!r} differs from the folder {folder_name!r}"))

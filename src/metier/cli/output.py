@@ -1,0 +1,39 @@
+"""How commands write data: JSON for programs, and text from files without what could steer a terminal."""
+
+import json
+import sys
+
+from metier.definitions.problems import Problem
+
+
+def write_json(value: object) -> None:
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+
+
+def write_line(text: str = "") -> None:
+    sys.stdout.write(f"{printable(text)}\n")
+
+
+def warn_line(text: str) -> None:
+    sys.stderr.write(f"{printable(text)}\n")
+
+
+def printable(text: str) -> str:
+    """Control, bidirectional and invisible characters as escapes; a file must not be able to move the cursor."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character
+        if character.isprintable() or character in "\n\t\u200d"
+        else character.encode("unicode_escape").decode("ascii")
+        for character in text
+    )
+
+
+def problem_as_json(problem: Problem) -> dict[str, object]:
+    return {
+        "severity": problem.severity,
+        "code": problem.code,
+        "line": problem.line,
+        "message": problem.message,
+    }

@@ -1,0 +1,35 @@
+"""The agents, skills and tasks that a definition names, with the line of each name."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from metier.definitions.fields import Fields
+from metier.definitions.inherit import INHERIT
+from metier.definitions.yaml_text import Scalar, Sequence
+
+type Kind = Literal["agent", "skill", "task"]
+
+_KEYS: tuple[tuple[str, Kind], ...] = (("agent", "agent"), ("skills", "skill"), ("tasks", "task"))
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    kind: Kind
+    name: str
+    file: str
+    line: int
+
+
+def read_references(fields: Fields) -> tuple[Reference, ...]:
+    """Every name, also of a definition that cannot be loaded for another reason."""
+    found: list[Reference] = []
+    for key, kind in _KEYS:
+        entry = fields.find(key)
+        if entry is None:
+            continue
+        items = entry.value.items if isinstance(entry.value, Sequence) else (entry.value,)
+        for item in items:
+            if isinstance(item, Scalar):
+                names = [item.value] if kind == "agent" or item is not entry.value else item.value.split(",")
+                found += [Reference(kind, name.strip(), fields.file, item.line) for name in names if name.strip()]
+    return tuple(reference for reference in found if reference.name != INHERIT)

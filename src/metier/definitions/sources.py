@@ -1,0 +1,44 @@
+"""Where skills come from, and who wins when two have one name. Looks at nothing on disk."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import metier
+
+type SourceKind = Literal["bundled", "user", "workspace", "folder"]
+
+WORKSPACE_FOLDERS = (".agent", ".nanobot")
+"""Where the definitions of a project live; the first is ours."""
+OWN_SKILL_FOLDERS = (".agent/skills", ".nanobot/skills")
+SKILL_FOLDERS = (*OWN_SKILL_FOLDERS, ".agents/skills", ".claude/skills")
+"""Where a project keeps skills; the last two are shared with other tools."""
+USER_FOLDERS = (".agent/skills", ".agents/skills")
+
+
+@dataclass(frozen=True, slots=True)
+class SkillSource:
+    kind: SourceKind
+    folder: Path
+
+
+def find_bundled_folder() -> Path:
+    """Where the skills lie that come with Metier."""
+    return Path(metier.__file__).parent / "bundled"
+
+
+def build_search_path(
+    workspace: Path, *, home: Path, skills_dir: Path | None = None, bundled: Path | None = None
+) -> tuple[SkillSource, ...]:
+    """The sources of skills, the one that wins first.
+
+    A folder that was asked for hides the workspace's skills of the same name, the workspace hides bundled and user
+    skills. Bundled skills are not hidden by user skills: what is installed cannot take the place of what is trusted.
+    """
+    asked = () if skills_dir is None else (SkillSource("folder", skills_dir),)
+    return (
+        *asked,
+        *(SkillSource("workspace", workspace / folder) for folder in SKILL_FOLDERS),
+        SkillSource("bundled", bundled or find_bundled_folder()),
+        *(SkillSource("user", home / folder) for folder in USER_FOLDERS),
+    )

@@ -1,0 +1,177 @@
+"""Everything a project defines, read strictly, and whether what it names exists."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from metier.definitions import agent as agents
+from metier.definitions import task as tasks
+from metier.definitions.agent import AgentDefinition, load_agent
+from metier.definitions.catalog import Catalog
+from metier.definitions.ids import fold_id
+from metier.definitions.nearest import hint_nearest
+from metier.definitions.problems import Problem
+from metier.definitions.references import Reference
+from metier.definitions.skill import SkillDefinition, load_skill
+from metier.definitions.skill_file import FILE_NAME as SKILL_FILE
+from metier.definitions.sources import OWN_SKILL_FOLDERS, SKILL_FOLDERS, WORKSPACE_FOLDERS
+from metier.definitions.task import TaskDefinition, load_task
+from metier.definitions.walk import FoundDefinition, Walk
+
+type Definition = AgentDefinition | SkillDefinition | TaskDefinition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """One file of the workspace and what was found in it."""
+
+    kind: str
+    id: str
+    path: str
+    definition: Definition | None
+    problems: tuple[Problem, ...]
+    references: tuple[Reference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workspace:
+    root: Path
+    agents: dict[str, AgentDefinition]
+    """By ID."""
+    tasks: dict[str, TaskDefinition]
+    checked: tuple[Checked, ...]
+    """Every agent, task and skill file, in this order, sorted by place and ID."""
+    problems: tuple[Problem, ...]
+    """Of folders, not of a single file."""
+
+
+def load_workspace(root: Path, catalog: Catalog, *, strict: bool = False) -> Workspace:
+    """Read every definition below a project folder. `catalog` says which skills exist for it.
+
+    The project's own skills must follow the Agent Skills specification; those in folders shared with other tools only
+    with `strict`.
+    """
+    problems: list[Problem] = []
+    found_agents = _load_kind(root, "agents", agents.FILE_NAME, problems=problems, load=_checked_agent)
+    found_tasks = _load_kind(root, "tasks", tasks.FILE_NAME, problems=problems, load=_checked_task)
+    by_agent = {item.id: item.definition for item in found_agents if isinstance(item.definition, AgentDefinition)}
+    by_task = {item.id: item.definition for item in found_tasks if isinstance(item.definition, TaskDefinition)}
+    known = _Known(agents=[item.id for item in found_agents], tasks=[item.id for item in found_tasks], catalog=catalog)
+    checked = [*found_agents, *found_tasks, *_load_skills(root, problems, strict=strict)]
+    return Workspace(
+        root=root,
+        agents=by_agent,
+        tasks=by_task,
+        checked=tuple(known.check(item) for item in checked),
+        problems=tuple(problems),
+    )
+
+
+def _checked_agent(found: FoundDefinition) -> Checked:
+    reading = load_agent(Path(found.path), id=found.id)
+    return Checked(
+        kind="agent",
+        id=found.id,
+        path=found.path,
+        definition=reading.agent,
+        problems=reading.problems,
+        references=reading.references,
+    )
+
+
+def _checked_task(found: FoundDefinition) -> Checked:
+    reading = load_task(Path(found.path), id=found.id)
+    return Checked(
+        kind="task",
+        id=found.id,
+        path=found.path,
+        definition=reading.task,
+        problems=reading.problems,
+        references=reading.references,
+    )
+
+
+def _checked_skill(found: FoundDefinition, *, strict: bool) -> Checked:
+    reading = load_skill(Path(found.path).parent, strict=strict, id=found.id)
+    return Checked(
+        kind="skill",
+        id=found.id,
+        path=found.path,
+        definition=reading.skill,
+        problems=reading.problems,
+        # In a skill made for another tool these fields may mean something else.
+        references=reading.references if strict else (),
+    )
+
+
+def _load_kind(
+    root: Path, folder: str, file_name: str, *, problems: list[Problem], load: Callable[[FoundDefinition], Checked]
+) -> list[Checked]:
+    """The definitions of one kind; an ID that stands twice counts once, in `.agent` before `.nanobot`."""
+    taken: dict[str, str] = {}
+    checked: list[Checked] = []
+    for base in WORKSPACE_FOLDERS:
+        walk = Walk(root / base / folder, file_name)
+        for found in walk:
+            first = taken.setdefault(fold_id(found.id), found.path)
+            if first == found.path:
+                checked.append(load(found))
+            else:
+                problems.append(_duplicate(found, first))
+        problems.extend(walk.problems)
+    return checked
+
+
+def _load_skills(root: Path, problems: list[Problem], *, strict: bool) -> list[Checked]:
+    checked: list[Checked] = []
+    for folder in SKILL_FOLDERS:
+        taken: dict[str, str] = {}
+        walk = Walk(root / folder, SKILL_FILE)
+        for found in walk:
+            first = taken.setdefault(fold_id(found.id), found.path)
+            if first != found.path:
+                problems.append(_duplicate(found, first))
+            checked.append(_checked_skill(found, strict=strict or folder in OWN_SKILL_FOLDERS))
+        problems.extend(walk.problems)
+    return checked
+
+
+def _duplicate(found: FoundDefinition, first: str) -> Problem:
+    message = f"ID {found.id!r} is the same as that of '{first}' where case does not count"
+    hint = "Rename one of the folders"
+    return Problem(severity="error", code="duplicate_id", message=message, file=found.path, line=1, hint=hint)
+
+
+class _Known:
+    """Which agents, tasks and skills exist; reports names that do not."""
+
+    def __init__(self, *, agents: Iterable[str], tasks: Iterable[str], catalog: Catalog) -> None:
+        self._agents = {fold_id(id): id for id in agents}  # noqa: A001
+        self._tasks = {fold_id(id): id for id in tasks}  # noqa: A001
+        self._catalog = catalog
+
+    def check(self, item: Checked) -> Checked:
+        missing = [self._missing(reference) for reference in item.references if not self._exists(reference)]
+        return replace(item, problems=(*item.problems, *missing)) if missing else item
+
+    def _exists(self, reference: Reference) -> bool:
+        match reference.kind:
+            case "agent":
+                return fold_id(reference.name) in self._agents
+            case "task":
+                return fold_id(reference.name) in self._tasks
+            case "skill":
+                return self._catalog.find(reference.name) is not None
+
+    def _missing(self, reference: Reference) -> Problem:
+        kind, name = reference.kind, reference.name
+        skills = [skill.canonical for skill in self._catalog.skills]
+        known = {"agent": self._agents.values(), "task": self._tasks.values(), "skill": skills}[kind]
+        return Problem(
+            severity="error",
+            code=f"unknown_{kind}",
+            message=f"No {kind} is called {name!r}",
+            file=reference.file,
+            line=reference.line,
+            hint=hint_nearest(name, known) or f"Add the {kind}, or take the name out",
+        )
