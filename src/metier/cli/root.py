@@ -25,6 +25,7 @@ COMMANDS: dict[str, Lazy] = {
     "validate": Lazy("validate", "Check the agents, skills and tasks of a project, and what they name."),
     "skills": Lazy("skills", "List, inspect and validate skills."),
     "redact": Lazy("redact", "Show text as the log would: without secrets, without control characters."),
+    "skill": Lazy("skill", "Install, inspect, trust and remove skill packages."),
     "completion": Lazy("completion", "Print the completion script of a shell."),
 }
 

@@ -7,8 +7,8 @@ from typing import Literal
 from metier.definitions.skill import SkillDefinition
 
 type PackageSource = Literal["bundled", "user", "installed", "workspace", "directory"]
-"""Shipped with Metier; put into the home folder by hand; installed by `agent skill add`; part of the workspace; named by
-`--skills-dir`."""
+"""Shipped with Metier; put into the home folder by hand; installed by `agent skill add`; in the workspace; in a folder
+named by `--skills-dir`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

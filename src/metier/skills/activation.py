@@ -1,0 +1,259 @@
+"""Which skills are in play: everything in the workspace, and of the packages those that `AGENT_SKILLS` names.
+
+Finding looks at disk; choosing is pure but for the trust check, which reads the bytes.
+"""
+
+import difflib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from metier.definitions.names import canonical_name
+from metier.definitions.problems import Problem
+from metier.definitions.skill import SkillReading, load_skill
+from metier.definitions.skill_file import FILE_NAME
+from metier.errors import UsageError
+from metier.skills.package import PackageSource, SkillPackage
+from metier.skills.placement import read_registry
+from metier.skills.registry import Registry, RegistryEntry, SkillHome
+from metier.skills.trust import is_trusted
+
+type Word = Literal["all", "all-untrusted", "none"]
+type Selection = Word | tuple[str, ...]
+
+_MAX_DEPTH = 6
+_RANK: dict[PackageSource, int] = {"directory": 4, "workspace": 3, "bundled": 2, "installed": 1, "user": 0}
+"""Of two skills with one name the higher one is used."""
+_OPT_IN = ("bundled", "installed", "user")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkillRoots:
+    """Where skills lie. A folder that does not exist holds none."""
+
+    home: SkillHome
+    bundled: Path | None = None
+    user: tuple[Path, ...] = ()
+    """Further folders of the person, e.g. `~/.agents/skills`."""
+    workspace: tuple[Path, ...] = ()
+    directories: tuple[Path, ...] = ()
+    """Named by `--skills-dir` or `skills.dir`."""
+
+
+def build_roots(*, home: Path, workspace: Path, bundled: Path | None, directories: Sequence[Path] = ()) -> SkillRoots:
+    """The places of a person (`home` is their home folder) and of a workspace, under their usual names."""
+    return SkillRoots(
+        home=SkillHome(home / ".agent" / "skills"),
+        bundled=bundled,
+        user=(home / ".agents" / "skills",),
+        workspace=tuple(workspace / place / "skills" for place in (".agent", ".nanobot", ".agents", ".claude")),
+        directories=tuple(directories),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundSkills:
+    """Every skill on this machine that this workspace could use, active or not."""
+
+    packages: tuple[SkillPackage, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    broken: dict[str, tuple[Problem, ...]] = field(default_factory=dict[str, tuple[Problem, ...]])
+    """Canonical name of the folder to why the skill in it cannot be loaded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activation:
+    packages: tuple[SkillPackage, ...]
+    """One per name, sorted by canonical name."""
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loaded:
+    reading: SkillReading
+    folder: Path
+    source: PackageSource
+    entry: RegistryEntry | None
+
+
+def parse_selection(text: str) -> Selection:
+    """The value of `AGENT_SKILLS`: names separated by commas, or one of the words."""
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    words = [name.lower() for name in names if name.lower() in ("all", "all-untrusted", "none")]
+    if words and len(names) > 1:
+        raise UsageError(f"AGENT_SKILLS has the word {words[0]!r} in a list", hint="The word stands alone")
+    match words:
+        case ["all"]:
+            return "all"
+        case ["all-untrusted"]:
+            return "all-untrusted"
+        case ["none"]:
+            return "none"
+        case _:
+            return names or "none"
+
+
+def find_packages(roots: SkillRoots) -> FoundSkills:
+    """Load every skill in the roots. Never stops at a broken one."""
+    registry = read_registry(roots.home)
+    packages: list[SkillPackage] = []
+    problems: list[Problem] = []
+    broken: dict[str, tuple[Problem, ...]] = {}
+    seen: set[Path] = set()
+    for loaded in _load_all(roots, registry):
+        if loaded.folder.resolve() in seen:
+            continue
+        seen.add(loaded.folder.resolve())
+        problems.extend(loaded.reading.problems)
+        package = _package(loaded)
+        if package is None:
+            broken[canonical_name(loaded.folder.name)] = loaded.reading.problems
+        else:
+            packages.append(package)
+    return FoundSkills(packages=tuple(packages), problems=tuple(problems), broken=broken)
+
+
+def activate(found: FoundSkills, selection: Selection) -> Activation:
+    """Choose by selection, then by precedence. Names match in any case, with `_` for `-`."""
+    packages = [package for package in found.packages if package.source in _OPT_IN]
+    own = [package for package in found.packages if package.source not in _OPT_IN]
+    problems: list[Problem] = []
+    match selection:
+        case "none":
+            chosen = []
+        case "all-untrusted":
+            chosen = packages
+        case "all":
+            chosen = [package for package in packages if is_trusted(package)]
+            if not chosen:
+                problems.append(_nothing_trusted())
+        case names:
+            chosen = _choose(packages, names, found=found, problems=problems)
+    winners = _resolve(own + chosen, problems)
+    return Activation(packages=winners, problems=tuple(problems))
+
+
+def _choose(
+    packages: Sequence[SkillPackage], names: Sequence[str], *, found: FoundSkills, problems: list[Problem]
+) -> list[SkillPackage]:
+    chosen: list[SkillPackage] = []
+    for name in names:
+        matching = [package for package in packages if _name(package) == canonical_name(name)]
+        trusted = [package for package in matching if is_trusted(package)]
+        chosen.extend(package for package in trusted if package not in chosen)
+        if matching and not trusted:
+            problems.append(_untrusted(matching[0]))
+        elif not matching and not any(_name(package) == canonical_name(name) for package in found.packages):
+            problems.append(_missing(name, found))
+    return chosen
+
+
+def _resolve(packages: Sequence[SkillPackage], problems: list[Problem]) -> tuple[SkillPackage, ...]:
+    winners: dict[str, SkillPackage] = {}
+    for package in sorted(packages, key=lambda package: -_RANK[package.source]):
+        winner = winners.setdefault(_name(package), package)
+        if winner is not package:
+            message = f"Skill {package.definition.name!r} of {package.source} is hidden by the one of {winner.source}"
+            problems.append(
+                Problem(
+                    severity="warning",
+                    code="skill_shadowed",
+                    message=message,
+                    file=str(package.folder),
+                    hint=f"Used is {winner.folder}; rename one of them to have both",
+                )
+            )
+    return tuple(winners[name] for name in sorted(winners))
+
+
+def _nothing_trusted() -> Problem:
+    return Problem(
+        severity="warning",
+        code="no_trusted_skills",
+        message="No trusted skills installed",
+        hint="Install skills with `agent skill add`, or use AGENT_SKILLS=all-untrusted",
+    )
+
+
+def _untrusted(package: SkillPackage) -> Problem:
+    name = _name(package)
+    what = "changed since it was trusted" if package.trusted_digest else "is not trusted"
+    return Problem(
+        severity="warning",
+        code="skill_not_trusted",
+        message=f"Skill {package.definition.name!r} {what} and is left out",
+        file=str(package.folder),
+        hint=f"Review it, then run `agent skill trust {name}`",
+    )
+
+
+def _missing(name: str, found: FoundSkills) -> Problem:
+    broken = found.broken.get(canonical_name(name))
+    if broken:
+        message = f"Skill {name!r} cannot be loaded: {broken[-1].message}"
+        return Problem(severity="error", code="skill_broken", message=message, file=broken[-1].file)
+    known = sorted({_name(package) for package in found.packages})
+    nearest = difflib.get_close_matches(canonical_name(name), known, n=3)
+    hint = f"Did you mean {', '.join(nearest)}?" if nearest else "`agent skill list` shows what is there"
+    return Problem(severity="error", code="unknown_skill", message=f"No skill is called {name!r}", hint=hint)
+
+
+def _load_all(roots: SkillRoots, registry: Registry) -> Iterator[_Loaded]:
+    entries = {roots.home.folder_of(entry): entry for entry in registry.skills.values()}
+    if roots.bundled:
+        yield from _load_root(roots.bundled, "bundled", entries={})
+    yield from _load_root(roots.home.root, "user", entries=entries)
+    for root in roots.user:
+        yield from _load_root(root, "user", entries=entries)
+    for root in roots.workspace:
+        yield from _load_root(root, "workspace", entries={})
+    for root in roots.directories:
+        yield from _load_root(root, "directory", entries={})
+
+
+def _load_root(root: Path, source: PackageSource, *, entries: dict[Path, RegistryEntry]) -> Iterator[_Loaded]:
+    for folder in find_skill_folders(root):
+        entry = entries.get(folder)
+        kind: PackageSource = "installed" if entry and entry.is_installed else source
+        identity = folder.relative_to(root).as_posix() if folder != root else folder.name
+        yield _Loaded(reading=load_skill(folder, id=identity), folder=folder, source=kind, entry=entry)
+
+
+def find_skill_folders(root: Path) -> Iterator[Path]:
+    """Folders with a `SKILL.md`, in the order of their names. Hidden folders and links are not entered."""
+    yield from _find_below(root, depth=0)
+
+
+def _find_below(folder: Path, *, depth: int) -> Iterator[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+    except OSError:
+        return
+    if any(entry.name.lower() == FILE_NAME.lower() for entry in found):
+        yield folder
+        return
+    for entry in found:
+        if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".") and depth < _MAX_DEPTH:
+            yield from _find_below(Path(entry.path), depth=depth + 1)
+
+
+def _package(loaded: _Loaded) -> SkillPackage | None:
+    definition, entry = loaded.reading.skill, loaded.entry
+    if definition is None:
+        return None
+    if entry is not None:
+        definition = replace(definition, name=entry.name)
+    return SkillPackage(
+        definition=definition,
+        folder=loaded.folder,
+        source=loaded.source,
+        trusted_digest=entry.trusted_digest if entry and entry.trusted else None,
+        commit=entry.commit_sha if entry else None,
+    )
+
+
+def _name(package: SkillPackage) -> str:
+    return canonical_name(package.definition.name)

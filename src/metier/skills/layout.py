@@ -1,0 +1,82 @@
+"""Which file names a package may have. Pure: judges a list of paths, before the first of them is written.
+
+The rules are those of the most sensitive file system a package can meet, so that what is installed on one machine is
+the same on every other: no two names that some file system takes for one, none that means something special.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable
+
+from metier.errors import SkillRejected
+
+_MAX_COMPONENT_BYTES = 255
+_MAX_PATH_BYTES = 1_024
+_FORBIDDEN = re.compile(r'[<>:"|?*\\\x00-\x1f\x7f]')
+_RESERVED = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9¹²³])(?:\..*)?", re.IGNORECASE)
+_COMPILED = (".pyc", ".pyo")
+
+
+def check_paths(paths: Iterable[str]) -> None:
+    """Raises `SkillRejected` at the first path that must not be installed."""
+    spelling: dict[str, str] = {}
+    files: set[str] = set()
+    folders: set[str] = set()
+    for path in paths:
+        check_path(path)
+        parts = path.split("/")
+        for depth in range(1, len(parts) + 1):
+            _check_spelling("/".join(parts[:depth]), spelling)
+        if path in files:
+            raise SkillRejected(f"{path!r} stands twice in the package")
+        files.add(path)
+        folders.update("/".join(parts[:depth]) for depth in range(1, len(parts)))
+    both = files & folders
+    if both:
+        raise SkillRejected(f"{min(both)!r} is both a file and a folder")
+
+
+def check_path(path: str) -> None:
+    if len(path.encode("utf-8", "surrogateescape")) > _MAX_PATH_BYTES:
+        raise SkillRejected(f"The path {path[:60]!r}… is longer than {_MAX_PATH_BYTES} bytes")
+    for part in path.split("/"):
+        reason = _find_fault(part)
+        if reason:
+            raise SkillRejected(f"File name {path!r} is refused: {reason}", hint="Ask the author to rename the file")
+
+
+def _check_spelling(path: str, spelling: dict[str, str]) -> None:
+    folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
+    known = spelling.setdefault(folded, path)
+    if known != path:
+        raise SkillRejected(
+            f"{known!r} and {path!r} differ only in case or Unicode form",
+            hint="Some file systems take them for one file; ask the author to rename one",
+        )
+
+
+def _find_fault(part: str) -> str:
+    if part in ("", ".", ".."):
+        return "it leaves its folder"
+    faults = (
+        (any("\ud800" <= char <= "\udfff" for char in part), "it is not UTF-8"),
+        (len(part.encode("utf-8", "surrogateescape")) > _MAX_COMPONENT_BYTES, "a part of it is too long"),
+        (_FORBIDDEN.search(part) is not None, "it holds a character that is not allowed"),
+        (any(_is_invisible(char) for char in part), "it holds an invisible character"),
+        (part.startswith("-"), "it looks like an option"),
+        (part.startswith("~"), "it looks like a home folder"),
+        (part[-1] in ". ", "it ends with a dot or a blank"),
+        (_RESERVED.fullmatch(part) is not None, "it names a device"),
+        (_is_git_folder(part), "it is where git keeps its own files"),
+        (part.casefold() == "__pycache__" or part.casefold().endswith(_COMPILED), "compiled code cannot be reviewed"),
+    )
+    return next((reason for is_fault, reason in faults if is_fault), "")
+
+
+def _is_invisible(char: str) -> bool:
+    return unicodedata.category(char) in ("Cf", "Cc", "Zl", "Zp") or (char.isspace() and char != " ")
+
+
+def _is_git_folder(part: str) -> bool:
+    # `git~1` is the short name that Windows gives to `.git`.
+    return unicodedata.normalize("NFKC", part).casefold() in (".git", "git~1")

@@ -1,0 +1,209 @@
+"""`registry.json`: which skills were installed here, from where, and which bytes somebody trusted.
+
+It is the one truth about installed skills. Every change goes through `change_registry`: under a file lock, written to a
+new file, flushed to disk, then put in place in one step. A registry that cannot be read is never overwritten.
+"""
+
+import json
+import os
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from filelock import FileLock, Timeout
+from pydantic import Field, JsonValue, TypeAdapter, ValidationError
+
+from metier.definitions.names import canonical_name
+from metier.errors import SkillError
+from metier.messages import Value
+
+VERSION = 2
+_FILE = "registry.json"
+_LOCK_SECONDS = 60.0
+_JSON: TypeAdapter[JsonValue] = TypeAdapter(JsonValue)
+
+
+@dataclass(frozen=True, slots=True)
+class SkillHome:
+    """The folder of installed skills, usually `~/.agent/skills`. Each skill lies in it under its canonical name."""
+
+    root: Path
+
+    @property
+    def registry_file(self) -> Path:
+        return self.root / _FILE
+
+    @property
+    def staging(self) -> Path:
+        """Work in progress; nothing in here outlives the process that made it."""
+        return self.root / ".staging"
+
+    @property
+    def store(self) -> Path:
+        """Complete trees on their way to the visible folder, and old ones on their way out."""
+        return self.root / ".store"
+
+    def visible(self, canonical: str) -> Path:
+        return self.root / canonical
+
+    def folder_of(self, entry: "RegistryEntry") -> Path:
+        """Where the skill lies now: below this home, even if the home was moved; else where somebody put it."""
+        return self.visible(entry.name_canonical) if entry.is_installed else Path(entry.installed_path)
+
+    def stored(self, canonical: str, tree: str) -> Path:
+        return self.store / f"{canonical}@{tree}"
+
+
+class RegistryEntry(Value):
+    name: str
+    """As its author or `--name` spells it."""
+    name_canonical: str
+    git_url: str | None = None
+    """Nothing for a skill from a local folder."""
+    commit_sha: str | None = None
+    branch: str | None = None
+    tag: str | None = None
+    subdir: str = ""
+    source_path: str | None = None
+    """The local folder it was copied from."""
+    installed_path: str
+    installed_at: datetime
+    trusted: bool = False
+    trusted_digest: str | None = None
+    """The tree hash somebody said yes to. Without it `trusted` counts for nothing."""
+    tree: str = ""
+    """The tree hash as installed."""
+    files: dict[str, str] = Field(default_factory=dict)
+    """Path to SHA-256, as installed."""
+
+    @property
+    def is_installed(self) -> bool:
+        """Put there by `agent skill add`, not by hand."""
+        return self.git_url is not None or self.source_path is not None
+
+
+class PendingChange(Value):
+    """A folder that has yet to follow what the registry says already."""
+
+    kind: Literal["place", "remove"]
+    tree: str = ""
+    """What to put in place; or what lay there when it was removed, empty for whatever it was."""
+
+
+class Registry(Value):
+    version: int = VERSION
+    skills: dict[str, RegistryEntry] = Field(default_factory=dict)
+    """By canonical name."""
+    pending: dict[str, PendingChange] = Field(default_factory=dict)
+    """By canonical name; empty unless a process is at work or was killed."""
+
+    def find(self, name: str) -> RegistryEntry | None:
+        return self.skills.get(canonical_name(name))
+
+    def with_entry(self, entry: RegistryEntry, pending: PendingChange | None = None) -> "Registry":
+        changed = {**self.skills, entry.name_canonical: entry}
+        return self.model_copy(update={"skills": changed, "pending": self._pending(entry.name_canonical, pending)})
+
+    def without(self, canonical: str, pending: PendingChange | None = None) -> "Registry":
+        changed = {key: entry for key, entry in self.skills.items() if key != canonical}
+        return self.model_copy(update={"skills": changed, "pending": self._pending(canonical, pending)})
+
+    def settled(self, canonical: str) -> "Registry":
+        return self.model_copy(update={"pending": self._pending(canonical, None)})
+
+    def _pending(self, canonical: str, change: PendingChange | None) -> dict[str, PendingChange]:
+        others = {key: value for key, value in self.pending.items() if key != canonical}
+        return {**others, canonical: change} if change else others
+
+
+def load_registry(home: SkillHome) -> Registry:
+    """An empty registry where there is no file. Raises `SkillError` where it cannot be understood."""
+    try:
+        text = home.registry_file.read_bytes()
+    except FileNotFoundError:
+        return Registry()
+    except OSError as error:
+        raise SkillError(f"Registry {str(home.registry_file)!r} cannot be read: {error.strerror}") from error
+    return parse_registry(text, file=home.registry_file)
+
+
+def parse_registry(text: bytes, *, file: Path) -> Registry:
+    hint = "Nothing was changed; correct the file, or move it away and add the skills again"
+    try:
+        content = _JSON.validate_json(text)
+    except ValidationError as error:
+        raise SkillError(f"Registry {str(file)!r} is not JSON", hint=hint) from error
+    version = content.get("version", 1) if isinstance(content, dict) else 1
+    if isinstance(version, int) and version > VERSION:
+        raise SkillError(f"Registry {str(file)!r} has version {version}", hint="Use the newer Metier that wrote it")
+    try:
+        return Registry.model_validate(content if version == VERSION else _upgrade(content))
+    except ValidationError as error:
+        where = ".".join(str(part) for part in error.errors()[0]["loc"])
+        raise SkillError(f"Registry {str(file)!r} is damaged at {where!r}", hint=hint) from error
+
+
+@contextmanager
+def lock_registry(home: SkillHome, *, wait_seconds: float = _LOCK_SECONDS) -> Generator[None]:
+    """Only one process, and one thread in it, changes the skills of a home at a time."""
+    home.root.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(home.root / ".registry.lock", timeout=wait_seconds, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise SkillError("Another process is changing the skills", hint="Try again when it has finished") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def save_registry(home: SkillHome, registry: Registry) -> None:
+    """Replace the file in one step. The caller holds the lock."""
+    text = json.dumps(registry.model_dump(mode="json"), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    write_atomically(home.registry_file, text.encode())
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """After a crash the file has its old content or the new one. One writer at a time."""
+    fresh = path.with_name(f".{path.name}.new")
+    with fresh.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    fresh.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power cut. Windows has no such call, and needs none."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _upgrade(content: JsonValue) -> JsonValue:
+    """The first format: entries as a list, or by name, without hashes. What was trusted then is bound to no bytes."""
+    inner = content.get("skills", content) if isinstance(content, dict) else content
+    entries = [*inner.values()] if isinstance(inner, dict) else inner
+    if not isinstance(entries, list):
+        return content
+    skills: dict[str, JsonValue] = {}
+    for entry in entries:
+        if not isinstance(entry, dict):
+            return content
+        known = _upgrade_entry(entry)
+        skills[str(known["name_canonical"])] = known
+    return {"version": VERSION, "skills": skills}
+
+
+def _upgrade_entry(entry: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    canonical = entry.get("name_canonical") or canonical_name(str(entry.get("name", "")))
+    return {**entry, "name_canonical": canonical, "trusted": False, "trusted_digest": None}
