@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -256,6 +257,39 @@ async def test_script_that_takes_too_long_is_a_timeout_with_the_end_of_its_error
 
     assert answer["error"] == "timeout"
     assert answer["message"] == "Script timed out after 4s\nstderr: " + ("e" * 600 + "last words\n")[-500:].strip()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+async def test_timed_out_script_leaves_no_process_behind(lab: Lab) -> None:
+    code = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open("../under way", "w").close()
+time.sleep(600)
+"""
+    package = lab.skill("notes", {"scripts/daemon.py": code})
+
+    answer = await run_script(lab.toolbox(package, limits=ScriptLimits(timeout_seconds=3)), lab.context, "daemon")
+
+    assert answer["error"] == "timeout"
+    assert (package.folder / "under way").exists()
+    assert find_processes(str(package.folder)) == []
+
+
+def find_processes(word: str) -> list[str]:
+    """Command lines that have this word in them."""
+    found: list[str] = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (entry / "cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if word in line:
+            found.append(line)
+    return found
 
 
 async def test_time_left_of_the_run_shortens_the_time_of_a_script(lab: Lab) -> None:

@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -130,6 +130,7 @@ async def start_git(session: GitSession, *args: str, has_input: bool = False) ->
     finally:
         with anyio.CancelScope(shield=True):
             _kill(process)
+            await _drain(process)
             await process.aclose()
 
 
@@ -255,6 +256,14 @@ async def _run_once(session: GitSession, args: tuple[str, ...], *, max_output: i
     if call.reason or process.returncode != 0:
         raise GitFailed(call.stderr.decode("utf-8", "replace"), reason=call.reason)
     return bytes(call.stdout)
+
+
+async def _drain(process: Process) -> None:
+    """Read what is left, so that the pipes end and are closed before the event loop is."""
+    for stream in (process.stdout, process.stderr):
+        with anyio.move_on_after(1), suppress(anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            while stream is not None:
+                await stream.receive()
 
 
 def _kill(process: Process) -> None:

@@ -82,7 +82,7 @@ class RegistryEntry(Value):
     @property
     def is_installed(self) -> bool:
         """Put there by `agent skill add`, not by hand."""
-        return bool(self.tree) and (self.git_url is not None or self.source_path is not None)
+        return self.git_url is not None or self.source_path is not None
 
 
 class PendingChange(Value):

@@ -8,13 +8,9 @@ from typing import Literal, Protocol, runtime_checkable
 from pydantic import JsonValue
 
 from metier.events import Payload
+from metier.tools.effects import Effect, Risk
 
 type Category = Literal["read", "write", "edit", "glob", "grep", "bash", "web", "custom"]
-
-type Risk = Literal["low", "medium", "high"]
-
-type Effect = Literal["read", "idempotent", "keyed", "opaque"]
-"""What may happen when a call is repeated after a crash: nothing, the same, the same under one key, or who knows."""
 
 type Schema = dict[str, JsonValue]
 """A JSON Schema object."""

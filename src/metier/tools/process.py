@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +25,8 @@ TREE_VARIABLE = "METIER_PROCESS_TREE"
 """Marks every process of one tree, so that they can be found even if the supervisor itself was killed."""
 
 _CHUNK_BYTES = 65_536
+_STOP_SECONDS = 15.0
+"""How long a supervisor may take to end everything; it gives up on what will not die after ten."""
 _LAST_WORDS_SECONDS = 2.0
 """How long to read on after every process is dead; only a stream handed to a stranger stays open longer."""
 
@@ -189,10 +191,28 @@ class ProcessTree:
             if sys.platform == "win32":
                 if self._process.returncode is None:
                     await anyio.run_process(["taskkill", "/T", "/F", "/PID", str(self._process.pid)], check=False)
-            elif self._control >= 0:
-                os.close(self._control)
-                self._control = -1
+            else:
+                self._order_stop()
+            with anyio.move_on_after(_STOP_SECONDS):
+                await self.wait()
+                return
+            # The supervisor itself does not answer: end it, and find its processes by their mark.
+            self._signal_supervisor(signal.SIGKILL)
             await self.wait()
+
+    def _order_stop(self) -> None:
+        if self._control < 0:
+            return
+        os.close(self._control)
+        self._control = -1
+        if self._process.returncode is None:
+            # A program may have frozen its supervisor to outlive its time.
+            self._signal_supervisor(signal.SIGCONT)
+
+    def _signal_supervisor(self, number: int) -> None:
+        # Not by the process object: it would look for the exit status first, and take it from the event loop.
+        with suppress(ProcessLookupError):
+            os.kill(self._process.pid, number)
 
     async def __aenter__(self) -> Self:
         return self

@@ -60,13 +60,20 @@ class ScriptEnvironments:
         has_lock = lock.is_file() and not lock.is_symlink()
         key = _build_key(owner, metadata, lock.read_bytes() if has_lock else b"")
         prepared = PreparedPython(folder=self.folder / key)
-        if not prepared.interpreter.exists():
+        if prepared.interpreter.exists():
+            return prepared
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
             requirements = await self._export_lock(script, metadata) if has_lock else _render(metadata.dependencies)
             await self._build(prepared.folder, requirements, locked=has_lock)
+        except OSError as error:
+            raise ToolFailed(
+                f"Folder {str(self.folder)!r} cannot hold the script's packages: {error.strerror}",
+                hint="Make it writable, or set XDG_CACHE_HOME to another folder",
+            ) from error
         return prepared
 
     async def _build(self, target: Path, requirements: str, *, locked: bool) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=".new-", dir=self.folder))
         try:
             python = PreparedPython(folder=aside / "env")
@@ -100,7 +107,6 @@ class ScriptEnvironments:
 
     async def _uv(self, *arguments: str) -> Outcome:
         environment = {"UV_SYSTEM_CERTS": "1"} | build_index_environment(self.environ)
-        self.folder.mkdir(parents=True, exist_ok=True)
         command = Command(
             arguments=[*uv_command(), "--no-config", "--quiet", "--color", "never", *arguments],
             # A folder of ours: nothing of the skill is found by looking around.
