@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import anyio
-from bench.table import Row
 
+from bench.table import Row
 from metier.definitions.skill import load_skill
 from metier.skills.package import SkillPackage
 from metier.tools.base import ToolContext
