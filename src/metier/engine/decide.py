@@ -5,8 +5,9 @@ from typing import Protocol, assert_never
 from metier.approval.verdict import Verdict
 from metier.decisions import ActionStep
 from metier.engine import actions as a
-from metier.engine.entries import Effect, Limits
+from metier.engine.entries import Limits
 from metier.engine.state import RunState, Step
+from metier.tools.effects import Effect
 
 
 class Policy(Protocol):

@@ -10,8 +10,7 @@ from pydantic import Field, JsonValue, TypeAdapter
 from metier.decisions import ActionStep, ModelDecision, StepStatus
 from metier.events import Candidate, DisclosedFile, TaskState
 from metier.messages import ModelReply, Value
-
-type Effect = Literal["read", "idempotent", "keyed", "opaque"]
+from metier.tools.effects import Effect
 
 
 class Limits(Value):

@@ -1,7 +1,6 @@
 """A step that has an intent and no result: find out what happened, repeat what may be repeated, else ask a person."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from metier.engine import actions as a
 from metier.engine import entries as e
@@ -9,7 +8,13 @@ from metier.engine.journal import RunLog
 from metier.engine.projection import tool_of
 from metier.engine.services import Services
 from metier.engine.state import Step
-from metier.engine.stepping import build_context, build_finished, finish_steps, name_and_arguments
+from metier.engine.stepping import (
+    build_context,
+    build_finished,
+    finish_steps,
+    get_spool_path,
+    name_and_arguments,
+)
 from metier.tools.base import Probing
 from metier.tools.spool import SpoolNote, read_spool
 
@@ -54,12 +59,7 @@ async def _find_out(step: Step, log: RunLog, services: Services) -> e.StepFinish
             return finished.model_copy(update={"adopted": True})
     if tool is None or not tool.info.spools:
         return _Unknown("the tool leaves no trace of its own")
-    note = read_spool(get_spool_path(services.run_folder, step))
-    return _judge_note(step, note)
-
-
-def get_spool_path(run_folder: Path, step: Step) -> Path:
-    return run_folder / "spool" / step.step_id
+    return _judge_note(step, read_spool(get_spool_path(step, services)))
 
 
 def _judge_note(step: Step, note: SpoolNote) -> e.StepFinished | _Unknown | None:

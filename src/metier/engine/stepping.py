@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import cast
 
 import anyio
@@ -17,7 +18,7 @@ from metier.engine.journal import RunLog
 from metier.engine.planning import get_limits
 from metier.engine.services import Services
 from metier.engine.state import Step
-from metier.events import SkillDisclosureLoaded
+from metier.events import Payload, SkillDisclosureLoaded, SkillStepExecuted
 from metier.store.base import ApprovalRow
 from metier.tools.base import ToolContext, ToolResult
 
@@ -139,13 +140,25 @@ async def _execute(step: Step, log: RunLog, services: Services) -> e.StepFinishe
         "skill_search": _search_skills,
     }
     name, arguments = name_and_arguments(step)
+    told: list[Payload] = []
     started = services.clock.monotonic()
     if name in control:
         result = await control[name](step, log, services)
     else:
-        result = await services.tools.call(name, arguments, build_context(step, log, services))
+        context = build_context(step, log, services, emit=told.append)
+        result = await services.tools.call(name, arguments, context)
     duration = round((services.clock.monotonic() - started) * 1000, 3)
-    return await build_finished(step, name, result, duration_ms=duration, services=services)
+    finished = await build_finished(step, name, result, duration_ms=duration, services=services)
+    return _add_facts(finished, told)
+
+
+def _add_facts(finished: e.StepFinished, told: list[Payload]) -> e.StepFinished:
+    """What the tool itself knows of its process: exit code and sizes. The event of the step says it, once."""
+    facts = next((payload for payload in told if isinstance(payload, SkillStepExecuted)), None)
+    if facts is None:
+        return finished
+    names = ("exit_code", "stdout_bytes", "stderr_bytes", "truncated")
+    return finished.model_copy(update={name: getattr(facts, name) for name in names})
 
 
 def name_and_arguments(step: Step) -> tuple[str, dict[str, JsonValue]]:
@@ -162,15 +175,25 @@ def name_and_arguments(step: Step) -> tuple[str, dict[str, JsonValue]]:
             return step.action.type, step.action.params
 
 
-def build_context(step: Step, log: RunLog, services: Services) -> ToolContext:
+def build_context(
+    step: Step, log: RunLog, services: Services, *, emit: Callable[[Payload], None] = lambda _: None
+) -> ToolContext:
     return ToolContext(
         workspace=services.workspace,
         run_id=log.state.run_id,
         step_id=step.step_id,
         idempotency_key=build_key(log.state.run_id, step.step_id),
         timeout_seconds=services.runtime.timeout_seconds,
-        spool=services.run_folder / "spool",
+        emit=emit,
+        spool=get_spool_path(step, services),
     )
+
+
+def get_spool_path(step: Step, services: Services) -> Path:
+    """One name per attempt: how an earlier one ended says nothing about this one."""
+    folder = services.run_folder / "spool"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{step.step_id}-{step.attempts}"
 
 
 async def build_finished(
@@ -192,11 +215,8 @@ async def build_finished(
         status=status,
         text=kept,
         is_error=not result.ok,
-        exit_code=_integer(result.meta.get("exit_code")),
         stdout_summary=kept[:SUMMARY_CHARACTERS] if result.ok else "",
         stderr_summary=kept[:SUMMARY_CHARACTERS] if not result.ok else "",
-        stdout_bytes=_integer(result.meta.get("stdout_bytes")) or 0,
-        stderr_bytes=_integer(result.meta.get("stderr_bytes")) or 0,
         duration_ms=duration_ms,
         error_type=code,
         truncated=is_cut,
@@ -253,10 +273,6 @@ def cut_middle(text: str, most: int) -> tuple[str, bool]:
 
 def _as_text(output: JsonValue) -> str:
     return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
-
-
-def _integer(value: JsonValue) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _artifacts(result: ToolResult, services: Services) -> tuple[dict[str, JsonValue], ...]:

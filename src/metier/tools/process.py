@@ -73,6 +73,8 @@ class Command:
     arguments: Sequence[str]
     folder: Path
     environment: Mapping[str, str]
+    spool: Path | None = None
+    """Where start and end are noted on disk by the supervisor, for whoever comes after a crash; see `spool.py`."""
 
 
 async def run_process(command: Command, limits: ProcessLimits | None = None, *, spill: Path | None = None) -> Outcome:
@@ -147,7 +149,8 @@ class ProcessTree:
         their_control, control = os.pipe()
         status, their_status = os.pipe()
         resources = ",".join(f"{name}={value}" for name, value in limits.resources.items())
-        orders = [str(their_control), str(their_status), str(limits.grace_seconds), resources]
+        spool = str(command.spool) if command.spool else ""
+        orders = [str(their_control), str(their_status), str(limits.grace_seconds), resources, spool]
         try:
             process = await anyio.open_process(
                 [base_interpreter(), "-I", "-S", str(SUPERVISOR), *orders, *command.arguments],

@@ -26,6 +26,7 @@ class ScriptCall:
     script: Script
     args: tuple[str, ...] = ()
     idempotency_key: str = ""
+    spool: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,7 @@ class ScriptRunner:
             arguments=[str(python.interpreter), str(call.script.path.absolute()), *call.args],
             folder=call.script.path.parent,
             environment=self._build_environment(call, python),
+            spool=call.spool,
         )
         return await run_process(command, limits)
 

@@ -149,6 +149,7 @@ class ScriptRun:
         output_schema=RESPONSE_SCHEMA,
         risk="high",
         effect="opaque",
+        spools=True,
     )
 
     def __init__(self, catalog: ScriptCatalog, runner: ScriptRunner, limits: ScriptLimits) -> None:
@@ -170,6 +171,7 @@ class ScriptRun:
             script=script,
             args=tuple(add_json_flag(args) if wants_json else args),
             idempotency_key=context.idempotency_key,
+            spool=context.spool,
         )
         outcome = record.outcome = await self._runner.run(call, limits)
         _check_outcome(outcome, limits, self._limits)

@@ -1,11 +1,14 @@
 """Run one command and answer for every process it starts, until none is left.
 
-Executed as a file by the interpreter alone (`python -I -S supervisor.py CONTROL STATUS GRACE LIMITS COMMAND…`), between
-the agent and the command. On Linux it is the reaper of all descendants, so a process that forks twice, starts a session
-of its own or ignores signals still becomes its child and is killed. It imports nothing of Metier and knows no secrets.
+Executed as a file by the interpreter alone (`python -I -S supervisor.py CONTROL STATUS GRACE LIMITS SPOOL COMMAND…`),
+between the agent and the command. On Linux it is the reaper of all descendants, so a process that forks twice, starts
+a session of its own or ignores signals still becomes its child and is killed. It imports nothing of Metier and knows
+no secrets.
 
 CONTROL is a descriptor: when it is closed, because the agent says so or because the agent died, everything is stopped.
 STATUS is a descriptor that receives one line: `EXIT SIGNAL STOPPED LEFT`, or `! ERRNO` if the command did not start.
+SPOOL is a path, or nothing: `SPOOL.started` is on disk before the command runs and `SPOOL.ended` after it ended, so
+that how it ended is known even if the agent is killed before it could write it down (see `spool.py`).
 """
 
 import ctypes
@@ -30,12 +33,13 @@ class Order(NamedTuple):
     status: int
     grace_seconds: float
     limits: str
+    spool: str
     command: list[str]
 
 
 def main(arguments: list[str]) -> int:
-    control, status, grace, limits, *command = arguments
-    order = Order(int(control), int(status), float(grace), limits, command)
+    control, status, grace, limits, spool, *command = arguments
+    order = Order(int(control), int(status), float(grace), limits, spool, command)
     for descriptor in (order.control, order.status):
         os.set_inheritable(descriptor, False)  # noqa: FBT003  its second parameter has no name
     return supervise(order)
@@ -45,9 +49,11 @@ def supervise(order: Order) -> int:
     """Start the command, wait for its end or for the order to stop, kill the rest, report."""
     become_reaper()
     wake = open_child_alarm()
+    note(order.spool, ".started", "")
     child, error = start(order.command, order.limits)
     if error:
         os.waitpid(child, 0)
+        note(order.spool, ".ended", f"{NOT_STARTED} 0 0")
         report(order.status, f"! {error}")
         return NOT_STARTED
     release_output()
@@ -57,6 +63,7 @@ def supervise(order: Order) -> int:
         ended = stop_politely(child, order.grace_seconds, wake)
     left = kill_everything(child)
     code = os.waitstatus_to_exitcode(ended) if ended is not None else -signal.SIGKILL
+    note(order.spool, ".ended", f"{max(code, 0)} {max(-code, 0)} {int(stopped)}")
     report(order.status, f"{max(code, 0)} {max(-code, 0)} {int(stopped)} {left}")
     return 0
 
@@ -254,6 +261,21 @@ def group_lives(child: int) -> bool:
     except (ProcessLookupError, PermissionError):
         return False
     return True
+
+
+def note(spool: str, suffix: str, text: str) -> None:
+    """Put a file on disk whole or not at all, and the folder's entry for it too."""
+    if not spool:
+        return
+    temporary = f"{spool}{suffix}.{os.getpid()}"
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.write(file, text.encode())
+    os.fsync(file)
+    os.close(file)
+    os.rename(temporary, spool + suffix)  # noqa: PTH104  pathlib is not worth its import here
+    folder = os.open(os.path.dirname(spool) or ".", os.O_RDONLY)  # noqa: PTH120
+    os.fsync(folder)
+    os.close(folder)
 
 
 def report(status: int, line: str) -> None:
