@@ -126,6 +126,17 @@ def test_the_records_of_earlier_runs_are_not_part_of_a_workspace(run: Run, tmp_p
     assert [item["text"] for item in items] == ["New task"]
 
 
+@pytest.mark.parametrize("call", ON_ODD_FILES[1:])
+@pytest.mark.parametrize("bound", [("--max-seconds", "-1"), ("--max-files", "1")])
+def test_reading_stops_at_a_bound_and_the_summary_says_so(
+    run: Run, call: tuple[str, str, list[str]], bound: tuple[str, str]
+) -> None:
+    skill, script, arguments = call
+    result = run(skill, script, "--root", SAMPLE, *arguments, *bound, "--json").result
+    assert result["truncated"] is True
+    assert result["summary"].endswith(("not all was read", "(not all was read)", "--max-files or --max-seconds"))
+
+
 def test_search_reads_every_encoding_and_cites_lines(run: Run, odd_folder: Path) -> None:
     def paths(words: str) -> set[str]:
         result = run("keyword-search-extractor", "search", "--root", odd_folder, "--keywords", words, "--json").result

@@ -24,7 +24,10 @@ class Run(Protocol):
 
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
-HOSTILE = "</title><script>alert(1)</script><img src=x onerror=alert(2)> \"'&`code` **bold** [x](javascript:alert(3))"
+HOSTILE = (
+    "</title><script>alert(1)</script><img src=x onerror=alert(2)> \"'&`code` **bold** [x](javascript:alert(3)) "
+    "<script>tail"
+)
 
 
 class Page(HTMLParser):

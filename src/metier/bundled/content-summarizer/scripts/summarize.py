@@ -20,6 +20,7 @@ import os
 import re
 import stat
 import sys
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -35,17 +36,15 @@ PROSE = frozenset(".md .markdown .mdx .txt .rst .adoc .org .text".split())
 HASH_CODE = frozenset(".sh .bash .zsh .rb .pl .r .jl .ex .exs .tf .nix .yaml .yml .toml .ps1".split())
 SLASH_CODE = frozenset(".c .h .cc .cpp .hpp .cs .go .java .js .jsx .mjs .ts .tsx .rs .swift .kt .php .dart".split())
 CANDIDATES = 700
-DAMPING = 0.85
-SIMILAR = 0.6
-LONGEST = 60
+MOST_SENTENCES = 20_000
+DAMPING, SIMILAR, LONGEST = 0.85, 0.6, 60
 STOP_WORDS = frozenset(
     "a about after again all also an and any are as at be because been before being below between both but by can "
     "could did do does down during each every few for from had has have her here his how i if in into is it its "
     "itself just me more most my no nor not now of off on once one only or other our out over own per same she should "
     "so some such than that the their them then there these they this those through to too two under until up use "
     "used using very was we were what when where which while who why will with would you your summarize summarise "
-    "summary file files folder der die das und ist nicht ein eine zu den mit von auf les des une est et le la en du "
-    "que el los las es".split()
+    "summary file files folder der die das und ist ein eine zu den mit von auf les des une est et le la en que".split()
 )
 ABBREVIATIONS = frozenset(
     "e.g i.e etc vs cf al mr mrs ms dr prof st no fig figs eq sec ch vol pp approx dept inc ltd co corp jr sr "
@@ -61,6 +60,7 @@ class Source:
     ignore: list[str]
     max_bytes: int
     max_files: int
+    deadline: float
     read: int = 0
     skipped: list[dict[str, str]] = field(default_factory=list)
     truncated: bool = False
@@ -80,7 +80,7 @@ class Source:
             for name in sorted(files):
                 if self.ignores(folder, name, folder_like=False):
                     continue
-                if self.read >= self.max_files:
+                if self.read >= self.max_files or time.monotonic() > self.deadline:
                     self.truncated = True
                     return
                 yield from self.load(os.path.join(folder, name))
@@ -147,6 +147,7 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
         "--max-bytes", type=int, default=4_000_000, help="pass over larger files (default: %(default)s)"
     )
     parser.add_argument("--max-files", type=int, default=20_000, help="stop after so many (default: %(default)s)")
+    parser.add_argument("--max-seconds", type=float, default=40, help="stop reading then (default: %(default)s)")
     parser.add_argument("--json", action="store_true", dest="as_json", help="print one JSON object instead of text")
 
 
@@ -155,7 +156,8 @@ def open_source(options: argparse.Namespace) -> Source | None:
     if not os.path.exists(root):
         print(f"error: '{show(root)}' does not exist", file=sys.stderr)
         return None
-    return Source(root, options.ignore, max(1, options.max_bytes), max(1, options.max_files))
+    deadline = time.monotonic() + options.max_seconds
+    return Source(root, options.ignore, max(1, options.max_bytes), max(1, options.max_files), deadline)
 
 
 def use_utf8() -> None:
@@ -318,6 +320,9 @@ def collect(source: Source) -> list[Sentence]:
     """Every sentence worth considering: at least four words (or eight characters without spaces), at most LONGEST."""
     sentences: list[Sentence] = []
     for path, text in source.files():
+        if len(sentences) > MOST_SENTENCES:
+            source.truncated = True
+            break
         total = text.count("\n") + 1
         for heading, block in blocks_of(path, text):
             for line, words, title in sentences_of(heading, block):
@@ -432,6 +437,10 @@ def key_terms(sentences: list[Sentence], most: int = 12) -> list[str]:
     return [written[term].most_common(1)[0][0] for term in best if term in written and len(term) > 2][:most]
 
 
+def as_row(s: Sentence) -> dict[str, Any]:
+    return {"text": s.text, "cite": f"{s.path}:{s.line}", "heading": s.heading, "score": round(s.score, 3)}
+
+
 def summarize(source: Source, options: argparse.Namespace) -> dict[str, Any]:
     every = collect(source)
     sentences = preselect(every)
@@ -440,17 +449,14 @@ def summarize(source: Source, options: argparse.Namespace) -> dict[str, Any]:
         graph = score_sentences(sentences, f"{options.task} {options.keywords.replace(',', ' ')}")
         picked = select(sentences, graph, options)
     cited = " ".join(f"{sentence.text} [{sentence.path}:{sentence.line}]" for sentence in picked)
+    cited = cited or f"No sentences found in {source.read} text files"
     return {
-        "summary": cited or f"No sentences found in {source.read} text files",
+        "summary": cited + " (not all was read)" * source.truncated,
         "skill": "content-summarizer",
         "root": show(source.root),
-        "sentences": [
-            {"text": s.text, "cite": f"{s.path}:{s.line}", "heading": s.heading, "score": round(s.score, 3)}
-            for s in picked
-        ],
+        "sentences": [as_row(sentence) for sentence in picked],
         "key_terms": key_terms(every),
         "read_files": source.read,
-        "files_with_sentences": len({sentence.path for sentence in every}),
         "considered_sentences": len(every),
         "skipped": source.skipped,
         "truncated": source.truncated,
@@ -460,8 +466,7 @@ def summarize(source: Source, options: argparse.Namespace) -> dict[str, Any]:
 def print_text(result: dict[str, Any]) -> None:
     for sentence in result["sentences"]:
         print(f"- {sentence['text']} [{sentence['cite']}]")
-    considered, files = result["considered_sentences"], result["files_with_sentences"]
-    print(f"\n{len(result['sentences'])} of {considered} sentences from {files} files")
+    print(f"\n{len(result['sentences'])} of {result['considered_sentences']} sentences, {result['read_files']} files")
     print(f"Key terms: {', '.join(result['key_terms'])}")
     for row in result["skipped"]:
         print(f"skipped {row['path']}: {row['reason']}", file=sys.stderr)
@@ -483,16 +488,11 @@ def main() -> int:
     use_utf8()
     names = ("--task", "--keywords", "--root", "--ignore")
     options = build_parser().parse_args(join_values(sys.argv[1:], names))
-    if options.sentences < 1 or options.words < 1:
-        print("error: --sentences and --words are at least 1", file=sys.stderr)
-        return 2
+    options.sentences, options.words = max(1, options.sentences), max(1, options.words)
     if (source := open_source(options)) is None:
         return 2
     result = summarize(source, options)
-    if options.as_json:
-        print(json.dumps(result, ensure_ascii=False, indent=2))
-    else:
-        print_text(result)
+    print(json.dumps(result, ensure_ascii=False, indent=2)) if options.as_json else print_text(result)
     return 0
 
 

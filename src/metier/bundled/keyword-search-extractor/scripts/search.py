@@ -18,6 +18,7 @@ import os
 import re
 import stat
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -49,6 +50,7 @@ class Source:
     ignore: list[str]
     max_bytes: int
     max_files: int
+    deadline: float
     read: int = 0
     skipped: list[dict[str, str]] = field(default_factory=list)
     truncated: bool = False
@@ -68,7 +70,7 @@ class Source:
             for name in sorted(files):
                 if self.ignores(folder, name, folder_like=False):
                     continue
-                if self.read >= self.max_files:
+                if self.read >= self.max_files or time.monotonic() > self.deadline:
                     self.truncated = True
                     return
                 yield from self.load(os.path.join(folder, name))
@@ -135,6 +137,7 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
         "--max-bytes", type=int, default=4_000_000, help="pass over larger files (default: %(default)s)"
     )
     parser.add_argument("--max-files", type=int, default=20_000, help="stop after so many (default: %(default)s)")
+    parser.add_argument("--max-seconds", type=float, default=40, help="stop reading then (default: %(default)s)")
     parser.add_argument("--json", action="store_true", dest="as_json", help="print one JSON object instead of text")
 
 
@@ -143,7 +146,8 @@ def open_source(options: argparse.Namespace) -> Source | None:
     if not os.path.exists(root):
         print(f"error: '{show(root)}' does not exist", file=sys.stderr)
         return None
-    return Source(root, options.ignore, max(1, options.max_bytes), max(1, options.max_files))
+    deadline = time.monotonic() + options.max_seconds
+    return Source(root, options.ignore, max(1, options.max_bytes), max(1, options.max_files), deadline)
 
 
 def use_utf8() -> None:
@@ -268,7 +272,7 @@ def build_result(source: Source, found: list[Found], terms: list[Term], options:
     if found:
         summary += f"; best: {found[0].path}:{rank_lines(found[0])[0]}"
     return {
-        "summary": summary + ("; stopped at --max-files" if source.truncated else ""),
+        "summary": summary + ("; stopped at --max-files or --max-seconds" if source.truncated else ""),
         "skill": "keyword-search-extractor",
         "root": show(source.root),
         "terms": [

@@ -25,9 +25,8 @@ from pathlib import Path
 from typing import Any
 
 TEMPLATE = Path(__file__).resolve().parent.parent / "assets" / "page.html"
-MOST_ROWS = 50
+MOST_ROWS, LONGEST_INLINE = 50, 20_000
 MOST_INPUT_BYTES = 50_000_000
-LONGEST_INLINE = 20_000
 OUTLINE = ("Context", "Findings", "Risks and open questions", "Next steps")
 
 
@@ -492,10 +491,8 @@ def main() -> int:
     except Refused as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    if options.as_json:
-        print(json.dumps(result, ensure_ascii=False, indent=2))
-    else:
-        print(result.get("markdown") or "\n".join(result["artifacts"]))
+    text = result.get("markdown") or "\n".join(result["artifacts"])
+    print(json.dumps(result, ensure_ascii=False, indent=2) if options.as_json else text)
     return 0
 
 

@@ -18,6 +18,7 @@ import os
 import re
 import stat
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -71,6 +72,7 @@ class Source:
     ignore: list[str]
     max_bytes: int
     max_files: int
+    deadline: float
     read: int = 0
     skipped: list[dict[str, str]] = field(default_factory=list)
     truncated: bool = False
@@ -90,7 +92,7 @@ class Source:
             for name in sorted(files):
                 if self.ignores(folder, name, folder_like=False):
                     continue
-                if self.read >= self.max_files:
+                if self.read >= self.max_files or time.monotonic() > self.deadline:
                     self.truncated = True
                     return
                 yield from self.load(os.path.join(folder, name))
@@ -157,6 +159,7 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
         "--max-bytes", type=int, default=4_000_000, help="pass over larger files (default: %(default)s)"
     )
     parser.add_argument("--max-files", type=int, default=20_000, help="stop after so many (default: %(default)s)")
+    parser.add_argument("--max-seconds", type=float, default=40, help="stop reading then (default: %(default)s)")
     parser.add_argument("--json", action="store_true", dest="as_json", help="print one JSON object instead of text")
 
 
@@ -165,7 +168,8 @@ def open_source(options: argparse.Namespace) -> Source | None:
     if not os.path.exists(root):
         print(f"error: '{show(root)}' does not exist", file=sys.stderr)
         return None
-    return Source(root, options.ignore, max(1, options.max_bytes), max(1, options.max_files))
+    deadline = time.monotonic() + options.max_seconds
+    return Source(root, options.ignore, max(1, options.max_bytes), max(1, options.max_files), deadline)
 
 
 def use_utf8() -> None:
@@ -437,7 +441,8 @@ def main() -> int:
     if not options.as_json:
         print(checklist)
         return 0
-    result: dict[str, Any] = {"summary": summarize(found, today, source.read if source else 0)}
+    summary = summarize(found, today, source.read if source else 0)
+    result: dict[str, Any] = {"summary": summary + "; not all was read" * bool(source and source.truncated)}
     result |= {
         "skill": "task-checklist-builder",
         "root": show(source.root) if source else None,

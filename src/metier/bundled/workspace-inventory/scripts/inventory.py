@@ -280,9 +280,9 @@ def summarize(result: dict[str, Any]) -> str:
         amount = len(result["duplicates"])
         parts.append(f"{amount} set{'s' * (amount > 1)} of identical files ({size_text(wasted)} to save)")
     if git := result["git"]:
-        parts.append(
-            f"git branch '{git['branch'] or 'detached'}' with {git['changed'] + git['untracked']} open changes"
-        )
+        changes = git["changed"] + git["untracked"]
+        words = "no open changes" if not changes else f"{changes} open change{'s' * (changes > 1)}"
+        parts.append(f"git branch '{git['branch'] or 'detached'}' with {words}")
     if totals["unreadable"]:
         parts.append(f"{totals['unreadable']} entries could not be read")
     return "; ".join(parts) + ("; stopped at --max-files" if result["truncated"] else "")
