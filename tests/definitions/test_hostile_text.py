@@ -118,3 +118,22 @@ def test_limits_are_named_as_the_reason() -> None:
     data = b"---\nname: x\ndescription: d\nk: " + b"[" * 30 + b"]" * 30 + b"\n---\n"
 
     assert codes(parse_skill(data, file=FILE).problems) == {"yaml_too_deep"}
+
+
+@pytest.mark.parametrize("text", ["{ ?foo: bar }\n", "[?x]\n", "{?: b}\n"])
+def test_a_question_mark_is_never_taken_off_a_key(text: str) -> None:
+    document = read_yaml(text)
+
+    assert document.root is None
+    assert [problem.severity for problem in document.problems] == ["error"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("a: |\n  x\n   ", "x\n \n"), ("a: |\n  x", "x"), ("a: |\n  x\n", "x\n"), ("? a\n: x\n", "x"), ("a: ?x\n", "?x")],
+)
+def test_the_end_of_a_text_is_read_by_the_rules(text: str, value: str) -> None:
+    document = read_yaml(text)
+
+    assert document.root is not None
+    assert plain_value(document.root) == {"a": value}

@@ -295,3 +295,24 @@ def test_strict_reading_points_at_fields_outside_the_specification(tmp_path: Pat
     assert found(reading.problems) == [("warning", "extension_field", 4), ("warning", "unknown_field", 5)]
     assert reading.problems[1].hint == "Did you mean 'license'?"
     assert load_skill(folder).problems == ()
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "entrypoint: status --query 'two words' {workspace}",
+        "entrypoint:\n  script: status\n  args: --query 'two words' {workspace}",
+        "entrypoint:\n  script: status\n  args: [--query, two words, '{workspace}']",
+    ],
+)
+def test_an_entrypoint_may_be_written_in_one_line_or_in_parts(tmp_path: Path, written: str) -> None:
+    folder = write_skill(tmp_path, "x", f"---\nname: x\ndescription: d\n{written}\n---\n")
+
+    assert loaded(load_skill(folder)).entrypoint == Entrypoint("status", ("--query", "two words", "{workspace}"))
+
+
+def test_a_list_where_an_entrypoint_should_be_is_a_warning(tmp_path: Path) -> None:
+    reading = load_skill(write_skill(tmp_path, "x", "---\nname: x\ndescription: d\nentrypoint: [a]\n---\n"))
+
+    assert loaded(reading).entrypoint is None
+    assert found(reading.problems) == [("warning", "entrypoint", 4)]
