@@ -12,10 +12,15 @@ class KeyFormat(NamedTuple):
 
     kind: str
     literals: tuple[str, ...]
-    regex: re.Pattern[str]
+    expression: str
     """Group `v` is the secret, or the whole match where there is no such group."""
     anchored: bool = True
     """The match begins with the literal."""
+
+    @property
+    def regex(self) -> re.Pattern[str]:
+        """Compiled when the format is first met: most processes meet few of them."""
+        return re.compile(self.expression)
 
 
 _START = r"(?<![A-Za-z0-9])"
@@ -167,13 +172,13 @@ _INSIDE: tuple[tuple[str, tuple[str, ...], str], ...] = (
 
 
 def build_key_formats() -> tuple[KeyFormat, ...]:
-    """Every known format, compiled."""
+    """Every known format."""
     prefixed = [
-        KeyFormat(kind, literals, re.compile(f"{_START}(?:{'|'.join(map(re.escape, literals))}){rest}"))
+        KeyFormat(kind, literals, f"{_START}(?:{'|'.join(map(re.escape, literals))}){rest}")
         for kind, literals, rest in _AFTER_PREFIX
     ]
-    anchored = [KeyFormat(kind, literals, re.compile(regex)) for kind, literals, regex in (*_ANCHORED, *_IN_ADDRESS)]
-    inside = [KeyFormat(kind, words, re.compile(_START + regex), anchored=False) for kind, words, regex in _INSIDE]
+    anchored = [KeyFormat(kind, literals, regex) for kind, literals, regex in (*_ANCHORED, *_IN_ADDRESS)]
+    inside = [KeyFormat(kind, words, _START + regex, anchored=False) for kind, words, regex in _INSIDE]
     return (*prefixed, *anchored, *inside)
 
 

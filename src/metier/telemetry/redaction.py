@@ -5,13 +5,13 @@ same object. Nothing here remembers or shows a value.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from pydantic import JsonValue
 
 from metier.telemetry.exact import build_needles
-from metier.telemetry.names import NameRules
+from metier.telemetry.names import NameRules, is_secret_name
 from metier.telemetry.patterns import (
     INSIDE_WORD,
     KeyFormat,
@@ -56,6 +56,16 @@ _MIN_SECRET_NUMBER = 6
 def build_redactor(*, values: Iterable[str] = (), names: Iterable[str] = (), generic_names: bool = True) -> "Redactor":
     """A redactor for these exact values and configured names. Without `generic_names`, `password=…` stays."""
     return Redactor(needles=build_needles(values), names=NameRules(names=tuple(names), generic=generic_names))
+
+
+def find_secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The values of variables whose names say that they are secret: `*_API_KEY`, `*_TOKEN`, `*_PASSWORD`, ….
+
+    A value that is a path is the place of a secret, not a secret.
+    """
+    return tuple(
+        value for name, value in environment.items() if is_secret_name(name) and not value.startswith(("/", "~/", "./"))
+    )
 
 
 class Redactor:
@@ -151,7 +161,7 @@ class Redactor:
     def _vendor(self, text: str) -> Iterator[Span]:
         for key_format in self._formats:
             for match in _matches(key_format, text):
-                group = "v" if key_format.regex.groups else 0
+                group = "v" if match.re.groups else 0
                 start, end = match.span(group)
                 if not is_code_or_placeholder(match[group], quoted=True):
                     yield Span(start, end, match.start(), key_format.kind)
@@ -172,13 +182,23 @@ class RedactionStream:
         self._limit = max(self.LIMIT, 4 * redactor.longest_value)
         self._held = ""
         self._dropping: re.Pattern[str] | None = None
+        self._waits_for_key = False
+        """What is held begins with a private key whose end has not come."""
+        self._shown = 0
+        self._found: list[Finding] = []
+
+    def take_found(self) -> tuple[Finding, ...]:
+        """What was found since the last call, placed in the text that was given back so far."""
+        found, self._found = tuple(self._found), []
+        return found
 
     def feed(self, chunk: str) -> str:
         """What can be shown by now."""
         self._held += chunk
         self._drop()
-        if "\n" not in chunk and len(self._held) <= self._limit:
+        if self._dropping or (len(self._held) <= self._limit and self._is_waiting(chunk)):
             return ""
+        self._waits_for_key = False
         spans = self._redactor.spans(self._held)
         cut = _settle(self._safe_cut(), spans)
         if cut == 0 and len(self._held) > self._limit:
@@ -188,9 +208,21 @@ class RedactionStream:
     def close(self) -> str:
         """The rest. The stream is empty afterwards."""
         self._drop()
-        rest = "" if self._dropping else self._redactor.redact(self._held)
-        self._held, self._dropping = "", None
-        return rest
+        if self._dropping:
+            self._held, self._dropping = "", None
+        return self._emit(len(self._held), self._redactor.spans(self._held))
+
+    def _is_waiting(self, chunk: str) -> bool:
+        """True where the chunk completes nothing: no line, and not the private key that is held."""
+        if "\n" not in chunk:
+            return True
+        known = len(self._held) - len(chunk) - len("-----END")
+        return (
+            self._waits_for_key
+            and known > 0
+            and _PEM_BODY.fullmatch(chunk) is not None
+            and "-----END" not in self._held[known:]
+        )
 
     def _safe_cut(self) -> int:
         """The end of the last line that nothing later can change."""
@@ -198,6 +230,7 @@ class RedactionStream:
         cut = self._held.rfind("\n", 0, max(0, len(self._held) - reach) if reach else None) + 1
         begin = self._held.rfind("-----BEGIN ", 0, cut)
         if begin >= 0 and _PEM_BEGIN.match(self._held, begin) and _is_open_key(self._held, begin):
+            self._waits_for_key = True
             return begin
         return cut
 
@@ -206,7 +239,7 @@ class RedactionStream:
         overlap = self._limit // 4
         last = spans[-1] if spans else None
         if last and last.end == len(self._held) and last.start < len(self._held) - overlap:
-            text = self._emit(last.start, spans) + MARK
+            text = self._emit(last.start, spans) + self._mark(last.kind)
             self._dropping = _PEM_BODY if last.kind == "private-key" else _WORD_REST
             self._held = self._held[-len("-----END") :] if last.kind == "private-key" else ""
             return text
@@ -215,9 +248,23 @@ class RedactionStream:
         return self._emit(_settle(blank or target, spans) or target, spans)
 
     def _emit(self, cut: int, spans: list[Span]) -> str:
-        text = _replace(self._held[:cut], [span for span in spans if span.end <= cut])
+        parts: list[str] = []
+        at = 0
+        for span in spans:
+            if span.end > cut:
+                break
+            self._shown += span.start - at
+            parts += (self._held[at : span.start], self._mark(span.kind))
+            at = span.end
+        parts.append(self._held[at:cut])
+        self._shown += cut - at
         self._held = self._held[cut:]
-        return text
+        return "".join(parts)
+
+    def _mark(self, kind: str) -> str:
+        self._found.append(Finding(kind, self._shown, self._shown + len(MARK)))
+        self._shown += len(MARK)
+        return MARK
 
     def _drop(self) -> None:
         if self._dropping is None or not self._held:
@@ -265,8 +312,9 @@ def _matches(key_format: KeyFormat, text: str) -> Iterator[re.Match[str]]:
         return
     for literal in key_format.literals:
         at = text.find(literal)
-        while at >= 0:
-            match = key_format.regex.match(text, at)
+        regex = key_format.regex if at >= 0 else None
+        while regex and at >= 0:
+            match = regex.match(text, at)
             if match:
                 yield match
             at = text.find(literal, match.end() if match else at + 1)
