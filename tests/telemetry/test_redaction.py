@@ -3,6 +3,7 @@
 import base64
 import json
 import time
+from collections.abc import Callable
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -40,7 +41,7 @@ def test_exact_value_is_found_in_every_form(form: str) -> None:
 @pytest.mark.parametrize("after", ["", "x", "xy"])
 @pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
 def test_exact_value_is_found_inside_base64_at_every_alignment(
-    before: str, after: str, encode: type[base64.b64encode]
+    before: str, after: str, encode: Callable[[bytes], bytes]
 ) -> None:
     encoded = encode(f"{before}{VALUE}{after}".encode()).decode()
 

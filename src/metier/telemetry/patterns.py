@@ -171,30 +171,38 @@ _INSIDE: tuple[tuple[str, tuple[str, ...], str], ...] = (
 """Kind, literals somewhere inside the match, and the expression after the start of a word."""
 
 
-def build_key_formats() -> tuple[KeyFormat, ...]:
-    """Every known format."""
+class KeyFormats(NamedTuple):
+    """Every known format, by what text must contain for it."""
+
+    by_opening: dict[bytes, tuple[KeyFormat, ...]]
+    """Formats that are one long word, by its first three characters."""
+    in_address: tuple[tuple[bytes, KeyFormat], ...]
+    """Formats that an address gives away, with a literal that must be there."""
+    inside: tuple[KeyFormat, ...]
+    """Formats whose first characters say nothing; see `INSIDE_WORD`."""
+
+
+def build_key_formats() -> KeyFormats:
     prefixed = [
         KeyFormat(kind, literals, f"{_START}(?:{'|'.join(map(re.escape, literals))}){rest}")
         for kind, literals, rest in _AFTER_PREFIX
     ]
-    anchored = [KeyFormat(kind, literals, regex) for kind, literals, regex in (*_ANCHORED, *_IN_ADDRESS)]
-    inside = [KeyFormat(kind, words, _START + regex, anchored=False) for kind, words, regex in _INSIDE]
-    return (*prefixed, *anchored, *inside)
+    by_opening: dict[bytes, tuple[KeyFormat, ...]] = {}
+    for key_format in (*prefixed, *(KeyFormat(*row) for row in _ANCHORED)):
+        for opening in {opening for literal in key_format.literals for opening in _openings(literal)}:
+            by_opening[opening] = (*by_opening.get(opening, ()), key_format)
+    return KeyFormats(
+        by_opening=by_opening,
+        in_address=tuple((word.encode(), KeyFormat(*row)) for row in _IN_ADDRESS for word in row[1]),
+        inside=tuple(KeyFormat(kind, words, _START + regex, anchored=False) for kind, words, regex in _INSIDE),
+    )
 
 
-def build_openings() -> frozenset[bytes]:
-    """The first three characters of the formats that are one long word; other words are none of them."""
-    literals = [literal for _, words, _ in (*_AFTER_PREFIX, *_ANCHORED) for literal in words]
-    after_two = "0123456789abcdefABCDEFx"
-    openings = {literal[:3] for literal in literals if len(literal) > 2}
-    openings |= {literal + third for literal in literals if len(literal) == 2 for third in after_two}
-    return frozenset(opening.encode() for opening in openings)
+def _openings(literal: str) -> list[bytes]:
+    if len(literal) > 2:
+        return [literal[:3].encode()]
+    return [(literal + third).encode() for third in "0123456789abcdefABCDEFx"]
 
 
-def build_address_words() -> tuple[bytes, ...]:
-    """What text must contain for one of the formats that an address gives away."""
-    return tuple({literal.encode() for _, words, _ in _IN_ADDRESS for literal in words})
-
-
-INSIDE_WORD = re.compile(rb"\.atlasv1\.|Q~|-us\d|[MNOA][A-Za-z0-9]{23,25}\.|^AA[A-Za-z0-9_-]{32}")
+INSIDE_WORD = re.compile(rb"\.atlasv1\.|Q~|-us\d|[MNOA][A-Za-z0-9]{23,25}\.|\bAA[A-Za-z0-9_-]{32}")
 """Found in a long word that may be of a format whose first characters say nothing."""
