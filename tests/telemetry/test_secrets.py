@@ -102,6 +102,11 @@ SECRETS: list[tuple[str, str, str]] = [
     ("prose", "The password is {} for now", "s3cr3t" + "pw"),
     ("docker config", '{{"auths": {{"x": {{"auth": "{}"}}}}}}', "dXNlcjpwYXNz" + "d29yZA=="),
     ("signed url", "https://b.s3.test/k?X-Amz-Signature={}&x=1", HEX64),
+    ("start of a line", "done\n{}\nnext", "ghp_" + A36),
+    ("start of a line in a string", "done\\n{}\\nnext", "ghp_" + A36),
+    ("token at the start of a line", "done\ntoken={}\nnext", "abc" + "123x"),
+    ("token at the start of a line in a string", "done\\ntoken={}\\nnext", "abc" + "123x"),
+    ("jwt after a tab", "a\t{}", "eyJhbGciOiJIUzI1NiJ9" + ".eyJzdWIiOiIxMjM0NTY3ODkwIn0." + A36),
     ("colour inside", "ghp_\x1b[31m{}", A36),
 ]
 

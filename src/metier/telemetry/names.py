@@ -161,7 +161,10 @@ def _positions(lowered: str, cores: tuple[str, ...]) -> list[int]:
 def _whole_name(text: str, position: int) -> tuple[int, int]:
     before = _BACKWARDS.match(text[max(0, position - _MAX_NAME) : position][::-1])
     after = _AFTER.match(text, position)
-    return position - (before.end() if before else 0), (after.end() if after else position)
+    start = position - (before.end() if before else 0)
+    if start < position and text[start - 1 : start] == "\\" and text[start] in "nrt":
+        start += 1  # the line feed of a string inside a string
+    return start, (after.end() if after else position)
 
 
 def _bearer(text: str, position: int) -> Iterator[NamedSecret]:

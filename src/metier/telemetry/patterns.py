@@ -23,7 +23,8 @@ class KeyFormat(NamedTuple):
         return re.compile(self.expression)
 
 
-_START = r"(?<![A-Za-z0-9])"
+_START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))"
+"""Where a word starts, also after the `\\n` of a string inside a string."""
 _END = r"(?![A-Za-z0-9])"
 
 _AFTER_PREFIX: tuple[tuple[str, tuple[str, ...], str], ...] = (
@@ -124,9 +125,17 @@ _ANCHORED: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("square", ("EAAA",), _START + r"EAAA[A-Za-z0-9_-]{60}" + _END),
     ("facebook", ("EAA",), _START + r"EAA[A-Z][A-Za-z0-9]{90,}"),
     ("sendgrid", ("SG.",), _START + r"SG\.[A-Za-z0-9_-]{20,24}\.[A-Za-z0-9_-]{39,50}"),
-    ("lob", ("live_", "test_"), _START + r"(?:live|test)_[a-f0-9]{35}" + _END),
-    ("jwt", ("eyJ",), r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){0,3}"),
-    ("jwt", ("eyJ",), r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{16,}(?:\.[A-Za-z0-9_-]*){3}\.[A-Za-z0-9_-]{10,}"),
+    ("lob", ("live_",), _START + r"live_[a-f0-9]{35}" + _END),
+    (
+        "jwt",
+        ("eyJ",),
+        r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt]))eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){0,3}",
+    ),
+    (
+        "jwt",
+        ("eyJ",),
+        r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt]))eyJ[A-Za-z0-9_-]{16,}(?:\.[A-Za-z0-9_-]*){3}\.[A-Za-z0-9_-]{10,}",
+    ),
     (
         "api-key",
         ("sk-", "pk-", "rk-"),

@@ -157,9 +157,16 @@ class Redactor:
         formats = [key_format for word, key_format in self._formats.in_address if word in text]
         if _RUN not in text.translate(_SHAPE):
             return formats
+        # In JSON the `n` of an escaped line feed would look like the first letter of the next word.
+        text = text.replace(b"\\n", b"  ").replace(b"\\r", b"  ").replace(b"\\t", b"  ")
         words = b" ".join([word for word in text.translate(_WORDS).split() if len(word) >= _LONG])
         openings = self._formats.by_opening.keys() & set(_SEGMENT.findall(words))
-        formats += dict.fromkeys(key_format for opening in openings for key_format in self._formats.by_opening[opening])
+        formats += dict.fromkeys(
+            key_format
+            for opening in openings
+            for key_format in self._formats.by_opening[opening]
+            if any(literal.encode() in text for literal in key_format.literals)
+        )
         return [*formats, *self._formats.inside] if INSIDE_WORD.search(words) else formats
 
     def _find_known(self, text: str) -> Iterator[Span]:
