@@ -102,9 +102,9 @@ def _fields(model: type[BaseModel]) -> dict[str, object]:
 
 
 def _example(field: FieldInfo) -> object:
-    annotation = field.annotation
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return _fields(annotation)
+    annotation: object = field.annotation
+    if annotation is LlmRequestMeta:
+        return _fields(LlmRequestMeta)
     simple: dict[object, object] = {str: "text", int: 1, float: 1.5, bool: True}
     if annotation in simple:
         return simple[annotation]

@@ -25,6 +25,7 @@ class KeyFormat(NamedTuple):
 
 _START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))"
 """Where a word starts, also after the `\\n` of a string inside a string."""
+_LONE = r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt]))"
 _END = r"(?![A-Za-z0-9])"
 
 _AFTER_PREFIX: tuple[tuple[str, tuple[str, ...], str], ...] = (
@@ -129,12 +130,12 @@ _ANCHORED: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (
         "jwt",
         ("eyJ",),
-        r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt]))eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){0,3}",
+        _LONE + r"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){0,3}",
     ),
     (
         "jwt",
         ("eyJ",),
-        r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt]))eyJ[A-Za-z0-9_-]{16,}(?:\.[A-Za-z0-9_-]*){3}\.[A-Za-z0-9_-]{10,}",
+        _LONE + r"eyJ[A-Za-z0-9_-]{16,}(?:\.[A-Za-z0-9_-]*){3}\.[A-Za-z0-9_-]{10,}",
     ),
     (
         "api-key",
