@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from metier.events import (
     EventRecord,
     LlmDecisionDecoded,
+    LlmRequestMeta,
     Payload,
     RunFailed,
     RunStarted,

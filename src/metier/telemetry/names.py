@@ -56,7 +56,7 @@ _BARE = re.compile(r"""[^\s"'`<>&\\]+""")
 _TO_LINE_END = re.compile(r"[^\r\n\"'\\]+")
 _NEXT_PAIR = re.compile(r"[,;](?=[ \t]*[\w.-]{1,40}[ \t]?[=:]|[ \t]|$)", re.ASCII)
 _MAX_QUOTED = 8192
-_MAX_BARE = 256
+_MAX_BARE = 128
 """How much of an unquoted value is judged. All of it is hidden."""
 
 
