@@ -42,7 +42,6 @@ _TEMPLATE = re.compile(r"\{\{|%\(|\$\{[A-Za-z_]\w*\}|\{[a-z_]+\}|<%")
 _DIGIT = re.compile(r"\d")
 _LETTER = re.compile(r"[^\W\d_]")
 _ODD = re.compile(r"[!@#$%^*+=~?]")
-_MIXED = re.compile(r"[A-Z].*?[a-z]|[a-z].*?[A-Z]", re.DOTALL)
 _FAKE = re.compile(r"(?i)\A(?:your|my|insert|enter|put|add|replace|example|dummy|sample)[-_ ]|not_long_enough")
 
 
@@ -71,4 +70,5 @@ def looks_random(value: str) -> bool:
         return letters or (len(value) >= 8 and value.isdigit())
     if not letters or " " in value:
         return False
-    return bool(_ODD.search(value.rstrip("!?."))) or (len(value) >= 16 and bool(_MIXED.search(value[1:])))
+    is_mixed = value[1:].lower() != value[1:] and value[1:].upper() != value[1:]
+    return (is_mixed and len(value) >= 16) or _ODD.search(value.rstrip("!?.")) is not None
