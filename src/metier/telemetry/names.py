@@ -56,6 +56,8 @@ _BARE = re.compile(r"""[^\s"'`<>&\\]+""")
 _TO_LINE_END = re.compile(r"[^\r\n\"'\\]+")
 _NEXT_PAIR = re.compile(r"[,;](?=[ \t]*[\w.-]{1,40}[ \t]?[=:]|[ \t]|$)", re.ASCII)
 _MAX_QUOTED = 8192
+_MAX_BARE = 128
+"""How much of an unquoted value is judged. All of it is hidden."""
 
 
 def split_words(name: str) -> tuple[str, ...]:
@@ -103,6 +105,7 @@ class NameRules:
             seen = max(seen, name_end)
             found = self._value_of(text, name_start, name_end)
             if found is not None:
+                seen = max(seen, found.end)
                 yield found
             if self._generic and lowered.startswith("bearer", position):
                 yield from _bearer(text, position)
@@ -158,7 +161,10 @@ def _positions(lowered: str, cores: tuple[str, ...]) -> list[int]:
 def _whole_name(text: str, position: int) -> tuple[int, int]:
     before = _BACKWARDS.match(text[max(0, position - _MAX_NAME) : position][::-1])
     after = _AFTER.match(text, position)
-    return position - (before.end() if before else 0), (after.end() if after else position)
+    start = position - (before.end() if before else 0)
+    if start < position and text[start - 1 : start] == "\\" and text[start] in "nrt":
+        start += 1  # the line feed of a string inside a string
+    return start, (after.end() if after else position)
 
 
 def _bearer(text: str, position: int) -> Iterator[NamedSecret]:
@@ -193,7 +199,7 @@ def _spaced(text: str, name: _Name) -> tuple[int, int] | None:
     if not space:
         return None
     is_flag = name.text.startswith("-")
-    if is_flag or line == "ENV " or (name.is_password and line.startswith(("machine ", "login ", "default "))):
+    if is_flag or line == "ENV " or (name.is_password and "login " in line):
         return _quoted(text, space.end(), name) or _bare(text, space.end(), strict=False, name=name)
     if name.is_password and text[space.end() : space.end() + 1] in {"'", '"'}:
         return _quoted(text, space.end(), name)
@@ -227,6 +233,8 @@ def _quoted(text: str, start: int, name: _Name) -> tuple[int, int] | None:
     value = text[begin:end]
     if not value.strip() or is_code_or_placeholder(value, quoted=True) or is_ordinary_word(value):
         return None
+    if not text.startswith(closing, end) and not looks_random(value):
+        return None
     if " " in value.strip() and "phrase" not in name.text.lower() and not looks_random(value):
         return None
     return (begin, end) if value.lower() != name.text.lower() else None
@@ -246,18 +254,27 @@ def _bare(
     text: str, start: int, *, strict: bool, configured: bool = False, name: _Name | None = None
 ) -> tuple[int, int] | None:
     """An unquoted value. `strict` takes only what looks random, because prose also has colons."""
-    match = _BARE.match(text, start, start + _MAX_QUOTED)
+    match = _BARE.match(text, start, start + _MAX_BARE)
     if not match:
         return None
+    span = _judge(text, match, strict=strict and not configured, name=name)
+    whole = _BARE.match(text, start) if span and span[1] == start + _MAX_BARE else None
+    return whole.span() if whole else span
+
+
+def _judge(text: str, match: re.Match[str], *, strict: bool, name: _Name | None) -> tuple[int, int] | None:
+    start = match.start()
     pair = _NEXT_PAIR.search(match[0])
     value = match[0][: pair.start()] if pair else match[0]
     value = value if value.endswith("()") else value.rstrip(",;.)]}")
     span = (start, start + len(value))
-    if not value or is_code_or_placeholder(value, quoted=False) or is_ordinary_word(value):
+    if not value or is_ordinary_word(value):
+        return None
+    if any(is_code_or_placeholder(form, quoted=False) for form in {value, match[0]}):
         return None
     if name and value.lower() == name.text.lower():
         return None
-    if configured or not strict or looks_random(value):
+    if not strict or looks_random(value):
         return span
     return span if name and name.is_password and _is_alone(text, name, match.end()) else None
 

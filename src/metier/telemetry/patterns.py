@@ -12,13 +12,20 @@ class KeyFormat(NamedTuple):
 
     kind: str
     literals: tuple[str, ...]
-    regex: re.Pattern[str]
+    expression: str
     """Group `v` is the secret, or the whole match where there is no such group."""
     anchored: bool = True
     """The match begins with the literal."""
 
+    @property
+    def regex(self) -> re.Pattern[str]:
+        """Compiled when the format is first met: most processes meet few of them."""
+        return re.compile(self.expression)
 
-_START = r"(?<![A-Za-z0-9])"
+
+_START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))"
+"""Where a word starts, also after the `\\n` of a string inside a string."""
+_LONE = r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt]))"
 _END = r"(?![A-Za-z0-9])"
 
 _AFTER_PREFIX: tuple[tuple[str, tuple[str, ...], str], ...] = (
@@ -119,9 +126,17 @@ _ANCHORED: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("square", ("EAAA",), _START + r"EAAA[A-Za-z0-9_-]{60}" + _END),
     ("facebook", ("EAA",), _START + r"EAA[A-Z][A-Za-z0-9]{90,}"),
     ("sendgrid", ("SG.",), _START + r"SG\.[A-Za-z0-9_-]{20,24}\.[A-Za-z0-9_-]{39,50}"),
-    ("lob", ("live_", "test_"), _START + r"(?:live|test)_[a-f0-9]{35}" + _END),
-    ("jwt", ("eyJ",), r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){0,3}"),
-    ("jwt", ("eyJ",), r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{16,}(?:\.[A-Za-z0-9_-]*){3}\.[A-Za-z0-9_-]{10,}"),
+    ("lob", ("live_",), _START + r"live_[a-f0-9]{35}" + _END),
+    (
+        "jwt",
+        ("eyJ",),
+        _LONE + r"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){0,3}",
+    ),
+    (
+        "jwt",
+        ("eyJ",),
+        _LONE + r"eyJ[A-Za-z0-9_-]{16,}(?:\.[A-Za-z0-9_-]*){3}\.[A-Za-z0-9_-]{10,}",
+    ),
     (
         "api-key",
         ("sk-", "pk-", "rk-"),
@@ -166,30 +181,38 @@ _INSIDE: tuple[tuple[str, tuple[str, ...], str], ...] = (
 """Kind, literals somewhere inside the match, and the expression after the start of a word."""
 
 
-def build_key_formats() -> tuple[KeyFormat, ...]:
-    """Every known format, compiled."""
+class KeyFormats(NamedTuple):
+    """Every known format, by what text must contain for it."""
+
+    by_opening: dict[bytes, tuple[KeyFormat, ...]]
+    """Formats that are one long word, by its first three characters."""
+    in_address: tuple[tuple[bytes, KeyFormat], ...]
+    """Formats that an address gives away, with a literal that must be there."""
+    inside: tuple[KeyFormat, ...]
+    """Formats whose first characters say nothing; see `INSIDE_WORD`."""
+
+
+def build_key_formats() -> KeyFormats:
     prefixed = [
-        KeyFormat(kind, literals, re.compile(f"{_START}(?:{'|'.join(map(re.escape, literals))}){rest}"))
+        KeyFormat(kind, literals, f"{_START}(?:{'|'.join(map(re.escape, literals))}){rest}")
         for kind, literals, rest in _AFTER_PREFIX
     ]
-    anchored = [KeyFormat(kind, literals, re.compile(regex)) for kind, literals, regex in (*_ANCHORED, *_IN_ADDRESS)]
-    inside = [KeyFormat(kind, words, re.compile(_START + regex), anchored=False) for kind, words, regex in _INSIDE]
-    return (*prefixed, *anchored, *inside)
+    by_opening: dict[bytes, tuple[KeyFormat, ...]] = {}
+    for key_format in (*prefixed, *(KeyFormat(*row) for row in _ANCHORED)):
+        for opening in {opening for literal in key_format.literals for opening in _openings(literal)}:
+            by_opening[opening] = (*by_opening.get(opening, ()), key_format)
+    return KeyFormats(
+        by_opening=by_opening,
+        in_address=tuple((word.encode(), KeyFormat(*row)) for row in _IN_ADDRESS for word in row[1]),
+        inside=tuple(KeyFormat(kind, words, _START + regex, anchored=False) for kind, words, regex in _INSIDE),
+    )
 
 
-def build_openings() -> frozenset[bytes]:
-    """The first three characters of the formats that are one long word; other words are none of them."""
-    literals = [literal for _, words, _ in (*_AFTER_PREFIX, *_ANCHORED) for literal in words]
-    after_two = "0123456789abcdefABCDEFx"
-    openings = {literal[:3] for literal in literals if len(literal) > 2}
-    openings |= {literal + third for literal in literals if len(literal) == 2 for third in after_two}
-    return frozenset(opening.encode() for opening in openings)
+def _openings(literal: str) -> list[bytes]:
+    if len(literal) > 2:
+        return [literal[:3].encode()]
+    return [(literal + third).encode() for third in "0123456789abcdefABCDEFx"]
 
 
-def build_address_words() -> tuple[bytes, ...]:
-    """What text must contain for one of the formats that an address gives away."""
-    return tuple({literal.encode() for _, words, _ in _IN_ADDRESS for literal in words})
-
-
-INSIDE_WORD = re.compile(rb"\.atlasv1\.|Q~|-us\d|[MNOA][A-Za-z0-9]{23,25}\.|^AA[A-Za-z0-9_-]{32}")
+INSIDE_WORD = re.compile(rb"\.atlasv1\.|Q~|-us\d|[MNOA][A-Za-z0-9]{23,25}\.|\bAA[A-Za-z0-9_-]{32}")
 """Found in a long word that may be of a format whose first characters say nothing."""

@@ -5,20 +5,14 @@ same object. Nothing here remembers or shows a value.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from metier.telemetry.exact import build_needles
-from metier.telemetry.names import NameRules
-from metier.telemetry.patterns import (
-    INSIDE_WORD,
-    KeyFormat,
-    build_address_words,
-    build_key_formats,
-    build_openings,
-)
+from metier.telemetry.exact import MIN_LENGTH, build_needles
+from metier.telemetry.names import NameRules, is_secret_name
+from metier.telemetry.patterns import INSIDE_WORD, KeyFormat, build_key_formats
 from metier.telemetry.values import MARK, is_code_or_placeholder, is_ordinary_word
 
 
@@ -58,6 +52,16 @@ def build_redactor(*, values: Iterable[str] = (), names: Iterable[str] = (), gen
     return Redactor(needles=build_needles(values), names=NameRules(names=tuple(names), generic=generic_names))
 
 
+def find_secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The values of variables whose names say that they are secret: `*_API_KEY`, `*_TOKEN`, `*_PASSWORD`, ….
+
+    A value that is a path is the place of a secret, not a secret.
+    """
+    return tuple(
+        value for name, value in environment.items() if is_secret_name(name) and not value.startswith(("/", "~/", "./"))
+    )
+
+
 class Redactor:
     """Immutable once built; may be shared between tasks and threads."""
 
@@ -65,12 +69,8 @@ class Redactor:
         self._needles = needles
         self._names = names
         self._formats = build_key_formats()
-        self._openings = build_openings()
-        self._always = build_address_words()
         self._cores = tuple(core.encode() for core in names.cores)
-        hints = {_hint(needle) for needle in needles}
-        self._long_hints = tuple(hint for hint in hints if len(hint) >= _LONG)
-        self._short_hints = tuple(hint for hint in hints if len(hint) < _LONG)
+        self._hints = tuple({_hint(needle) for needle in needles})
 
         self.longest_value = len(needles[0]) if needles else 0
         """Characters of the longest exact form; a stream holds back at least as many."""
@@ -79,12 +79,7 @@ class Redactor:
 
     def may_hold_secret(self, text: bytes) -> bool:
         """A quick look at UTF-8 or JSON text. False is certain; True asks for `redact` on each string."""
-        if any(hint in text for hint in self._short_hints) or any(word in text for word in self._always):
-            return True
-        lowered = text.lower()
-        if any(core in lowered for core in self._cores):
-            return True
-        return _RUN in text.translate(_SHAPE) and self._may_hold_long(text)
+        return self._may_hold_known(text) or self._may_hold_named(text) or bool(self._find_formats(text))
 
     def redact(self, text: str) -> str:
         """The text without its secrets; the same object if it had none."""
@@ -112,11 +107,20 @@ class Redactor:
         return RedactionStream(self)
 
     def spans(self, text: str) -> list[Span]:
-        if not self.may_hold_secret(text.encode("utf-8", "surrogatepass")):
+        """Where secrets are, in order, without overlaps."""
+        if len(text) < MIN_LENGTH:
             return []
-        found = [*self._exact(text), *self._vendor(text), *_private_keys(text)]
-        found += [Span(named.start, named.end, named.context, named.kind) for named in self._names.find(text)]
-        return _merge(found)
+        encoded = text.encode("utf-8", "surrogatepass")
+        found: list[Span] = []
+        if self._may_hold_known(encoded):
+            found += self._find_known(text)
+        if self._may_hold_named(encoded):
+            found += [Span(named.start, named.end, named.context, named.kind) for named in self._names.find(text)]
+        for key_format in self._find_formats(encoded):
+            found += _find_keys(key_format, text)
+        if b"PRIVATE KEY" in encoded:
+            found += _find_private_keys(text)
+        return _merge(found) if found else found
 
     def _redact_entry(self, key: str, value: JsonValue) -> JsonValue:
         return self._hide(value) if self._names.covers(key) else self.redact_value(value)
@@ -135,26 +139,42 @@ class Redactor:
             case _:
                 return self.redact_value(value)
 
-    def _may_hold_long(self, text: bytes) -> bool:
-        if any(hint in text for hint in self._long_hints):
-            return True
-        words = [word for word in text.translate(_WORDS).split() if len(word) >= _LONG]
-        return any(INSIDE_WORD.search(word) or not self._openings.isdisjoint(_SEGMENT.findall(word)) for word in words)
+    def _may_hold_known(self, text: bytes) -> bool:
+        for hint in self._hints:  # noqa: SIM110 - twice as fast as any(), and run on every event
+            if hint in text:
+                return True
+        return False
 
-    def _exact(self, text: str) -> Iterator[Span]:
+    def _may_hold_named(self, text: bytes) -> bool:
+        lowered = text.lower()
+        for core in self._cores:  # noqa: SIM110 - as above
+            if core in lowered:
+                return True
+        return False
+
+    def _find_formats(self, text: bytes) -> list[KeyFormat]:
+        """The formats that the text may contain. Few texts have a word that is long and starts like a key."""
+        formats = [key_format for word, key_format in self._formats.in_address if word in text]
+        if _RUN not in text.translate(_SHAPE):
+            return formats
+        # In JSON the `n` of an escaped line feed would look like the first letter of the next word.
+        text = text.replace(b"\\n", b"  ").replace(b"\\r", b"  ").replace(b"\\t", b"  ")
+        words = b" ".join([word for word in text.translate(_WORDS).split() if len(word) >= _LONG])
+        openings = self._formats.by_opening.keys() & set(_SEGMENT.findall(words))
+        formats += dict.fromkeys(
+            key_format
+            for opening in openings
+            for key_format in self._formats.by_opening[opening]
+            if any(literal.encode() in text for literal in key_format.literals)
+        )
+        return [*formats, *self._formats.inside] if INSIDE_WORD.search(words) else formats
+
+    def _find_known(self, text: str) -> Iterator[Span]:
         for needle in self._needles:
             at = text.find(needle)
             while at >= 0:
                 yield Span(at, at + len(needle), at, "value")
                 at = text.find(needle, at + len(needle))
-
-    def _vendor(self, text: str) -> Iterator[Span]:
-        for key_format in self._formats:
-            for match in _matches(key_format, text):
-                group = "v" if key_format.regex.groups else 0
-                start, end = match.span(group)
-                if not is_code_or_placeholder(match[group], quoted=True):
-                    yield Span(start, end, match.start(), key_format.kind)
 
 
 class RedactionStream:
@@ -172,13 +192,23 @@ class RedactionStream:
         self._limit = max(self.LIMIT, 4 * redactor.longest_value)
         self._held = ""
         self._dropping: re.Pattern[str] | None = None
+        self._waits_for_key = False
+        """What is held begins with a private key whose end has not come."""
+        self._shown = 0
+        self._found: list[Finding] = []
+
+    def take_found(self) -> tuple[Finding, ...]:
+        """What was found since the last call, placed in the text that was given back so far."""
+        found, self._found = tuple(self._found), []
+        return found
 
     def feed(self, chunk: str) -> str:
         """What can be shown by now."""
         self._held += chunk
         self._drop()
-        if "\n" not in chunk and len(self._held) <= self._limit:
+        if self._dropping or (len(self._held) <= self._limit and self._is_waiting(chunk)):
             return ""
+        self._waits_for_key = False
         spans = self._redactor.spans(self._held)
         cut = _settle(self._safe_cut(), spans)
         if cut == 0 and len(self._held) > self._limit:
@@ -188,9 +218,21 @@ class RedactionStream:
     def close(self) -> str:
         """The rest. The stream is empty afterwards."""
         self._drop()
-        rest = "" if self._dropping else self._redactor.redact(self._held)
-        self._held, self._dropping = "", None
-        return rest
+        if self._dropping:
+            self._held, self._dropping = "", None
+        return self._emit(len(self._held), self._redactor.spans(self._held))
+
+    def _is_waiting(self, chunk: str) -> bool:
+        """True where the chunk completes nothing: no line, and not the private key that is held."""
+        if "\n" not in chunk:
+            return True
+        known = len(self._held) - len(chunk) - len("-----END")
+        return (
+            self._waits_for_key
+            and known > 0
+            and _PEM_BODY.fullmatch(chunk) is not None
+            and "-----END" not in self._held[known:]
+        )
 
     def _safe_cut(self) -> int:
         """The end of the last line that nothing later can change."""
@@ -198,6 +240,7 @@ class RedactionStream:
         cut = self._held.rfind("\n", 0, max(0, len(self._held) - reach) if reach else None) + 1
         begin = self._held.rfind("-----BEGIN ", 0, cut)
         if begin >= 0 and _PEM_BEGIN.match(self._held, begin) and _is_open_key(self._held, begin):
+            self._waits_for_key = True
             return begin
         return cut
 
@@ -206,7 +249,7 @@ class RedactionStream:
         overlap = self._limit // 4
         last = spans[-1] if spans else None
         if last and last.end == len(self._held) and last.start < len(self._held) - overlap:
-            text = self._emit(last.start, spans) + MARK
+            text = self._emit(last.start, spans) + self._mark(last.kind)
             self._dropping = _PEM_BODY if last.kind == "private-key" else _WORD_REST
             self._held = self._held[-len("-----END") :] if last.kind == "private-key" else ""
             return text
@@ -215,9 +258,23 @@ class RedactionStream:
         return self._emit(_settle(blank or target, spans) or target, spans)
 
     def _emit(self, cut: int, spans: list[Span]) -> str:
-        text = _replace(self._held[:cut], [span for span in spans if span.end <= cut])
+        parts: list[str] = []
+        at = 0
+        for span in spans:
+            if span.end > cut:
+                break
+            self._shown += span.start - at
+            parts += (self._held[at : span.start], self._mark(span.kind))
+            at = span.end
+        parts.append(self._held[at:cut])
+        self._shown += cut - at
         self._held = self._held[cut:]
-        return text
+        return "".join(parts)
+
+    def _mark(self, kind: str) -> str:
+        self._found.append(Finding(kind, self._shown, self._shown + len(MARK)))
+        self._shown += len(MARK)
+        return MARK
 
     def _drop(self) -> None:
         if self._dropping is None or not self._held:
@@ -258,6 +315,14 @@ def _is_open_key(text: str, begin: int) -> bool:
     return end == len(text) and text.find("-----END", header) < 0
 
 
+def _find_keys(key_format: KeyFormat, text: str) -> Iterator[Span]:
+    for match in _matches(key_format, text):
+        group = "v" if match.re.groups else 0
+        start, end = match.span(group)
+        if not is_code_or_placeholder(match[group], quoted=True):
+            yield Span(start, end, match.start(), key_format.kind)
+
+
 def _matches(key_format: KeyFormat, text: str) -> Iterator[re.Match[str]]:
     if not key_format.anchored:
         if any(literal in text for literal in key_format.literals):
@@ -265,14 +330,15 @@ def _matches(key_format: KeyFormat, text: str) -> Iterator[re.Match[str]]:
         return
     for literal in key_format.literals:
         at = text.find(literal)
-        while at >= 0:
-            match = key_format.regex.match(text, at)
+        regex = key_format.regex if at >= 0 else None
+        while regex and at >= 0:
+            match = regex.match(text, at)
             if match:
                 yield match
             at = text.find(literal, match.end() if match else at + 1)
 
 
-def _private_keys(text: str) -> Iterator[Span]:
+def _find_private_keys(text: str) -> Iterator[Span]:
     at = 0
     while begin := _PEM_BEGIN.search(text, at):
         body = _PEM_BODY.match(text, begin.end())

@@ -91,7 +91,8 @@ class Cleaner:
             case str():
                 return self.text(value)
             case Value():
-                fields = {name: getattr(value, name) for name in type(value).model_fields}
+                known = type(value).model_fields
+                fields = {name: getattr(value, name) for name in known if known[name].annotation != dict[str, int]}
                 changed = {name: new for name, old in fields.items() if (new := self._value(old)) is not old}
                 return value.model_copy(update=changed) if changed else value
             case tuple():

@@ -39,6 +39,9 @@ _CODE = re.compile(
 )
 _NAME_OF_VARIABLE = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*_(?:KEY|SECRET|TOKEN|PASSWORD|ENV|NAME|ID)\Z")
 _TEMPLATE = re.compile(r"\{\{|%\(|\$\{[A-Za-z_]\w*\}|\{[a-z_]+\}|<%")
+_DIGIT = re.compile(r"\d")
+_LETTER = re.compile(r"[^\W\d_]")
+_ODD = re.compile(r"[!@#$%^*+=~?]")
 _FAKE = re.compile(r"(?i)\A(?:your|my|insert|enter|put|add|replace|example|dummy|sample)[-_ ]|not_long_enough")
 
 
@@ -62,14 +65,10 @@ def looks_random(value: str) -> bool:
     """True where a value has what words of a sentence do not: digits among letters, mixed case, odd signs."""
     if len(value) < 6:
         return False
-    digits = any(character.isdigit() for character in value)
-    letters = any(character.isalpha() for character in value)
-    if digits and letters:
-        return True
-    if digits and len(value) >= 8 and value.isdigit():
-        return True
-    inner = value[1:]
-    mixed = any(c.isupper() for c in inner) and any(c.islower() for c in inner) and " " not in value
-    return (letters and any(c in "!@#$%^*+=~?" for c in value.rstrip("!?.")) and " " not in value) or (
-        mixed and len(value) >= 16
-    )
+    letters = _LETTER.search(value) is not None
+    if _DIGIT.search(value):
+        return letters or (len(value) >= 8 and value.isdigit())
+    if not letters or " " in value:
+        return False
+    is_mixed = value[1:].lower() != value[1:] and value[1:].upper() != value[1:]
+    return (is_mixed and len(value) >= 16) or _ODD.search(value.rstrip("!?.")) is not None
