@@ -147,7 +147,7 @@ class OpenAIProvider:
     def _failure(self, error: openai.APIStatusError) -> CallFailed:
         failure = failure_of_status(self._server, error.status_code, error.body, headers=error.response.headers)
         if isinstance(failure, NotFound) and self._speaks_responses and not self._is_own_server:
-            failure.hint = "Check model.name; a server without the responses format needs `model.api: chat`"
+            failure.hint = "Check model.name; a server without responses needs `model.providers.openai.api: chat`"
         return failure
 
 
