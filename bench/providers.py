@@ -8,12 +8,14 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from statistics import median
+from typing import NamedTuple
 
 import httpx2
-
 from bench.table import Row
+
 from metier.messages import Message, TextPart, ToolCallPart, ToolResultPart, ToolSpec, user
 from metier.providers.base import ModelRequest, Provider, SystemBlock
+from metier.providers.connection import ApiStyle
 from metier.providers.facts import load_facts
 from metier.providers.registry import ProviderChoice, open_provider
 
@@ -40,8 +42,8 @@ async def serve(reader, writer):
             size = next(int(l.split(":")[1]) for l in head.lower().split("\\r\\n") if l.startswith("content-length"))
             await reader.readexactly(size)
             body = BODIES.get(head.split(" ")[1], BODIES[""])
-            writer.write(b"HTTP/1.1 200 OK\\r\\ncontent-type: application/json\\r\\ncontent-length: %d\\r\\n\\r\\n" % len(body))
-            writer.write(body)
+            head = b"HTTP/1.1 200 OK\\r\\ncontent-type: application/json\\r\\ncontent-length: %d\\r\\n\\r\\n"
+            writer.write(head % len(body) + body)
             await writer.drain()
     except (asyncio.IncompleteReadError, ConnectionError):
         writer.close()
@@ -58,29 +60,32 @@ def rows() -> list[Row]:
         try:
             assert server.stdout is not None
             url = f"http://127.0.0.1:{int(server.stdout.readline())}"
-            return [asyncio.run(_measure(url, *case)) for case in _CASES]
+            return [asyncio.run(_measure(url, case)) for case in _CASES]
         finally:
             server.terminate()
 
 
-_CASES = [
-    (label, name, api, size)
-    for label, name, api in (
-        ("anthropic", "anthropic", "auto"),
-        ("gemini", "gemini", "auto"),
-        ("openai chat", "openai", "chat"),
-        ("openai responses", "openai", "responses"),
-    )
-    for size in (50, 400)
-]
+class Case(NamedTuple):
+    name: str
+    api: ApiStyle
+    size: int
 
 
-async def _measure(url: str, label: str, name: str, api: str, size: int) -> Row:
-    choice = ProviderChoice(name=name, base_url=url, api="responses" if api == "responses" else "auto")
+_APIS: tuple[tuple[str, ApiStyle], ...] = (
+    ("anthropic", "auto"),
+    ("gemini", "auto"),
+    ("openai", "chat"),
+    ("openai", "responses"),
+)
+_CASES = [Case(name, api, size) for name, api in _APIS for size in (50, 400)]
+
+
+async def _measure(url: str, case: Case) -> Row:
+    choice = ProviderChoice(name=case.name, base_url=url, api=case.api)
     environment = {"ANTHROPIC_API_KEY": "k", "GEMINI_API_KEY": "k"}
     provider = open_provider(choice, load_facts(), environment=environment)
-    history = build_history(size)
-    path, body = await _sent(provider, url, history)
+    history = build_history(case.size)
+    path, body = await _sent(provider, history)
     raw_client = httpx2.AsyncClient()
 
     requests = [_request(history, number) for number in range(CALLS)]
@@ -88,7 +93,7 @@ async def _measure(url: str, label: str, name: str, api: str, size: int) -> Row:
     async def ours(number: int) -> None:
         await provider.reply(requests[number])
 
-    async def raw(number: int) -> None:
+    async def raw(_: int) -> None:
         response = await raw_client.post(url + path, content=body, headers={"Content-Type": "application/json"})
         json.loads(response.content)
 
@@ -102,7 +107,8 @@ async def _measure(url: str, label: str, name: str, api: str, size: int) -> Row:
     await raw_client.aclose()
     ratio = median(ratios)
     value = f"{ratio:.2f} x raw ({median(costs) * 1000:.2f} ms, {len(body) // 1024} KiB)"
-    return Row(f"CPU per call, {label}, {size} messages", value, f"<= {LIMIT:g} x raw httpx2", ratio <= LIMIT)
+    label = case.name if case.api == "auto" else f"{case.name} {case.api}"
+    return Row(f"CPU per call, {label}, {case.size} messages", value, f"<= {LIMIT:g} x raw httpx2", ratio <= LIMIT)
 
 
 async def _cpu(call: Callable[[int], Awaitable[None]]) -> float:
@@ -115,8 +121,8 @@ async def _cpu(call: Callable[[int], Awaitable[None]]) -> float:
     return (time.process_time() - started) / CALLS
 
 
-async def _sent(provider: Provider, url: str, history: tuple[Message, ...]) -> tuple[str, bytes]:
-    """The path and the bytes that our code sends, read off the wire by a server that answers nothing."""
+async def _sent(provider: Provider, history: tuple[Message, ...]) -> tuple[str, bytes]:
+    """The path and the bytes that our code sends."""
     seen: list[tuple[str, bytes]] = []
     original = httpx2.AsyncClient.send
 
@@ -124,7 +130,7 @@ async def _sent(provider: Provider, url: str, history: tuple[Message, ...]) -> t
         seen.append((request.url.raw_path.decode(), request.content))
         return await original(self, request, **options)  # pyright: ignore[reportArgumentType]
 
-    httpx2.AsyncClient.send = spy  # pyright: ignore[reportAttributeAccessIssue]
+    httpx2.AsyncClient.send = spy
     try:
         await provider.reply(_request(history, 0))
     finally:

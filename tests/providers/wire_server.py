@@ -6,7 +6,7 @@ It knows nothing of vendors: a test gives it the bytes that a vendor would send,
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Literal, cast
@@ -74,7 +74,7 @@ class WireServer:
 
 
 @asynccontextmanager
-async def running_server() -> AsyncIterator[WireServer]:
+async def running_server() -> AsyncGenerator[WireServer]:
     server = WireServer("")
     tasks: set[asyncio.Task[None]] = set()
 

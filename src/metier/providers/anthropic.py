@@ -44,6 +44,7 @@ class AnthropicProvider:
             max_retries=0,
             http_client=open_http_client(),
         )
+        self._root = str(self._client.base_url).rstrip("/")
 
     async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
         facts = self._facts.find(self.name, request.model)
@@ -84,7 +85,7 @@ class AnthropicProvider:
 
     async def _post(self, path: str, body: bytes, request: ModelRequest) -> httpx2.Response:
         response = await self._client.post(
-            path,
+            self._root + path,  # whole, so that the SDK need not put it together on every call
             content=body,
             cast_to=httpx2.Response,
             stream=True,

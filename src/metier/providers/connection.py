@@ -1,12 +1,9 @@
 """What a provider needs to reach its server. A value: nothing is opened here."""
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from metier.providers.facts import FactBook
-
-type ApiStyle = Literal["auto", "chat", "responses"]
-"""Which of OpenAI's two formats to speak; `auto`: responses with OpenAI itself, chat with every other server."""
+from metier.providers.options import ApiStyle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

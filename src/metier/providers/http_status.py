@@ -106,11 +106,11 @@ def _choose(status: int, words: str, server: Server) -> _Failure:
     if status < 500 and (status == 402 or _NO_QUOTA.search(words)):
         return _Failure(QuotaExhausted, f"Add credit or raise the limit in the account of {server.provider}")
     if status in {400, 413, 422} and _TOO_LONG.search(words):
-        return _Failure(ContextTooLong, "Lower budget.max_context_tokens, or use a model with a larger window")
+        return _Failure(ContextTooLong, "Lower model.max_context_tokens, or use a model with a larger window")
     if status in {401, 403} or (status == 400 and _BAD_KEY.search(words)):
         return _Failure(AuthFailed, f"Check the API key of {server.provider} and what it may use")
     if status in {404, 405, 410}:
-        return _Failure(NotFound, "Check model.name and model.base_url")
+        return _Failure(NotFound, "Check model.name and the base URL")
     kind = _KIND_OF_STATUS.get(status)
     if kind is not None:
         return _Failure(kind)

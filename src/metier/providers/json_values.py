@@ -1,12 +1,15 @@
 """Read JSON whose shape nobody promised. Each reader gives the empty value of its type where something else stands."""
 
 import json
+import re
 from typing import NamedTuple, Never, cast
 
 from pydantic import JsonValue
 
 type Wire = dict[str, object]
 """A JSON object on its way to or from a server."""
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class Arguments(NamedTuple):
@@ -38,13 +41,22 @@ def as_count(value: object) -> int:
 
 
 def serialise(value: object) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    """JSON in UTF-8. Half a surrogate pair, which no encoding has, becomes a question mark."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
 
 
 def parse_json(text: str | bytes) -> object:
-    """Strict JSON: `NaN` and `Infinity` are refused. Raises `ValueError`, also for text that nests too deeply."""
+    """Strict JSON: `NaN` and `Infinity` are refused, half a surrogate pair is replaced.
+
+    Raises:
+        ValueError: It is not JSON, or nests too deeply.
+    """
     try:
-        return cast("object", json.loads(text, parse_constant=_refuse_constant))
+        value = cast("object", json.loads(text, parse_constant=_refuse_constant))
+        if not _SURROGATE.search(text if isinstance(text, bytes) else text.encode(errors="replace")):
+            return value
+        whole = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return cast("object", json.loads(whole))
     except RecursionError as error:
         raise ValueError("JSON nests too deeply") from error
 

@@ -56,6 +56,7 @@ class OpenAIProvider:
             max_retries=0,
             http_client=open_http_client(),
         )
+        self._root = str(self._client.base_url).rstrip("/")
         self._is_own_server = self._client.base_url.host == _OWN_HOST
         self._speaks_responses = connection.api == "responses" or (connection.api == "auto" and self._is_own_server)
 
@@ -117,7 +118,7 @@ class OpenAIProvider:
 
     async def _post(self, path: str, body: bytes, request: ModelRequest) -> httpx2.Response:
         response = await self._client.post(
-            path,
+            self._root + path,  # whole, so that the SDK need not put it together on every call
             content=body,
             cast_to=httpx2.Response,
             stream=True,
@@ -146,7 +147,7 @@ class OpenAIProvider:
     def _failure(self, error: openai.APIStatusError) -> CallFailed:
         failure = failure_of_status(self._server, error.status_code, error.body, headers=error.response.headers)
         if isinstance(failure, NotFound) and self._speaks_responses and not self._is_own_server:
-            failure.hint = "Check model.name; a server without the responses format needs `model.api: chat`"
+            failure.hint = "Check model.name; a server without responses needs `model.providers.openai.api: chat`"
         return failure
 
 

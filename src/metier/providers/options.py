@@ -11,6 +11,8 @@ type ProviderName = Literal["anthropic", "gemini", "openai", "offline"]
 
 type StructuredOutputMode = Literal["native_with_json_fallback", "native", "json"]
 
+type ApiStyle = Literal["auto", "chat", "responses"]
+
 type VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 type BaseUrl = Annotated[str, Field(pattern=r"^https?://[^\s/?#]+\S*$")]
@@ -51,6 +53,10 @@ class OpenAIOptions(Value):
         default=None,
         description="The address of an OpenAI-compatible server, `/v1` included, such as `http://localhost:8080/v1`.",
     )
+    api: ApiStyle = Field(
+        default="auto",
+        description="The format to speak; `auto` means `responses` with OpenAI itself and `chat` elsewhere.",
+    )
 
 
 class ProvidersOptions(Value):
@@ -89,6 +95,11 @@ class ModelOptions(Value):
     )
     timeout_seconds: float = Field(
         default=120, gt=0, allow_inf_nan=False, description="How long one request to a model may take, in seconds."
+    )
+    facts_file: str | None = Field(
+        default=None,
+        min_length=1,
+        description="A YAML file with windows and prices of models, over those that come with the package.",
     )
     providers: ProvidersOptions = Field(default=ProvidersOptions(), description="How each provider is reached.")
 

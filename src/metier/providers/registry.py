@@ -11,9 +11,10 @@ from typing import cast
 
 from metier.errors import UsageError
 from metier.providers.base import Provider
-from metier.providers.connection import ApiStyle, Connection
+from metier.providers.connection import Connection
 from metier.providers.facts import FactBook
 from metier.providers.failures import MissingKey
+from metier.providers.options import ApiStyle, ModelOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,23 @@ class ProviderChoice:
     name: str
     base_url: str = ""
     api: ApiStyle = "auto"
+    key_variable: str = ""
+    """The environment variable with the key, where the settings name one."""
+
+
+def choose_provider(options: ModelOptions, name: str = "") -> ProviderChoice:
+    """The provider of this name, by default the one that the settings name, as they say it is reached."""
+    wanted = name or options.provider
+    reached = options.providers
+    match wanted:
+        case "anthropic":
+            return _choice(wanted, reached.anthropic.base_url, reached.anthropic.api_key_env)
+        case "gemini":
+            return _choice(wanted, reached.gemini.base_url, reached.gemini.api_key_env)
+        case "openai":
+            return _choice(wanted, reached.openai.base_url, reached.openai.api_key_env, api=reached.openai.api)
+        case _:
+            return ProviderChoice(name=wanted)
 
 
 def open_provider(
@@ -102,16 +120,19 @@ def get_registration(name: str, registrations: Mapping[str, Registration] = BUIL
 
 def get_key(choice: ProviderChoice, registration: Registration, environment: Mapping[str, str]) -> str:
     """The key, or an empty text where none is needed. Raises `MissingKey` before any call is made."""
-    for variable in registration.keys:
+    # A variable that someone chose is the only one that is looked at.
+    own = choice.key_variable
+    variables = registration.keys if not own or own in registration.keys else (own,)
+    for variable in variables:
         key = environment.get(variable, "").strip()
         if key:
             return key
     elsewhere = choice.base_url or environment.get(registration.base_url_variable, "")
-    if not registration.keys or (registration.key_is_optional_elsewhere and elsewhere):
+    if not variables or (registration.key_is_optional_elsewhere and elsewhere):
         return ""
-    hint = f"Set {registration.keys[0]} in the environment"
+    hint = f"Set {own or variables[0]} in the environment"
     if registration.key_is_optional_elsewhere:
-        hint += ", or model.base_url to a server of your own"
+        hint += f", or model.providers.{choice.name}.base_url to a server of your own"
     raise MissingKey(f"Provider {choice.name!r} has no API key", hint=hint)
 
 
@@ -123,6 +144,10 @@ def check_package(name: str, registration: Registration) -> None:
     raise UsageError(
         f"Provider {name!r} needs the package {package!r}", hint=f"Run `pip install 'metier[{registration.extra}]'`"
     )
+
+
+def _choice(name: str, base_url: str | None, key_variable: str, *, api: ApiStyle = "auto") -> ProviderChoice:
+    return ProviderChoice(name=name, base_url=base_url or "", key_variable=key_variable, api=api)
 
 
 def _is_installed(package: str) -> bool:

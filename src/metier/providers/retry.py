@@ -4,7 +4,7 @@ One call of `reply_with_retries` is one turn, however many attempts it takes.
 """
 
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -71,7 +71,7 @@ class Turn:
     facts: FactBook
     observe: Observer | None = None
     fallbacks: Sequence[Candidate] = ()
-    """Asked in this order when the one before could not answer; see `choose_fallbacks`."""
+    """Asked in this order when the one before could not answer; inside `allowed_models`, see `check_allowed`."""
     seams: Seams = field(default_factory=Seams)
 
 
@@ -92,26 +92,24 @@ async def reply_with_retries(provider: Provider, request: ModelRequest, turn: Tu
     return await _ask(candidates[-1], request, turn)
 
 
-def choose_fallbacks(
-    names: Sequence[str], providers: Mapping[str, Provider], allowed: Sequence[str] | None
-) -> list[Candidate]:
-    """`provider/model` names as candidates. `allowed` are the names of `allowed_models`; None allows every model.
+class ModelName(NamedTuple):
+    provider: str
+    model: str
 
-    Raises:
-        UsageError: A name has no provider, or is not allowed.
-    """
-    candidates: list[Candidate] = []
+
+def split_model_name(name: str, *, primary: str, providers: Collection[str]) -> ModelName:
+    """`provider/model`, or the name of a model of the provider `primary`: such names may hold slashes too."""
+    before, _, after = name.partition("/")
+    return ModelName(before, after) if before in providers and after else ModelName(primary, name)
+
+
+def check_allowed(names: Sequence[str], allowed: Collection[str]) -> None:
+    """Raises `UsageError` for a fallback model outside `allowed_models`; an empty list allows every model."""
     for name in names:
-        provider_name, _, model = name.partition("/")
-        provider = providers.get(provider_name)
-        if provider is None or not model:
-            raise UsageError(f"Fallback model {name!r} names no provider", hint="Write it as `provider/model`")
-        if allowed is not None and name not in allowed and model not in allowed:
+        if allowed and name not in allowed and name.partition("/")[2] not in allowed:
             raise UsageError(
                 f"Fallback model {name!r} is not allowed", hint="Add it to allowed_models, or leave it out"
             )
-        candidates.append(Candidate(provider, model))
-    return candidates
 
 
 def back_off(policy: RetryPolicy, attempt: int, draw: Callable[[], float]) -> float:

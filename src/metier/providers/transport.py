@@ -100,10 +100,15 @@ def is_event_stream(response: httpx2.Response) -> bool:
 async def read_events(response: httpx2.Response, provider: str, each: Callable[[Wire], None]) -> None:
     """Give `each` the JSON objects of a server-sent event stream, until it ends or says `[DONE]`."""
     data: list[bytes] = []
-    rest = b""
+    rest: list[bytes] = []
     async for chunk in response.aiter_bytes():
         # Split at line feeds only: JSON text may hold the other characters that Python takes for line ends.
-        *lines, rest = (rest + chunk).split(b"\n")
+        first, *more = chunk.split(b"\n")
+        rest.append(first)
+        if not more:
+            continue
+        lines = (b"".join(rest), *more[:-1])
+        rest = [more[-1]]
         for line in lines:
             if line.startswith(b"data:"):
                 data.append(line[5:].strip())
@@ -112,8 +117,9 @@ async def read_events(response: httpx2.Response, provider: str, each: Callable[[
                     return
                 each(_parse_event(b"\n".join(data), provider))
                 data = []
-    if rest.startswith(b"data:"):
-        data.append(rest[5:].strip())
+    last = b"".join(rest)
+    if last.startswith(b"data:"):
+        data.append(last[5:].strip())
     if data and data != [b"[DONE]"]:
         each(_parse_event(b"\n".join(data), provider))
 
