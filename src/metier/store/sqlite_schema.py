@@ -86,7 +86,7 @@ MIGRATIONS: tuple[str, ...] = (_FIRST,)
 
 
 def migrate(connection: sqlite3.Connection, database: Path, *, steps: tuple[str, ...] = MIGRATIONS) -> None:
-    """Bring the tables up to date in the caller's transaction. Raises `StoreUnavailable` for a file that is not ours."""
+    """Bring the tables up to date, in the caller's transaction. Raises `StoreUnavailable` for a foreign file."""
     version = _find_version(connection, database)
     if version > len(steps):
         raise StoreUnavailable(
