@@ -112,7 +112,7 @@ def test_workspace_skill_hides_an_installed_one_with_a_warning(roots: SkillRoots
     activation = choose(roots, "notes")
 
     assert [package.source for package in activation.packages] == ["workspace", "workspace"]
-    assert [problem.code for problem in activation.problems] == ["skill_shadowed"]
+    assert [problem.code for problem in activation.problems] == ["shadowed_skill"]
 
 
 def test_installed_skill_does_not_hide_a_bundled_one(roots: SkillRoots) -> None:
@@ -121,7 +121,7 @@ def test_installed_skill_does_not_hide_a_bundled_one(roots: SkillRoots) -> None:
     activation = choose(roots, "all-untrusted")
 
     assert [package.source for package in activation.packages if "kalshi" in package.definition.name] == ["bundled"]
-    assert [problem.code for problem in activation.problems] == ["skill_shadowed"]
+    assert [problem.code for problem in activation.problems] == ["shadowed_skill"]
 
 
 def test_packages_know_their_place_commit_and_trust(roots: SkillRoots) -> None:

@@ -8,10 +8,12 @@ from typing import Annotated
 import anyio
 import typer
 
-from metier.cli.skill_decision import Decision, decide_interactively, say, show_json
+from metier.cli.output import write_json
+from metier.cli.skill_decision import Decision, decide_interactively, say
 from metier.cli.skill_listing import describe_package, get_package, list_rows, render_rows
 from metier.cli.skill_view import render_report, render_verification
 from metier.definitions.names import canonical_name, check_name
+from metier.definitions.sources import find_bundled_folder
 from metier.errors import UsageError
 from metier.ids import SystemClock
 from metier.skills.activation import SkillRoots, build_roots, find_packages
@@ -31,7 +33,7 @@ from metier.skills.lock import (
 from metier.skills.placement import read_registry
 from metier.skills.review import get_entry, trust_package, untrust_package, verify_entry
 from metier.skills.scaffold import create_skill
-from metier.skills.source import FolderSource, SkillSource, parse_source
+from metier.skills.source import FolderSource, InstallSource, parse_source
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -82,7 +84,7 @@ def add(
 
 
 async def _add(
-    installer: Installer, source: SkillSource, name: str | None, locked: LockedSkill | None, decision: Decision
+    installer: Installer, source: InstallSource, name: str | None, locked: LockedSkill | None, decision: Decision
 ) -> Outcome:
     return await installer.add(source, confirm=decision.answer, name=name, locked=locked)
 
@@ -131,7 +133,7 @@ def remove(
     installer.remove(name)
     say(f"Removed {entry.name}")
     if json:
-        show_json({"status": "removed", "name": entry.name, "path": str(folder)})
+        write_json({"status": "removed", "name": entry.name, "path": str(folder)})
 
 
 @app.command("list")
@@ -139,7 +141,7 @@ def list_skills(json: Json = False) -> None:
     """List the bundled and installed skills, and which of them are active."""
     rows = list_rows(_roots(), os.environ.get("AGENT_SKILLS", ""))
     if json:
-        show_json(rows)
+        write_json(rows)
         return
     sys.stdout.write("".join(f"{line}\n" for line in render_rows(rows)))
     if not rows:
@@ -152,7 +154,7 @@ def info(name: Annotated[str, typer.Argument(help="The skill.")], json: Json = F
     roots = _roots()
     details, lines = describe_package(get_package(roots, name), roots)
     if json:
-        show_json(details)
+        write_json(details)
     else:
         sys.stdout.write("".join(f"{line}\n" for line in lines))
 
@@ -175,7 +177,7 @@ def trust(
     entry = trust_package(roots.home, package, digest=digest, clock=SystemClock())
     say(f"Trusted {entry.name}, tree {digest.tree}")
     if json:
-        show_json({"status": "trusted", "name": entry.name, "tree": digest.tree})
+        write_json({"status": "trusted", "name": entry.name, "tree": digest.tree})
 
 
 @app.command()
@@ -186,7 +188,7 @@ def untrust(name: Annotated[str, typer.Argument(help="The skill.")], json: Json 
     untrust_package(roots.home, package)
     say(f"{package.definition.name} is no longer trusted")
     if json:
-        show_json({"status": "untrusted", "name": package.definition.name})
+        write_json({"status": "untrusted", "name": package.definition.name})
 
 
 @app.command()
@@ -200,7 +202,7 @@ def verify(
     entries = [get_entry(registry, name)] if name else [registry.skills[key] for key in sorted(registry.skills)]
     results = [verify_entry(entry, home) for entry in entries if entry.is_installed]
     if json:
-        show_json([result.model_dump(mode="json") for result in results])
+        write_json([result.model_dump(mode="json") for result in results])
     else:
         sys.stdout.write("".join(f"{line}\n" for result in results for line in render_verification(result)))
     if any(result.condition != "intact" for result in results):
@@ -237,12 +239,11 @@ def create(
     folder = create_skill(path, name=name)
     say(f"Wrote {folder}; start with {folder / 'SKILL.md'}")
     if json:
-        show_json({"status": "created", "name": canonical_name(name), "path": str(folder)})
+        write_json({"status": "created", "name": canonical_name(name), "path": str(folder)})
 
 
 def _roots() -> SkillRoots:
-    bundled = Path(__file__).parent.parent / "bundled"
-    return build_roots(home=Path.home(), workspace=Path.cwd(), bundled=bundled)
+    return build_roots(home=Path.home(), workspace=Path.cwd(), bundled=find_bundled_folder())
 
 
 def _installer(max_files: int = _LIMITS.max_files, max_megabytes: int = _LIMITS.max_bytes // MEGABYTE) -> Installer:
@@ -256,7 +257,7 @@ def _installer(max_files: int = _LIMITS.max_files, max_megabytes: int = _LIMITS.
 
 def _frozen_plan(
     source: str | None, *, name: str | None, allow_file: bool
-) -> list[tuple[SkillSource, str | None, LockedSkill | None]]:
+) -> list[tuple[InstallSource, str | None, LockedSkill | None]]:
     """What to install from the lock: all of it, one skill by name or address, or a local folder against its entry."""
     locked = {canonical_name(skill.name): skill for skill in load_lock(Path.cwd()).skills}
     if source is None:
@@ -292,7 +293,7 @@ def _announce(outcome: Outcome) -> None:
 def _finish(outcomes: list[Outcome], *, is_json: bool, is_list: bool) -> None:
     if is_json:
         rows = [_outcome_json(outcome) for outcome in outcomes]
-        show_json(rows if is_list else rows[0])
+        write_json(rows if is_list else rows[0])
     if any(outcome.status == "declined" for outcome in outcomes):
         raise typer.Exit(1)
 

@@ -1,6 +1,5 @@
 """Who says yes: a flag, or the person at the terminal. Nobody is asked where nobody can answer."""
 
-import json
 import sys
 from dataclasses import dataclass
 
@@ -42,10 +41,6 @@ def decide_interactively(question: str, *, flag: str) -> bool:
 
 def say(line: str) -> None:
     sys.stderr.write(f"{line}\n")
-
-
-def show_json(value: object) -> None:
-    sys.stdout.write(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 def _ask(prompt: str) -> str:

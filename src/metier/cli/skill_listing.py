@@ -1,9 +1,8 @@
 """What `agent skill list` and `agent skill info` know about the packages on this machine."""
 
-import difflib
-
 from metier.cli.skill_view import render_origin, render_report, render_trust, safe
 from metier.definitions.names import canonical_name, check_name
+from metier.definitions.nearest import hint_nearest
 from metier.definitions.scripts import discover_scripts
 from metier.errors import SkillError, SkillNotFound
 from metier.skills.activation import FoundSkills, SkillRoots, activate, find_packages, parse_selection
@@ -30,9 +29,8 @@ def get_package(roots: SkillRoots, name: str) -> SkillPackage:
     broken = found.broken.get(canonical_name(name))
     if broken:
         raise SkillError(f"Skill {name!r} cannot be loaded: {broken[-1].message}", hint=broken[-1].file)
-    known = sorted({canonical_name(package.definition.name) for package in found.packages})
-    nearest = difflib.get_close_matches(canonical_name(name), known, n=3)
-    hint = f"Did you mean {', '.join(nearest)}?" if nearest else "See `agent skill list`"
+    known = {canonical_name(package.definition.name) for package in found.packages}
+    hint = hint_nearest(canonical_name(name), known) or "See `agent skill list`"
     raise SkillNotFound(f"No skill is called {name!r}", hint=hint)
 
 

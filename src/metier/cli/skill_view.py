@@ -1,5 +1,6 @@
 """Skill packages in words for a terminal. What an author wrote is shown without control characters."""
 
+from metier.cli.output import printable
 from metier.skills.capabilities_report import CapabilityReport, list_capabilities
 from metier.skills.install import Proposal
 from metier.skills.registry import RegistryEntry
@@ -26,7 +27,7 @@ _SHOWN = 12
 
 def safe(text: str) -> str:
     """Author's text on one line, with every control and invisible character spelled out."""
-    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
+    return printable(text).replace("\n", "\\n").replace("\t", " ")
 
 
 def render_proposal(proposal: Proposal) -> list[str]:

@@ -3,17 +3,18 @@
 Finding looks at disk; choosing is pure but for the trust check, which reads the bytes.
 """
 
-import difflib
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from metier.definitions.names import canonical_name
+from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
 from metier.definitions.skill import SkillReading, load_skill
 from metier.definitions.skill_file import FILE_NAME
+from metier.definitions.sources import SKILL_FOLDERS, USER_FOLDERS
+from metier.definitions.walk import Walk
 from metier.errors import UsageError
 from metier.skills.package import PackageSource, SkillPackage
 from metier.skills.placement import read_registry
@@ -23,7 +24,6 @@ from metier.skills.trust import is_trusted
 type Word = Literal["all", "all-untrusted", "none"]
 type Selection = Word | tuple[str, ...]
 
-_MAX_DEPTH = 6
 _RANK: dict[PackageSource, int] = {"directory": 4, "workspace": 3, "bundled": 2, "installed": 1, "user": 0}
 """Of two skills with one name the higher one is used."""
 _OPT_IN = ("bundled", "installed", "user")
@@ -45,10 +45,10 @@ class SkillRoots:
 def build_roots(*, home: Path, workspace: Path, bundled: Path | None, directories: Sequence[Path] = ()) -> SkillRoots:
     """The places of a person (`home` is their home folder) and of a workspace, under their usual names."""
     return SkillRoots(
-        home=SkillHome(home / ".agent" / "skills"),
+        home=SkillHome(home / USER_FOLDERS[0]),
         bundled=bundled,
-        user=(home / ".agents" / "skills",),
-        workspace=tuple(workspace / place / "skills" for place in (".agent", ".nanobot", ".agents", ".claude")),
+        user=tuple(home / folder for folder in USER_FOLDERS[1:]),
+        workspace=tuple(workspace / folder for folder in SKILL_FOLDERS),
         directories=tuple(directories),
     )
 
@@ -159,7 +159,7 @@ def _resolve(packages: Sequence[SkillPackage], problems: list[Problem]) -> tuple
             problems.append(
                 Problem(
                     severity="warning",
-                    code="skill_shadowed",
+                    code="shadowed_skill",
                     message=message,
                     file=str(package.folder),
                     hint=f"Used is {winner.folder}; rename one of them to have both",
@@ -194,9 +194,8 @@ def _missing(name: str, found: FoundSkills) -> Problem:
     if broken:
         message = f"Skill {name!r} cannot be loaded: {broken[-1].message}"
         return Problem(severity="error", code="skill_broken", message=message, file=broken[-1].file)
-    known = sorted({_name(package) for package in found.packages})
-    nearest = difflib.get_close_matches(canonical_name(name), known, n=3)
-    hint = f"Did you mean {', '.join(nearest)}?" if nearest else "`agent skill list` shows what is there"
+    known = {_name(package) for package in found.packages}
+    hint = hint_nearest(canonical_name(name), known) or "`agent skill list` shows what is there"
     return Problem(severity="error", code="unknown_skill", message=f"No skill is called {name!r}", hint=hint)
 
 
@@ -214,30 +213,11 @@ def _load_all(roots: SkillRoots, registry: Registry) -> Iterator[_Loaded]:
 
 
 def _load_root(root: Path, source: PackageSource, *, entries: dict[Path, RegistryEntry]) -> Iterator[_Loaded]:
-    for folder in find_skill_folders(root):
+    for found in Walk(root, FILE_NAME):
+        folder = Path(found.path).parent
         entry = entries.get(folder)
         kind: PackageSource = "installed" if entry and entry.is_installed else source
-        identity = folder.relative_to(root).as_posix() if folder != root else folder.name
-        yield _Loaded(reading=load_skill(folder, id=identity), folder=folder, source=kind, entry=entry)
-
-
-def find_skill_folders(root: Path) -> Iterator[Path]:
-    """Folders with a `SKILL.md`, in the order of their names. Hidden folders and links are not entered."""
-    yield from _find_below(root, depth=0)
-
-
-def _find_below(folder: Path, *, depth: int) -> Iterator[Path]:
-    try:
-        with os.scandir(folder) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
-    except OSError:
-        return
-    if any(entry.name.lower() == FILE_NAME.lower() for entry in found):
-        yield folder
-        return
-    for entry in found:
-        if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".") and depth < _MAX_DEPTH:
-            yield from _find_below(Path(entry.path), depth=depth + 1)
+        yield _Loaded(reading=load_skill(folder, id=found.id), folder=folder, source=kind, entry=entry)
 
 
 def _package(loaded: _Loaded) -> SkillPackage | None:

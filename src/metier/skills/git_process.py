@@ -114,7 +114,20 @@ async def start_git(session: GitSession, *args: str, has_input: bool = False) ->
     """A running git; its whole session is killed when the block is left before it ended."""
     command = ["git", *(part for setting in _SETTINGS for part in ("-c", setting))]
     command += ["--git-dir", str(session.repository), *args] if args[0] != "init" else args
+    process = await _open(command, session, has_input=has_input)
     try:
+        yield process
+    finally:
+        with anyio.CancelScope(shield=True):
+            _kill(process)
+            await _drain(process)
+            await process.aclose()
+
+
+async def _open(command: list[str], session: GitSession, *, has_input: bool) -> Process:
+    process: Process | None = None
+    # Starting is not cut in two by a cancellation: a process whose handle nobody has could not be killed.
+    with anyio.CancelScope(shield=True), suppress(FileNotFoundError):
         process = await anyio.open_process(
             command,
             stdin=subprocess.PIPE if has_input else subprocess.DEVNULL,
@@ -123,15 +136,9 @@ async def start_git(session: GitSession, *args: str, has_input: bool = False) ->
             env=build_environment(session, os.environ),
             start_new_session=True,
         )
-    except FileNotFoundError as error:
-        raise SkillError("git is not installed", hint="Install git, or add the skill from a local folder") from error
-    try:
-        yield process
-    finally:
-        with anyio.CancelScope(shield=True):
-            _kill(process)
-            await _drain(process)
-            await process.aclose()
+    if process is None:
+        raise SkillError("git is not installed", hint="Install git, or add the skill from a local folder")
+    return process
 
 
 def open_pipe[Pipe](pipe: Pipe | None) -> Pipe:

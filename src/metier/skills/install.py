@@ -31,7 +31,7 @@ from metier.skills.limits import InstallLimits
 from metier.skills.lock import LockedSkill, check_locked
 from metier.skills.placement import displace, open_registry, place, read_registry
 from metier.skills.registry import Registry, RegistryEntry, SkillHome, save_registry
-from metier.skills.source import FolderSource, GitSource, SkillSource
+from metier.skills.source import FolderSource, GitSource, InstallSource
 from metier.skills.staging import check_free_disk, copy_folder, open_staging, sync_tree
 
 type Answer = Literal["trust", "keep_untrusted", "stop"]
@@ -43,7 +43,7 @@ class Proposal:
     """What would be installed, for a person to read. It lies in staging; nothing has changed yet."""
 
     name: str
-    source: SkillSource
+    source: InstallSource
     ref: RemoteRef | None
     """Nothing for a local folder."""
     definition: SkillDefinition
@@ -81,7 +81,7 @@ class Installer:
     """Canonical names that a package may not take: those of the bundled skills."""
 
     async def add(
-        self, source: SkillSource, *, confirm: Confirm, name: str | None = None, locked: LockedSkill | None = None
+        self, source: InstallSource, *, confirm: Confirm, name: str | None = None, locked: LockedSkill | None = None
     ) -> Outcome:
         """Install a skill; with `locked`, exactly those bytes or nothing.
 
@@ -126,7 +126,7 @@ class Installer:
             displace(self.home, registry, entry.name_canonical)
         return entry
 
-    async def _propose(self, source: SkillSource, folder: Path, *, name: str | None) -> Proposal:
+    async def _propose(self, source: InstallSource, folder: Path, *, name: str | None) -> Proposal:
         """Fetch and check. The tree is in `folder` under the name its author gave it."""
         tree = folder / "tree" / _folder_name(source)
         tree.mkdir(parents=True)
@@ -155,7 +155,7 @@ class Installer:
             warnings=tuple(filter(None, (low_disk, _transport_warning(source)))),
         )
 
-    async def _stage(self, source: SkillSource, tree: Path, *, repository: Path) -> RemoteRef | None:
+    async def _stage(self, source: InstallSource, tree: Path, *, repository: Path) -> RemoteRef | None:
         match source:
             case GitSource():
                 fetched = await fetch_source(source, repository, limits=self.limits, sleep=self.sleep)
@@ -259,7 +259,7 @@ class Installer:
         )
 
 
-def source_of(entry: RegistryEntry) -> SkillSource:
+def source_of(entry: RegistryEntry) -> InstallSource:
     """Where an update comes from: the branch or tag it was installed from, else the same commit."""
     if entry.git_url is None:
         return FolderSource(path=Path(entry.source_path or entry.installed_path))
@@ -277,7 +277,7 @@ def find_changes(before: dict[str, str], after: dict[str, str]) -> tuple[str, ..
     return tuple(sorted(names)) or ("a file's executable bit",)
 
 
-def _folder_name(source: SkillSource) -> str:
+def _folder_name(source: InstallSource) -> str:
     """The name a skill without a `name` gets: that of its folder or repository."""
     match source:
         case FolderSource(path=path):
@@ -291,7 +291,7 @@ def _relative(problem: Problem, tree: Path) -> Problem:
     return replace(problem, file=problem.file.removeprefix(f"{tree}/"))
 
 
-def _where_hint(source: SkillSource) -> str:
+def _where_hint(source: InstallSource) -> str:
     if isinstance(source, GitSource) and not source.subdir:
         return "If the skill is in a folder of the repository, add #folder to the address"
     return ""
@@ -321,7 +321,7 @@ def _check_version(skill: SkillDefinition) -> None:
             raise SkillRejected(f"Skill {skill.name!r} needs {word} version {bound}, this is {__version__}")
 
 
-def _transport_warning(source: SkillSource) -> str:
+def _transport_warning(source: InstallSource) -> str:
     if isinstance(source, GitSource) and source.url.startswith(("http://", "git://")):
         return "The address is not encrypted: anybody on the way can change what is fetched"
     return ""

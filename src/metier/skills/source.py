@@ -44,10 +44,10 @@ class FolderSource:
         return str(self.path)
 
 
-type SkillSource = GitSource | FolderSource
+type InstallSource = GitSource | FolderSource
 
 
-def parse_source(text: str, *, allow_file: bool = False) -> SkillSource:
+def parse_source(text: str, *, allow_file: bool = False) -> InstallSource:
     """Raises `UsageError` for an address that is dangerous or makes no sense."""
     _check_text(text)
     address, _, subdir = text.partition("#")
