@@ -1,6 +1,6 @@
 """Put together what one run needs: skills, tools, provider, policy, instructions. Decides nothing itself."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from metier.providers.facts import FactBook, load_facts
 from metier.providers.failures import MissingKey
 from metier.providers.offline import Places, build_offline
 from metier.providers.registry import choose_provider, open_provider
+from metier.runtime.pins import use_pinned
 from metier.runtime.place import Place
 from metier.skills.activation import activate, build_roots, find_packages
 from metier.skills.package import SkillPackage
@@ -80,11 +81,12 @@ def choose(place: Place, facts: FactBook, shelf: Shelf, *, run_folder: Path) -> 
 
 @asynccontextmanager
 async def build_services(
-    place: Place, store: Store, *, run_folder: Path, cleaner: Cleaner, observe: Observer | None = None
+    place: Place, store: Store, *, run_folder: Path, pins: Mapping[str, str], observe: Observer | None = None
 ) -> AsyncGenerator[Services]:
     """Everything a run needs, for as long as it is driven; processes of toolsets end with the block."""
     settings = place.settings
-    packages, problems = find_skills(place)
+    found, problems = find_skills(place)
+    packages, changed = await use_pinned(found, pins, store)
     toolsets = await load_toolsets(packages, place.environ)
     shelf = build_shelf(packages, workspace=place.workspace, problems=(*problems, *toolsets.problems))
     facts = load_facts()
@@ -112,7 +114,8 @@ async def build_services(
             ids=place.ids,
             workspace=place.workspace,
             run_folder=run_folder,
-            clean=cleaner.text,
+            clean=build_place_cleaner(place).text,
+            changed=changed,
             owner=place.owner,
             observe=observe,
             seams=place.seams,
@@ -122,7 +125,7 @@ async def build_services(
         await provider.close()
 
 
-def _rank(shelf: Shelf):  # noqa: ANN202 - a closure over the index
+def _rank(shelf: Shelf) -> Callable[[str], list[tuple[str, float]]]:
     def rank(request: str) -> list[tuple[str, float]]:
         return [(hit.skill_name, hit.score) for hit in shelf.index.rank(request, 8)]
 

@@ -16,9 +16,11 @@ from metier.engine.services import Services
 from metier.engine.state import RunState, fold
 from metier.engine.stopping import Stopper
 from metier.errors import UsageError
-from metier.providers.base import Observer
+from metier.events import PinnedDefinitionUsed
 from metier.providers.absent import AbsentProvider
+from metier.providers.base import Observer
 from metier.runtime.build import build_place_cleaner, build_services
+from metier.runtime.pins import pin
 from metier.runtime.place import Place
 from metier.runtime.record import write_record
 from metier.store.base import Lease, RunRow, Store
@@ -102,23 +104,28 @@ class Runtime:
     async def _drive(
         self, run_id: str, watch: Watch, *, request: RunRequest | None = None, answer: Answer | None = None
     ) -> RunState:
-        cleaner = build_place_cleaner(self.place)
         folder = self.folder(run_id)
+        pins = await self._read_pins(run_id)
         stopper = watch.stopper or Stopper(self.place.settings.runtime.signal_grace_seconds)
         async with (
-            build_services(
-                self.place, self.store, run_folder=folder, cleaner=cleaner, observe=watch.observe
-            ) as services,
+            build_services(self.place, self.store, run_folder=folder, pins=pins, observe=watch.observe) as services,
             hold_lease(run_id, services) as lease,
         ):
             log = await self._open_log(lease, services, watch)
             if request is not None:
-                await log.record(build_start(request, self.place, services, run_id=run_id), durable=True)
+                packages = tuple(services.shelf.packages.values())
+                pins = await pin(packages, self.place.settings, self.store)
+                await log.record(build_start(request, self.place, services, pins=pins), durable=True)
             if answer is None or await self._take_answer(log, answer):
+                self._tell_of_changes(log, services)
                 await self._check_provider(log, services)
                 await drive(log, services, stopper)
             await self._settle(log)
             return log.state
+
+    async def _read_pins(self, run_id: str) -> dict[str, str]:
+        state = await self.read(run_id)
+        return state.started.pins if state.started else {}
 
     async def _check_provider(self, log: RunLog, services: Services) -> None:
         """A key that is missing ends the run before anything is sent."""
@@ -157,6 +164,11 @@ class Runtime:
         await log.record(e.RunResumed(reason=reason, driver=log.lease.owner), *entries)
         return True
 
+    def _tell_of_changes(self, log: RunLog, services: Services) -> None:
+        pins = log.state.started.pins if log.state.started else {}
+        for name in services.changed:
+            log.emit(PinnedDefinitionUsed(definition=f"skill:{name}", pinned=pins[f"skill:{name}"]))
+
     async def _decided(self, state: RunState) -> list[e.Entry]:
         asking = {step.approval_id: step.step_id for step in state.steps if step.phase == "asking"}
         rows = [row for row in await self.store.list_approvals(run_id=state.run_id) if row.approval_id in asking]
@@ -179,9 +191,10 @@ class Runtime:
         log.close()
 
 
-def build_start(request: RunRequest, place: Place, services: Services, *, run_id: str) -> e.RunStarted:
+def build_start(request: RunRequest, place: Place, services: Services, *, pins: dict[str, str]) -> e.RunStarted:
     settings = place.settings
     runtime = settings.runtime
+    run_id = services.run_folder.name
     return e.RunStarted(
         task=request.task,
         mode=request.mode,
@@ -194,6 +207,7 @@ def build_start(request: RunRequest, place: Place, services: Services, *, run_id
         limits=e.Limits(
             max_turns=runtime.max_turns, max_cost_usd=runtime.max_cost_usd, on_step_failure=runtime.on_step_failure
         ),
+        pins=pins,
         extra_context=request.extra_context,
     )
 
