@@ -15,6 +15,9 @@ NEARNESS_POWER = 0.54
 RARITY_POWER = 0.9
 """Below 1: one rare word does not outweigh several ordinary ones."""
 
+UNSEEN_SKILLS = 30
+"""Imagined skills that have none of the words: in a catalog of ten on one subject, the subject still tells."""
+
 
 def find_strength(best: float, catalog_size: int) -> float:
     """How many words that no other skill has the best match is worth; independent of the size of the catalog."""
@@ -30,5 +33,5 @@ def calibrate(total: float, best: float, strength: float) -> float:
 
 
 def find_rarity(having: float, catalog_size: int) -> float:
-    """How much a word tells that so many skills have; 0 where all have it."""
-    return math.log(1 + (catalog_size - having + 0.5) / (having + 0.5))
+    """How much a word tells that so many skills have."""
+    return math.log(1 + (catalog_size + UNSEEN_SKILLS - having + 0.5) / (having + 0.5))
