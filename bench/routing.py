@@ -45,21 +45,28 @@ LIMITS = {100: Limits(96.6, 0.6, 1.0), 1_000: Limits(91.0, 0.6, 1.0), 10_000: Li
 
 
 def rows() -> list[Row]:
-    data = Path(os.environ.get("ROUTING_DATA", Path(__file__).resolve().parents[2] / "shared" / "data" / "routing"))
-    if not (data / "score.py").is_file():
-        return [Row("routing", "skipped: no data (set ROUTING_DATA to its folder)", "-", True)]
+    data = _find_data()
+    if data is None:
+        return [Row("routing", "skipped: no data (set ROUTING_DATA to its folder)", "-", holds=True)]
     scorer = _load_scorer(data)
     found: list[Row] = []
     for size, limits in LIMITS.items():
         job = _skills_job(scorer, data, size)
         index, seconds = _timed(lambda job=job: index_tools(job.tools))
         found += _quality_rows(job, index, limits)
-        found += _speed_rows(job, index, limits, seconds)
+        found += _speed_rows(job, index, limits, seconds=seconds)
         if size == 1_000:
             found.append(_typo_row(scorer, job, index))
         if size == 10_000:
             found.append(_cache_row(job, index))
     return [*found, _metatool_row(scorer, data)]
+
+
+def _find_data() -> Path | None:
+    """The folder that `ROUTING_DATA` names, else `shared/data/routing` beside the repository or above it."""
+    places = [parent / "shared" / "data" / "routing" for parent in Path(__file__).resolve().parents]
+    named = os.environ.get("ROUTING_DATA")
+    return next((place for place in ([Path(named)] if named else places) if (place / "score.py").is_file()), None)
 
 
 def _quality_rows(job: Job, index: RoutingIndex, limits: Limits) -> list[Row]:
@@ -77,7 +84,7 @@ def _quality_rows(job: Job, index: RoutingIndex, limits: Limits) -> list[Row]:
     ]
 
 
-def _speed_rows(job: Job, index: RoutingIndex, limits: Limits, seconds: float) -> list[Row]:
+def _speed_rows(job: Job, index: RoutingIndex, limits: Limits, *, seconds: float) -> list[Row]:
     times = sorted(_timed(lambda request=request: index.rank(request.text, K))[1] for request in job.requests)
     p95 = 1000 * times[int(0.95 * len(times))]
     build = f"{seconds:.2f} s CPU"
