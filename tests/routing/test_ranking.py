@@ -159,6 +159,17 @@ def test_stuffing_a_description_with_keywords_does_not_beat_an_honest_one(twelve
     assert {text: rank(text, catalog, 3)[0].skill_name for text in requests} == requests
 
 
+@pytest.mark.parametrize("word", ["skill ", "/weather ", "a-b-", "`x` ", "tpyo", "\u65e5"])
+def test_a_hostile_megabyte_of_one_word_is_bounded(twelve: tuple[RoutableSkill, ...], word: str) -> None:
+    index = build_index(twelve)
+    text = word * (1_000_000 // len(word))
+
+    started = time.process_time()
+    index.rank(text, 3)
+
+    assert time.process_time() - started < 1
+
+
 def test_a_request_of_a_megabyte_is_bounded_and_its_end_is_read(twelve: tuple[RoutableSkill, ...]) -> None:
     index = build_index(twelve)
     pasted = " ".join(f"line{number} of a pasted log" for number in range(60_000))

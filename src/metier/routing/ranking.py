@@ -12,7 +12,7 @@ from typing import NamedTuple
 from metier.routing.calibration import calibrate, find_strength
 from metier.routing.index import IndexTables, Postings
 from metier.routing.names import find_named
-from metier.routing.request import Pair, Request, Term, read_request
+from metier.routing.request import Pair, Request, Term, clip_request, read_request
 from metier.routing.skill import NAME, MatchedWord, SkillCandidate, field_names
 
 COVERAGE_POWER = 0.2
@@ -50,8 +50,9 @@ def rank_skills(index: IndexTables, query: str, k: int) -> list[SkillCandidate]:
     """The `k` best skills for a request. A catalog of at most `k` skills comes back whole."""
     if k <= 0 or not len(index):
         return []
-    request = read_request(query, index)
-    named = find_named(query, index.by_name)[:k]
+    text = clip_request(query)
+    request = read_request(text, index)
+    named = find_named(text, index.by_name)[:k]
     whole = len(index) <= k
     numbers = range(len(index)) if whole else _collect(index, request, max(CLOSE_LOOK, k + 12))
     hits = {hit.number: hit for hit in _look_closely(index, request, {*numbers, *named})}
