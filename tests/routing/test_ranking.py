@@ -170,14 +170,14 @@ def test_a_hostile_megabyte_of_one_word_is_bounded(twelve: tuple[RoutableSkill, 
     assert time.process_time() - started < 1
 
 
-def test_a_request_of_a_megabyte_is_bounded_and_its_end_is_read(twelve: tuple[RoutableSkill, ...]) -> None:
+def test_of_a_request_of_a_megabyte_the_beginning_and_the_end_are_read(twelve: tuple[RoutableSkill, ...]) -> None:
     index = build_index(twelve)
     pasted = " ".join(f"line{number} of a pasted log" for number in range(60_000))
     assert len(pasted) > 1_000_000
     index.rank("warm up tpyo", 3)
 
     started = time.process_time()
-    ranked = index.rank(f"{pasted}\nnow translate these documents", 3)
+    ranked = index.rank(f"{pasted}\n/weather\n{pasted}\nnow translate these documents", 3)
 
     assert time.process_time() - started < 1
     assert ranked[0].skill_name == "translate"
