@@ -52,7 +52,7 @@ def _split(text: str, *, first_line: int) -> list[_Block]:
 
 
 def _read_block(block: _Block, *, file: str, problems: list[Problem]) -> tuple[Entry, ...]:
-    text = "\n".join(block.lines)
+    text = "\n".join(block.lines) + "\n"
     flat = read_flat(text, first_line=block.line)
     if flat is not None:
         return flat.entries
