@@ -1,13 +1,13 @@
 """Turn sums of matches into scores on 0-100 that mean the same in a catalog of ten skills and of ten thousand. Pure.
 
-A score answers two questions at once. Is there an answer here at all? And how near is this skill to the best one?
+A score answers two questions at once. Does the request say anything a skill knows? How near is this one to the best?
 `docs/routing.md` says how the constants were found.
 """
 
 import math
 
 SOLID_EVIDENCE = 0.713
-"""Strength at which an answer is as likely as none; 0.75 gives the usual cut of 55."""
+"""Strength that halves every score; chosen so that the best match reaches 55 at a strength of 0.75."""
 STEEPNESS = 4
 NEARNESS_POWER = 0.54
 """A skill with a third of the best one's sum keeps 55 of 100."""
