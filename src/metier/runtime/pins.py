@@ -1,4 +1,4 @@
-"""What a run is pinned to: the bytes of its definitions and settings. A resumed run uses them, whatever changed since."""
+"""What a run is pinned to: the bytes of its definitions and settings. A resumed run uses those, whatever changed."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
