@@ -1,7 +1,7 @@
 """Put together what one run needs: skills, tools, provider, policy, instructions. Decides nothing itself."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from metier.approval.profile import ProfilePolicy
@@ -22,6 +22,7 @@ from metier.skills.package import SkillPackage
 from metier.store.base import Store
 from metier.telemetry.redaction import find_secret_values
 from metier.telemetry.sinks import Cleaner, build_cleaner
+from metier.tools.base import Tool
 from metier.tools.script_catalog import ScriptCatalog
 from metier.tools.script_contract import ScriptLimits
 from metier.tools.script_runner import ScriptRunner, default_environments
@@ -71,7 +72,7 @@ def choose(place: Place, facts: FactBook, shelf: Shelf, *, run_folder: Path) -> 
             previous=str(run_folder / "results.json"),
         )
         packages = tuple(shelf.packages.values())
-        return build_offline(packages, _rank(shelf), places)
+        return build_offline(packages, _rank(shelf), places=places)
     choice = choose_provider(place.settings.model)
     try:
         return open_provider(choice, facts, environment=place.environ)
@@ -87,18 +88,14 @@ async def build_services(
     settings = place.settings
     found, problems = find_skills(place)
     packages, changed = await use_pinned(found, pins, store)
-    toolsets = await load_toolsets(packages, place.environ)
-    shelf = build_shelf(packages, workspace=place.workspace, problems=(*problems, *toolsets.problems))
-    facts = load_facts()
-    provider = choose(place, facts, shelf, run_folder=run_folder)
-    limits = ScriptLimits(
-        timeout_seconds=settings.skills.script_timeout_seconds,
-        max_output_bytes=settings.skills.max_script_output_bytes,
-    )
-    runner = ScriptRunner(environments=default_environments(place.environ), environ=place.environ)
-    scripts = build_script_tools(ScriptCatalog(packages), runner, limits) if packages else ()
-    tools = Toolbox((*scripts, *toolsets.tools, *place.tools))
-    try:
+    async with AsyncExitStack() as opened:
+        toolsets = await load_toolsets(packages, place.environ)
+        opened.push_async_callback(toolsets.aclose)
+        shelf = build_shelf(packages, workspace=place.workspace, problems=(*problems, *toolsets.problems))
+        facts = load_facts(_facts_file(place))
+        provider = choose(place, facts, shelf, run_folder=run_folder)
+        opened.push_async_callback(provider.close)
+        tools = Toolbox((*_script_tools(packages, place), *toolsets.tools, *place.tools))
         yield Services(
             store=store,
             provider=provider,
@@ -120,9 +117,22 @@ async def build_services(
             observe=observe,
             seams=place.seams,
         )
-    finally:
-        await toolsets.aclose()
-        await provider.close()
+
+
+def _script_tools(packages: Sequence[SkillPackage], place: Place) -> tuple[Tool, ...]:
+    if not packages:
+        return ()
+    limits = ScriptLimits(
+        timeout_seconds=place.settings.skills.script_timeout_seconds,
+        max_output_bytes=place.settings.skills.max_script_output_bytes,
+    )
+    runner = ScriptRunner(environments=default_environments(place.environ), environ=place.environ)
+    return build_script_tools(ScriptCatalog(packages), runner, limits)
+
+
+def _facts_file(place: Place) -> Path | None:
+    named = place.settings.model.facts_file
+    return place.workspace / named if named else None
 
 
 def _rank(shelf: Shelf) -> Callable[[str], list[tuple[str, float]]]:
