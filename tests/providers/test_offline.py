@@ -394,12 +394,15 @@ async def test_only_offered_tools_are_called() -> None:
     assert await stage.play() == "alpha: alpha did it"
     assert stage.replies[-1].stop_reason == "end"
 
+
+async def test_the_choice_of_tools_is_obeyed_and_an_empty_transcript_is_answered() -> None:
     request = replace(Stage(simple_provider(), "do alpha", done).request, tool_choice="none")
     assert (await simple_provider().reply(request)).stop_reason == "end"
     request = replace(request, tool_choice=OneTool("finish"))
     call = (await simple_provider().reply(request)).parts[0]
     assert isinstance(call, ToolCallPart)
     assert call.name == "finish"
+    assert (await simple_provider().reply(replace(request, messages=()))).stop_reason == "tool_calls"
 
 
 async def test_where_only_json_is_taken_it_says_so_in_json() -> None:
@@ -421,11 +424,6 @@ async def test_the_decision_names_the_skill_and_why() -> None:
     assert decoded.decision.reasoning_summary == "do alpha: score 90 of 100; matched: alpha"
 
 
-async def test_an_empty_transcript_is_answered() -> None:
-    reply = await simple_provider().reply(ModelRequest(model="offline", messages=(), tools=TOOLS))
-    assert reply.stop_reason == "tool_calls"
-
-
 def test_opening_it_like_a_vendor_says_how_it_is_built() -> None:
     with pytest.raises(UsageError, match="has no connection to open") as caught:
         open_provider(ProviderChoice(name="offline"), FactBook({}), environment={})
@@ -436,6 +434,12 @@ def load_packages() -> list[SkillPackage]:
     folders = sorted(path for path in (Path(metier.__file__).parent / "bundled").iterdir() if path.is_dir())
     found = [load_skill(folder).skill for folder in folders]
     return [SkillPackage(definition=skill, folder=skill.folder, source="bundled") for skill in found if skill]
+
+
+def build_toolbox(packages: Sequence[SkillPackage], folder: Path) -> Toolbox:
+    environments = ScriptEnvironments(folder=folder / "environments", environ=os.environ)
+    runner = ScriptRunner(environments=environments, environ=os.environ)
+    return Toolbox(build_script_tools(ScriptCatalog(packages), runner))
 
 
 def rank_packages(packages: Sequence[SkillPackage]) -> Callable[[str], Sequence[tuple[str, float]]]:
@@ -454,10 +458,7 @@ async def test_four_bundled_skills_hand_over_to_each_other_and_write_a_report(tm
     )
     (workspace / "tide.py").write_text("# TODO: ask the harbour master\nprint('tide')\n")
     packages = load_packages()
-    environments = ScriptEnvironments(folder=tmp_path / "environments", environ=os.environ)
-    toolbox = Toolbox(
-        build_script_tools(ScriptCatalog(packages), ScriptRunner(environments=environments, environ=os.environ))
-    )
+    toolbox = build_toolbox(packages, tmp_path)
     places = Places(workspace=str(workspace), artifacts=str(tmp_path / "out"), previous=str(previous))
     provider = build_offline(packages, rank_packages(packages), places=places)
     tools = (*control_specs(("use_skill", "finish")), *toolbox.specs())
@@ -488,10 +489,7 @@ async def test_four_bundled_skills_hand_over_to_each_other_and_write_a_report(tm
 
 async def test_a_bundled_script_that_fails_is_reported_in_its_own_words(tmp_path: Path) -> None:
     packages = load_packages()
-    environments = ScriptEnvironments(folder=tmp_path / "environments", environ=os.environ)
-    toolbox = Toolbox(
-        build_script_tools(ScriptCatalog(packages), ScriptRunner(environments=environments, environ=os.environ))
-    )
+    toolbox = build_toolbox(packages, tmp_path)
     places = Places(workspace=str(tmp_path / "nowhere"), artifacts=str(tmp_path / "out"), previous="")
     provider = build_offline(packages, rank_packages(packages), places=places)
 
