@@ -200,8 +200,6 @@ async def test_replies_cost_nothing_and_say_who_answered() -> None:
     assert {(reply.provider, reply.model) for reply in stage.replies} == {("offline", "offline")}
     assert all(reply.usage == Usage() for reply in stage.replies)
     assert await provider.count_tokens(stage.request) is None
-    await provider.close()
-    await provider.close()
 
 
 async def test_a_new_provider_goes_on_where_the_transcript_ends() -> None:
@@ -318,15 +316,11 @@ async def test_a_fallback_skill_that_is_planned_for_later_goes_on_with_its_own_p
 
 
 async def test_a_fallback_that_fails_too_ends_the_part() -> None:
-    stage = Stage(simple_provider(), "do alpha with g", fails("alpha", "gamma", text="no"), fallback="gamma")
+    stage = Stage(
+        simple_provider(), "do alpha with g", fails("alpha", "gamma", text="Not run: denied"), fallback="gamma"
+    )
 
-    assert '- "do alpha with g": alpha failed: no; gamma failed: no' in await stage.play()
-
-
-async def test_a_denied_call_is_reported_in_the_words_of_the_denial() -> None:
-    result = await Stage(simple_provider(), "do alpha", fails("alpha", text="Not run: A rule denies this call")).play()
-
-    assert '- "do alpha": alpha failed: Not run: A rule denies this call' in result
+    assert '- "do alpha with g": alpha failed: Not run: denied; gamma failed: Not run: denied' in await stage.play()
 
 
 async def test_the_same_call_is_not_made_twice() -> None:
@@ -394,12 +388,15 @@ async def test_only_offered_tools_are_called() -> None:
     assert await stage.play() == "alpha: alpha did it"
     assert stage.replies[-1].stop_reason == "end"
 
+
+async def test_the_choice_of_tools_is_obeyed_and_an_empty_transcript_is_answered() -> None:
     request = replace(Stage(simple_provider(), "do alpha", done).request, tool_choice="none")
     assert (await simple_provider().reply(request)).stop_reason == "end"
     request = replace(request, tool_choice=OneTool("finish"))
     call = (await simple_provider().reply(request)).parts[0]
     assert isinstance(call, ToolCallPart)
     assert call.name == "finish"
+    assert (await simple_provider().reply(replace(request, messages=()))).stop_reason == "tool_calls"
 
 
 async def test_where_only_json_is_taken_it_says_so_in_json() -> None:
@@ -421,11 +418,6 @@ async def test_the_decision_names_the_skill_and_why() -> None:
     assert decoded.decision.reasoning_summary == "do alpha: score 90 of 100; matched: alpha"
 
 
-async def test_an_empty_transcript_is_answered() -> None:
-    reply = await simple_provider().reply(ModelRequest(model="offline", messages=(), tools=TOOLS))
-    assert reply.stop_reason == "tool_calls"
-
-
 def test_opening_it_like_a_vendor_says_how_it_is_built() -> None:
     with pytest.raises(UsageError, match="has no connection to open") as caught:
         open_provider(ProviderChoice(name="offline"), FactBook({}), environment={})
@@ -436,6 +428,12 @@ def load_packages() -> list[SkillPackage]:
     folders = sorted(path for path in (Path(metier.__file__).parent / "bundled").iterdir() if path.is_dir())
     found = [load_skill(folder).skill for folder in folders]
     return [SkillPackage(definition=skill, folder=skill.folder, source="bundled") for skill in found if skill]
+
+
+def build_toolbox(packages: Sequence[SkillPackage], folder: Path) -> Toolbox:
+    environments = ScriptEnvironments(folder=folder / "environments", environ=os.environ)
+    runner = ScriptRunner(environments=environments, environ=os.environ)
+    return Toolbox(build_script_tools(ScriptCatalog(packages), runner))
 
 
 def rank_packages(packages: Sequence[SkillPackage]) -> Callable[[str], Sequence[tuple[str, float]]]:
@@ -454,10 +452,7 @@ async def test_four_bundled_skills_hand_over_to_each_other_and_write_a_report(tm
     )
     (workspace / "tide.py").write_text("# TODO: ask the harbour master\nprint('tide')\n")
     packages = load_packages()
-    environments = ScriptEnvironments(folder=tmp_path / "environments", environ=os.environ)
-    toolbox = Toolbox(
-        build_script_tools(ScriptCatalog(packages), ScriptRunner(environments=environments, environ=os.environ))
-    )
+    toolbox = build_toolbox(packages, tmp_path)
     places = Places(workspace=str(workspace), artifacts=str(tmp_path / "out"), previous=str(previous))
     provider = build_offline(packages, rank_packages(packages), places=places)
     tools = (*control_specs(("use_skill", "finish")), *toolbox.specs())
@@ -488,10 +483,7 @@ async def test_four_bundled_skills_hand_over_to_each_other_and_write_a_report(tm
 
 async def test_a_bundled_script_that_fails_is_reported_in_its_own_words(tmp_path: Path) -> None:
     packages = load_packages()
-    environments = ScriptEnvironments(folder=tmp_path / "environments", environ=os.environ)
-    toolbox = Toolbox(
-        build_script_tools(ScriptCatalog(packages), ScriptRunner(environments=environments, environ=os.environ))
-    )
+    toolbox = build_toolbox(packages, tmp_path)
     places = Places(workspace=str(tmp_path / "nowhere"), artifacts=str(tmp_path / "out"), previous="")
     provider = build_offline(packages, rank_packages(packages), places=places)
 
@@ -499,9 +491,7 @@ async def test_a_bundled_script_that_fails_is_reported_in_its_own_words(tmp_path
         answer = await toolbox.call("script_run", arguments, ToolContext(workspace=tmp_path))
         return answer.ok, json.dumps(answer.output) if answer.ok else answer.error
 
-    stage = Stage(provider, "inventory this workspace", run)
-
-    result = await stage.play()
+    result = await Stage(provider, "inventory this workspace", run).play()
 
     assert result.startswith(
         'Nothing was done.\n\nNot done:\n- "inventory this workspace": workspace-inventory failed: '
