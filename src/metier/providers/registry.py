@@ -102,7 +102,7 @@ def open_provider(
     """Check everything that can be checked without a call, then load the vendor's code.
 
     Raises:
-        UsageError: No such provider, its package is not installed, the base URL is no address, or it is the offline one.
+        UsageError: No such provider, its package is not installed, the base URL is no address, or it is `offline`.
         MissingKey: The environment holds no key.
     """
     if choice.name == OFFLINE:

@@ -14,7 +14,8 @@ from metier.providers.base import Observer, Provider
 from metier.providers.facts import FactBook, load_facts
 from metier.providers.failures import MissingKey
 from metier.providers.offline import Places, build_offline
-from metier.providers.registry import choose_provider, open_provider
+from metier.providers.options import ModelOptions
+from metier.providers.registry import OFFLINE, choose_provider, open_provider
 from metier.runtime.pins import use_pinned
 from metier.runtime.place import Place
 from metier.skills.activation import activate, build_roots, find_packages
@@ -72,7 +73,7 @@ def choose(place: Place, facts: FactBook, shelf: Shelf, *, run_folder: Path) -> 
             previous=str(run_folder / "results.json"),
         )
         packages = tuple(shelf.packages.values())
-        return build_offline(packages, _rank(shelf), places=places)
+        return build_offline(packages, _rank(shelf), places=places, max_turns=place.settings.runtime.max_turns)
     choice = choose_provider(place.settings.model)
     try:
         return open_provider(choice, facts, environment=place.environ)
@@ -104,7 +105,7 @@ async def build_services(
             tools=tools,
             shelf=shelf,
             instructions=load_instructions(place),
-            model=settings.model,
+            model=_model_options(place, provider),
             runtime=settings.runtime,
             skills=settings.skills,
             clock=place.clock,
@@ -128,6 +129,12 @@ def _script_tools(packages: Sequence[SkillPackage], place: Place) -> tuple[Tool,
     )
     runner = ScriptRunner(environments=default_environments(place.environ), environ=place.environ)
     return build_script_tools(ScriptCatalog(packages), runner, limits)
+
+
+def _model_options(place: Place, provider: Provider) -> ModelOptions:
+    """The backbone calls tools; it cannot be asked for JSON instead."""
+    options = place.settings.model
+    return options.model_copy(update={"structured_output_mode": "native"}) if provider.name == OFFLINE else options
 
 
 def _facts_file(place: Place) -> Path | None:
