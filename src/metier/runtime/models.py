@@ -38,11 +38,23 @@ def open_models(place: Place, facts: FactBook, shelf: Shelf, *, run_folder: Path
         return Models(_open_offline(place, shelf, run_folder))
     check_allowed([options.name, *options.fallback_models], options.allowed_models)
     choice = choose_provider(options)
+    if not choice.base_url:
+        check_owner(options.name, choice.name, facts)
     try:
         provider = open_provider(choice, facts, environment=place.environ)
     except MissingKey as missing:
         return Models(AbsentProvider(choice.name, missing))
     return Models(provider, _open_fallbacks(place, facts, provider))
+
+
+def check_owner(model: str, provider: str, facts: FactBook) -> None:
+    """Raises `UsageError` for a model that is known to be another provider's, such as the default one."""
+    owners = [name for name in facts.entries if facts.knows(name, model)]
+    if owners and provider not in owners:
+        examples = [pattern for pattern in facts.entries.get(provider, {}) if "*" not in pattern.rstrip("*")]
+        example = next((pattern.rstrip("*") for pattern in examples if pattern != "*"), "")
+        hint = "Set model.name (--model, AGENT_MODEL_NAME)" + (f", for example to {example!r}" if example else "")
+        raise UsageError(f"Model {model!r} is one of {owners[0]!r}, not of {provider!r}", hint=hint)
 
 
 def _open_fallbacks(place: Place, facts: FactBook, primary: Provider) -> tuple[Candidate, ...]:
