@@ -51,8 +51,8 @@ def check_owner(model: str, provider: str, facts: FactBook) -> None:
     """Raises `UsageError` for a model that is known to be another provider's, such as the default one."""
     owners = [name for name in facts.entries if facts.knows(name, model)]
     if owners and provider not in owners:
-        examples = [pattern for pattern in facts.entries.get(provider, {}) if "*" not in pattern.rstrip("*")]
-        example = next((pattern.rstrip("*") for pattern in examples if pattern != "*"), "")
+        priced = [pattern.rstrip("*") for pattern, known in facts.entries.get(provider, {}).items() if known.prices]
+        example = next(iter(priced), "")
         hint = "Set model.name (--model, AGENT_MODEL_NAME)" + (f", for example to {example!r}" if example else "")
         raise UsageError(f"Model {model!r} is one of {owners[0]!r}, not of {provider!r}", hint=hint)
 
