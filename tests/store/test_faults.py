@@ -247,7 +247,7 @@ broken line
 @pytest.mark.parametrize(
     ("folder", "kind"),
     [
-        ("/work", "ext4"),
+        ("/srv", "ext4"),
         ("/home", "nfs4"),
         ("/homes", "ext4"),
         ("/home/ann/runs", "nfs4"),
