@@ -81,7 +81,13 @@ def _open_offline(place: Place, shelf: Shelf, run_folder: Path) -> Provider:
         previous=str(run_folder / "results.json"),
     )
     packages = tuple(shelf.packages.values())
-    return build_offline(packages, _rank(shelf), places=places, max_turns=place.settings.runtime.max_turns)
+    return build_offline(
+        packages,
+        _rank(shelf),
+        places=places,
+        min_score=place.settings.skills.prefilter_min_score,
+        max_turns=place.settings.runtime.max_turns,
+    )
 
 
 def _rank(shelf: Shelf) -> Callable[[str], list[tuple[str, float]]]:
