@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from metier.context.layers import Prompt
 from metier.context.tokens import TokenCounter
 from metier.engine.decide import Policy
@@ -55,6 +57,8 @@ class Services:
     """`runs/<run_id>`: artifacts, spool, debug bodies."""
     clean: Callable[[str], str]
     """Redacts and sanitises outside text before the model, the journal or the log sees it."""
+    clean_body: Callable[[JsonValue], JsonValue] | None = None
+    """Does the same to a whole request or reply; None where these are not kept."""
     owner: str
     """Who drives, for whoever finds the run taken."""
     observe: Observer | None = None

@@ -2,18 +2,22 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from metier.approval.profile import ProfilePolicy
 from metier.context.base_prompt import BASE, SAFETY
 from metier.definitions.problems import Problem
+from metier.engine.earlier import FILE_NAME as RESULTS
 from metier.engine.services import Instructions, Services
 from metier.engine.shelf import Shelf, build_shelf
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer, Provider
+from metier.providers.dry_run import DryRunProvider
 from metier.providers.facts import FactBook, load_facts
 from metier.providers.failures import MissingKey
-from metier.providers.offline import Places, build_offline
+from metier.providers.offline import build_offline
+from metier.providers.offline_plan import Places
 from metier.providers.registry import choose_provider, open_provider
 from metier.runtime.place import Place
 from metier.skills.activation import activate, build_roots, find_packages
@@ -26,7 +30,7 @@ from metier.tools.script_contract import ScriptLimits
 from metier.tools.script_runner import ScriptRunner, default_environments
 from metier.tools.scripts import build_script_tools
 from metier.tools.toolbox import Toolbox
-from metier.tools.toolset_loader import load_toolsets
+from metier.tools.toolset_loader import ToolsetReading, load_toolsets
 
 BUNDLED = Path(__file__).resolve().parent.parent / "bundled"
 
@@ -67,10 +71,10 @@ def choose(place: Place, facts: FactBook, shelf: Shelf, *, run_folder: Path) -> 
         places = Places(
             workspace=str(place.workspace),
             artifacts=str(run_folder / "artifacts"),
-            previous=str(run_folder / "results.json"),
+            previous=str(run_folder / RESULTS),
         )
         packages = tuple(shelf.packages.values())
-        return build_offline(packages, _rank(shelf), places)
+        return build_offline(packages, _rank(shelf), places=places, max_turns=place.settings.runtime.max_turns)
     choice = choose_provider(place.settings.model)
     try:
         return open_provider(choice, facts, environment=place.environ)
@@ -78,17 +82,31 @@ def choose(place: Place, facts: FactBook, shelf: Shelf, *, run_folder: Path) -> 
         return AbsentProvider(choice.name, missing)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunKind:
+    """What must be known of a run before its journal is open."""
+
+    folder: Path
+    is_dry: bool = False
+
+
 @asynccontextmanager
 async def build_services(
-    place: Place, store: Store, *, run_folder: Path, cleaner: Cleaner, observe: Observer | None = None
+    place: Place, store: Store, *, run: RunKind, cleaner: Cleaner, observe: Observer | None = None
 ) -> AsyncGenerator[Services]:
-    """Everything a run needs, for as long as it is driven; processes of toolsets end with the block."""
+    """Everything a run needs, for as long as it is driven; processes of toolsets end with the block.
+
+    A dry run gets neither the toolsets, which say what they offer by running, nor a connection.
+    """
     settings = place.settings
     packages, problems = find_skills(place)
-    toolsets = await load_toolsets(packages, place.environ)
+    toolsets = ToolsetReading() if run.is_dry else await load_toolsets(packages, place.environ)
     shelf = build_shelf(packages, workspace=place.workspace, problems=(*problems, *toolsets.problems))
     facts = load_facts()
-    provider = choose(place, facts, shelf, run_folder=run_folder)
+    if run.is_dry:
+        provider: Provider = DryRunProvider(settings.model.provider)
+    else:
+        provider = choose(place, facts, shelf, run_folder=run.folder)
     limits = ScriptLimits(
         timeout_seconds=settings.skills.script_timeout_seconds,
         max_output_bytes=settings.skills.max_script_output_bytes,
@@ -111,8 +129,9 @@ async def build_services(
             clock=place.clock,
             ids=place.ids,
             workspace=place.workspace,
-            run_folder=run_folder,
+            run_folder=run.folder,
             clean=cleaner.text,
+            clean_body=cleaner.value if settings.logging.debug_llm_bodies else None,
             owner=place.owner,
             observe=observe,
             seams=place.seams,
