@@ -1,7 +1,7 @@
 """One turn with the model: the request is recorded, sent, its reply recorded, and only then understood."""
 
 from metier.context.budget import FittedPrompt, fit_exactly
-from metier.context.decoder import Decoded, Decoder, RejectedCall, Undecodable
+from metier.context.decoder import Decoded, RejectedCall, Undecodable
 from metier.decisions import ActionStep
 from metier.definitions.nearest import hint_nearest
 from metier.engine.actions import CallModel
@@ -9,7 +9,7 @@ from metier.engine.bodies import keep_reply, keep_request
 from metier.engine.entries import DecisionMade, DecodeFailed, ModelCallStarted, ModelReplied, Rejection, RunFailed
 from metier.engine.fingerprints import Fingerprint
 from metier.engine.journal import RunLog
-from metier.engine.prompting import build_prompt, fit_request, get_budget, offered_tools
+from metier.engine.prompting import build_prompt, fit_request, get_budget, get_offer
 from metier.engine.rehearsal import rehearse
 from metier.engine.services import Services
 from metier.engine.state import RunState
@@ -47,7 +47,7 @@ async def call_model(action: CallModel, log: RunLog, services: Services) -> None
     try:
         reply = await reply_with_retries(services.provider, request, _turn(action.turn, log, services))
     except CallFailed as failure:
-        await log.record(RunFailed(reason=failure.reason, message=failure.message))
+        await log.record(RunFailed(reason=failure.reason, message=failure.sentence))
         return
     keep_reply(action, reply, services)
     latency = round((services.clock.monotonic() - started) * 1000, 3)
@@ -77,8 +77,7 @@ async def decode(log: RunLog, services: Services) -> None:
     """Record what the reply means, or that it means nothing and whether the model is told so."""
     state = log.state
     assert state.reply is not None
-    decoder = Decoder(offered_tools(state, services), mode=services.model.structured_output_mode)
-    outcome = decoder.decode(state.reply)
+    outcome = get_offer(state, services).decoder.decode(state.reply)
     if isinstance(outcome, Undecodable):
         can_repair = outcome.can_repair and state.repair is None
         failed = DecodeFailed(turn=state.turn, reason=outcome.reason, message=outcome.message, repair=can_repair)

@@ -43,8 +43,6 @@ class RunStarted(Value):
     """Definition id → digest of the blob that holds its bytes."""
     extra_context: str = ""
     """What was piped in beside the task."""
-    settings: dict[str, JsonValue] | None = None
-    """The settings that differ from their defaults: whoever resumes the run resumes it with these."""
 
 
 class CatalogLoaded(Value):

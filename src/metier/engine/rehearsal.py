@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from metier.context.budget import FittedPrompt
 from metier.decisions import ActionStep
-from metier.engine.prompting import offered_tools
+from metier.engine.prompting import get_offer
 from metier.engine.services import Services
 from metier.engine.state import RunState
 from metier.messages import ModelReply, ToolCallPart, Usage
@@ -56,7 +56,7 @@ def build_plan(
             "request_cost_usd": _rounded(cost_usd(usage, facts)),
             "request_cost_usd_at_most": _rounded(cost_usd(longest, facts)),
         },
-        "tools": [_judge(spec.name, state, services) for spec in offered_tools(state, services)],
+        "tools": [_judge(spec.name, state, services) for spec in get_offer(state, services).tools],
         "not_loaded": _find_toolsets(services),
     }
 

@@ -19,11 +19,12 @@ from metier.engine.services import Services
 from metier.engine.state import RunState, fold
 from metier.engine.stopping import Stopper
 from metier.errors import UsageError
+from metier.events import PinnedDefinitionUsed
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
 from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, forget_cancellation, one_error
 from metier.runtime.build import RunKind, build_place_cleaner, build_services
-from metier.runtime.pinned import pin_settings, use_pinned
+from metier.runtime.pins import pin, use_pinned_settings
 from metier.runtime.place import Place
 from metier.runtime.record import write_record
 from metier.store.base import Lease, RunRow, Store
@@ -113,7 +114,9 @@ class Runtime:
             row = await self.find(run_id)
             request = RunRequest(task=row.task, mode="dry_run" if row.reason == DRY_RUN else "live")
             return await self._drive(run_id, watch or Watch(), request=request)
-        return await self._drive(run_id, watch or Watch(), answer=answer or Answer(), started=entries[0])
+        started = entries[0]
+        assert isinstance(started, e.RunStarted), "a journal begins with the start of its run"
+        return await self._drive(run_id, watch or Watch(), answer=answer or Answer(), started=started)
 
     async def cancel(self, run_id: str, *, by: str) -> RunState:
         """End a run for good. One that somebody drives is ended by its driver, which is only asked: see `read`."""
@@ -154,22 +157,25 @@ class Runtime:
         *,
         request: RunRequest | None = None,
         answer: Answer | None = None,
-        started: e.Entry | None = None,
+        started: e.RunStarted | None = None,
     ) -> RunState:
-        place = use_pinned(self.place, started) if isinstance(started, e.RunStarted) else self.place
-        mode = started.mode if isinstance(started, e.RunStarted) else request.mode if request else "live"
-        run = RunKind(folder=self.folder(run_id), is_dry=mode == "dry_run")
+        place = await use_pinned_settings(self.place, started.pins, self.store) if started else self.place
+        mode = started.mode if started else request.mode if request else "live"
+        pins = started.pins if started else {}
+        run = RunKind(folder=self.folder(run_id), is_dry=mode == "dry_run", pins=pins)
         stopper = watch.stopper or Stopper(place.settings.runtime.signal_grace_seconds)
-        cleaner = build_place_cleaner(place)
         with one_error():
             async with (
-                build_services(place, self.store, run=run, cleaner=cleaner, observe=watch.observe) as services,
+                build_services(place, self.store, run=run, observe=watch.observe) as services,
                 hold_lease(run_id, services) as lease,
             ):
                 log = await self._open_log(lease, services, watch)
                 if request is not None and log.state.started is None:
-                    await log.record(build_start(request, place, services, run_id=run_id), durable=True)
+                    packages = tuple(services.shelf.packages.values())
+                    pins = await pin(packages, place.settings, self.store)
+                    await log.record(build_start(request, place, services, pins=pins), durable=True)
                 if answer is None or await self._take_answer(log, answer):
+                    self._tell_of_changes(log, services)
                     await self._check_provider(log, services)
                     await log.update_index()
                     async with bounded(stopper, run.folder, timeout_seconds=watch.timeout_seconds):
@@ -182,7 +188,7 @@ class Runtime:
         """A key that is missing ends the run before anything is sent."""
         if isinstance(services.provider, AbsentProvider) and log.state.phase not in FINAL:
             failure = services.provider.failure
-            await log.record(e.RunFailed(reason=failure.reason, message=failure.message), durable=True)
+            await log.record(e.RunFailed(reason=failure.reason, message=failure.sentence), durable=True)
 
     async def _open_log(self, lease: Lease, services: LogDriver, watch: Watch) -> RunLog:
         path = self.folder(lease.run_id) / FILE_NAME
@@ -214,6 +220,11 @@ class Runtime:
         await log.record(e.RunResumed(reason=reason, driver=log.lease.owner), *entries)
         return True
 
+    def _tell_of_changes(self, log: RunLog, services: Services) -> None:
+        pins = log.state.started.pins if log.state.started else {}
+        for name in services.changed:
+            log.emit(PinnedDefinitionUsed(definition=f"skill:{name}", pinned=pins[f"skill:{name}"]))
+
     async def _decided(self, state: RunState) -> list[e.Entry]:
         asking = {step.approval_id: step.step_id for step in state.steps if step.phase == "asking"}
         rows = [row for row in await self.store.list_approvals(run_id=state.run_id) if row.approval_id in asking]
@@ -243,9 +254,10 @@ class Runtime:
         write_record(self.folder(log.state.run_id), entries, log.state, now=self.place.clock.now())
 
 
-def build_start(request: RunRequest, place: Place, services: Services, *, run_id: str) -> e.RunStarted:
+def build_start(request: RunRequest, place: Place, services: Services, *, pins: dict[str, str]) -> e.RunStarted:
     settings = place.settings
     runtime = settings.runtime
+    run_id = services.run_folder.name
     return e.RunStarted(
         task=request.task,
         mode=request.mode,
@@ -258,8 +270,8 @@ def build_start(request: RunRequest, place: Place, services: Services, *, run_id
         limits=e.Limits(
             max_turns=runtime.max_turns, max_cost_usd=runtime.max_cost_usd, on_step_failure=runtime.on_step_failure
         ),
+        pins=pins,
         extra_context=request.extra_context,
-        settings=pin_settings(settings),
     )
 
 
