@@ -1,6 +1,6 @@
 """Put together what one run needs: skills, tools, provider, policy, instructions. Decides nothing itself."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -9,10 +9,12 @@ from metier.context.base_prompt import BASE, SAFETY
 from metier.definitions.problems import Problem
 from metier.engine.services import Instructions, Services
 from metier.engine.shelf import build_shelf
+from metier.errors import UsageError
 from metier.providers.base import Observer, Provider
 from metier.providers.facts import load_facts
 from metier.providers.options import ModelOptions
 from metier.providers.registry import OFFLINE
+from metier.runtime.kind import RunKind
 from metier.runtime.models import open_models
 from metier.runtime.pins import use_pinned
 from metier.runtime.place import Place
@@ -27,7 +29,7 @@ from metier.tools.script_contract import ScriptLimits
 from metier.tools.script_runner import ScriptRunner, default_environments
 from metier.tools.scripts import build_script_tools
 from metier.tools.toolbox import Toolbox
-from metier.tools.toolset_loader import load_toolsets
+from metier.tools.toolset_loader import ToolsetReading, load_toolsets
 
 BUNDLED = Path(__file__).resolve().parent.parent / "bundled"
 
@@ -62,20 +64,24 @@ def build_place_cleaner(place: Place) -> Cleaner:
 
 @asynccontextmanager
 async def build_services(
-    place: Place, store: Store, *, run_folder: Path, pins: Mapping[str, str], observe: Observer | None = None
+    place: Place, store: Store, *, run: RunKind, observe: Observer | None = None
 ) -> AsyncGenerator[Services]:
-    """Everything a run needs, for as long as it is driven; processes of toolsets end with the block."""
+    """Everything a run needs, for as long as it is driven; processes of toolsets end with the block.
+
+    A dry run gets neither the toolsets, which say what they offer by running, nor a connection.
+    """
     settings = place.settings
     found, problems = find_skills(place)
-    packages, changed = await use_pinned(found, pins, store)
+    packages, changed = await use_pinned(found, run.pins, store)
     async with AsyncExitStack() as opened:
-        toolsets = await load_toolsets(packages, place.environ)
+        toolsets = ToolsetReading() if run.is_dry else await load_toolsets(packages, place.environ)
         opened.push_async_callback(toolsets.aclose)
         shelf = build_shelf(packages, workspace=place.workspace, problems=(*problems, *toolsets.problems))
         facts = load_facts(_facts_file(place))
-        models = open_models(place, facts, shelf, run_folder=run_folder)
+        models = open_models(place, facts, shelf, run=run)
         opened.push_async_callback(models.aclose)
         tools = Toolbox((*_script_tools(packages, place), *toolsets.tools, *place.tools))
+        cleaner = build_place_cleaner(place)
         yield Services(
             store=store,
             provider=models.provider,
@@ -91,8 +97,9 @@ async def build_services(
             clock=place.clock,
             ids=place.ids,
             workspace=place.workspace,
-            run_folder=run_folder,
-            clean=build_place_cleaner(place).text,
+            run_folder=run.folder,
+            clean=cleaner.text,
+            clean_body=cleaner.value if settings.logging.debug_llm_bodies else None,
             changed=changed,
             owner=place.owner,
             observe=observe,
@@ -115,6 +122,18 @@ def _model_options(place: Place, provider: Provider) -> ModelOptions:
     """The backbone calls tools; it cannot be asked for JSON instead."""
     options = place.settings.model
     return options.model_copy(update={"structured_output_mode": "native"}) if provider.name == OFFLINE else options
+
+
+def check_budget(place: Place) -> None:
+    """A limit on the cost of a model whose price nobody knows would limit nothing. Raises `UsageError`."""
+    model = place.settings.model
+    if place.settings.runtime.max_cost_usd is None or model.provider == OFFLINE or place.provider is not None:
+        return
+    if load_facts(_facts_file(place)).find(model.provider, model.name).prices is None:
+        raise UsageError(
+            f"The price of model {model.name!r} is not known, so its cost cannot be limited",
+            hint="Name its price in a file and the file in model.facts_file, or leave max_cost_usd out",
+        )
 
 
 def _facts_file(place: Place) -> Path | None:

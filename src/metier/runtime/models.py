@@ -4,15 +4,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from metier.engine.earlier import FILE_NAME as RESULTS
 from metier.engine.shelf import Shelf
 from metier.errors import UsageError
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Provider
+from metier.providers.dry_run import DryRunProvider
 from metier.providers.facts import FactBook
 from metier.providers.failures import MissingKey
-from metier.providers.offline import Places, build_offline
+from metier.providers.offline import build_offline
+from metier.providers.offline_plan import Places
 from metier.providers.registry import BUILT_IN, OFFLINE, choose_provider, open_provider
 from metier.providers.retry import Candidate, check_allowed, split_model_name
+from metier.runtime.kind import RunKind
 from metier.runtime.place import Place
 
 RANKED = 8
@@ -29,13 +33,15 @@ class Models:
             await provider.close()
 
 
-def open_models(place: Place, facts: FactBook, shelf: Shelf, *, run_folder: Path) -> Models:
+def open_models(place: Place, facts: FactBook, shelf: Shelf, *, run: RunKind) -> Models:
     """One that has no key is there and cannot be asked, so that the run can say so. Raises `UsageError`."""
     options = place.settings.model
+    if run.is_dry:
+        return Models(DryRunProvider(options.provider))
     if place.provider is not None:
         return Models(place.provider)
     if options.provider == OFFLINE:
-        return Models(_open_offline(place, shelf, run_folder))
+        return Models(_open_offline(place, shelf, run.folder))
     check_allowed([options.name, *options.fallback_models], options.allowed_models)
     choice = choose_provider(options)
     if not choice.base_url:
@@ -78,7 +84,7 @@ def _open_offline(place: Place, shelf: Shelf, run_folder: Path) -> Provider:
     places = Places(
         workspace=str(place.workspace),
         artifacts=str(run_folder / "artifacts"),
-        previous=str(run_folder / "results.json"),
+        previous=str(run_folder / RESULTS),
     )
     packages = tuple(shelf.packages.values())
     return build_offline(
