@@ -32,11 +32,16 @@ POLICY_TOOLS = frozenset({"script_run"})
 
 
 async def run_steps(action: a.RunSteps, log: RunLog, services: Services) -> None:
-    """Intents first, synced where an effect cannot be repeated; then the effects; then the results in call order."""
+    """Intents first; then the effects; then the results in call order."""
+    await finish_steps(await record_intents(action, log, services), log, services)
+
+
+async def record_intents(action: a.RunSteps, log: RunLog, services: Services) -> list[Step]:
+    """Write down what is about to happen, synced where an effect cannot be repeated."""
     steps = [log.state.step(step_id) for step_id in action.step_ids]
     intents = [_intent(step, log, services) for step in steps]
     await log.record(*intents, durable=any(intent.effect != "read" for intent in intents))
-    await finish_steps(steps, log, services)
+    return steps
 
 
 async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from metier.approval.profile import ProfilePolicy
 from metier.context.base_prompt import BASE, SAFETY
 from metier.definitions.problems import Problem
+from metier.engine.decide import Policy
 from metier.engine.services import Instructions, Services
 from metier.engine.shelf import Shelf, build_shelf
 from metier.providers.absent import AbsentProvider
@@ -15,8 +16,9 @@ from metier.providers.facts import FactBook, load_facts
 from metier.providers.failures import MissingKey
 from metier.providers.offline import Places, build_offline
 from metier.providers.registry import choose_provider, open_provider
-from metier.runtime.pins import use_pinned
+from metier.runtime.pins import find_instructions, use_pinned
 from metier.runtime.place import Place
+from metier.settings.model import Settings
 from metier.skills.activation import activate, build_roots, find_packages
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
@@ -71,12 +73,16 @@ def choose(place: Place, facts: FactBook, shelf: Shelf, *, run_folder: Path) -> 
             previous=str(run_folder / "results.json"),
         )
         packages = tuple(shelf.packages.values())
-        return build_offline(packages, _rank(shelf), places)
+        return build_offline(packages, _rank(shelf), places=places, max_turns=place.settings.runtime.max_turns)
     choice = choose_provider(place.settings.model)
     try:
         return open_provider(choice, facts, environment=place.environ)
     except MissingKey as missing:
         return AbsentProvider(choice.name, missing)
+
+
+def build_policy(settings: Settings, tools: Toolbox) -> Policy:
+    return ProfilePolicy(settings.runtime.profile, tools)
 
 
 @asynccontextmanager
@@ -103,10 +109,10 @@ async def build_services(
             store=store,
             provider=provider,
             facts=facts,
-            policy=ProfilePolicy(settings.runtime.profile, tools),
+            policy=build_policy(settings, tools),
             tools=tools,
             shelf=shelf,
-            instructions=load_instructions(place),
+            instructions=await find_instructions(pins, store) or load_instructions(place),
             model=settings.model,
             runtime=settings.runtime,
             skills=settings.skills,
