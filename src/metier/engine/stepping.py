@@ -88,7 +88,7 @@ async def ask_approval(action: a.AskApproval, log: RunLog, services: Services) -
         return
     payload = json.dumps(step.action.model_dump(mode="json"), sort_keys=True).encode()
     digest = hashlib.sha256(payload).hexdigest()
-    approval_id = f"ap-{hashlib.sha256(f'{log.state.run_id}/{step.step_id}'.encode()).hexdigest()[:12]}"
+    approval_id = build_approval_id(log.state.run_id, step.step_id)
     now = services.clock.now()
     expires = now + timedelta(hours=APPROVAL_HOURS)
     asked = e.ApprovalAsked(
@@ -131,6 +131,11 @@ def _intent(step: Step, log: RunLog, services: Services) -> e.StepStarted:
         effect=services.policy.effect(step.action),
         idempotency_key=build_key(log.state.run_id, step.step_id),
     )
+
+
+def build_approval_id(run_id: str, step_id: str) -> str:
+    """A step that is asked about twice is asked about under one id."""
+    return f"ap-{hashlib.sha256(f'{run_id}/{step_id}'.encode()).hexdigest()[:12]}"
 
 
 def build_key(run_id: str, step_id: str) -> str:

@@ -13,10 +13,11 @@ from metier.store.base import ApprovalRow, Lease, RunRow, Store, StoredEntry
 class TapeStore:
     """`store.base.Store` in front of another one, which it never changes."""
 
-    def __init__(self, store: Store, tape: Tape) -> None:
+    def __init__(self, store: Store, tape: Tape, *, blobs: Mapping[str, bytes] | None = None) -> None:
+        """`blobs` are there beside those of the real store."""
         self._store = store
         self._tape = tape
-        self._blobs: dict[str, bytes] = {}
+        self._blobs = dict(blobs or {})
 
     async def create_run(self, row: RunRow) -> None:
         del row
