@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from statistics import median
 from typing import NamedTuple
 
 import httpx2
@@ -97,16 +96,16 @@ async def _measure(url: str, case: Case) -> Row:
         response = await raw_client.post(url + path, content=body, headers={"Content-Type": "application/json"})
         json.loads(response.content)
 
-    ratios: list[float] = []
-    costs: list[float] = []
+    mine: list[float] = []
+    theirs: list[float] = []
     for _ in range(ROUNDS):
-        mine, theirs = await _cpu(ours), await _cpu(raw)
-        ratios.append(mine / theirs)
-        costs.append(mine)
+        mine.append(await _cpu(ours))
+        theirs.append(await _cpu(raw))
     await provider.close()
     await raw_client.aclose()
-    ratio = median(ratios)
-    value = f"{ratio:.2f} x raw ({median(costs) * 1000:.2f} ms, {len(body) // 1024} KiB)"
+    # The quietest round of each: what else runs on the machine only ever adds.
+    ratio = min(mine) / min(theirs)
+    value = f"{ratio:.2f} x raw ({min(mine) * 1000:.2f} ms, {len(body) // 1024} KiB)"
     label = case.name if case.api == "auto" else f"{case.name} {case.api}"
     return Row(f"CPU per call, {label}, {case.size} messages", value, f"<= {LIMIT:g} x raw httpx2", ratio <= LIMIT)
 

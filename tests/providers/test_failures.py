@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import cast
 
+import httpx2
 import pytest
 from vendors import KEY, VENDORS, Vendor, ask
 from wire_server import Answer, WireServer, whole
@@ -10,6 +11,7 @@ from wire_server import Answer, WireServer, whole
 from metier.errors import ProviderError
 from metier.providers.failures import AuthFailed, CallFailed, RateLimited
 from metier.providers.http_status import parse_retry_after
+from metier.providers.transport import exchange
 
 type Case = tuple[int, object, dict[str, str], str]
 
@@ -71,6 +73,21 @@ async def test_error_page_is_shown_on_one_line_and_without_the_key(server: WireS
     assert len(message) < 400
     assert KEY not in message
     assert "[key]" in message
+
+
+def http_errors() -> list[type[httpx2.HTTPError]]:
+    found = [cast("object", getattr(httpx2, name)) for name in httpx2.__all__]
+    return [each for each in found if isinstance(each, type) and issubclass(each, httpx2.HTTPError)]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", http_errors(), ids=lambda kind: kind.__name__)
+async def test_no_error_of_the_http_library_gets_out(kind: type[httpx2.HTTPError]) -> None:
+    response = httpx2.Response(500, request=httpx2.Request("POST", "http://here"))
+    error = kind("x", request=response.request, response=response) if kind is httpx2.HTTPStatusError else kind("x")
+
+    with pytest.raises(CallFailed), exchange("x", 5, sdk_errors=(), translate=lambda _: CallFailed("never")):
+        raise error
 
 
 @pytest.mark.parametrize(

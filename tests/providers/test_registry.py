@@ -90,6 +90,14 @@ def test_unknown_provider_is_told_which_there_are() -> None:
     assert caught.value.hint == "Use one of " + ", ".join(f"`{name}`" for name in sorted(BUILT_IN))
 
 
+@pytest.mark.parametrize("base_url", ["http://[bad", "http://host:port/v1", "ftp://host", "localhost:8080", "http://"])
+def test_base_url_that_is_no_address_is_refused(base_url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        open_provider(ProviderChoice(name="openai", base_url=base_url), load_facts(), environment={})
+
+    assert caught.value.message == f"Base URL {base_url!r} is not an address"
+
+
 def test_settings_say_how_a_provider_is_reached() -> None:
     options = ModelOptions.model_validate(
         {

@@ -123,8 +123,18 @@ class _Player:
                 await self._give_results(await record_intents(action, log, services), log)
             case a.SettleDoubt():
                 await self._settle(action, log, services)
+            case a.CallModel():
+                await self._ask(action, log, services)
             case _:
                 await perform(action, log, services)
+
+    async def _ask(self, action: a.CallModel, log: RunLog, services: Services) -> None:
+        before = log.state.cost_usd
+        await perform(action, log, services)
+        last = self.tape.entries[self.tape.position - 1]
+        if isinstance(last, e.ModelReplied):
+            # Price lists change; what was paid does not.
+            log.state.cost_usd = before + last.cost_usd
 
     async def _disclose(self, log: RunLog) -> None:
         """The files may be gone; their text is kept with the run."""

@@ -186,7 +186,7 @@ _CALLED = re.compile(
     r"|`([\w-]+)`"
     r"|(?<![\w/.$~-])([a-z0-9]+(?:[-_][a-z0-9]+)+)(?![\w/-]|\.\w)"  # a name of several words, written as one
     r"|\bskill\s+['\"“]?([a-z0-9][\w-]*)"
-    r"|(?<![\w/.$~-])([a-z0-9][\w-]*)['\"”]?\s+skill\b",
+    r"|(?<![\w/.$~-])([a-z0-9][\w-]*)(?=['\"”]?\s+skill\b)",
     re.IGNORECASE,
 )
 

@@ -24,7 +24,7 @@ ne nos notre nous ou où par pas pour quel quelle qui quoi sa se ses si son sont
 toutes très tu un une vos votre vous
 al como con cual cuando del donde dónde el ella ellos en entre era es esta estas este esto estos está favor hay
 la las lo los más mi mis muy no nos nuestro o para pero por porque primero que qué se sin sobre son su sus también
-te tiene toda todas todo todos un una unas uno unos y ya
+te tiene toda todas todos un una unas uno unos y ya
 """
 STOP_WORDS = frozenset(_STOP_TEXT.split())
 

@@ -8,6 +8,7 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import cast
+from urllib.parse import urlsplit
 
 from metier.errors import UsageError
 from metier.providers.base import Provider
@@ -101,7 +102,7 @@ def open_provider(
     """Check everything that can be checked without a call, then load the vendor's code.
 
     Raises:
-        UsageError: No such provider, its package is not installed, or it is the offline one.
+        UsageError: No such provider, its package is not installed, the base URL is no address, or it is `offline`.
         MissingKey: The environment holds no key.
     """
     if choice.name == OFFLINE:
@@ -113,6 +114,7 @@ def open_provider(
     key = get_key(choice, registration, environment)
     check_package(choice.name, registration)
     base_url = choice.base_url or environment.get(registration.base_url_variable, "")
+    check_base_url(base_url)
     module = importlib.import_module(registration.module)
     # The registration promises a function of this type.
     build = cast("Callable[[Connection], Provider]", module.open_provider)
@@ -143,6 +145,17 @@ def get_key(choice: ProviderChoice, registration: Registration, environment: Map
     if registration.key_is_optional_elsewhere:
         hint += f", or model.providers.{choice.name}.base_url to a server of your own"
     raise MissingKey(f"Provider {choice.name!r} has no API key", hint=hint)
+
+
+def check_base_url(base_url: str) -> None:
+    """Raises `UsageError` for an address that no HTTP client can use; an empty one is the vendor's own."""
+    try:
+        parts = urlsplit(base_url)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if base_url and not usable:
+        raise UsageError(f"Base URL {base_url!r} is not an address", hint="Write it like `http://localhost:8080/v1`")
 
 
 def check_package(name: str, registration: Registration) -> None:

@@ -8,6 +8,7 @@ at its end, so two tools never share a wire name.
 import hashlib
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 MAX_LENGTH = 64
 
@@ -17,6 +18,7 @@ _HASHED = re.compile(r".*_[0-9a-f]{8}", re.ASCII)
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
 
 
+@lru_cache(maxsize=1024)
 def wire_name(name: str) -> str:
     """The name on the wire. Depends on nothing but `name`, so history stays valid when the list of tools changes."""
     if _SEGMENTS.fullmatch(name):

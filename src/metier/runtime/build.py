@@ -1,21 +1,26 @@
 """Put together what one run needs: skills, tools, provider, policy, instructions. Decides nothing itself."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from metier.approval.profile import ProfilePolicy
 from metier.context.base_prompt import BASE, SAFETY
 from metier.definitions.problems import Problem
 from metier.engine.decide import Policy
+from metier.engine.earlier import FILE_NAME as RESULTS
 from metier.engine.services import Instructions, Services
 from metier.engine.shelf import Shelf, build_shelf
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer, Provider
+from metier.providers.dry_run import DryRunProvider
 from metier.providers.facts import FactBook, load_facts
 from metier.providers.failures import MissingKey
-from metier.providers.offline import Places, build_offline
-from metier.providers.registry import choose_provider, open_provider
+from metier.providers.offline import build_offline
+from metier.providers.offline_plan import Places
+from metier.providers.options import ModelOptions
+from metier.providers.registry import OFFLINE, choose_provider, open_provider
 from metier.runtime.pins import find_instructions, use_pinned
 from metier.runtime.place import Place
 from metier.settings.model import Settings
@@ -24,12 +29,13 @@ from metier.skills.package import SkillPackage
 from metier.store.base import Store
 from metier.telemetry.redaction import find_secret_values
 from metier.telemetry.sinks import Cleaner, build_cleaner
+from metier.tools.base import Tool
 from metier.tools.script_catalog import ScriptCatalog
 from metier.tools.script_contract import ScriptLimits
 from metier.tools.script_runner import ScriptRunner, default_environments
 from metier.tools.scripts import build_script_tools
 from metier.tools.toolbox import Toolbox
-from metier.tools.toolset_loader import load_toolsets
+from metier.tools.toolset_loader import ToolsetReading, load_toolsets
 
 BUNDLED = Path(__file__).resolve().parent.parent / "bundled"
 
@@ -62,15 +68,27 @@ def build_place_cleaner(place: Place) -> Cleaner:
     return build_cleaner(place.settings.logging, values=find_secret_values(place.environ))
 
 
-def choose(place: Place, facts: FactBook, shelf: Shelf, *, run_folder: Path) -> Provider:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunKind:
+    """What must be known of a run before its journal is open."""
+
+    folder: Path
+    is_dry: bool = False
+    pins: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What it began with; empty when it has not begun."""
+
+
+def choose(place: Place, facts: FactBook, shelf: Shelf, *, run: RunKind) -> Provider:
     """The provider of the settings; one that has no key is there and cannot be asked. Raises `UsageError`."""
+    if run.is_dry:
+        return DryRunProvider(place.settings.model.provider)
     if place.provider is not None:
         return place.provider
-    if place.settings.model.provider == "offline":
+    if place.settings.model.provider == OFFLINE:
         places = Places(
             workspace=str(place.workspace),
-            artifacts=str(run_folder / "artifacts"),
-            previous=str(run_folder / "results.json"),
+            artifacts=str(run.folder / "artifacts"),
+            previous=str(run.folder / RESULTS),
         )
         packages = tuple(shelf.packages.values())
         return build_offline(packages, _rank(shelf), places=places, max_turns=place.settings.runtime.max_turns)
@@ -87,24 +105,24 @@ def build_policy(settings: Settings, tools: Toolbox) -> Policy:
 
 @asynccontextmanager
 async def build_services(
-    place: Place, store: Store, *, run_folder: Path, pins: Mapping[str, str], observe: Observer | None = None
+    place: Place, store: Store, *, run: RunKind, observe: Observer | None = None
 ) -> AsyncGenerator[Services]:
-    """Everything a run needs, for as long as it is driven; processes of toolsets end with the block."""
+    """Everything a run needs, for as long as it is driven; processes of toolsets end with the block.
+
+    A dry run gets neither the toolsets, which say what they offer by running, nor a connection.
+    """
     settings = place.settings
     found, problems = find_skills(place)
-    packages, changed = await use_pinned(found, pins, store)
-    toolsets = await load_toolsets(packages, place.environ)
-    shelf = build_shelf(packages, workspace=place.workspace, problems=(*problems, *toolsets.problems))
-    facts = load_facts()
-    provider = choose(place, facts, shelf, run_folder=run_folder)
-    limits = ScriptLimits(
-        timeout_seconds=settings.skills.script_timeout_seconds,
-        max_output_bytes=settings.skills.max_script_output_bytes,
-    )
-    runner = ScriptRunner(environments=default_environments(place.environ), environ=place.environ)
-    scripts = build_script_tools(ScriptCatalog(packages), runner, limits) if packages else ()
-    tools = Toolbox((*scripts, *toolsets.tools, *place.tools))
-    try:
+    packages, changed = await use_pinned(found, run.pins, store)
+    async with AsyncExitStack() as opened:
+        toolsets = ToolsetReading() if run.is_dry else await load_toolsets(packages, place.environ)
+        opened.push_async_callback(toolsets.aclose)
+        shelf = build_shelf(packages, workspace=place.workspace, problems=(*problems, *toolsets.problems))
+        facts = load_facts(_facts_file(place))
+        provider = choose(place, facts, shelf, run=run)
+        opened.push_async_callback(provider.close)
+        tools = Toolbox((*_script_tools(packages, place), *toolsets.tools, *place.tools))
+        cleaner = build_place_cleaner(place)
         yield Services(
             store=store,
             provider=provider,
@@ -112,23 +130,43 @@ async def build_services(
             policy=build_policy(settings, tools),
             tools=tools,
             shelf=shelf,
-            instructions=await find_instructions(pins, store) or load_instructions(place),
-            model=settings.model,
+            instructions=await find_instructions(run.pins, store) or load_instructions(place),
+            model=get_model_options(place, provider),
             runtime=settings.runtime,
             skills=settings.skills,
             clock=place.clock,
             ids=place.ids,
             workspace=place.workspace,
-            run_folder=run_folder,
-            clean=build_place_cleaner(place).text,
+            run_folder=run.folder,
+            clean=cleaner.text,
+            clean_body=cleaner.value if settings.logging.debug_llm_bodies else None,
             changed=changed,
             owner=place.owner,
             observe=observe,
             seams=place.seams,
         )
-    finally:
-        await toolsets.aclose()
-        await provider.close()
+
+
+def _script_tools(packages: Sequence[SkillPackage], place: Place) -> tuple[Tool, ...]:
+    if not packages:
+        return ()
+    limits = ScriptLimits(
+        timeout_seconds=place.settings.skills.script_timeout_seconds,
+        max_output_bytes=place.settings.skills.max_script_output_bytes,
+    )
+    runner = ScriptRunner(environments=default_environments(place.environ), environ=place.environ)
+    return build_script_tools(ScriptCatalog(packages), runner, limits)
+
+
+def get_model_options(place: Place, provider: Provider) -> ModelOptions:
+    """The backbone calls tools; it cannot be asked for JSON instead."""
+    options = place.settings.model
+    return options.model_copy(update={"structured_output_mode": "native"}) if provider.name == OFFLINE else options
+
+
+def _facts_file(place: Place) -> Path | None:
+    named = place.settings.model.facts_file
+    return place.workspace / named if named else None
 
 
 def _rank(shelf: Shelf) -> Callable[[str], list[tuple[str, float]]]:

@@ -10,7 +10,7 @@ from metier.engine.journal import read_entries
 from metier.engine.state import RunState, apply
 from metier.engine.stepping import build_approval_id
 from metier.errors import UsageError
-from metier.runtime.build import build_services, find_skills
+from metier.runtime.build import RunKind, build_services, find_skills
 from metier.runtime.pins import pin
 from metier.runtime.place import Place
 from metier.runtime.replays import find_changed, get_start
@@ -114,7 +114,8 @@ async def _build_start(
     runtime: Runtime, started: e.RunStarted, request: ForkRequest, *, parent: str, new_id: str
 ) -> e.RunStarted:
     place = runtime.place
-    async with build_services(place, runtime.store, run_folder=runtime.folder(new_id), pins={}) as services:
+    run = RunKind(folder=runtime.folder(new_id), is_dry=started.mode == "dry_run")
+    async with build_services(place, runtime.store, run=run) as services:
         pins = await pin(services, place.settings)
         provider = services.provider.name
     return started.model_copy(

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from metier.definitions.skill import parse_skill
 from metier.engine.services import Instructions, Services
+from metier.runtime.place import Place
 from metier.settings.model import Settings
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
@@ -28,6 +29,8 @@ SKILL = "skill:"
 
 _INSTRUCTIONS: TypeAdapter[Instructions] = TypeAdapter(Instructions)
 _TOOLS: TypeAdapter[tuple[ToolInfo, ...]] = TypeAdapter(tuple[ToolInfo, ...])
+PINNED_SECTIONS = ("model", "runtime", "skills", "shell")
+"""What a run does, and how freely; not `logging` and `store`."""
 
 
 class PinnedSkills(NamedTuple):
@@ -68,9 +71,13 @@ async def use_pinned(packages: Sequence[SkillPackage], pins: Mapping[str, str], 
     return PinnedSkills(tuple(result), tuple(changed))
 
 
-async def find_settings(pins: Mapping[str, str], store: Store) -> Settings | None:
-    digest = pins.get(SETTINGS)
-    return Settings.model_validate_json(await store.get_blob(digest)) if digest else None
+async def use_pinned_settings(place: Place, pins: Mapping[str, str], store: Store) -> Place:
+    """The same place, with what the run was told to do; where it is written down is up to whoever resumes it."""
+    if SETTINGS not in pins:
+        return place
+    pinned = Settings.model_validate_json(await store.get_blob(pins[SETTINGS]))
+    sections = {section: getattr(pinned, section) for section in PINNED_SECTIONS}
+    return replace(place, settings=place.settings.model_copy(update=sections))
 
 
 async def find_instructions(pins: Mapping[str, str], store: Store) -> Instructions | None:

@@ -15,8 +15,8 @@ from metier.engine.shelf import build_shelf
 from metier.providers.absent import AbsentProvider
 from metier.providers.facts import load_facts
 from metier.providers.failures import MissingKey
-from metier.runtime.build import build_policy, find_skills, load_instructions
-from metier.runtime.pins import SKILL, find_instructions, find_settings, find_tools, rebuild_packages
+from metier.runtime.build import build_policy, find_skills, get_model_options, load_instructions
+from metier.runtime.pins import SKILL, find_instructions, find_tools, rebuild_packages, use_pinned_settings
 from metier.runtime.place import Place
 from metier.runtime.runs import Runtime
 from metier.skills.package import SkillPackage
@@ -47,7 +47,8 @@ async def replay_run(runtime: Runtime, run_id: str, *, with_current_files: bool 
     entries = await read_entries(runtime.store, run_id)
     services = await build_replay_services(runtime.place, runtime.store, entries, with_current_files=with_current_files)
     started = get_start(run_id, entries)
-    changed = find_changed(started.pins, find_skills(runtime.place)[0])
+    is_at_home = started.workspace == str(runtime.place.workspace)
+    changed = find_changed(started.pins, find_skills(runtime.place)[0]) if is_at_home else ()
     return ReplayReport(run_id=run_id, outcome=await replay(run_id, entries, services), changed=changed)
 
 
@@ -74,20 +75,22 @@ async def build_replay_services(
 ) -> Services:
     """What the run had, without anything that could have an effect."""
     started = get_start("", entries)
-    settings = await find_settings(started.pins, store) or place.settings
+    place = await use_pinned_settings(place, started.pins, store)
+    settings = place.settings
     found, _ = find_skills(place)
     packages = found if with_current_files else await rebuild_packages(started.pins, found, store)
     pinned = None if with_current_files else await find_instructions(started.pins, store)
     tools = Toolbox(_RecordedTool(info) for info in await find_tools(started.pins, store))
+    provider = AbsentProvider(started.provider, MissingKey("A replay asks nobody"))
     return Services(
         store=store,
-        provider=AbsentProvider(started.provider, MissingKey("A replay asks nobody")),
+        provider=provider,
         facts=load_facts(),
         policy=build_policy(settings, tools),
         tools=tools,
         shelf=build_shelf(packages, workspace=place.workspace, problems=_problems(entries)),
         instructions=pinned or load_instructions(place),
-        model=settings.model,
+        model=get_model_options(place, provider),
         runtime=settings.runtime,
         skills=settings.skills,
         clock=place.clock,
