@@ -15,6 +15,8 @@ from run_workspace import AGENT, Workspace
 from metier.cli.run import join_words
 from metier.events import EventRecord
 
+PRICED = "gpt-5.6-luna"
+
 type Capture = pytest.CaptureFixture[str]
 
 
@@ -210,9 +212,19 @@ def test_a_cost_limit_ends_the_run_with_its_own_exit_code(
 ) -> None:
     model.follow(calls("skill_search", query="x"))
 
-    assert workspace.agent("run", "Greet", "--model", "gpt-4o", "--max-cost-usd", "0.000001") == 6
+    assert workspace.agent("run", "Greet", "--model", PRICED, "--max-cost-usd", "0.000001") == 6
 
     assert "budget_exceeded" in capsys.readouterr().err
+    assert len(model.received) == 1
+
+
+def test_the_cost_of_a_model_without_a_known_price_cannot_be_limited(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    assert workspace.agent("run", "Greet", "--max-cost-usd", "1") == 2
+
+    assert "The price of model 'm' is not known" in capsys.readouterr().err
+    assert model.received == []
 
 
 def test_a_time_limit_ends_the_run_while_the_model_is_silent(

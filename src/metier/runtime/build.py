@@ -12,6 +12,7 @@ from metier.engine.decide import Policy
 from metier.engine.earlier import FILE_NAME as RESULTS
 from metier.engine.services import Instructions, Services
 from metier.engine.shelf import Shelf, build_shelf
+from metier.errors import UsageError
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer, Provider
 from metier.providers.dry_run import DryRunProvider
@@ -162,6 +163,18 @@ def get_model_options(place: Place, provider: Provider) -> ModelOptions:
     """The backbone calls tools; it cannot be asked for JSON instead."""
     options = place.settings.model
     return options.model_copy(update={"structured_output_mode": "native"}) if provider.name == OFFLINE else options
+
+
+def check_budget(place: Place) -> None:
+    """A limit on the cost of a model whose price nobody knows would limit nothing. Raises `UsageError`."""
+    model = place.settings.model
+    if place.settings.runtime.max_cost_usd is None or model.provider == OFFLINE or place.provider is not None:
+        return
+    if load_facts(_facts_file(place)).find(model.provider, model.name).prices is None:
+        raise UsageError(
+            f"The price of model {model.name!r} is not known, so its cost cannot be limited",
+            hint="Name its price in a file and the file in model.facts_file, or leave max_cost_usd out",
+        )
 
 
 def _facts_file(place: Place) -> Path | None:

@@ -23,7 +23,7 @@ from metier.events import PinnedDefinitionUsed
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
 from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, forget_cancellation, one_error
-from metier.runtime.build import RunKind, build_place_cleaner, build_services
+from metier.runtime.build import RunKind, build_place_cleaner, build_services, check_budget
 from metier.runtime.pins import pin, use_pinned_settings
 from metier.runtime.place import Place
 from metier.runtime.record import write_record
@@ -90,7 +90,8 @@ class Runtime:
         return self.place.runs / run_id
 
     async def start(self, request: RunRequest, watch: Watch | None = None) -> RunState:
-        """Begin a run and drive it until it ends or waits for somebody."""
+        """Begin a run and drive it until it ends or waits for somebody. Raises `UsageError` before it begins."""
+        check_budget(self.place)
         now = self.place.clock.now()
         run_id = self.place.ids.run_id(now)
         row = RunRow(
