@@ -14,9 +14,7 @@ from run_workspace import AGENT, WAIT, Workspace
 type Capture = pytest.CaptureFixture[str]
 
 
-def test_an_answer_goes_to_the_model_with_its_types(
-    workspace: Workspace, model: ModelServer, capsys: Capture
-) -> None:
+def test_an_answer_goes_to_the_model_with_its_types(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(calls("ask_user", question="How many?"), says("Thanks."))
     assert workspace.agent("run", "Count") == 4
     assert "--input answer=…" in capsys.readouterr().err
@@ -24,9 +22,9 @@ def test_an_answer_goes_to_the_model_with_its_types(
     assert workspace.agent("resume", "latest", "--input", "many=3", "--input", "name=Ada") == 0
 
     assert capsys.readouterr().out == "Thanks.\n"
-    assert '{\\"many\\": 3, \\"name\\": \\"Ada\\"}' in str(model.received[-1]["messages"]).replace('{"', '{\\"').replace(
-        '": ', '\\": '
-    ).replace(', "', ', \\"').replace('"}', '\\"}')
+    assert '{\\"many\\": 3, \\"name\\": \\"Ada\\"}' in str(model.received[-1]["messages"]).replace(
+        '{"', '{\\"'
+    ).replace('": ', '\\": ').replace(', "', ', \\"').replace('"}', '\\"}')
 
 
 def test_a_run_that_still_waits_says_so_again(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:

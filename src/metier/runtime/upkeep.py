@@ -35,13 +35,14 @@ class Rebuilt:
 async def find_old_runs(
     runtime: Runtime, *, keep: int | None = None, older_than_days: float | None = None
 ) -> list[RunRow]:
-    """Ended runs that nobody drives, beyond the newest `keep` or last changed so many days ago."""
+    """Ended runs that nobody drives, beyond the newest `keep` and last changed more than so many days ago."""
     rows = await runtime.store.list_runs(limit=_PAGE)
     ended = [row for row in rows if row.status in ENDED and not row.driver]
-    if older_than_days is not None:
-        before = runtime.place.clock.now() - timedelta(days=older_than_days)
-        ended = [row for row in ended if row.updated_at < before]
-    return ended if keep is None else ended[keep:]
+    ended = ended[keep or 0 :]
+    if older_than_days is None:
+        return ended
+    before = runtime.place.clock.now() - timedelta(days=older_than_days)
+    return [row for row in ended if row.updated_at < before]
 
 
 async def delete_runs(runtime: Runtime, rows: Sequence[RunRow]) -> list[RunRow]:
