@@ -31,6 +31,7 @@ sys.stderr.write("SEEN " + repr(seen) + "\\n")
 sys.exit(code)
 """
 
+
 def test_a_dry_run_opens_no_socket_and_starts_no_process(workspace: Workspace, model: ModelServer) -> None:
     done = _watch(workspace, "run", "Greet somebody", "--dry-run", "true", "--output-format", "json")
 

@@ -1,12 +1,12 @@
 """The one loop: starting, going on after an answer, recovering from a kill and replaying are all `drive`."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
 
 import anyio
 
-from metier.engine.actions import Wait
+from metier.engine.actions import Action, Wait
 from metier.engine.decide import decide
 from metier.engine.journal import RunLog, read_entries
 from metier.engine.perform import perform
@@ -21,7 +21,11 @@ LEASE_SECONDS = 15.0
 BEAT_SECONDS = 5.0
 
 
-async def drive(log: RunLog, services: Services, stopper: Stopper) -> RunState:
+type Perform = Callable[[Action, RunLog, Services], Awaitable[None]]
+"""Carries out one action: `perform` has its effects, a replay plays what they were."""
+
+
+async def drive(log: RunLog, services: Services, stopper: Stopper, *, perform: Perform = perform) -> RunState:
     """Do what is to be done until nothing is, or somebody must be waited for, or somebody says stop."""
     stopper.attach(log.emit, count_children=lambda: sum(step.phase == "running" for step in log.state.steps))
     while not stopper.is_set:

@@ -33,11 +33,16 @@ POLICY_TOOLS = frozenset({"script_run"})
 
 
 async def run_steps(action: a.RunSteps, log: RunLog, services: Services) -> None:
-    """Intents first, synced where an effect cannot be repeated; then the effects; then the results in call order."""
+    """Intents first; then the effects; then the results in call order."""
+    await finish_steps(await record_intents(action, log, services), log, services)
+
+
+async def record_intents(action: a.RunSteps, log: RunLog, services: Services) -> list[Step]:
+    """Write down what is about to happen, synced where an effect cannot be repeated."""
     steps = [log.state.step(step_id) for step_id in action.step_ids]
     intents = [_intent(step, log, services) for step in steps]
     await log.record(*intents, durable=any(intent.effect != "read" for intent in intents))
-    await finish_steps(steps, log, services)
+    return steps
 
 
 async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> None:
@@ -85,7 +90,7 @@ async def ask_approval(action: a.AskApproval, log: RunLog, services: Services) -
         return
     payload = json.dumps(step.action.model_dump(mode="json"), sort_keys=True).encode()
     digest = hashlib.sha256(payload).hexdigest()
-    approval_id = f"ap-{hashlib.sha256(f'{log.state.run_id}/{step.step_id}'.encode()).hexdigest()[:12]}"
+    approval_id = build_approval_id(log.state.run_id, step.step_id)
     now = services.clock.now()
     expires = now + timedelta(hours=APPROVAL_HOURS)
     asked = e.ApprovalAsked(
@@ -128,6 +133,11 @@ def _intent(step: Step, log: RunLog, services: Services) -> e.StepStarted:
         effect=services.policy.effect(step.action),
         idempotency_key=build_key(log.state.run_id, step.step_id),
     )
+
+
+def build_approval_id(run_id: str, step_id: str) -> str:
+    """A step that is asked about twice is asked about under one id."""
+    return f"ap-{hashlib.sha256(f'{run_id}/{step_id}'.encode()).hexdigest()[:12]}"
 
 
 def build_key(run_id: str, step_id: str) -> str:

@@ -173,8 +173,7 @@ class Runtime:
             ):
                 log = await self._open_log(lease, services, watch)
                 if request is not None and log.state.started is None:
-                    packages = tuple(services.shelf.packages.values())
-                    pins = await pin(packages, place.settings, self.store)
+                    pins = await pin(services, place.settings)
                     await log.record(build_start(request, place, services, pins=pins), durable=True)
                 if answer is None or await self._take_answer(log, answer):
                     self._tell_of_changes(log, services)
@@ -218,7 +217,7 @@ class Runtime:
         waits_for_someone = state.pause is not None and state.pause.pause in ("approval", "input", "in_doubt")
         if waits_for_someone and not entries:
             return False
-        reason = state.pause.reason if state.pause else "after an interruption"
+        reason = state.pause.reason if state.pause else _reason_to_go_on(state)
         await log.record(e.RunResumed(reason=reason, driver=log.lease.owner), *entries)
         return True
 
@@ -275,6 +274,13 @@ def build_start(request: RunRequest, place: Place, services: Services, *, pins: 
         pins=pins,
         extra_context=request.extra_context,
     )
+
+
+def _reason_to_go_on(state: RunState) -> str:
+    started = state.started
+    if started is not None and started.forked_at == state.seq:
+        return f"forked from run {started.parent_run_id} at entry {started.forked_at}"
+    return "after an interruption"
 
 
 def _given(state: RunState, answer: Answer) -> list[e.Entry]:
