@@ -14,7 +14,9 @@ from metier.engine.projection import project
 from metier.engine.services import Services
 from metier.engine.state import RunState, apply
 from metier.engine.stopping import Stopper
+from metier.engine.unwrapping import unwrapped
 from metier.store.base import Lease
+from metier.store.failures import StoreFull
 from metier.telemetry.sinks import EventWriter
 
 LEASE_SECONDS = 15.0
@@ -23,16 +25,25 @@ BEAT_SECONDS = 5.0
 
 async def drive(log: RunLog, services: Services, stopper: Stopper) -> RunState:
     """Do what is to be done until nothing is, or somebody must be waited for, or somebody says stop."""
-    while not stopper.is_set:
+    while not (stopper.is_set or log.is_short_of_room):
         action = decide(log.state, services.policy)
         if isinstance(action, Wait):
             return log.state
-        with stopper.interruptible():
-            await perform(action, log, services)
+        try:
+            with stopper.interruptible():
+                await perform(action, log, services)
+        except StoreFull:
+            log.is_short_of_room = True
     with anyio.CancelScope(shield=True):
         if log.state.phase not in ("DONE", "ERROR") and log.state.pause is None:
-            await log.record(RunPaused(pause="signal", reason=f"Stopped by {stopper.reason}"), durable=True)
+            await log.record(_build_pause(log, stopper), durable=True)
     return log.state
+
+
+def _build_pause(log: RunLog, stopper: Stopper) -> RunPaused:
+    if log.is_short_of_room:
+        return RunPaused(pause="storage", reason="The disk of the run store is full; free some space, then resume")
+    return RunPaused(pause="signal", reason=f"Stopped by {stopper.reason}")
 
 
 async def open_log(lease: Lease, services: Services, writer: EventWriter, *, told: int) -> RunLog:
@@ -58,10 +69,11 @@ async def hold_lease(run_id: str, services: Services, *, seconds: float = LEASE_
     """
     lease = await services.store.take_lease(run_id, owner=services.owner, seconds=seconds)
     try:
-        async with anyio.create_task_group() as group:
-            group.start_soon(_beat, lease, services, seconds)
-            yield lease
-            group.cancel_scope.cancel()
+        with unwrapped():
+            async with anyio.create_task_group() as group:
+                group.start_soon(_beat, lease, services, seconds)
+                yield lease
+                group.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):
             await services.store.release_lease(lease)

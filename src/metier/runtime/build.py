@@ -7,6 +7,7 @@ from pathlib import Path
 from metier.approval.profile import ProfilePolicy
 from metier.context.base_prompt import BASE, SAFETY
 from metier.definitions.problems import Problem
+from metier.engine.decide import Policy
 from metier.engine.services import Instructions, Services
 from metier.engine.shelf import Shelf, build_shelf
 from metier.providers.absent import AbsentProvider
@@ -101,7 +102,7 @@ async def build_services(
             store=store,
             provider=provider,
             facts=facts,
-            policy=ProfilePolicy(settings.runtime.profile, tools),
+            policy=_build_policy(place, tools),
             tools=tools,
             shelf=shelf,
             instructions=load_instructions(place),
@@ -140,6 +141,11 @@ def _model_options(place: Place, provider: Provider) -> ModelOptions:
 def _facts_file(place: Place) -> Path | None:
     named = place.settings.model.facts_file
     return place.workspace / named if named else None
+
+
+def _build_policy(place: Place, tools: Toolbox) -> Policy:
+    policy = ProfilePolicy(place.settings.runtime.profile, tools)
+    return place.narrow(policy) if place.narrow is not None else policy
 
 
 def _rank(shelf: Shelf) -> Callable[[str], list[tuple[str, float]]]:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -30,6 +30,8 @@ from metier.telemetry.jsonl import FILE_NAME, JsonlSink, read_events
 from metier.telemetry.sinks import EventWriter, FanOut, RunScope, Sink, get_redaction_mode
 
 DATABASE = "state.db"
+NEVER_BEGAN = "never_began"
+"""Why a run failed that was killed between its place in the index and its first entry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +118,9 @@ class Runtime:
                 packages = tuple(services.shelf.packages.values())
                 pins = await pin(packages, self.place.settings, self.store)
                 await log.record(build_start(request, self.place, services, pins=pins), durable=True)
+            elif log.state.started is None:
+                message = "The run was stopped before it began; nothing was done. Start it again"
+                await log.record(e.RunFailed(reason=NEVER_BEGAN, message=message), durable=True)
             if answer is None or await self._take_answer(log, answer):
                 self._tell_of_changes(log, services)
                 await self._check_provider(log, services)
@@ -186,8 +191,11 @@ class Runtime:
 
     async def _settle(self, log: RunLog) -> None:
         await log.update_index()
-        entries = await read_entries(self.store, log.state.run_id)
-        write_record(self.folder(log.state.run_id), entries, log.state, now=self.place.clock.now())
+        if log.state.started is not None:
+            entries = await read_entries(self.store, log.state.run_id)
+            # The journal is the run: where there is no room for its record, that is written when it next comes to rest.
+            with suppress(OSError):
+                write_record(self.folder(log.state.run_id), entries, log.state, now=self.place.clock.now())
         log.close()
 
 
