@@ -28,9 +28,9 @@ from metier.telemetry.jsonl import read_events
 from metier.testing.crash_points import CrashPoint, Points, PointedSink, instrument, watch_files
 from metier.testing.crash_scenario import Build, Scenario
 
+OUTCOME = "outcome.json"
 MOST_ROUNDS = 60
 """More answers than this and a run is going in circles."""
-OUTCOME = "outcome.json"
 
 
 class Order(Value):
@@ -43,7 +43,8 @@ class Order(Value):
     action: Literal["kill", "stop"] = "kill"
     ahead_seconds: float = 0
     """How far this process's idea of time is ahead: a lease of 15 seconds is over for one that is a minute ahead."""
-    rounds: int = MOST_ROUNDS
+    outcome: str = OUTCOME
+    """The file in the folder that receives how it went; its process id is in the file of that name and `.pid`."""
 
     @property
     def point(self) -> CrashPoint | None:
@@ -89,6 +90,8 @@ class MachineAhead:
 
 def load_build(file: Path, function: str) -> Build:
     """The scenario's function, by file: tests need not be importable."""
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))  # it may import its neighbours
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
     assert spec.loader is not None
@@ -113,7 +116,7 @@ async def live(build: Build, order: Order) -> Outcome:
     try:
         problems = await find_early_events(runtime)
         state = await _go_on(runtime, scenario, watch)
-        while state.phase not in ("DONE", "ERROR") and len(asked) < order.rounds:
+        while state.phase not in ("DONE", "ERROR") and len(asked) < MOST_ROUNDS:
             asked.append(state.pause.pause if state.pause else "nothing")
             state = await runtime.resume(state.run_id, await _answer(runtime, scenario, state), watch)
         problems += await find_log_problems(runtime, state.run_id)
@@ -189,8 +192,10 @@ def _build_outcome(state: RunState, asked: list[str], problems: list[str]) -> Ou
 
 def live_and_tell(build: Build, order: Order) -> None:
     """Live, and leave the outcome in the folder."""
+    file = Path(order.folder, order.outcome)
+    file.with_name(f"{file.name}.pid").write_text(str(os.getpid()), encoding="ascii")
     outcome = anyio.run(live, build, order)
-    Path(order.folder, OUTCOME).write_text(outcome.model_dump_json(), encoding="utf-8")
+    file.write_text(outcome.model_dump_json(), encoding="utf-8")
 
 
 def _fork(build: Build, order: Order) -> dict[str, JsonValue]:

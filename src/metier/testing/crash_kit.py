@@ -129,9 +129,9 @@ class CrashKit:
     def survey(self) -> Baseline:
         """Run undisturbed, twice: the first time warms up what is kept between runs."""
         for _ in range(2):
-            case = self._open_case()
-            self._live(Order(folder=str(case)))
-        outcome = _read_outcome(case)
+            case = self.open_case()
+            self.live(Order(folder=str(case)))
+        outcome = read_outcome(case)
         if outcome.error or outcome.problems:
             raise AssertionError(f"The scenario does not run undisturbed: {outcome.error} {outcome.problems}")
         effects = _count_keys(self._effects(case))
@@ -140,23 +140,19 @@ class CrashKit:
 
     def check(self, point: CrashPoint, baseline: Baseline, *, again: Sequence[int] = ()) -> CrashOutcome:
         """Kill at `point`; kill the resuming processes at these points of theirs; let one go on; look."""
-        case = self._open_case()
-        first = self._live(Order(folder=str(case), name=point.name, occurrence=point.occurrence))
+        case = self.open_case()
+        first = self.live(Order(folder=str(case), name=point.name, occurrence=point.occurrence))
         if first["code"] != -9:
             return CrashOutcome(point=point, violations=(f"not reached: ended with {first['code']}",))
         logs = _read_logs(case)
         lives = 1
         for index in again:
             lives += 1
-            self._live(Order(folder=str(case), index=index))
-        last = self._live(Order(folder=str(case)))
+            self.live(Order(folder=str(case), index=index))
+        last = self.live(Order(folder=str(case)))
         violations = [] if last["code"] == 0 else [f"the resuming process ended with {last['code']}"]
-        outcome = _read_outcome(case)
-        violations += _compare(outcome, baseline)
-        violations += _check_effects(self._effects(case), baseline)
-        violations += [] if self._artifacts(case) == baseline.artifacts else ["an artifact differs"]
-        violations += _check_logs(logs, case)
-        violations += _check_orphans(case)
+        outcome = read_outcome(case)
+        violations += [*self.find_violations(case, outcome, baseline), *_check_logs(logs, case)]
         return CrashOutcome(
             point=point,
             violations=tuple(violations),
@@ -165,22 +161,40 @@ class CrashKit:
             resume_seconds=float(cast("float", last["seconds"])),  # written by `_fork`
         )
 
-    def _open_case(self) -> Path:
+    def find_violations(self, case: Path, outcome: Outcome, baseline: Baseline) -> list[str]:
+        """What is not as after the undisturbed run."""
+        problems = [*_compare(outcome, baseline), *_check_effects(self._effects(case), baseline)]
+        if self._artifacts(case) != baseline.artifacts:
+            problems.append("an artifact differs")
+        return [*problems, *_check_orphans(case)]
+
+    def open_case(self) -> Path:
+        """An empty folder."""
         self._cases += 1
         case = self.folder / f"case-{os.getpid()}-{self._cases}"
         case.mkdir(parents=True)
         return case
 
-    def _live(self, order: Order) -> dict[str, JsonValue]:
+    def begin(self, order: Order) -> None:
+        """Start a life without waiting for its end."""
         assert self._process is not None
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        Path(order.folder, OUTCOME).unlink(missing_ok=True)
+        Path(order.folder, order.outcome).unlink(missing_ok=True)
         print(order.model_dump_json(), file=self._process.stdin, flush=True)
+
+    def wait(self) -> dict[str, JsonValue]:
+        """How the life that was begun ended: `code` and `seconds`."""
+        assert self._process is not None
+        assert self._process.stdout is not None
         answer = self._process.stdout.readline()
         if not answer:
             raise AssertionError("The process that starts the others has ended; see its standard error")
         return json.loads(answer)
+
+    def live(self, order: Order) -> dict[str, JsonValue]:
+        """One life, to its end."""
+        self.begin(order)
+        return self.wait()
 
     def _effects(self, case: Path) -> list[dict[str, str]]:
         return read_effects(self.build(case, _pass_by).effects)
@@ -194,9 +208,10 @@ def _pass_by(_name: str) -> None:
     return None
 
 
-def _read_outcome(case: Path) -> Outcome:
+def read_outcome(case: Path, name: str = OUTCOME) -> Outcome:
+    """What the last life under this name came to."""
     try:
-        return Outcome.model_validate_json((case / OUTCOME).read_bytes())
+        return Outcome.model_validate_json((case / name).read_bytes())
     except FileNotFoundError:
         return Outcome(error="it left no outcome")
 
