@@ -93,7 +93,7 @@ async def build_services(
             provider=models.provider,
             fallbacks=models.fallbacks,
             facts=facts,
-            policy=build_policy(settings, tools),
+            policy=_narrow(place, build_policy(settings, tools)),
             tools=tools,
             shelf=shelf,
             instructions=await find_instructions(run.pins, store) or load_instructions(place),
@@ -145,6 +145,10 @@ def check_budget(place: Place) -> None:
 def _facts_file(place: Place) -> Path | None:
     named = place.settings.model.facts_file
     return place.workspace / named if named else None
+
+
+def _narrow(place: Place, policy: Policy) -> Policy:
+    return place.narrow(policy) if place.narrow is not None else policy
 
 
 def _read(path: Path) -> str:
