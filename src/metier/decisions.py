@@ -1,4 +1,4 @@
-"""What a model's reply means: which skill, what to disclose, what to do next. Pure values."""
+"""What a model's reply means (which skill, what to disclose, what to do next), and what came of it. Pure values."""
 
 from typing import Literal
 
@@ -9,12 +9,21 @@ from metier.messages import Value
 type ActionType = Literal["call_skill", "run_command", "call_tool", "ask_user", "delegate", "finish"]
 
 
+type StepStatus = Literal["succeeded", "failed", "skipped", "timeout", "denied", "in_doubt"]
+
+
 class ActionStep(Value):
-    """One thing to do. `params` of `call_tool` are `{call_id, tool, arguments}`."""
+    """One thing to do.
+
+    `params` by type: `call_tool {tool, arguments}`, `run_command {command, …}`, `call_skill {skill, reason}`,
+    `ask_user {question, fields}`, `delegate {agent, task}`, `finish {result}`.
+    """
 
     type: ActionType
     params: dict[str, JsonValue] = Field(default_factory=dict)
     expected_output: str = ""
+    call_id: str = ""
+    """The model's own id of the call, which its result must name; vendors differ, so events leave it out."""
 
 
 class ModelDecision(Value):
@@ -24,3 +33,15 @@ class ModelDecision(Value):
     reasoning_summary: str = ""
     required_disclosure_paths: tuple[str, ...] = ()
     planned_actions: tuple[ActionStep, ...] = ()
+
+
+class StepExecutionResult(Value):
+    """What one step came to, in the few words that later turns need."""
+
+    step_id: str
+    status: StepStatus
+    tool: str = ""
+    exit_code: int | None = None
+    stdout_summary: str = ""
+    stderr_summary: str = ""
+    retry_count: int = 0

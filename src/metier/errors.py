@@ -10,8 +10,11 @@ MetierError                     1   something failed that a person can act on
 ├── SkillError                  1   a skill cannot be installed, found or used
 │   ├── SkillNotFound           2   no skill of that name
 │   ├── SkillNotTrusted         5   nobody trusted these bytes
-│   └── SkillRejected           1   a package that must not be installed
-├── ProviderError               8   a model could not answer
+│   ├── SkillRejected           1   a package that must not be installed
+│   └── NoSkillMatches          1   no skill is near enough to a request
+├── ToolFailed                  1   a tool could not do its work; the model reads why
+├── ProviderError               8   a model could not answer; its kinds are in `providers/failures.py`
+├── PromptTooLarge              6   what must be said does not fit the context budget
 └── StoreError                  1   the run store cannot be used
 """
 
@@ -90,10 +93,28 @@ class SkillRejected(SkillError):
     """A package that must not be installed; nothing was changed on disk."""
 
 
+class NoSkillMatches(SkillError):
+    """No skill is near enough to a request, and the settings say to stop there."""
+
+
+class ToolFailed(MetierError):
+    """A tool could not do its work. The toolbox turns it into a result that the model reads."""
+
+    def __init__(self, message: str, *, hint: str = "", code: str = "execution_failed") -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+
 class ProviderError(MetierError):
     """A model could not answer."""
 
     exit_code = 8
+
+
+class PromptTooLarge(MetierError):
+    """What must be said does not fit the context budget, even with everything dropped that may be dropped."""
+
+    exit_code = 6
 
 
 class StoreError(MetierError):

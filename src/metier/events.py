@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, Self, cast
 
 from pydantic import AwareDatetime, Field, JsonValue, SerializeAsAny, model_validator
 
-from metier.decisions import ActionStep
+from metier.decisions import ActionStep, StepStatus
 from metier.messages import Value
 
 SCHEMA_VERSION = 1
@@ -29,8 +29,6 @@ type TaskState = Literal[
     "paused",
     "canceled",
 ]
-
-type StepStatus = Literal["succeeded", "failed", "skipped", "timeout", "denied", "in_doubt"]
 
 
 class Payload(Value):
@@ -248,6 +246,7 @@ class SkillStepExecuted(Payload):
     status: StepStatus
     tool: str = ""
     skill_name: str = ""
+    script: str = ""
     exit_code: int | None = None
     stdout_summary: str = ""
     stderr_summary: str = ""
@@ -446,6 +445,8 @@ class EventRecord(Value):
     payload: SerializeAsAny[Payload]
     redaction_mode: RedactionMode = "redacted"
     schema_version: int = SCHEMA_VERSION
+    entry: int = 0
+    """The journal entry it tells of; 0 for what only watches."""
 
     @model_validator(mode="before")
     @classmethod

@@ -1,5 +1,6 @@
 """Turn an exception into `error: … / hint: …` on stderr and an exit code. Nothing secret gets through."""
 
+import os
 import sys
 import traceback
 
@@ -7,6 +8,8 @@ import typer
 from typer._click.exceptions import ClickException
 
 from metier.errors import ConfigError, MetierError
+from metier.telemetry.redaction import build_redactor, find_secret_values
+from metier.telemetry.sanitize import sanitize
 
 
 def report(error: Exception, *, debug: bool) -> int:
@@ -14,7 +17,8 @@ def report(error: Exception, *, debug: bool) -> int:
     lines, exit_code = describe(error)
     if debug:
         lines = ["".join(traceback.format_exception(error)).rstrip(), *lines]
-    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    text = "".join(f"{line}\n" for line in lines)
+    sys.stderr.write(build_redactor(values=find_secret_values(os.environ)).redact(sanitize(text)))
     return exit_code
 
 

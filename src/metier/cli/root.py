@@ -1,14 +1,18 @@
 """The root of the command line: a table of commands, each imported when it runs and not before."""
 
 import importlib
+import os
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple, override
 
 import typer
+from typer._click.shell_completion import CompletionItem
 from typer.core import TyperGroup
 from typer.main import get_command
 
 from metier import __version__
+
+COMPLETION_VARIABLE = "_AGENT_COMPLETE"
 
 
 class Lazy(NamedTuple):
@@ -23,7 +27,7 @@ COMMANDS: dict[str, Lazy] = {
     "doctor": Lazy("doctor", "Say what is installed, which keys are set, what works here and what to do next."),
     "config": Lazy("config", "Write, check and show the settings."),
     "validate": Lazy("validate", "Check the agents, skills and tasks of a project, and what they name."),
-    "skills": Lazy("skills", "List, inspect and validate skills."),
+    "skills": Lazy("skills", "List, inspect, validate and route skills."),
     "redact": Lazy("redact", "Show text as the log would: without secrets, without control characters."),
     "skill": Lazy("skill", "Install, inspect, trust and remove skill packages."),
     "completion": Lazy("completion", "Print the completion script of a shell."),
@@ -40,6 +44,15 @@ class LazyGroup(TyperGroup):
     @override
     def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         return load_command(cmd_name)
+
+    @override
+    def shell_complete(self, ctx: typer.Context, incomplete: str) -> list[CompletionItem]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        # Past the group's own completion, which would import every command to learn its summary.
+        options = super(TyperGroup, self).shell_complete(ctx, incomplete)
+        named = [
+            CompletionItem(name, help=lazy.summary) for name, lazy in COMMANDS.items() if name.startswith(incomplete)
+        ]
+        return named + options
 
     @override
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -81,5 +94,10 @@ def root(
 
 def invoke(args: Sequence[str]) -> int:
     """Run the command line; the exit code of the command, errors as exceptions."""
-    result: object = get_command(app).main(args=list(args), prog_name="agent", standalone_mode=False)
+    if COMPLETION_VARIABLE in os.environ:
+        # Typer registers its shells only for apps that offer to install completion themselves.
+        importlib.import_module("typer._completion_classes").completion_init()
+    result: object = get_command(app).main(
+        args=list(args), prog_name="agent", complete_var=COMPLETION_VARIABLE, standalone_mode=False
+    )
     return result if isinstance(result, int) else 0

@@ -6,36 +6,23 @@ from typing import Annotated
 
 import typer
 
+from metier.cli.catalog import AsJson, SkillsDir, open_catalog
 from metier.cli.output import problem_as_json, warn_line, write_json, write_line
+from metier.cli.route import attach
 from metier.cli.skills_validate import Verdict, judge_paths
-from metier.definitions.catalog import Catalog, CatalogSkill, load_catalog
-from metier.definitions.catalog_cache import find_cache_folder
+from metier.definitions.catalog import CatalogSkill
 from metier.definitions.headings import Section, parse_sections, walk_sections
 from metier.definitions.prompt_xml import render_available_skills
 from metier.definitions.scripts import discover_scripts
 from metier.definitions.skill import SkillDefinition, SkillReading, load_skill
-from metier.definitions.sources import build_search_path
-from metier.errors import SkillError, UsageError
+from metier.errors import SkillError
 
 app = typer.Typer(
-    rich_markup_mode=None, add_completion=False, no_args_is_help=True, help="List, inspect and validate skills."
+    rich_markup_mode=None, add_completion=False, no_args_is_help=True, help="List, inspect, validate and route skills."
 )
-
-SkillsDir = Annotated[
-    Path | None, typer.Option("--skills-dir", help="A further folder of skills; its skills win over all others.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
+attach(app)
 
 _WIDTH = 100
-
-
-def open_catalog(skills_dir: Path | None) -> Catalog:
-    """The skills that this user sees in this folder."""
-    if skills_dir is not None and not skills_dir.is_dir():
-        raise UsageError(f"Folder {str(skills_dir)!r} does not exist", hint="Give a folder that has skills in it")
-    home = Path.home()
-    sources = build_search_path(Path.cwd(), home=home, skills_dir=skills_dir)
-    return load_catalog(sources, cache_folder=find_cache_folder(os.environ, home=home))
 
 
 @app.command("list")

@@ -39,6 +39,11 @@ class Fields:
         entry = self._index.get(key)
         return None if entry is None or is_nothing(entry.value) else entry
 
+    def line_of(self, key: str) -> int:
+        """The line of a key, also of one without a value; else the first."""
+        entry = self._index.get(key)
+        return entry.line if entry else self.first_line
+
     def has_any(self, keys: Collection[str]) -> bool:
         return not self._index.keys().isdisjoint(keys)
 

@@ -21,7 +21,8 @@ _INNER = re.compile(rf"([A-Za-z_][A-Za-z0-9_-]*): +{_VALUE} *")
 
 def read_flat(text: str, *, first_line: int = 1) -> Mapping | None:
     """The mapping, or `None` where the text is anything but distinct simple fields."""
-    if len(text) > _MAX or not text.replace("\n", "").isprintable():
+    # Without a last end of line a block of text would end differently.
+    if len(text) > _MAX or text[-1:] != "\n" or not text.replace("\n", "").isprintable():
         return None
     lines = text.split("\n")
     entries: list[Entry] = []

@@ -52,7 +52,7 @@ def _split(text: str, *, first_line: int) -> list[_Block]:
 
 
 def _read_block(block: _Block, *, file: str, problems: list[Problem]) -> tuple[Entry, ...]:
-    text = "\n".join(block.lines)
+    text = "\n".join(block.lines) + "\n"
     flat = read_flat(text, first_line=block.line)
     if flat is not None:
         return flat.entries
@@ -71,7 +71,7 @@ def _read_block(block: _Block, *, file: str, problems: list[Problem]) -> tuple[E
 
 def _as_text(block: _Block, *, file: str, problems: list[Problem]) -> Entry:
     found = _FIELD.fullmatch(block.lines[0])
-    assert found is not None  # noqa: S101 - a block begins with a field
+    assert found is not None
     key, value = found.group(2).strip(), (found.group(3) or "").strip()
     rest = " ".join(line.strip() for line in block.lines[1:] if line.strip() and not line.startswith("#"))
     if _BLOCK_START.fullmatch(value):

@@ -205,7 +205,9 @@ def _entrypoint(fields: Fields, metadata: dict[str, str]) -> Entrypoint | None:
         case Mapping():
             inner = Fields(entry.value, file=fields.file, strict=fields.strict, problems=fields.problems)
             script = inner.text("script")
-            return Entrypoint(script, inner.texts("args") or ()) if script else None
+            args = inner.node("args")
+            words = _split_words(args.value) if isinstance(args, Scalar) else inner.texts("args") or ()
+            return Entrypoint(script, tuple(words)) if script else None
         case Sequence():
             hint = "Write 'entrypoint: script argument …', or 'script:' and 'args:' below it"
             fields.deviate("entrypoint", "Field 'entrypoint' must name a script", line=entry.line, hint=hint)
@@ -213,13 +215,16 @@ def _entrypoint(fields: Fields, metadata: dict[str, str]) -> Entrypoint | None:
 
 
 def _entrypoint_of_text(text: str) -> Entrypoint | None:
-    if not text:
-        return None
-    try:
-        words = shlex.split(text)
-    except ValueError:
-        words = text.split()
+    words = _split_words(text) if text else []
     return Entrypoint(words[0], tuple(words[1:])) if words else None
+
+
+def _split_words(text: str) -> list[str]:
+    """As a shell would; by spaces where a quote is never closed."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
 
 
 def _contract(fields: Fields) -> Mapping:

@@ -48,7 +48,7 @@ def read_name(fields: Fields, *, folder_name: str) -> str:
     entry = fields.find("name")
     written = (fields.text("name") or "").strip()
     if entry is None or not written:
-        line = entry.line if entry else fields.first_line
+        line = fields.line_of("name")
         hint = f"Add 'name: {folder_name}'"
         fields.deviate("missing_name", "Field 'name' is missing", line=line, hint=hint)
         return folder_name
@@ -62,7 +62,7 @@ def read_description(fields: Fields, *, fallback: Callable[[], str]) -> str:
     entry = fields.find("description")
     text = (fields.text("description") or "").strip()
     if entry is None or not text:
-        line = entry.line if entry else fields.first_line
+        line = fields.line_of("description")
         found = "" if fields.strict else fallback()
         if found:
             message = "Field 'description' is missing; the first paragraph is used"
@@ -147,7 +147,7 @@ def _name_faults(name: str, folder_name: str) -> list[tuple[str, str]]:
     if name.startswith("-") or name.endswith("-"):
         faults.append(("name_hyphen", f"Name {name!r} must not begin or end with a hyphen"))
     if "--" in name:
-        faults.append(("name_hyphen", f"Name {name!r} must not have two hyphens in a row"))
+        faults.append(("name_double_hyphen", f"Name {name!r} must not have two hyphens in a row"))
     if not name.replace("-", "").isalnum():
         faults.append(("name_characters", f"Name {name!r} may only have letters, digits and hyphens"))
     if unicodedata.normalize("NFKC", folder_name) != name:

@@ -91,16 +91,18 @@ def _checked_task(found: FoundDefinition) -> Checked:
     )
 
 
-def _checked_skill(found: FoundDefinition, *, strict: bool) -> Checked:
-    reading = load_skill(Path(found.path).parent, strict=strict, id=found.id)
+def _checked_skill(found: FoundDefinition, *, is_own: bool, strict: bool) -> Checked:
+    reading = load_skill(Path(found.path).parent, strict=strict or is_own, id=found.id)
+    # Our own fields are what a project's skills are written with; only who asks for the specification hears of them.
+    problems = [problem for problem in reading.problems if strict or problem.code != "extension_field"]
     return Checked(
         kind="skill",
         id=found.id,
         path=found.path,
         definition=reading.skill,
-        problems=reading.problems,
+        problems=tuple(problems),
         # In a skill made for another tool these fields may mean something else.
-        references=reading.references if strict else (),
+        references=reading.references if strict or is_own else (),
     )
 
 
@@ -131,7 +133,7 @@ def _load_skills(root: Path, problems: list[Problem], *, strict: bool) -> list[C
             first = taken.setdefault(fold_id(found.id), found.path)
             if first != found.path:
                 problems.append(_duplicate(found, first))
-            checked.append(_checked_skill(found, strict=strict or folder in OWN_SKILL_FOLDERS))
+            checked.append(_checked_skill(found, is_own=folder in OWN_SKILL_FOLDERS, strict=strict))
         problems.extend(walk.problems)
     return checked
 

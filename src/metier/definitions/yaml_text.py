@@ -92,8 +92,14 @@ def plain_value(node: Node) -> Plain:
             return {entry.key: plain_value(entry.value) for entry in entries}
 
 
+def _with_last_line_end(text: str) -> str:
+    """Spaces after the last end of line are a line of their own; the parser sees that only when it ends."""
+    return f"{text}\n" if text[text.rfind("\n") + 1 :].isspace() else text
+
+
 def _parse(text: str) -> Iterator[yaml.Event]:
-    return iter(yaml.parse(text, Loader=yaml.CBaseLoader))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+    # What `yaml.parse` does, without its Python loop: after the last event the parser answers `None`.
+    return iter(yaml.CBaseLoader(text).get_event, None)
 
 
 class _Reader:
@@ -105,6 +111,7 @@ class _Reader:
         self.problems: list[Problem] = []
         self._anchors: dict[str, tuple[Node, int]] = {}
         self._count = 0
+        self._text = ""
 
     def report(self, severity: Severity, code: str, message: str, *, line: int, hint: str = "") -> None:
         self.problems.append(
@@ -118,9 +125,11 @@ class _Reader:
         self.report("error", "yaml_syntax", f"YAML syntax error: {what}", line=line)
 
     def read(self, text: str) -> Node | None:
-        if len(text) > MAX_BYTES or len(text.encode("utf-8", "replace")) > MAX_BYTES:
+        # A character is at most four bytes, so most texts need no counting.
+        if len(text) * 4 > MAX_BYTES and len(text.encode("utf-8", "replace")) > MAX_BYTES:
             raise _Refused("yaml_too_large", f"The YAML is larger than {MAX_BYTES} bytes", line=self.offset)
-        events = _parse(text)
+        self._text = _with_last_line_end(text)
+        events = _parse(self._text)
         root: Node | None = None
         documents = 0
         for event in events:
@@ -167,6 +176,7 @@ class _Reader:
         for event in events:
             if isinstance(event, yaml.MappingEndEvent):
                 return
+            self._check_key(event)
             key = self._node(event, events, depth=depth + 1)
             if not isinstance(key, Scalar):
                 raise _Refused("yaml_key", "A key must be plain text", line=key.line)
@@ -177,6 +187,12 @@ class _Reader:
                 continue
             seen[key.value] = key.line
             yield Entry(key.value, key.line, value)
+
+    def _check_key(self, event: yaml.Event) -> None:
+        # In `{?a: b}` the parser takes the question mark for an indicator; by the rules it belongs to the key.
+        index = event.start_mark.index if event.start_mark else 0
+        if index and self._text[index - 1 : index] == "?":
+            raise _Refused("yaml_key", "A key must not begin with '?'", line=self._line(event), hint="Put it in quotes")
 
     def _alias(self, anchor: str, line: int) -> Node:
         known = self._anchors.get(anchor)

@@ -1,0 +1,3 @@
+"""Water level forecasts for small harbours."""
+
+__version__ = "0.4.0"

@@ -1,0 +1,144 @@
+"""Write the generated pages of docs/reference: commands, settings, events, exit codes. `--check` fails when stale."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from metier import errors
+from metier.cli.root import COMMANDS, load_command
+from metier.events import SCHEMA_VERSION, EventRecord, payload_types
+from metier.settings.rows import setting_rows
+
+PAGES = Path(__file__).resolve().parent.parent / "docs" / "reference"
+NOTE = "<!-- Written by `./dev docs`. Do not edit. -->\n\n"
+
+
+def main(arguments: list[str]) -> int:
+    stale = [page for page, render in pages().items() if not is_current(page, render())]
+    if "--check" in arguments:
+        for page in stale:
+            print(
+                f"error: docs/reference/{page} is stale\nhint: Run `./dev docs` and commit the result", file=sys.stderr
+            )
+        return 1 if stale else 0
+    PAGES.mkdir(parents=True, exist_ok=True)
+    for page in stale:
+        (PAGES / page).write_text(NOTE + pages()[page](), encoding="utf-8")
+        print(f"wrote docs/reference/{page}", file=sys.stderr)
+    return 0
+
+
+def pages() -> dict[str, Callable[[], str]]:
+    return {
+        "commands.md": render_commands,
+        "settings.md": render_settings,
+        "events.md": render_events,
+        "exit-codes.md": render_exit_codes,
+    }
+
+
+def is_current(page: str, text: str) -> bool:
+    path = PAGES / page
+    return path.exists() and path.read_text(encoding="utf-8") == NOTE + text
+
+
+def render_commands() -> str:
+    parts = ["# Commands\n"]
+    for name in COMMANDS:
+        parts.extend(_command_sections(load_command(name), f"agent {name}"))
+    return "\n".join(parts)
+
+
+def _command_sections(command: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - Typer exports no command type
+    yield f"## `{path}`\n\n{(command.help or '').strip()}\n"
+    rows = [_parameter_row(parameter) for parameter in command.params if not parameter.hidden]
+    if rows:
+        yield _table(["argument or option", "what it does", "default"], rows)
+    for name, child in getattr(command, "commands", {}).items():
+        yield from _command_sections(child, f"{path} {name}")
+
+
+def _parameter_row(parameter: Any) -> list[str]:  # noqa: ANN401
+    is_argument = parameter.param_type_name == "argument"
+    names = parameter.name.upper() if is_argument else ", ".join([*parameter.opts, *parameter.secondary_opts])
+    default = parameter.default
+    shown = "" if default is None or callable(default) or default in (False, (), []) else f"`{default}`"
+    return [f"`{names}`", getattr(parameter, "help", None) or "", "required" if parameter.required else shown]
+
+
+def render_settings() -> str:
+    rows = [
+        [f"`{row.key}`", row.type, f"`{row.default}`", _words(row.allowed), _words(row.variables), row.description]
+        for row in setting_rows()
+    ]
+    head = ["key", "type", "default", "allowed", "variables", "what it does"]
+    return "# Settings\n\nEvery key of `agent.yaml`. See [configuration](../configuration.md).\n\n" + _table(head, rows)
+
+
+def render_events() -> str:
+    parts = [
+        "# Events\n\nEvery line of `events.jsonl` is one record; `event_type` says which payload it carries.\n",
+        f"Schema version {SCHEMA_VERSION}.\n",
+        "## The record\n",
+        _fields(EventRecord),
+    ]
+    for name, payload in payload_types().items():
+        parts.append(f"## `{name}`\n\n{(payload.__doc__ or '').strip()}\n")
+        parts.append(_fields(payload))
+    return "\n".join(parts)
+
+
+def _fields(model: type[BaseModel]) -> str:
+    rows = [[f"`{name}`", f"`{_type_name(field)}`", _default(field)] for name, field in model.model_fields.items()]
+    return _table(["field", "type", "default"], rows)
+
+
+def _type_name(field: FieldInfo) -> str:
+    annotation: Any = field.annotation
+    name = (
+        annotation.__name__
+        if isinstance(annotation, type) and not getattr(annotation, "__args__", ())
+        else str(annotation)
+    )
+    for noise in ("typing.", "metier.events.", "metier.decisions.", "metier.messages.", "NoneType", "pydantic.types."):
+        name = name.replace(noise, "None" if noise == "NoneType" else "")
+    return name.replace("|", "\\|")
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    return f"`{field.get_default(call_default_factory=True)!r}`"
+
+
+def render_exit_codes() -> str:
+    named = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, errors.MetierError)]
+    rows = [[str(cls.exit_code), f"`{cls.__name__}`", (cls.__doc__ or "").splitlines()[0]] for cls in named]
+    meaning = [
+        ["0", "done"], ["1", "failed"], ["2", "wrong usage or configuration"], ["3", "waiting for approval"],
+        ["4", "waiting for input"], ["5", "denied by policy or not trusted"], ["6", "budget used up"],
+        ["7", "turn or time limit"], ["8", "provider or key"], ["9", "sandbox unavailable"],
+        ["10", "conflict: someone else has it"], ["130, 143", "stopped by a signal"],
+    ]  # fmt: skip
+    return (
+        "# Exit codes\n\n" + _table(["code", "meaning"], meaning)
+        + "\n## Errors and the code they end with\n\n" + _table(["code", "error", "meaning"], sorted(rows))
+    )  # fmt: skip
+
+
+def _words(words: tuple[str, ...]) -> str:
+    return "<br>".join(f"`{word}`" for word in words)
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    lines += ["| " + " | ".join(cell.replace("\n", " ") for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

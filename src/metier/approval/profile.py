@@ -1,0 +1,37 @@
+"""What happens when no rule speaks: the default of each profile. Pure."""
+
+from typing import Literal
+
+from metier.approval.verdict import ALLOW, Verdict
+from metier.decisions import ActionStep
+from metier.tools.base import Effect
+from metier.tools.toolbox import Toolbox
+
+type Profile = Literal["permissive", "guarded", "strict"]
+
+READING_ACTIONS = frozenset({"call_skill", "ask_user", "finish"})
+READING_TOOLS = frozenset({"read_skill_files", "skill_search"})
+"""Control tools that only look."""
+
+
+class ProfilePolicy:
+    """Permissive allows; guarded and strict ask before anything that is more than reading."""
+
+    def __init__(self, profile: Profile, tools: Toolbox) -> None:
+        self._profile = profile
+        self._tools = tools
+
+    def judge(self, action: ActionStep, *, skill: str) -> Verdict:  # noqa: ARG002 - rules of a skill come with rules
+        if self._profile == "permissive" or self.effect(action) == "read":
+            return ALLOW
+        return Verdict(decision="ask", reason=f"Profile {self._profile!r} asks before anything that is not reading")
+
+    def effect(self, action: ActionStep) -> Effect:
+        if action.type in READING_ACTIONS:
+            return "read"
+        name = str(action.params.get("tool", ""))
+        if name in READING_TOOLS:
+            return "read"
+        tool = self._tools.find(name)
+        # What nobody knows is never repeated by itself.
+        return tool.info.effect if tool is not None else "opaque"

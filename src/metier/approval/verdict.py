@@ -1,0 +1,15 @@
+"""What may happen to one call: allowed, asked about, or denied, and who said so. Pure values."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    decision: Literal["allow", "ask", "deny"]
+    reason: str = ""
+    rule: str = ""
+    """Which rule of which scope, empty where the profile's default spoke."""
+
+
+ALLOW = Verdict(decision="allow")

@@ -1,0 +1,128 @@
+"""`agent config`: write, check and show the settings. Decides nothing about them; `metier.settings` does."""
+
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+
+from metier.cli.context import current_file, current_settings
+from metier.cli.new_file import write_new_file
+from metier.definitions.problems import Problem
+from metier.errors import ConfigError
+from metier.settings.load import LoadedSettings
+from metier.settings.schema import build_schema
+from metier.settings.template import render_template
+from metier.settings.values import Shown, get_value, render_value, show_value
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    help="Write, check and show the settings.",
+)
+
+type Tree = dict[str, Shown | Tree]
+
+
+@app.command("init")
+def init(
+    path: Annotated[Path, typer.Argument(help="Where the file is written.")] = Path("agent.yaml"),
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+) -> None:
+    """Write a settings file in which every setting is explained and has its default."""
+    write_new_file(path, render_template(), overwrite=force)
+    typer.echo(f"Wrote {path}", err=True)
+
+
+@app.command("validate")
+def validate(
+    file: Annotated[
+        Path | None, typer.Option("--file", help="The file to check; without it, the one that would be used here.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> int:
+    """Check the settings file and the variables of the environment; list every problem with its line."""
+    path = current_file(file)
+    name = str(path) if path else None
+    try:
+        loaded = current_settings(file, {})
+    except ConfigError as error:
+        if not as_json:
+            raise
+        _print_json({"valid": False, "file": name, "problems": _facts(error.problems)})
+        return error.exit_code
+    if as_json:
+        _print_json({"valid": True, "file": name, "problems": _facts(loaded.warnings)})
+        return 0
+    _print_warnings(loaded)
+    typer.echo(f"{name} is valid" if name else "There is no settings file; the defaults are valid")
+    return 0
+
+
+@app.command("show")
+def show(
+    origin: Annotated[bool, typer.Option("--origin", help="Say where each value comes from.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the settings as JSON.")] = False,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="The settings file; without it, the one that is found here.")
+    ] = None,
+) -> None:
+    """Show every setting that holds here. Keys and passwords are masked."""
+    loaded = current_settings(config, {})
+    if as_json:
+        _print_json(_as_json(loaded, with_origin=origin))
+        return
+    _print_warnings(loaded)
+    rows = [(key, render_value(get_value(loaded.settings, key)), held.render()) for key, held in loaded.origins.items()]
+    key_width, value_width = (max(len(row[column]) for row in rows) for column in (0, 1))
+    for key, value, source in rows:
+        line = f"{key:<{key_width}}  {value:<{value_width}}  {source}" if origin else f"{key:<{key_width}}  {value}"
+        typer.echo(line)
+
+
+@app.command("schema")
+def schema() -> None:
+    """Print the JSON Schema of the settings file, for editors and other checkers."""
+    _print_json(build_schema())
+
+
+def _as_json(loaded: LoadedSettings, *, with_origin: bool) -> dict[str, object]:
+    answer: dict[str, object] = {
+        "file": str(loaded.file) if loaded.file else None,
+        "settings": _tree(loaded),
+        "warnings": _facts(loaded.warnings),
+    }
+    if with_origin:
+        answer["origins"] = {
+            key: {"kind": held.kind, "detail": held.detail or None} for key, held in loaded.origins.items()
+        }
+    return answer
+
+
+def _tree(loaded: LoadedSettings) -> Tree:
+    root: Tree = {}
+    for key in loaded.origins:
+        *sections, name = key.split(".")
+        node = root
+        for section in sections:
+            # A section is never a value: the keys of the models do not overlap.
+            node = cast("Tree", node.setdefault(section, {}))
+        node[name] = show_value(get_value(loaded.settings, key))
+    return root
+
+
+def _facts(problems: Iterable[object]) -> list[dict[str, object]]:
+    return [asdict(problem) for problem in problems if isinstance(problem, Problem)]
+
+
+def _print_warnings(loaded: LoadedSettings) -> None:
+    for warning in loaded.warnings:
+        typer.echo(warning.render(), err=True)
+
+
+def _print_json(value: object) -> None:
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")

@@ -1,0 +1,53 @@
+"""`agent doctor`: what is installed, which keys are set, what works here, and what to do next."""
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from metier.cli.context import current_settings
+from metier.cli.health import Finding, examine
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+MARKS = {"ok": "ok", "off": "--", "problem": "!!"}
+
+
+@app.command()
+def doctor(
+    config: Annotated[Path | None, typer.Option(help="Settings file to use instead of the discovered one.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Say what is installed, which keys are set (never their values), what works here and what to do next."""
+    loaded = current_settings(config, {})
+    findings = list(examine(loaded.settings, os.environ, Path.cwd()))
+    if as_json:
+        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+        return
+    typer.echo(render(findings, settings_file=loaded.file))
+    for warning in loaded.warnings:
+        sys.stderr.write(f"{warning.render()}\n")
+
+
+def render(findings: list[Finding], *, settings_file: Path | None) -> str:
+    """Findings by area, then the steps that would change one."""
+    lines = [f"Settings: {settings_file or 'defaults (no agent.yaml found; `agent config init` writes one)'}"]
+    area = ""
+    for finding in findings:
+        if finding.area != area:
+            area = finding.area
+            lines += ["", f"{area.capitalize()}"]
+        lines.append(f"  [{MARKS[finding.state]}] {finding.name:<11} {finding.detail}")
+    steps = [f"{finding.name}: {finding.hint}" for finding in findings if finding.hint and finding.state == "problem"]
+    steps = steps or ["Nothing is in the way."]
+    return "\n".join([*lines, "", "Next", *(f"  {step}" for step in steps), *_offline_hint(findings)])
+
+
+def _offline_hint(findings: list[Finding]) -> list[str]:
+    if any(finding.area == "providers" and finding.state == "problem" for finding in findings):
+        return ["  Or work without a model: --provider offline, or AGENT_MODEL_PROVIDER=offline"]
+    return []

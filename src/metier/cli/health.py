@@ -1,0 +1,190 @@
+"""What works on this machine, found out by trying. Each finding says what to do; none says a secret."""
+
+import ctypes
+import importlib.metadata
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from uv import find_uv_bin
+
+from metier import __version__
+from metier.settings.model import Settings
+
+type State = Literal["ok", "off", "problem"]
+"""Works; not there and not needed as things are set; needed and does not work."""
+
+PACKAGES = {"anthropic": "anthropic", "gemini": "google-genai", "openai": "openai"}
+PROBE_SECONDS = 5
+_LANDLOCK_CREATE_RULESET = 444
+_LANDLOCK_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    area: str
+    name: str
+    state: State
+    detail: str
+    hint: str = ""
+
+
+def examine(settings: Settings, environ: Mapping[str, str], cwd: Path) -> Iterator[Finding]:
+    """Everything worth knowing before a first run, the cheap things first."""
+    yield Finding(area="runtime", name="metier", state="ok", detail=__version__)
+    python = f"{platform.python_version()} ({sys.executable})"
+    yield Finding(area="runtime", name="python", state="ok", detail=python)
+    yield from examine_providers(settings, environ)
+    yield from examine_programs()
+    yield from examine_sandbox()
+    yield from examine_servers(settings, environ)
+    yield from examine_folders(settings, cwd)
+
+
+def examine_providers(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Which models could answer: package there, key set, address reachable."""
+    yield _provider(settings, "offline", "no model: routing, scripts and templates only", missing="")
+    for name, options in (
+        ("anthropic", settings.model.providers.anthropic),
+        ("gemini", settings.model.providers.gemini),
+        ("openai", settings.model.providers.openai),
+    ):
+        variable = options.api_key_env
+        key_is_set = bool(environ.get(variable, "").strip())
+        version = _version_of(PACKAGES[name])
+        told = f"package {version or 'not installed'}, {variable} {'set' if key_is_set else 'not set'}"
+        missing = "" if version else f"Install it: pip install 'metier[{name}]'"
+        if version and not key_is_set and not (name == "openai" and options.base_url):
+            missing = f'Set the key: export {variable}="…"'
+        if options.base_url and not _answers(options.base_url):
+            missing = missing or f"Nothing answers at {_without_password(options.base_url)}"
+        yield _provider(settings, name, told, missing=missing)
+
+
+def _provider(settings: Settings, name: str, told: str, *, missing: str) -> Finding:
+    is_chosen = settings.model.provider == name
+    state: State = "ok" if not missing else "problem" if is_chosen else "off"
+    chosen = " (chosen by the settings)" if is_chosen else ""
+    return Finding(area="providers", name=name, state=state, detail=told + chosen, hint=missing)
+
+
+def examine_programs() -> Iterator[Finding]:
+    uses = {
+        "git": "installs skills from repositories",
+        "rg": "searches faster; Metier has its own search without it",
+        "bwrap": "isolates commands and scripts",
+    }
+    yield Finding(area="programs", name="uv", state="ok", detail=_first_line([find_uv_bin(), "--version"]))
+    for program, use in uses.items():
+        if shutil.which(program):
+            yield Finding(area="programs", name=program, state="ok", detail=_first_line([program, "--version"]))
+        else:
+            package = {"rg": "ripgrep", "bwrap": "bubblewrap"}.get(program, program)
+            hint = f"It {use}; the system package is {package!r}"
+            yield Finding(area="programs", name=program, state="off", detail="not found", hint=hint)
+
+
+def examine_sandbox() -> Iterator[Finding]:
+    """Each layer is tried for real: a forbidden write must fail."""
+    if sys.platform != "linux":
+        yield Finding(area="sandbox", name="kernel", state="off", detail=f"not available on {sys.platform}")
+        return
+    works, told = _try_bubblewrap()
+    hint = "" if works else "Install bubblewrap and allow user namespaces to have commands isolated"
+    yield Finding(area="sandbox", name="bubblewrap", state="ok" if works else "off", detail=told, hint=hint)
+    version = ctypes.CDLL(None, use_errno=True).syscall(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_VERSION)
+    told = f"version {version}" if version > 0 else "the kernel does not offer it"
+    yield Finding(area="sandbox", name="landlock", state="ok" if version > 0 else "off", detail=told)
+
+
+def _try_bubblewrap() -> tuple[bool, str]:
+    if not shutil.which("bwrap"):
+        return False, "bwrap is not installed"
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "forbidden"
+        arguments = ["--unshare-all", "--die-with-parent", "--new-session", "--proc", "/proc", "--dev", "/dev"]
+        for system in ("/usr", "/bin", "/lib", "/lib64", "/etc"):
+            arguments += ["--ro-bind-try", system, system]
+        script = f"true && echo started; echo x > '{target}'"
+        done = _run(["bwrap", *arguments, "/bin/sh", "-c", script])
+        if done is None or "started" not in done.stdout:
+            return False, "bwrap is installed and cannot start: user namespaces may be off"
+        if target.exists():
+            return False, "bwrap started and did not hold: a forbidden write went through"
+    return True, "tried: a forbidden write was refused"
+
+
+def examine_servers(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
+    variable = settings.store.database_url_env
+    address = environ.get(variable, "").strip()
+    wanted = settings.store.backend == "postgres"
+    if not address:
+        hint = f'Set the address: export {variable}="postgresql://…"' if wanted else ""
+        detail = f"{variable} not set; runs live in SQLite" if not wanted else f"{variable} not set"
+        yield Finding(area="servers", name="postgres", state="problem" if wanted else "off", detail=detail, hint=hint)
+        return
+    reachable = _answers(address)
+    detail = f"{_without_password(address)} {'answers' if reachable else 'does not answer'}"
+    state: State = "ok" if reachable else "problem" if wanted else "off"
+    hint = "" if reachable else "Start the server, or correct the address"
+    yield Finding(area="servers", name="postgres", state=state, detail=detail, hint=hint)
+
+
+def examine_folders(settings: Settings, cwd: Path) -> Iterator[Finding]:
+    runs = cwd / settings.logging.jsonl_dir
+    nearest = next(folder for folder in (runs, *runs.parents) if folder.exists())
+    writable = os.access(nearest, os.W_OK) and nearest.is_dir()
+    hint = "" if writable else "Change to a folder you may write to, or set logging.jsonl_dir"
+    detail = f"{runs} {'can be written' if writable else 'cannot be written'}"
+    yield Finding(area="folders", name="runs", state="ok" if writable else "problem", detail=detail, hint=hint)
+    skills = cwd / settings.skills.dir
+    state: State = "ok" if skills.is_dir() else "off"
+    detail = f"{skills} {'is there' if skills.is_dir() else 'does not exist'}"
+    yield Finding(area="folders", name="skills", state=state, detail=detail)
+
+
+def _version_of(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _first_line(command: list[str]) -> str:
+    done = _run(command)
+    return done.stdout.strip().splitlines()[0] if done and done.stdout.strip() else "found, but it does not answer"
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str] | None:
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def _answers(address: str) -> bool:
+    """Somebody accepts connections there; nothing is sent."""
+    parts = urlsplit(address)
+    try:
+        port = parts.port or {"https": 443, "http": 80}.get(parts.scheme, 5432)
+        with socket.create_connection((parts.hostname or "localhost", port), timeout=1):
+            return True
+    except (OSError, ValueError):
+        return False
+
+
+def _without_password(address: str) -> str:
+    parts = urlsplit(address)
+    host = parts.hostname or ""
+    return f"{parts.scheme}://{host}{parts.path}" if host else parts.scheme

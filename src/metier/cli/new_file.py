@@ -1,0 +1,72 @@
+"""Write a file that a person asked for: whole or not at all, and never over another one unless told to."""
+
+import errno
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from metier.errors import UsageError
+
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+"""How a file system says that it has no hard links."""
+
+
+def write_new_file(path: Path, text: str, *, overwrite: bool) -> None:
+    """Create `path` with `text`, its folders too. Raises `UsageError`; a file that was there stays as it was."""
+    try:
+        _check_free(path, overwrite=overwrite)
+        # Through a link, so that the file behind it is replaced and the link stays.
+        target = Path(os.path.realpath(path))
+        _make_folder(target.parent)
+        _write_whole(target, text, overwrite=overwrite)
+    except FileExistsError as error:
+        raise _exists(path) from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(f"'{path}' cannot be written: {reason}", hint="Choose another path") from error
+
+
+def _check_free(path: Path, *, overwrite: bool) -> None:
+    if path.is_dir():
+        raise UsageError(f"'{path}' is a directory", hint=f"Name a file in it, such as '{path / 'agent.yaml'}'")
+    if not overwrite and os.path.lexists(path):
+        raise _exists(path)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise UsageError(f"'{folder}' is not a directory", hint="Choose another path") from error
+
+
+def _write_whole(target: Path, text: str, *, overwrite: bool) -> None:
+    draft = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
+    try:
+        with draft.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if overwrite:
+            if target.exists():
+                draft.chmod(stat.S_IMODE(target.stat().st_mode))
+            draft.replace(target)
+        else:
+            _link(draft, target)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _link(draft: Path, target: Path) -> None:
+    """A link, unlike a rename, fails if somebody made the file in the meantime."""
+    try:
+        target.hardlink_to(draft)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        draft.replace(target)
+
+
+def _exists(path: Path) -> UsageError:
+    return UsageError(f"'{path}' exists", hint="Add --force to replace it, or name another path")

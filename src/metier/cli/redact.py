@@ -1,0 +1,115 @@
+"""`agent redact`: a filter that shows text as the event log would. Reads and writes piece by piece."""
+
+import codecs
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, BinaryIO, NamedTuple
+
+import typer
+
+from metier.errors import UsageError
+from metier.telemetry.redaction import RedactionStream, build_redactor, find_secret_values
+from metier.telemetry.sanitize import sanitize
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+_CHUNK_BYTES = 65_536
+_MAX_LINE = 1_048_576
+"""Characters of an unfinished line that are kept before they are shown without its end."""
+
+
+class Place(NamedTuple):
+    """What was found and where it stood in the text that is shown; lines and columns count from 1."""
+
+    kind: str
+    line: int
+    column: int
+
+
+@app.command(help="Show text as the log would: without secrets, without control characters.")
+def redact(
+    file: Annotated[str, typer.Argument(help="The file to read; `-` is standard input.")] = "-",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the text and what was found, never its value.")
+    ] = False,
+    names: Annotated[
+        list[str] | None, typer.Option("--names", help="A further name whose values are secret; may be repeated.")
+    ] = None,
+) -> None:
+    stream = build_redactor(values=find_secret_values(os.environ), names=names or ()).stream()
+    with _open(file) as source:
+        pieces = _redacted(_sanitized(_decoded(source, file)), stream)
+        if as_json:
+            _print_json(pieces, stream)
+        else:
+            for piece in pieces:
+                sys.stdout.write(piece)
+                stream.take_found()
+    sys.stdout.flush()
+
+
+def _open(file: str) -> BinaryIO:
+    if file == "-":
+        return open(sys.stdin.fileno(), "rb", closefd=False)
+    try:
+        return Path(file).open("rb")
+    except OSError as error:
+        raise _unreadable(file, error) from error
+
+
+def _unreadable(file: str, error: OSError) -> UsageError:
+    reason = (error.strerror or type(error).__name__).lower()
+    return UsageError(f"'{file}' cannot be read: {reason}", hint="Name a text file, or pipe text into the command")
+
+
+def _decoded(source: BinaryIO, file: str) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    while True:
+        try:
+            chunk = source.read(_CHUNK_BYTES)
+        except OSError as error:
+            raise _unreadable(file, error) from error
+        yield decoder.decode(chunk, final=not chunk)
+        if not chunk:
+            return
+
+
+def _sanitized(chunks: Iterator[str]) -> Iterator[str]:
+    """Whole lines, so that no terminal sequence is cut in two."""
+    held: list[str] = []
+    held_length = 0
+    for chunk in chunks:
+        cut = chunk.rfind("\n") + 1
+        if cut or held_length > _MAX_LINE:
+            yield sanitize("".join((*held, chunk[:cut])))
+            held, held_length = [], 0
+        held.append(chunk[cut:])
+        held_length += len(chunk) - cut
+    yield sanitize("".join(held))
+
+
+def _redacted(chunks: Iterator[str], stream: RedactionStream) -> Iterator[str]:
+    for chunk in chunks:
+        yield stream.feed(chunk)
+    yield stream.close()
+
+
+def _print_json(pieces: Iterator[str], stream: RedactionStream) -> None:
+    """One JSON object, its text written as it comes."""
+    places: list[Place] = []
+    line, column, offset = 1, 1, 0
+    sys.stdout.write('{"text": "')
+    for piece in pieces:
+        for finding in stream.take_found():
+            before = piece[: finding.start - offset]
+            newlines = before.count("\n")
+            at = len(before) - before.rfind("\n") if newlines else column + len(before)
+            places.append(Place(finding.kind, line + newlines, at))
+        newlines = piece.count("\n")
+        column = len(piece) - piece.rfind("\n") if newlines else column + len(piece)
+        line, offset = line + newlines, offset + len(piece)
+        sys.stdout.write(json.dumps(piece, ensure_ascii=False)[1:-1])
+    sys.stdout.write(f'", "found": {json.dumps([place._asdict() for place in places])}}}\n')

@@ -1,0 +1,249 @@
+"""How much of a skill a model gets to see, stage by stage, with an exact account. Pure: bytes come in through `read`.
+
+Stage 0 is the catalog: names and descriptions. Stage 1 is the overview of the skill in charge: its body when it is
+small, else its summary and outline. Stage 2 is what was asked for, by file or by section. Stage 3 is what can be run.
+Code of a skill is never shown: it is run.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from rapidfuzz import process
+
+from metier.context.layers import Disclosed
+from metier.context.tokens import estimate_tokens
+from metier.definitions.headings import Section, find_section, first_paragraph, parse_sections, walk_sections
+from metier.errors import SkillError
+from metier.events import DisclosedFile
+
+SKILL_FILE = "SKILL.md"
+TAG = "skill-content"
+CODE_FOLDERS = ("scripts/", "toolsets/")
+CODE_FILES = ("impl.py",)
+OUTLINE_LINES = 40
+CUT_MARK_BYTES, CUT_MARK_TOKENS = 100, 30
+LEAST_TOKENS = 100
+"""Less room than this is no room: a scrap of a file tells nothing."""
+_PLACEHOLDERS = re.compile(r"\{baseDir\}|\$\{?(?:SKILL_DIR|SKILL_ROOT|CLAUDE_SKILL_DIR|CLAUDE_SKILL_ROOT)\}?")
+
+type Read = Callable[[str], bytes]
+"""The bytes of a file of the skill by its relative path. Raises `SkillError`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisclosureLimits:
+    max_reference_bytes: int = 120_000
+    max_reference_tokens: int = 4_000
+    inline_body_tokens: int = 1_500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkillText:
+    """A skill as far as words go."""
+
+    name: str
+    description: str
+    body: str
+    folder: str
+    """How the model may name the skill's folder, e.g. in a command."""
+    files: tuple[str, ...] = ()
+    """Relative paths of everything in the folder."""
+    scripts: tuple[str, ...] = ()
+    is_trusted: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disclosure:
+    """One stage for one skill: the pieces, their account, and what was refused, with the reason."""
+
+    pieces: tuple[Disclosed, ...]
+    files: tuple[DisclosedFile, ...]
+    refused: tuple[str, ...] = ()
+
+
+def disclose_overview(skill: SkillText, limits: DisclosureLimits) -> Disclosure:
+    """Stage 1: the whole body where it is small, else title, summary and outline."""
+    body = make_usable(skill.body, skill.folder).strip()
+    if estimate_tokens(body) <= limits.inline_body_tokens:
+        text, section = body, ""
+    else:
+        text, section = render_outline(body), "outline"
+    return _disclose(skill, 1, [(SKILL_FILE, section, f"{text}\n\n{_describe_files(skill)}".strip(), False)])
+
+
+def disclose_files(
+    skill: SkillText, paths: Iterable[str], *, read: Read, limits: DisclosureLimits, shown: frozenset[str] = frozenset()
+) -> Disclosure:
+    """Stage 2: files (`references/x.md`) and sections (`SKILL.md#Heading`), as far as the caps go.
+
+    `shown` are the paths that the model has in front of it already; they are not repeated.
+    """
+    found: list[tuple[str, str, str, bool]] = []
+    refused: list[str] = []
+    bytes_left, tokens_left = limits.max_reference_bytes, limits.max_reference_tokens
+    for wanted in dict.fromkeys(paths):
+        outcome = _find_text(skill, wanted, read=read, shown=shown)
+        if isinstance(outcome, _Refused):
+            refused.append(f"{wanted}: {outcome.reason}")
+            continue
+        text, is_cut = _cut(make_usable(outcome, skill.folder), bytes_left, tokens_left)
+        if not text or (is_cut and tokens_left < LEAST_TOKENS):
+            refused.append(f"{wanted}: no room left, {limits.max_reference_tokens} tokens is the most at once")
+            continue
+        bytes_left -= len(text.encode("utf-8", "surrogatepass"))
+        tokens_left -= estimate_tokens(text)
+        path, _, section = wanted.partition("#")
+        found.append((path, section, text, is_cut))
+    disclosure = _disclose(skill, 2, found)
+    return Disclosure(pieces=disclosure.pieces, files=disclosure.files, refused=tuple(refused))
+
+
+def disclose_scripts(skill: SkillText) -> Disclosure:
+    """Stage 3: which scripts can be run, and under which constraints."""
+    if not skill.scripts:
+        return Disclosure(pieces=(), files=())
+    names = ", ".join(script.removesuffix(".py") for script in skill.scripts)
+    trust = "" if skill.is_trusted else " The skill is not trusted: they will be refused."
+    text = f"Scripts: {names}. Ask script_help before script_run; no shell, no input, limited time and output.{trust}"
+    return _disclose(skill, 3, [("scripts/", "", text, False)])
+
+
+def render_catalog(candidates: Iterable[tuple[str, str]], others: Iterable[str], *, max_other_tokens: int = 500) -> str:
+    """Stage 0: candidates with their descriptions, then the bare names of the rest as far as they fit."""
+    lines = [f"- {name}: {' '.join(description.split())}" for name, description in candidates]
+    names: list[str] = []
+    left = max_other_tokens
+    rest = list(others)
+    for name in rest:
+        left -= estimate_tokens(name) + 1
+        if left < 0:
+            break
+        names.append(name)
+    if names:
+        more = f" and {len(rest) - len(names)} more (skill_search finds them)" if len(names) < len(rest) else ""
+        lines.append(f"Others: {', '.join(names)}{more}")
+    return "\n".join(lines)
+
+
+def render_outline(body: str) -> str:
+    """Title, first paragraph and the tree of headings, each with what it would cost to read."""
+    lines = [first_paragraph(body), "", f"Sections (read with `{SKILL_FILE}#Heading`):"]
+    sections = list(walk_sections(parse_sections(body)))
+    for section in sections[:OUTLINE_LINES]:
+        tokens = estimate_tokens(body[section.start : section.end])
+        lines.append(f"{'  ' * (section.level - 1)}- {section.text} ({tokens} tokens)")
+    if len(sections) > OUTLINE_LINES:
+        lines.append(f"- … {len(sections) - OUTLINE_LINES} more")
+    return "\n".join(lines)
+
+
+def make_usable(text: str, folder: str) -> str:
+    """Placeholders for the skill's own folder become a path that the model can use."""
+    return _PLACEHOLDERS.sub(lambda _: folder, text)
+
+
+def wrap(skill: SkillText, *, path: str, section: str, text: str) -> str:
+    """Labelled as what it is, so that content can be told from instructions; the label cannot be closed from inside."""
+    place = f"{path}#{section}" if section and section != "outline" else path
+    trust = "" if skill.is_trusted else ' trusted="no"'
+    inside = re.sub(rf"<(/?){TAG}", rf"&lt;\1{TAG}", text, flags=re.IGNORECASE)
+    return f'<{TAG} skill="{skill.name}" path="{_attribute(place)}"{trust}>\n{inside}\n</{TAG}>'
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    reason: str
+
+
+def _find_text(skill: SkillText, wanted: str, *, read: Read, shown: frozenset[str]) -> str | _Refused:
+    path, _, heading = wanted.partition("#")
+    path = path.removeprefix("./")
+    if wanted in shown:
+        return _Refused("it is in front of you already")
+    if path.startswith(CODE_FOLDERS) or path in CODE_FILES:
+        return _Refused("code is run, not read; script_help explains it")
+    if path != SKILL_FILE and path not in skill.files:
+        return _Refused(f"no such file{_suggest(path, skill.files)}")
+    text = skill.body if path == SKILL_FILE else _decode(path, read)
+    if isinstance(text, _Refused) or not heading:
+        return text
+    sections = parse_sections(text)
+    section = find_section(sections, heading)
+    if section is None:
+        return _Refused(f"no such heading{_suggest(heading, [s.text for s in walk_sections(sections)])}")
+    return _slice(text, section)
+
+
+def _slice(text: str, section: Section) -> str:
+    return text[section.start : section.end].strip()
+
+
+def _decode(path: str, read: Read) -> str | _Refused:
+    try:
+        data = read(path)
+    except SkillError as error:
+        return _Refused(error.message)
+    if b"\0" in data[:8192]:
+        return _Refused("it is not text")
+    return data.decode("utf-8", "replace")
+
+
+def _suggest(name: str, known: Iterable[str]) -> str:
+    near = [match for match, _, _ in process.extract(name, list(known), limit=3, score_cutoff=55)]
+    return f"; the nearest are {', '.join(near)}" if near else ""
+
+
+def _cut(text: str, max_bytes: int, max_tokens: int) -> tuple[str, bool]:
+    """As many whole lines as fit, and a line that says what is missing."""
+    if len(text.encode("utf-8", "surrogatepass")) <= max_bytes and estimate_tokens(text) <= max_tokens:
+        return text, False
+    kept: list[str] = []
+    used_bytes, used_tokens = CUT_MARK_BYTES, CUT_MARK_TOKENS
+    lines = text.splitlines()
+    for line in lines:
+        used_bytes += len(line.encode("utf-8", "surrogatepass")) + 1
+        used_tokens += estimate_tokens(line) + 1
+        if used_bytes > max_bytes or used_tokens > max_tokens:
+            break
+        kept.append(line)
+    if not kept:
+        # One line longer than all the room there is: a piece of it, small enough in any script.
+        kept = [lines[0][: min(max_bytes // 4, max(0, max_tokens - CUT_MARK_TOKENS) // 2)]]
+    if not kept[0]:
+        return "", True
+    return "\n".join([*kept, f"[… {len(lines) - len(kept)} of {len(lines)} lines left out; ask for a section …]"]), True
+
+
+def _disclose(skill: SkillText, stage: Literal[1, 2, 3], found: Iterable[tuple[str, str, str, bool]]) -> Disclosure:
+    pieces: list[Disclosed] = []
+    files: list[DisclosedFile] = []
+    for path, section, text, is_cut in found:
+        wrapped = wrap(skill, path=path, section=section, text=text)
+        place = f"{path}#{section}" if section else path
+        pieces.append(Disclosed(skill=skill.name, path=place, stage=stage, text=wrapped))
+        files.append(
+            DisclosedFile(
+                path=path,
+                section=section,
+                bytes=len(wrapped.encode("utf-8", "surrogatepass")),
+                tokens=estimate_tokens(wrapped),
+                truncated=is_cut or section == "outline",
+            )
+        )
+    return Disclosure(pieces=tuple(pieces), files=tuple(files))
+
+
+def _describe_files(skill: SkillText) -> str:
+    """What else there is to read, so that the model can ask for it by name."""
+    readable = [file for file in skill.files if file != SKILL_FILE and not file.startswith(CODE_FOLDERS)]
+    readable = [file for file in readable if file not in CODE_FILES]
+    parts = [f"Files (read_skill_files): {', '.join(readable[:OUTLINE_LINES])}"] if readable else []
+    if skill.scripts:
+        parts.append(f"Scripts (script_help, script_run): {', '.join(s.removesuffix('.py') for s in skill.scripts)}")
+    return "\n".join(parts)
+
+
+def _attribute(text: str) -> str:
+    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace("\n", " ")

@@ -1,0 +1,105 @@
+"""Find the JSON object a model meant, in whatever it wrote around or into it. Pure, linear in the text, never raises.
+
+Fences, prose, comments and trailing commas are forgiven. Nothing else is guessed: a value that is still not JSON is
+reported with the place where reading stopped.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import NoReturn, cast
+
+from pydantic import JsonValue
+
+MAX_CHARACTERS = 2_000_000
+MAX_STARTS = 64
+"""How many `{` are tried as the beginning of the object; prose with more braces than that is not an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotJson:
+    """Why no object was found."""
+
+    message: str
+
+
+def recover_object(text: str) -> dict[str, JsonValue] | NotJson:
+    """The first JSON object in the text that can be read, strictly if possible, forgivingly if not."""
+    if len(text) > MAX_CHARACTERS:
+        return NotJson(f"The reply has more than {MAX_CHARACTERS} characters")
+    whole = _parse(text.strip())
+    if isinstance(whole, dict):
+        return whole
+    failure = whole if isinstance(whole, NotJson) else NotJson("The reply is JSON but not an object")
+    start = text.find("{")
+    for _ in range(MAX_STARTS):
+        if start < 0:
+            break
+        end, cleaned = _scan_object(text, start)
+        candidate = _parse(cleaned) if end else NotJson("An object is opened and never closed")
+        if isinstance(candidate, dict):
+            return candidate
+        failure = candidate if isinstance(candidate, NotJson) else failure
+        # An object that was closed but could not be read is skipped whole: what is inside it is not an answer.
+        start = text.find("{", end or start + 1)
+        if not end:
+            break
+    return failure
+
+
+def _parse(text: str) -> JsonValue | NotJson:
+    try:
+        return cast("JsonValue", json.loads(text, parse_constant=_refuse_constant))  # json gives only JSON values
+    except (ValueError, RecursionError) as error:
+        what = error.msg if isinstance(error, json.JSONDecodeError) else "A value is too deep, too long or not JSON"
+        place = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
+        return NotJson(f"{what}{place}")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def _scan_object(text: str, start: int) -> tuple[int, str]:
+    """Where the object that begins at `start` ends (0: nowhere), and its text without comments and trailing commas."""
+    kept: list[str] = []
+    depth = 0
+    index = start
+    while index < len(text):
+        character = text[index]
+        if character == '"':
+            end = _end_of_string(text, index)
+            kept.append(text[index:end])
+            index = end
+            continue
+        if character == "/" and text[index + 1 : index + 2] in ("/", "*"):
+            index = _end_of_comment(text, index)
+            continue
+        if character in "}]":
+            _drop_trailing_comma(kept)
+        kept.append(character)
+        depth += (character in "{[") - (character in "}]")
+        index += 1
+        if depth == 0:
+            return index, "".join(kept)
+    return 0, ""
+
+
+def _end_of_string(text: str, start: int) -> int:
+    index = start + 1
+    while index < len(text) and text[index] != '"':
+        index += 2 if text[index] == "\\" else 1
+    return min(index + 1, len(text))
+
+
+def _end_of_comment(text: str, start: int) -> int:
+    closing = "\n" if text[start + 1] == "/" else "*/"
+    end = text.find(closing, start + 2)
+    return len(text) if end < 0 else end + len(closing)
+
+
+def _drop_trailing_comma(kept: list[str]) -> None:
+    last = len(kept) - 1
+    while last >= 0 and kept[last].isspace():
+        last -= 1
+    if last >= 0 and kept[last] == ",":
+        del kept[last:]

@@ -1,0 +1,123 @@
+"""The layers of a prompt and their order: what stays the same from turn to turn stands first. Pure.
+
+The order is fixed, so the same inputs give the same bytes and a vendor's prompt cache holds:
+
+    system   base and safety, soul, user profile, agent, skill catalog
+    messages previous conversation; task, structured step, disclosed skill content, input; then the run so far
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from metier.decisions import StepExecutionResult
+from metier.messages import Message, TextPart, ToolSpec
+from metier.providers.base import SystemBlock
+
+type LayerName = Literal[
+    "base", "safety", "soul", "profile", "agent", "catalog", "conversation", "task", "step", "disclosed", "input", "run"
+]
+
+SYSTEM_LAYERS: tuple[LayerName, ...] = ("base", "safety", "soul", "profile", "agent", "catalog")
+
+TOLD_STEPS = 40
+
+TITLES: dict[LayerName, str] = {
+    "soul": "# Who you are",
+    "profile": "# Who you work for",
+    "agent": "# Your role",
+    "catalog": "# Skills",
+    "step": "# This step",
+    "input": "# Input",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disclosed:
+    """A piece of skill content that stands in the prompt, wrapped and labelled."""
+
+    skill: str
+    path: str
+    stage: Literal[1, 2, 3]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """One turn of the run: what the model said and called, and every result. Kept or dropped as a whole."""
+
+    reply: Message
+    results: tuple[Message, ...] = ()
+    steps: tuple[StepExecutionResult, ...] = ()
+    """What remains of the exchange when it is dropped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """Everything a turn could say, before the budget has its word."""
+
+    base: str
+    safety: str = ""
+    soul: str = ""
+    profile: str = ""
+    agent: str = ""
+    catalog: str = ""
+    conversation: tuple[Message, ...] = ()
+    task: str
+    step: str = ""
+    disclosed: tuple[Disclosed, ...] = ()
+    input: str = ""
+    run: tuple[Exchange, ...] = ()
+    earlier: tuple[StepExecutionResult, ...] = ()
+    """Steps of exchanges that are no longer told in full."""
+
+    def layer(self, name: LayerName) -> str:
+        """The text of a layer that is plain text, with its title."""
+        text: str = getattr(self, name)
+        title = TITLES.get(name)
+        return f"{title}\n\n{text}" if text and title else text
+
+
+def build_system(prompt: Prompt) -> tuple[SystemBlock, ...]:
+    """The stable prefix: one block per layer that says something, the last one marked for the vendor's cache."""
+    texts = [text for name in SYSTEM_LAYERS if (text := prompt.layer(name))]
+    blocks = [SystemBlock(text) for text in texts]
+    if blocks:
+        blocks[-1] = replace(blocks[-1], cache=True)
+    return tuple(blocks)
+
+
+def build_messages(prompt: Prompt) -> tuple[Message, ...]:
+    """Conversation, task, run, in this order; a call and its results are never apart."""
+    run = [message for exchange in prompt.run for message in (exchange.reply, *exchange.results)]
+    return (*prompt.conversation, build_task_message(prompt), *run)
+
+
+def build_task_message(prompt: Prompt) -> Message:
+    pieces = [prompt.task, prompt.layer("step"), *(piece.text for piece in prompt.disclosed), prompt.layer("input")]
+    if prompt.earlier:
+        pieces.append(render_steps(prompt.earlier))
+    return Message(role="user", parts=tuple(TextPart(text=piece) for piece in pieces if piece))
+
+
+def render_steps(steps: tuple[StepExecutionResult, ...]) -> str:
+    """The run-state summary: one line a step, the latest ones; a long run says how many are not told."""
+    lines = ["# Earlier steps, summarised"]
+    if len(steps) > TOLD_STEPS:
+        lines.append(f"- {len(steps) - TOLD_STEPS} steps before these")
+    for step in steps[-TOLD_STEPS:]:
+        code = f" (exit {step.exit_code})" if step.exit_code is not None else ""
+        said = " ".join((step.stdout_summary or step.stderr_summary).split())[:200]
+        lines.append(f"- {step.step_id} {step.tool} {step.status}{code}: {said}".rstrip(": "))
+    return "\n".join(lines)
+
+
+def hash_prefix(system: tuple[SystemBlock, ...], tools: tuple[ToolSpec, ...]) -> str:
+    """Identity of the part of a request that a prompt cache can reuse."""
+    digest = hashlib.sha256()
+    for tool in tools:
+        digest.update(json.dumps([tool.name, tool.description, tool.input_schema]).encode())
+    for block in system:
+        digest.update(block.text.encode("utf-8", "surrogatepass") + b"\0")
+    return digest.hexdigest()[:16]

@@ -1,0 +1,90 @@
+"""How many tokens a text costs, estimated from its bytes and corrected by what the model's vendor reported. Pure.
+
+Letters are cheap, digits and punctuation dear, bytes of other scripts dearer; an estimate that is a little too high
+costs some context, one that is too low costs the request.
+"""
+
+import json
+from dataclasses import dataclass, field
+from math import ceil
+
+from metier.messages import Message, TextPart, ThinkingPart, ToolCallPart, ToolResultPart, ToolSpec
+
+_LETTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ \n"
+_ASCII = bytes(range(128))
+_WIDE = bytes(range(128, 256))
+_DIGITS = b"0123456789"
+
+PER_LETTER = 1 / 4.0
+PER_DIGIT = 1 / 2.0
+PER_MARK = 1 / 1.6
+PER_WIDE_BYTE = 0.45
+SAFETY = 1.1
+MESSAGE_TOKENS = 6
+"""What a vendor's wrapping of one message or call costs on top of its text."""
+
+LEAST_FACTOR = 0.5
+MOST_FACTOR = 3.0
+
+
+def estimate_tokens(text: str) -> int:
+    """Tokens of a text, before calibration. Zero only for nothing."""
+    raw = text.encode("utf-8", "surrogatepass")
+    wide = len(raw.translate(None, _ASCII))
+    rest = raw.translate(None, _LETTERS + _WIDE)
+    marks = len(rest.translate(None, _DIGITS))
+    digits = len(rest) - marks
+    letters = len(raw) - wide - len(rest)
+    return ceil(SAFETY * (letters * PER_LETTER + digits * PER_DIGIT + marks * PER_MARK + wide * PER_WIDE_BYTE))
+
+
+def calibrate(factor: float, *, estimated: int, reported: int) -> float:
+    """The next correction for a model: follows what was reported upwards at once, downwards slowly."""
+    if estimated <= 0 or reported <= 0:
+        return factor
+    seen = min(MOST_FACTOR, max(LEAST_FACTOR, reported / estimated))
+    return seen if seen > factor else 0.8 * factor + 0.2 * seen
+
+
+@dataclass(slots=True)
+class TokenCounter:
+    """Counts messages and tools once each: a long history costs nothing to count again."""
+
+    _messages: dict[int, tuple[Message, int]] = field(default_factory=dict[int, tuple[Message, int]])
+    _tools: dict[int, tuple[tuple[ToolSpec, ...], int]] = field(
+        default_factory=dict[int, tuple[tuple[ToolSpec, ...], int]]
+    )
+
+    def message(self, message: Message) -> int:
+        known = self._messages.get(id(message))
+        if known is not None and known[0] is message:
+            return known[1]
+        tokens = MESSAGE_TOKENS + sum(_part_tokens(part) for part in message.parts)
+        self._messages[id(message)] = (message, tokens)
+        return tokens
+
+    def tools(self, tools: tuple[ToolSpec, ...]) -> int:
+        known = self._tools.get(id(tools))
+        if known is not None and known[0] is tools:
+            return known[1]
+        tokens = sum(tool_tokens(tool) for tool in tools)
+        self._tools[id(tools)] = (tools, tokens)
+        return tokens
+
+
+def tool_tokens(tool: ToolSpec) -> int:
+    schema = json.dumps(tool.input_schema, separators=(",", ":"))
+    return MESSAGE_TOKENS + estimate_tokens(tool.name + tool.description + schema)
+
+
+def _part_tokens(part: TextPart | ThinkingPart | ToolCallPart | ToolResultPart) -> int:
+    match part:
+        case TextPart():
+            return estimate_tokens(part.text)
+        case ThinkingPart():
+            return estimate_tokens(part.text + part.signature)
+        case ToolCallPart():
+            arguments = part.raw_arguments or json.dumps(part.arguments, ensure_ascii=False)
+            return MESSAGE_TOKENS + estimate_tokens(part.name + arguments)
+        case ToolResultPart():
+            return MESSAGE_TOKENS + estimate_tokens(part.text)

@@ -1,0 +1,127 @@
+"""What a run can do next: a small union that `decide` chooses from and `perform` carries out. Pure values."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from metier.events import TaskState
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCatalog:
+    """Read the front matter of every skill."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankSkills:
+    """Choose the candidates for this request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disclose:
+    """Put skill content in front of the model: the overview of the skill in charge, and what was asked for."""
+
+    skill: str
+    paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CallModel:
+    turn: int
+    repair: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """Find out what the recorded reply means."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSteps:
+    """Run these steps, at the same time where there is more than one; results in this order."""
+
+    step_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SettleDoubt:
+    """A step has an intent and no result: adopt, repeat, probe, or ask."""
+
+    step_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseStep:
+    """Answer a call with a sentence instead of running it."""
+
+    step_id: str
+    reason: str
+    status: Literal["denied", "skipped"] = "denied"
+
+
+@dataclass(frozen=True, slots=True)
+class AskApproval:
+    step_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskInput:
+    step_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetryStep:
+    step_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Proceed:
+    """The turn's steps are through: where to go from here."""
+
+    following: Literal["DISCLOSE_CONTEXT_STAGE", "CALL_LLM", "HANDOFF_OR_FINISH"]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HandOff:
+    to_skill: str
+    rationale: str
+    fallback: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    result: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    reason: str
+    message: str
+    status: TaskState = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do until somebody answers, or ever again."""
+
+
+type Action = (
+    LoadCatalog
+    | RankSkills
+    | Disclose
+    | CallModel
+    | Decode
+    | RunSteps
+    | SettleDoubt
+    | RefuseStep
+    | AskApproval
+    | AskInput
+    | RetryStep
+    | Proceed
+    | HandOff
+    | Finish
+    | Fail
+    | Wait
+)

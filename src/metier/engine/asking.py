@@ -1,0 +1,149 @@
+"""One turn with the model: the request is recorded, sent, its reply recorded, and only then understood."""
+
+from metier.context.budget import FittedPrompt, fit_exactly
+from metier.context.decoder import Decoded, Decoder, RejectedCall, Undecodable
+from metier.decisions import ActionStep
+from metier.definitions.nearest import hint_nearest
+from metier.engine.actions import CallModel
+from metier.engine.entries import DecisionMade, DecodeFailed, ModelCallStarted, ModelReplied, Rejection, RunFailed
+from metier.engine.fingerprints import Fingerprint
+from metier.engine.journal import RunLog
+from metier.engine.prompting import build_prompt, fit_request, get_budget, offered_tools
+from metier.engine.services import Services
+from metier.errors import PromptTooLarge
+from metier.events import PromptBudgetComputed, PromptComposed
+from metier.providers.base import ModelRequest
+from metier.providers.cost import cost_usd
+from metier.providers.failures import CallFailed
+from metier.providers.retry import RetryPolicy, Turn, reply_with_retries
+
+
+async def call_model(action: CallModel, log: RunLog, services: Services) -> None:
+    """Ask, and record what came back. At least once: a kill before the reply is recorded asks again."""
+    try:
+        fitted, request = await compose(log, services)
+    except PromptTooLarge as error:
+        await log.record(RunFailed(reason="prompt_too_large", message=error.message, status="escalated"))
+        return
+    fingerprint = services.fingerprints.of(request)
+    _tell_of_prompt(action.turn, fitted, fingerprint, log=log, services=services)
+    intent = ModelCallStarted(
+        turn=action.turn,
+        request_hash=fingerprint.hash,
+        prefix_hash=fitted.prefix_hash,
+        estimated_tokens=fitted.estimated,
+        repair=action.repair,
+    )
+    await log.record(intent)
+    started = services.clock.monotonic()
+    try:
+        reply = await reply_with_retries(services.provider, request, _turn(action.turn, log, services))
+    except CallFailed as failure:
+        await log.record(RunFailed(reason=failure.reason, message=failure.message))
+        return
+    latency = round((services.clock.monotonic() - started) * 1000, 3)
+    price = cost_usd(reply.usage, services.facts.find(reply.provider, request.model)) or 0.0
+    await log.record(ModelReplied(turn=action.turn, reply=reply, cost_usd=price, latency_ms=latency))
+
+
+async def compose(log: RunLog, services: Services) -> tuple[FittedPrompt, ModelRequest]:
+    """The request of this turn, checked by the provider's own count where the estimate is close to the limit."""
+    state = log.state
+    texts = {piece.digest: await _piece_text(piece.digest, services) for piece in state.pieces}
+    prompt = build_prompt(state, services, texts)
+    fitted, request = fit_request(prompt, state, services, factor=state.factor)
+    factor = await fit_exactly(
+        fitted, request=request, budget=get_budget(services), count=services.provider.count_tokens
+    )
+    if factor is None:
+        return fitted, request
+    return fit_request(prompt, state, services, factor=max(factor, state.factor))
+
+
+async def decode(log: RunLog, services: Services) -> None:
+    """Record what the reply means, or that it means nothing and whether the model is told so."""
+    state = log.state
+    assert state.reply is not None
+    decoder = Decoder(offered_tools(state, services), mode=services.model.structured_output_mode)
+    outcome = decoder.decode(state.reply)
+    if isinstance(outcome, Undecodable):
+        can_repair = outcome.can_repair and state.repair is None
+        failed = DecodeFailed(turn=state.turn, reason=outcome.reason, message=outcome.message, repair=can_repair)
+        await log.record(failed)
+        return
+    outcome = _check_skill(outcome, services)
+    path = "repaired" if state.repair is not None and outcome.path == "json" else outcome.path
+    rejected = tuple(
+        Rejection(call_id=no.call_id, tool=no.tool, code=no.code, message=no.message) for no in outcome.rejected
+    )
+    await log.record(DecisionMade(turn=state.turn, decision=outcome.decision, path=path, rejected=rejected))
+
+
+def _check_skill(outcome: Decoded, services: Services) -> Decoded:
+    """A skill that is not there is answered like a tool that is not there: with the nearest names."""
+    steps: list[ActionStep] = []
+    rejected = list(outcome.rejected)
+    for step in outcome.decision.planned_actions:
+        name = str(step.params.get("skill", ""))
+        if step.type != "call_skill" or services.shelf.find(name) is not None:
+            steps.append(step)
+            continue
+        hint = hint_nearest(name, services.shelf.packages) or "skill_search finds skills by words"
+        message = f"There is no skill {name!r}. {hint}"
+        rejected.append(RejectedCall(call_id=step.call_id, tool="use_skill", code="unknown_tool", message=message))
+    selected = outcome.decision.selected_skill
+    if selected is not None and services.shelf.find(selected) is None:
+        selected = None
+    decision = outcome.decision.model_copy(update={"planned_actions": tuple(steps), "selected_skill": selected})
+    return Decoded(decision=decision, path=outcome.path, rejected=tuple(rejected))
+
+
+async def _piece_text(digest: str, services: Services) -> str:
+    if digest not in services.texts:
+        services.texts[digest] = (await services.store.get_blob(digest)).decode("utf-8", "surrogatepass")
+    return services.texts[digest]
+
+
+def _turn(number: int, log: RunLog, services: Services) -> Turn:
+    policy = RetryPolicy(
+        max_retries=services.runtime.max_llm_retries,
+        base_delay_seconds=services.runtime.retry_base_delay_seconds,
+        max_delay_seconds=services.runtime.retry_max_delay_seconds,
+    )
+    return Turn(
+        number=number,
+        emit=log.emit,
+        policy=policy,
+        facts=services.facts,
+        observe=services.observe,
+        fallbacks=services.fallbacks,
+        seams=services.seams,
+    )
+
+
+def _tell_of_prompt(
+    turn: int, fitted: FittedPrompt, fingerprint: Fingerprint, *, log: RunLog, services: Services
+) -> None:
+    log.emit(
+        PromptBudgetComputed(
+            turn=turn,
+            max_context_tokens=services.model.max_context_tokens,
+            response_headroom_tokens=services.model.response_headroom_tokens,
+            allocated_prompt_tokens=fitted.tokens,
+            allocated_disclosure_tokens=fitted.layers.get("disclosed", 0),
+            layers=fitted.layers,
+            tool_schema_tokens=fitted.tool_schema_tokens,
+            counted_by="provider" if fitted.is_close else "estimate",
+            trimmed=fitted.trimmed,
+        )
+    )
+    log.emit(
+        PromptComposed(
+            turn=turn,
+            messages=len(fitted.messages),
+            tools=len(fitted.tools),
+            bytes=fingerprint.bytes,
+            prefix_hash=fitted.prefix_hash,
+            request_hash=fingerprint.hash,
+        )
+    )

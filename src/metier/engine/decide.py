@@ -1,0 +1,166 @@
+"""Choose what a run does next, from its state and nothing else. Pure: no I/O, no clock, no randomness."""
+
+from typing import Protocol, assert_never
+
+from metier.approval.verdict import Verdict
+from metier.decisions import ActionStep
+from metier.engine import actions as a
+from metier.engine.entries import Limits
+from metier.engine.state import RunState, Step
+from metier.tools.effects import Effect
+
+
+class Policy(Protocol):
+    """What may happen, and how far it can be repeated."""
+
+    def judge(self, action: ActionStep, *, skill: str) -> Verdict: ...
+
+    def effect(self, action: ActionStep) -> Effect: ...
+
+
+def decide(state: RunState, policy: Policy) -> a.Action:
+    """The next action. The same state always gives the same one."""
+    if state.pause is not None or state.phase in ("INIT", "DONE", "ERROR"):
+        return a.Wait()
+    match state.phase:
+        case "LOAD_SKILL_CATALOG":
+            return a.LoadCatalog()
+        case "PREFILTER_SKILLS":
+            return a.RankSkills()
+        case "DISCLOSE_CONTEXT_STAGE":
+            return a.Disclose(state.skill, state.wanted)
+        case "CALL_LLM":
+            return _call_or_stop(state, get_limits(state))
+        case "DECODE_DECISION":
+            return _decode_or_fail(state)
+        case "EXECUTE_STEP":
+            return _next_step(state, policy)
+        case "VERIFY_PROGRESS":
+            return _verify(state)
+        case "HANDOFF_OR_FINISH":
+            return _hand_off_or_finish(state)
+        case _:
+            assert_never(state.phase)
+
+
+def get_limits(state: RunState) -> Limits:
+    return state.started.limits if state.started is not None else Limits()
+
+
+def _call_or_stop(state: RunState, limits: Limits) -> a.Action:
+    if state.repair is not None or state.call is not None:
+        # The same turn: a repair, or a request whose reply was never recorded.
+        return a.CallModel(state.turn, repair=state.repair is not None)
+    if state.turn >= limits.max_turns:
+        return a.Fail("max_turns_exceeded", f"The run took {state.turn} turns, which is the limit", "escalated")
+    if limits.max_cost_usd is not None and state.cost_usd >= limits.max_cost_usd:
+        return a.Fail("budget_exceeded", f"The run cost {state.cost_usd:.4f} USD, which is over the limit", "escalated")
+    return a.CallModel(state.turn + 1)
+
+
+def _decode_or_fail(state: RunState) -> a.Action:
+    if state.repair is not None and not state.repair.repair:
+        return a.Fail(_decode_reason(state.repair.reason), state.repair.message)
+    return a.Decode()
+
+
+def _decode_reason(reason: str) -> str:
+    return reason if reason in ("refusal", "truncated") else "decision_invalid"
+
+
+def _next_step(state: RunState, policy: Policy) -> a.Action:
+    if state.aborted:
+        return a.Fail("aborted", "A person ended the run over a step in doubt", "canceled")
+    running = next((step for step in state.steps if step.phase in ("running", "in_doubt")), None)
+    if running is not None:
+        # Steps are awaited as long as this process drives them: one that is still running was cut short.
+        return a.SettleDoubt(running.step_id)
+    failed = next((step for step in state.steps if step.finished and step.finished.counts_as_failure), None)
+    if failed is not None:
+        return _after_failure(state, failed)
+    pending = [step for step in state.steps if step.phase in ("pending", "approved", "asking")]
+    return _start(state, pending, policy)
+
+
+def _start(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
+    first = pending[0]
+    if first.denied:
+        return a.RefuseStep(first.step_id, first.denied)
+    if state.repeated.get(_identity(first.action), 0) >= get_limits(state).max_repeated_calls:
+        return a.RefuseStep(
+            first.step_id, "The same call was made before with the same result; try another way", "skipped"
+        )
+    if first.phase == "pending":
+        verdict = policy.judge(first.action, skill=state.skill)
+        if verdict.decision == "deny":
+            return a.RefuseStep(first.step_id, verdict.reason or "A rule denies this call")
+        if verdict.decision == "ask":
+            return a.AskApproval(first.step_id, verdict.reason)
+    if first.action.type == "ask_user":
+        return a.AskInput(first.step_id)
+    return a.RunSteps(_together(state, pending, policy))
+
+
+def _together(state: RunState, pending: list[Step], policy: Policy) -> tuple[str, ...]:
+    """The first step, and with it those right behind it that, like it, only read and need no answer."""
+    group = [pending[0].step_id]
+    if policy.effect(pending[0].action) != "read":
+        return tuple(group)
+    for step in pending[1:]:
+        is_free = step.phase == "pending" and step.action.type == "call_tool"
+        if not is_free or policy.effect(step.action) != "read":
+            break
+        if policy.judge(step.action, skill=state.skill).decision != "allow":
+            break
+        group.append(step.step_id)
+    return tuple(group)
+
+
+def _identity(action: ActionStep) -> str:
+    return action.model_copy(update={"call_id": ""}).model_dump_json()
+
+
+def _after_failure(state: RunState, failed: Step) -> a.Action:
+    """Retry once, then another skill, then the end: as far as `on_step_failure` goes."""
+    policy = get_limits(state).on_step_failure
+    assert failed.finished is not None
+    message = failed.finished.text.strip().splitlines()[0][:300] if failed.finished.text.strip() else "no output"
+    if "retry_once" in policy and failed.finished.retryable and not failed.failed_once:
+        return a.RetryStep(failed.step_id, failed.finished.error_type or "failed")
+    if "fallback" in policy and not state.fell_back and find_fallback(state):
+        return a.HandOff(find_fallback(state), f"Step {failed.step_id} failed: {message}", fallback=True)
+    return a.Fail("step_failed", f"Step {failed.step_id} failed: {message}")
+
+
+def find_fallback(state: RunState) -> str:
+    """The best candidate that was not in charge yet; empty when there is none."""
+    return next((c.skill_name for c in state.candidates if c.skill_name not in state.used_skills), "")
+
+
+def _verify(state: RunState) -> a.Action:
+    """The turn's steps are through."""
+    if state.next_skill:
+        return a.Proceed("HANDOFF_OR_FINISH", f"Skill {state.next_skill!r} was called")
+    if find_finish(state) is not None:
+        return a.Proceed("HANDOFF_OR_FINISH", "The model finished")
+    if state.wanted or state.needs_overview:
+        return a.Proceed("DISCLOSE_CONTEXT_STAGE", "More of the skill is needed")
+    return a.Proceed("CALL_LLM")
+
+
+def _hand_off_or_finish(state: RunState) -> a.Action:
+    if state.next_skill:
+        reason = next(
+            (str(s.action.params.get("reason") or "") for s in state.steps if s.action.type == "call_skill"), ""
+        )
+        return a.HandOff(state.next_skill, reason or "The model called the next skill")
+    finish = find_finish(state)
+    assert finish is not None, "a run comes here to finish or to hand off"
+    return a.Finish(str(finish.action.params.get("result", "")))
+
+
+def find_finish(state: RunState) -> Step | None:
+    """The step that ends the run, if everything that ran beside it went well."""
+    if state.rejected or any(step.finished and step.finished.is_error for step in state.steps):
+        return None
+    return next((step for step in state.steps if step.action.type == "finish"), None)

@@ -1,0 +1,296 @@
+"""What a journal holds: one typed entry per thing that happened, exact enough to fold a run's state from. Pure values.
+
+An entry is never changed once written. A field may be added with a default; a kind may be added; nothing else.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue, TypeAdapter
+
+from metier.decisions import ActionStep, ModelDecision, StepStatus
+from metier.events import Candidate, DisclosedFile, TaskState
+from metier.messages import ModelReply, Value
+from metier.tools.effects import Effect
+
+
+class Limits(Value):
+    """What bounds a run, pinned when it starts."""
+
+    max_turns: int = 8
+    max_cost_usd: float | None = None
+    on_step_failure: Literal[
+        "retry_once_then_fallback_then_abort", "fallback_then_abort", "retry_once_then_abort", "abort"
+    ] = "retry_once_then_fallback_then_abort"
+    max_repeated_calls: int = 3
+    zero_candidates: Literal["fallback_all_skills", "fail_fast"] = "fallback_all_skills"
+
+
+class RunStarted(Value):
+    kind: Literal["run_started"] = "run_started"
+    task: str
+    mode: Literal["live", "dry_run"] = "live"
+    agent: str = ""
+    provider: str
+    model: str
+    profile: str = "permissive"
+    sandbox: str = "none"
+    context_id: str
+    trace_id: str
+    parent_run_id: str = ""
+    workspace: str
+    limits: Limits = Limits()
+    pins: dict[str, str] = Field(default_factory=dict)
+    """Definition id → digest of the blob that holds its bytes."""
+    extra_context: str = ""
+    """What was piped in beside the task."""
+
+
+class CatalogLoaded(Value):
+    kind: Literal["catalog_loaded"] = "catalog_loaded"
+    skills: tuple[str, ...]
+    problems: int = 0
+    shadowed: tuple[str, ...] = ()
+    duration_ms: float = 0
+
+
+class SkillsRanked(Value):
+    kind: Literal["skills_ranked"] = "skills_ranked"
+    candidates: tuple[Candidate, ...]
+    considered: int
+    strategy: str = ""
+
+
+class DisclosedPiece(Value):
+    """A piece of skill content; its text is a blob, so that the journal stays small."""
+
+    skill: str
+    stage: Literal[1, 2, 3]
+    file: DisclosedFile
+    digest: str
+
+
+class ContextDisclosed(Value):
+    """Content was put in front of the model, or nothing was needed."""
+
+    kind: Literal["context_disclosed"] = "context_disclosed"
+    pieces: tuple[DisclosedPiece, ...] = ()
+    refused: tuple[str, ...] = ()
+
+
+class ModelCallStarted(Value):
+    """The intent: a request is about to be sent."""
+
+    kind: Literal["model_call_started"] = "model_call_started"
+    turn: int
+    request_hash: str
+    prefix_hash: str
+    estimated_tokens: int
+    repair: bool = False
+
+
+class ModelReplied(Value):
+    """Recorded before it is decoded: a reply that was paid for is never asked for again."""
+
+    kind: Literal["model_replied"] = "model_replied"
+    turn: int
+    reply: ModelReply
+    cost_usd: float = 0.0
+    attempts: int = 1
+    latency_ms: float = 0
+
+
+class Rejection(Value):
+    """A call that is answered with a sentence instead of being run."""
+
+    call_id: str
+    tool: str
+    code: str
+    message: str
+
+
+class DecisionMade(Value):
+    kind: Literal["decision_made"] = "decision_made"
+    turn: int
+    decision: ModelDecision
+    path: Literal["native", "json", "repaired", "text", "offline"]
+    rejected: tuple[Rejection, ...] = ()
+
+
+class DecodeFailed(Value):
+    kind: Literal["decode_failed"] = "decode_failed"
+    turn: int
+    reason: str
+    message: str
+    repair: bool
+    """The model is told, once."""
+
+
+class StepStarted(Value):
+    """The intent, synced before the effect begins."""
+
+    kind: Literal["step_started"] = "step_started"
+    step_id: str
+    attempt: int = 1
+    action: ActionStep
+    effect: Effect
+    idempotency_key: str
+    before: JsonValue = None
+    """What the tool noted of the world before its effect, e.g. the hash of the file it will replace."""
+
+
+class StepFinished(Value):
+    kind: Literal["step_finished"] = "step_finished"
+    step_id: str
+    status: StepStatus
+    text: str
+    """What the model reads."""
+    is_error: bool = False
+    exit_code: int | None = None
+    stdout_summary: str = ""
+    stderr_summary: str = ""
+    stdout_bytes: int = 0
+    stderr_bytes: int = 0
+    duration_ms: float = 0
+    error_type: str = ""
+    truncated: bool = False
+    retryable: bool = False
+    counts_as_failure: bool = False
+    """The failure policy applies: work of a skill failed, rather than a call that the model can correct."""
+    artifacts: tuple[dict[str, JsonValue], ...] = ()
+    adopted: bool = False
+    """The result was found after a crash, not produced now."""
+
+
+class StepRetried(Value):
+    kind: Literal["step_retried"] = "step_retried"
+    step_id: str
+    reason: str
+
+
+class StepInDoubt(Value):
+    """The effect began and nobody knows how it ended."""
+
+    kind: Literal["step_in_doubt"] = "step_in_doubt"
+    step_id: str
+    known: str
+    """What is known: the command, when it started, what was found."""
+
+
+class DoubtResolved(Value):
+    kind: Literal["doubt_resolved"] = "doubt_resolved"
+    step_id: str
+    answer: Literal["done", "retry", "skip", "abort"]
+    answered_by: str = ""
+    text: str = ""
+
+
+class ApprovalAsked(Value):
+    kind: Literal["approval_asked"] = "approval_asked"
+    approval_id: str
+    step_id: str
+    arguments_hash: str
+    reason: str
+    """Which rule asks, and why."""
+    expires_at: str = ""
+
+
+class ApprovalDecided(Value):
+    kind: Literal["approval_decided"] = "approval_decided"
+    approval_id: str
+    step_id: str
+    decision: Literal["approved", "denied", "expired"]
+    decided_by: str = ""
+    reason: str = ""
+    edited_arguments: dict[str, JsonValue] | None = None
+
+
+class InputAsked(Value):
+    kind: Literal["input_asked"] = "input_asked"
+    request_id: str
+    step_id: str
+    question: str
+    fields: JsonValue = None
+
+
+class InputGiven(Value):
+    kind: Literal["input_given"] = "input_given"
+    request_id: str
+    values: dict[str, JsonValue]
+    answered_by: str = ""
+
+
+class ProgressVerified(Value):
+    kind: Literal["progress_verified"] = "progress_verified"
+    following: Literal["DISCLOSE_CONTEXT_STAGE", "CALL_LLM", "HANDOFF_OR_FINISH"]
+    reason: str = ""
+
+
+class HandedOff(Value):
+    kind: Literal["handed_off"] = "handed_off"
+    from_skill: str
+    to_skill: str
+    rationale: str
+    fallback: bool = False
+
+
+class RunPaused(Value):
+    kind: Literal["run_paused"] = "run_paused"
+    pause: Literal["approval", "input", "delegation", "signal", "in_doubt", "storage", "explicit"]
+    reason: str
+
+
+class RunResumed(Value):
+    kind: Literal["run_resumed"] = "run_resumed"
+    reason: str
+    driver: str
+
+
+class RunFinished(Value):
+    kind: Literal["run_finished"] = "run_finished"
+    result: str
+
+
+class RunFailed(Value):
+    kind: Literal["run_failed"] = "run_failed"
+    reason: str
+    message: str
+    status: TaskState = "failed"
+
+
+type Entry = Annotated[
+    RunStarted
+    | CatalogLoaded
+    | SkillsRanked
+    | ContextDisclosed
+    | ModelCallStarted
+    | ModelReplied
+    | DecisionMade
+    | DecodeFailed
+    | StepStarted
+    | StepFinished
+    | StepRetried
+    | StepInDoubt
+    | DoubtResolved
+    | ApprovalAsked
+    | ApprovalDecided
+    | InputAsked
+    | InputGiven
+    | ProgressVerified
+    | HandedOff
+    | RunPaused
+    | RunResumed
+    | RunFinished
+    | RunFailed,
+    Field(discriminator="kind"),
+]
+
+_ADAPTER: TypeAdapter[Entry] = TypeAdapter(Entry)
+
+
+def parse_entry(data: bytes) -> Entry:
+    """Raises pydantic's `ValidationError` on bytes that no version of Metier wrote."""
+    return _ADAPTER.validate_json(data)
+
+
+def render_entry(entry: Entry) -> bytes:
+    return entry.model_dump_json(exclude_defaults=False).encode()

@@ -1,0 +1,77 @@
+"""The one loop: starting, going on after an answer, recovering from a kill and replaying are all `drive`."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import anyio
+
+from metier.engine.actions import Wait
+from metier.engine.decide import decide
+from metier.engine.entries import RunPaused, RunResumed
+from metier.engine.journal import RunLog, read_entries
+from metier.engine.perform import perform
+from metier.engine.projection import project
+from metier.engine.services import Services
+from metier.engine.state import RunState, apply
+from metier.engine.stopping import Stopper
+from metier.store.base import Lease
+from metier.telemetry.sinks import EventWriter
+
+LEASE_SECONDS = 15.0
+BEAT_SECONDS = 5.0
+
+
+async def drive(log: RunLog, services: Services, stopper: Stopper) -> RunState:
+    """Do what is to be done until nothing is, or somebody must be waited for, or somebody says stop."""
+    while not stopper.is_set:
+        action = decide(log.state, services.policy)
+        if isinstance(action, Wait):
+            return log.state
+        with stopper.interruptible():
+            await perform(action, log, services)
+    with anyio.CancelScope(shield=True):
+        if log.state.phase not in ("DONE", "ERROR") and log.state.pause is None:
+            await log.record(RunPaused(pause="signal", reason=f"Stopped by {stopper.reason}"), durable=True)
+    return log.state
+
+
+async def open_log(lease: Lease, services: Services, writer: EventWriter, *, told: int) -> RunLog:
+    """Fold the journal, tell of what a kill left untold, and note that the run goes on.
+
+    `told` is the number of events that the log has of the journal, all entries together.
+    """
+    state = RunState(lease.run_id)
+    for entry in await read_entries(services.store, lease.run_id):
+        apply(state, entry)
+        for payload in project(entry, state):
+            told -= 1
+            if told < 0:
+                writer.emit(payload, entry=state.seq)
+    log = RunLog(state, store=services.store, lease=lease, writer=writer)
+    if state.seq > 1 and state.phase not in ("DONE", "ERROR"):
+        reason = f"after a pause: {state.pause.reason}" if state.pause else "after an interruption"
+        await log.record(RunResumed(reason=reason, driver=lease.owner))
+    return log
+
+
+@asynccontextmanager
+async def hold_lease(run_id: str, services: Services, *, seconds: float = LEASE_SECONDS) -> AsyncGenerator[Lease]:
+    """Be the driver of a run while this block lasts. Losing the run to another driver cancels the block.
+
+    Raises `LeaseHeld`, `RunUnknown`, `LeaseLost`.
+    """
+    lease = await services.store.take_lease(run_id, owner=services.owner, seconds=seconds)
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(_beat, lease, services, seconds)
+            yield lease
+            group.cancel_scope.cancel()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await services.store.release_lease(lease)
+
+
+async def _beat(lease: Lease, services: Services, seconds: float) -> None:
+    while True:
+        await anyio.sleep(seconds * BEAT_SECONDS / LEASE_SECONDS)
+        await services.store.renew_lease(lease, seconds=seconds)

@@ -1,0 +1,73 @@
+"""Carry out one action. The only place with effects; it chooses nothing."""
+
+from typing import assert_never
+
+from metier.engine import actions as a
+from metier.engine import entries as e
+from metier.engine.asking import call_model, decode
+from metier.engine.journal import RunLog
+from metier.engine.planning import disclose, load_catalog, rank_skills
+from metier.engine.recovery import settle_doubt
+from metier.engine.services import Services
+from metier.engine.stepping import ask_approval, ask_input, refuse_step, retry_step, run_steps
+
+
+async def perform(action: a.Action, log: RunLog, services: Services) -> None:
+    match action:
+        case a.LoadCatalog():
+            await load_catalog(log, services)
+        case a.RankSkills():
+            await rank_skills(log, services)
+        case a.Disclose():
+            await disclose(action, log, services)
+        case a.CallModel():
+            await call_model(action, log, services)
+        case a.Decode():
+            await decode(log, services)
+        case a.Proceed() | a.HandOff() | a.Finish() | a.Fail():
+            await _record_turn_end(action, log)
+        case a.Wait():
+            return
+        case _:
+            await _perform_step(action, log, services)
+
+
+async def _perform_step(
+    action: a.RunSteps | a.SettleDoubt | a.RefuseStep | a.AskApproval | a.AskInput | a.RetryStep,
+    log: RunLog,
+    services: Services,
+) -> None:
+    match action:
+        case a.RunSteps():
+            await run_steps(action, log, services)
+        case a.SettleDoubt():
+            await settle_doubt(action, log, services)
+        case a.RefuseStep():
+            await refuse_step(action, log)
+        case a.AskApproval():
+            await ask_approval(action, log, services)
+        case a.AskInput():
+            await ask_input(action, log)
+        case a.RetryStep():
+            await retry_step(action, log)
+        case _:
+            assert_never(action)
+
+
+async def _record_turn_end(action: a.Proceed | a.HandOff | a.Finish | a.Fail, log: RunLog) -> None:
+    match action:
+        case a.Proceed():
+            await log.record(e.ProgressVerified(following=action.following, reason=action.reason))
+        case a.HandOff():
+            handed = e.HandedOff(
+                from_skill=log.state.skill,
+                to_skill=action.to_skill,
+                rationale=action.rationale,
+                fallback=action.fallback,
+            )
+            await log.record(handed)
+        case a.Finish():
+            await log.record(e.RunFinished(result=action.result), durable=True)
+        case a.Fail():
+            failed = e.RunFailed(reason=action.reason, message=action.message, status=action.status)
+            await log.record(failed, durable=True)

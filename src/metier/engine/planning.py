@@ -1,0 +1,75 @@
+"""The part of a run before the model speaks: catalog, candidates, disclosure."""
+
+from metier.context.disclosure import Disclosure, DisclosureLimits, disclose_files, disclose_overview, disclose_scripts
+from metier.engine.actions import Disclose
+from metier.engine.entries import CatalogLoaded, ContextDisclosed, DisclosedPiece, RunFailed, SkillsRanked
+from metier.engine.journal import RunLog
+from metier.engine.services import Services
+from metier.errors import NoSkillMatches
+from metier.events import Candidate
+from metier.routing.prefilter import prefilter
+
+
+async def load_catalog(log: RunLog, services: Services) -> None:
+    names = tuple(package.definition.name for package in services.shelf.packages.values())
+    await log.record(CatalogLoaded(skills=names))
+
+
+async def rank_skills(log: RunLog, services: Services) -> None:
+    """All skills are ranked; those that are no candidates keep their names in the prompt."""
+    assert log.state.started is not None
+    options = services.skills
+    try:
+        chosen = prefilter(
+            services.shelf.index,
+            log.state.started.task,
+            top_k=options.prefilter_top_k,
+            min_score=options.prefilter_min_score,
+            strategy=options.prefilter_zero_candidate_strategy if len(services.shelf.index) else "fallback_all_skills",
+        )
+    except NoSkillMatches as error:
+        await log.record(RunFailed(reason="no_skill_candidates", message=error.message))
+        return
+    candidates = tuple(
+        Candidate(skill_name=candidate.skill_name, score=round(candidate.score, 1), reason=candidate.reason)
+        for candidate in chosen.candidates
+    )
+    strategy = options.prefilter_zero_candidate_strategy if chosen.fell_back else ""
+    await log.record(SkillsRanked(candidates=candidates, considered=chosen.considered, strategy=strategy))
+
+
+async def disclose(action: Disclose, log: RunLog, services: Services) -> None:
+    """The overview and the scripts of the skill in charge when it is new, and whatever was asked for by name."""
+    if not action.skill or services.shelf.find(action.skill) is None:
+        await log.record(ContextDisclosed())
+        return
+    skill = services.shelf.text(action.skill)
+    found: list[Disclosure] = []
+    if log.state.needs_overview:
+        found += [disclose_overview(skill, get_limits(services)), disclose_scripts(skill)]
+    if action.paths:
+        shown = frozenset(
+            piece.file.path for piece in log.state.pieces if piece.skill == skill.name and piece.stage == 2
+        )
+        reader = services.shelf.reader(action.skill)
+        found.append(disclose_files(skill, action.paths, read=reader, limits=get_limits(services), shown=shown))
+    pieces = [piece for disclosure in found for piece in await _keep(disclosure, services)]
+    refused = tuple(reason for disclosure in found for reason in disclosure.refused)
+    await log.record(ContextDisclosed(pieces=tuple(pieces), refused=refused))
+
+
+def get_limits(services: Services) -> DisclosureLimits:
+    return DisclosureLimits(
+        max_reference_bytes=services.skills.disclosure_max_reference_bytes,
+        max_reference_tokens=services.skills.disclosure_max_reference_tokens,
+        inline_body_tokens=services.skills.inline_body_tokens,
+    )
+
+
+async def _keep(disclosure: Disclosure, services: Services) -> list[DisclosedPiece]:
+    """The text goes into a blob: a resumed run shows the model the same bytes, whatever happened to the file."""
+    kept: list[DisclosedPiece] = []
+    for piece, file in zip(disclosure.pieces, disclosure.files, strict=True):
+        digest = await services.store.put_blob(services.clean(piece.text).encode("utf-8", "surrogatepass"))
+        kept.append(DisclosedPiece(skill=piece.skill, stage=piece.stage, file=file, digest=digest))
+    return kept

@@ -1,0 +1,211 @@
+"""The event log as a projection of the journal: what people and machines are told of each entry. Pure.
+
+Rebuilding the log of a run from its journal gives the same events, but for those that only watch (a retry that was
+scheduled, the division of a budget), which are written to the log alone.
+"""
+
+from collections.abc import Iterable
+
+from metier import events as ev
+from metier.engine import entries as e
+from metier.engine.state import RunState, Step
+
+SUMMARY_CHARACTERS = 400
+
+
+def project(entry: e.Entry, state: RunState) -> tuple[ev.Payload, ...]:
+    """The events that tell of an entry; `state` is the state after it."""
+    return tuple(_project(entry, state))
+
+
+def _project(entry: e.Entry, state: RunState) -> Iterable[ev.Payload]:
+    match entry:
+        case e.RunStarted() | e.RunPaused() | e.RunResumed() | e.RunFinished() | e.RunFailed():
+            return [_project_run(entry, state)]
+        case e.CatalogLoaded() | e.SkillsRanked() | e.HandedOff():
+            return _project_planning(entry, state)
+        case e.ContextDisclosed():
+            return _project_disclosure(entry)
+        case e.ModelReplied():
+            return []  # told by the retry policy, which also tells of attempts that failed
+        case e.DecisionMade():
+            return [_project_decision(entry)]
+        case e.StepStarted() | e.StepFinished() | e.StepRetried():
+            return _project_step(entry, state)
+        case e.ApprovalAsked() | e.ApprovalDecided() | e.InputAsked() | e.InputGiven():
+            return [_project_answer(entry, state)]
+        case _:
+            return []
+
+
+def _project_run(
+    entry: e.RunStarted | e.RunPaused | e.RunResumed | e.RunFinished | e.RunFailed, state: RunState
+) -> ev.Payload:
+    match entry:
+        case e.RunStarted():
+            shared = {"task", "mode", "agent", "provider", "model", "profile", "sandbox", "context_id", "parent_run_id"}
+            return ev.RunStarted(**entry.model_dump(include=shared), pins=entry.pins)
+        case e.RunPaused():
+            return ev.RunPaused(kind=entry.pause, reason=entry.reason, resume_with=f"agent resume {state.run_id}")
+        case e.RunResumed():
+            return ev.RunResumed(reason=entry.reason, driver=entry.driver, at_seq=state.seq)
+        case e.RunFinished():
+            return ev.RunFinished(
+                status=state.status,
+                mode=state.started.mode if state.started else "live",
+                result_summary=entry.result[:SUMMARY_CHARACTERS],
+                turns=state.turn,
+                input_tokens=state.input_tokens,
+                output_tokens=state.output_tokens,
+                cost_usd=state.cost_usd,
+            )
+        case e.RunFailed():
+            return ev.RunFailed(reason=entry.reason, message=entry.message, status=entry.status, turns=state.turn)
+
+
+def _project_planning(entry: e.CatalogLoaded | e.SkillsRanked | e.HandedOff, state: RunState) -> list[ev.Payload]:
+    match entry:
+        case e.CatalogLoaded():
+            return [
+                ev.SkillCatalogLoaded(
+                    skills=len(entry.skills),
+                    problems=entry.problems,
+                    shadowed=entry.shadowed,
+                    duration_ms=entry.duration_ms,
+                )
+            ]
+        case e.SkillsRanked():
+            task = state.started.task if state.started else ""
+            return [
+                ev.SkillPrefilterCompleted(
+                    query=task[:SUMMARY_CHARACTERS],
+                    candidates=entry.candidates,
+                    considered=entry.considered,
+                    strategy=entry.strategy,
+                )
+            ]
+        case e.HandedOff():
+            finished = ev.SkillInvocationFinished(
+                skill_name=entry.from_skill, status="failed" if entry.fallback else "succeeded"
+            )
+            handoff = ev.Handoff(from_skill=entry.from_skill, to_skill=entry.to_skill, rationale=entry.rationale)
+            begun = ev.SkillInvocationStarted(skill_name=entry.to_skill, rationale=entry.rationale)
+            return [*([finished] if entry.from_skill else []), handoff, begun]
+
+
+def _project_disclosure(entry: e.ContextDisclosed) -> list[ev.Payload]:
+    told: list[ev.Payload] = []
+    first_of_group = {(piece.skill, piece.stage): piece for piece in reversed(entry.pieces)}
+    for first in reversed(first_of_group.values()):
+        files = tuple(p.file for p in entry.pieces if (p.skill, p.stage) == (first.skill, first.stage))
+        told.append(
+            ev.SkillDisclosureLoaded(
+                skill_name=first.skill,
+                stage=first.stage,
+                files=files,
+                total_bytes=sum(file.bytes for file in files),
+                total_tokens=sum(file.tokens for file in files),
+                refused=entry.refused,
+            )
+        )
+    return told
+
+
+def _project_decision(entry: e.DecisionMade) -> ev.Payload:
+    decision = entry.decision
+    return ev.LlmDecisionDecoded(
+        turn=entry.turn,
+        selected_skill=decision.selected_skill,
+        reasoning_summary=decision.reasoning_summary[:SUMMARY_CHARACTERS],
+        required_disclosure_paths=decision.required_disclosure_paths,
+        # Vendors differ in their call ids; what was decided does not.
+        planned_actions=tuple(step.model_copy(update={"call_id": ""}) for step in decision.planned_actions),
+        path=entry.path,
+    )
+
+
+def _project_step(entry: e.StepStarted | e.StepFinished | e.StepRetried, state: RunState) -> list[ev.Payload]:
+    match entry:
+        case e.StepStarted():
+            return [
+                ev.StepStarted(
+                    step_id=entry.step_id,
+                    action=entry.action.type,
+                    tool=tool_of(entry.action.params, entry.action.type),
+                    arguments=entry.action.params,
+                    effect=entry.effect,
+                    idempotency_key=entry.idempotency_key,
+                )
+            ]
+        case e.StepRetried():
+            return [ev.StepRetryScheduled(step_id=entry.step_id, retry_count=1, reason=entry.reason)]
+        case e.StepFinished():
+            return _project_finished(entry, state)
+
+
+def _project_finished(entry: e.StepFinished, state: RunState) -> list[ev.Payload]:
+    step = _find_step(state, entry.step_id)
+    action = step.action.type if step else ""
+    told: list[ev.Payload] = [
+        ev.SkillStepExecuted(
+            step_id=entry.step_id,
+            action=action,
+            status=entry.status,
+            tool=tool_of(step.action.params, action) if step else "",
+            skill_name=state.skill,
+            exit_code=entry.exit_code,
+            stdout_summary=entry.stdout_summary,
+            stderr_summary=entry.stderr_summary,
+            stdout_bytes=entry.stdout_bytes,
+            stderr_bytes=entry.stderr_bytes,
+            duration_ms=entry.duration_ms,
+            retry_count=max(0, step.attempts - 1) if step else 0,
+            error_type=entry.error_type,
+            truncated=entry.truncated,
+        )
+    ]
+    if action == "call_skill" and entry.status == "succeeded" and step and not state.next_skill:
+        reason = str(step.action.params.get("reason") or "")
+        told.append(ev.SkillInvocationStarted(skill_name=state.skill, rationale=reason))
+    told.extend(
+        ev.ArtifactWritten.model_validate({**artifact, "step_id": entry.step_id}) for artifact in entry.artifacts
+    )
+    return told
+
+
+def _project_answer(
+    entry: e.ApprovalAsked | e.ApprovalDecided | e.InputAsked | e.InputGiven, state: RunState
+) -> ev.Payload:
+    match entry:
+        case e.ApprovalAsked():
+            step = _find_step(state, entry.step_id)
+            return ev.ApprovalRequested(
+                approval_id=entry.approval_id,
+                tool=tool_of(step.action.params, step.action.type) if step else "",
+                arguments_hash=entry.arguments_hash,
+                arguments=step.action.params if step else None,
+                justification=state.decision.reasoning_summary if state.decision else "",
+                rule=entry.reason,
+            )
+        case e.ApprovalDecided():
+            return ev.ApprovalDecided(
+                approval_id=entry.approval_id,
+                decision=entry.decision,
+                decided_by=entry.decided_by,
+                reason=entry.reason,
+                edited=entry.edited_arguments is not None,
+            )
+        case e.InputAsked():
+            return ev.InputRequested(request_id=entry.request_id, question=entry.question, fields=entry.fields)
+        case e.InputGiven():
+            return ev.InputReceived(
+                request_id=entry.request_id, answered_by=entry.answered_by, fields=tuple(entry.values)
+            )
+
+
+def tool_of(params: dict[str, e.JsonValue], action: str) -> str:
+    return str(params.get("tool") or action)
+
+
+def _find_step(state: RunState, step_id: str) -> Step | None:
+    return next((step for step in state.steps if step.step_id == step_id), None)

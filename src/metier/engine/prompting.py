@@ -1,0 +1,84 @@
+"""From what a run knows to the request it sends. Pure but for the blobs, which the caller has fetched."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from metier.context.budget import FittedPrompt, TokenBudget, fit
+from metier.context.control import control_specs
+from metier.context.decoder import Undecodable, repair_request
+from metier.context.disclosure import render_catalog
+from metier.context.layers import Disclosed, Exchange, Prompt
+from metier.decisions import ModelDecision
+from metier.engine.entries import DecodeFailed
+from metier.engine.services import Services
+from metier.engine.state import RunState
+from metier.messages import Message, TextPart, ToolSpec, user
+from metier.providers.base import ModelRequest
+
+CONTROL_TOOLS = ("use_skill", "read_skill_files", "skill_search", "ask_user", "finish")
+SKILL_TOOLS = frozenset({"use_skill", "read_skill_files", "skill_search"})
+
+
+def offered_tools(state: RunState, services: Services) -> tuple[ToolSpec, ...]:
+    """What the model may call: a run without skills is not offered the tools for them."""
+    names = [name for name in CONTROL_TOOLS if state.skills or name not in SKILL_TOOLS]
+    return (*control_specs(names), *services.tools.specs())
+
+
+def build_prompt(state: RunState, services: Services, texts: Mapping[str, str]) -> Prompt:
+    """Every layer this turn could have. `texts` are the disclosed pieces by digest."""
+    assert state.started is not None
+    shown = [candidate.skill_name for candidate in state.candidates[: services.skills.prefilter_top_k]]
+    others = [name for name in state.skills if name not in shown]
+    disclosed = tuple(
+        Disclosed(skill=piece.skill, path=piece.file.path, stage=piece.stage, text=texts[piece.digest])
+        for piece in state.pieces
+    )
+    return replace(
+        services.instructions.begin(state.started.task),
+        catalog=render_catalog(services.shelf.describe(shown), others) if state.skills else "",
+        disclosed=disclosed,
+        input=state.started.extra_context,
+        run=(*state.run, *_repair_exchange(state)),
+    )
+
+
+def fit_request(
+    prompt: Prompt, state: RunState, services: Services, *, factor: float
+) -> tuple[FittedPrompt, ModelRequest]:
+    """The request that fits the budget. Raises `PromptTooLarge`."""
+    tools = offered_tools(state, services)
+    fitted = fit(prompt, tools=tools, budget=get_budget(services), counter=services.counter, factor=factor)
+    is_json = services.model.structured_output_mode == "json"
+    request = ModelRequest(
+        model=state.started.model if state.started else services.model.name,
+        messages=fitted.messages,
+        system=fitted.system,
+        tools=() if is_json else tools,
+        max_tokens=services.model.max_tokens,
+        response_schema=ModelDecision.model_json_schema() if is_json else None,
+        timeout_seconds=services.model.timeout_seconds,
+    )
+    return fitted, request
+
+
+def get_budget(services: Services) -> TokenBudget:
+    return TokenBudget(
+        max_context_tokens=services.model.max_context_tokens,
+        response_headroom_tokens=services.model.response_headroom_tokens,
+    )
+
+
+def _repair_exchange(state: RunState) -> tuple[Exchange, ...]:
+    """The reply that could not be used, as text, and what was wrong with it."""
+    if state.repair is None or state.reply is None:
+        return ()
+    said = "".join(part.text for part in state.reply.parts if isinstance(part, TextPart)).strip()
+    reply = Message(role="assistant", parts=(TextPart(text=said or "(nothing)"),))
+    return (Exchange(reply=reply, results=(user(repair_request(_undecodable(state.repair))),)),)
+
+
+def _undecodable(failed: DecodeFailed) -> Undecodable:
+    reasons = {"refusal", "truncated", "empty", "invalid_json", "invalid_decision"}
+    assert failed.reason in reasons
+    return Undecodable(reason=failed.reason, message=failed.message, can_repair=failed.repair)  # pyright: ignore[reportArgumentType]

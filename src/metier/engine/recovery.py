@@ -1,0 +1,91 @@
+"""A step that has an intent and no result: find out what happened, repeat what may be repeated, else ask a person."""
+
+from dataclasses import dataclass
+
+from metier.engine import actions as a
+from metier.engine import entries as e
+from metier.engine.journal import RunLog
+from metier.engine.projection import tool_of
+from metier.engine.services import Services
+from metier.engine.state import Step
+from metier.engine.stepping import (
+    build_context,
+    build_finished,
+    finish_steps,
+    get_spool_path,
+    name_and_arguments,
+)
+from metier.tools.base import Probing
+from metier.tools.spool import SpoolNote, read_spool
+
+REPEATABLE = frozenset({"read", "idempotent", "keyed"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Unknown:
+    """Why nobody can say how the step ended."""
+
+    why: str
+
+
+async def settle_doubt(action: a.SettleDoubt, log: RunLog, services: Services) -> None:
+    """Adopt, repeat, probe or ask, in this order of preference."""
+    step = log.state.step(action.step_id)
+    if step.phase == "in_doubt":
+        await log.record(e.RunPaused(pause="in_doubt", reason=f"Step {step.step_id} is in doubt"))
+        return
+    assert step.started is not None
+    if step.started.effect in REPEATABLE:
+        await finish_steps([step], log, services)
+        return
+    found = await _find_out(step, log, services)
+    if isinstance(found, e.StepFinished):
+        await log.record(found)
+    elif found is None:
+        # The intent is there, the effect never began: nothing can be repeated by running it now.
+        await finish_steps([step], log, services)
+    else:
+        await _ask(step, found, log)
+
+
+async def _find_out(step: Step, log: RunLog, services: Services) -> e.StepFinished | _Unknown | None:
+    """The result where it can be known, None where the effect never began."""
+    name, arguments = name_and_arguments(step)
+    tool = services.tools.find(name)
+    if isinstance(tool, Probing):
+        result = await tool.probe(arguments, build_context(step, log, services))
+        if result is not None:
+            finished = await build_finished(step, name, result, duration_ms=0, services=services)
+            return finished.model_copy(update={"adopted": True})
+    if tool is None or not tool.info.spools:
+        return _Unknown("the tool leaves no trace of its own")
+    return _judge_note(step, read_spool(get_spool_path(step, services)))
+
+
+def _judge_note(step: Step, note: SpoolNote) -> e.StepFinished | _Unknown | None:
+    if not note.started:
+        return None
+    if not note.ended:
+        return _Unknown("it was started, and nothing says how it ended")
+    if note.stopped:
+        return _Unknown("it was started, and was killed with the agent before it ended by itself")
+    status = "succeeded" if note.exit_code == 0 else "failed"
+    text = f"It ended with exit code {note.exit_code}; what it printed was lost when the agent was killed"
+    return e.StepFinished(
+        step_id=step.step_id,
+        status=status,
+        text=text,
+        is_error=note.exit_code != 0,
+        exit_code=note.exit_code,
+        adopted=True,
+    )
+
+
+async def _ask(step: Step, unknown: _Unknown, log: RunLog) -> None:
+    assert step.started is not None
+    tool = tool_of(step.action.params, step.action.type)
+    known = f"{tool} with {step.action.model_dump_json(include={'params'})}: {unknown.why}"
+    reason = f"Step {step.step_id} is in doubt: {known}. Answer with done, retry, skip or abort"
+    await log.record(
+        e.StepInDoubt(step_id=step.step_id, known=known), e.RunPaused(pause="in_doubt", reason=reason), durable=True
+    )

@@ -1,0 +1,66 @@
+"""What a run needs from outside: everything with an effect, handed in once by the runtime."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from metier.context.layers import Prompt
+from metier.context.tokens import TokenCounter
+from metier.engine.decide import Policy
+from metier.engine.fingerprints import Fingerprints
+from metier.engine.options import RuntimeOptions
+from metier.engine.shelf import Shelf
+from metier.ids import Clock, Ids
+from metier.providers.base import Observer, Provider
+from metier.providers.facts import FactBook
+from metier.providers.options import ModelOptions
+from metier.providers.retry import Candidate, Seams
+from metier.skills.options import SkillsOptions
+from metier.store.base import Store
+from metier.tools.toolbox import Toolbox
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instructions:
+    """The layers of the prompt that a run has from its start to its end."""
+
+    base: str
+    safety: str
+    soul: str = ""
+    profile: str = ""
+    agent: str = ""
+
+    def begin(self, task: str) -> Prompt:
+        return Prompt(
+            base=self.base, safety=self.safety, soul=self.soul, profile=self.profile, agent=self.agent, task=task
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    store: Store
+    provider: Provider
+    facts: FactBook
+    policy: Policy
+    tools: Toolbox
+    shelf: Shelf
+    instructions: Instructions
+    model: ModelOptions
+    runtime: RuntimeOptions
+    skills: SkillsOptions
+    clock: Clock
+    ids: Ids
+    workspace: Path
+    run_folder: Path
+    """`runs/<run_id>`: artifacts, spool, debug bodies."""
+    clean: Callable[[str], str]
+    """Redacts and sanitises outside text before the model, the journal or the log sees it."""
+    owner: str
+    """Who drives, for whoever finds the run taken."""
+    observe: Observer | None = None
+    fallbacks: tuple[Candidate, ...] = ()
+    seams: Seams = field(default_factory=Seams)
+    counter: TokenCounter = field(default_factory=TokenCounter)
+    fingerprints: Fingerprints = field(default_factory=Fingerprints)
+    texts: dict[str, str] = field(default_factory=dict[str, str])
+    """Disclosed text by digest, read from the store once."""

@@ -1,0 +1,362 @@
+"""What a run knows, folded from its journal. `apply` is the only thing that changes it; nothing here does I/O.
+
+A state belongs to the one loop that folds it, so entries change it in place: folding is linear in the journal.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal, assert_never
+
+from pydantic import JsonValue
+
+from metier.context.layers import Exchange
+from metier.context.tokens import calibrate
+from metier.decisions import ActionStep, ModelDecision, StepExecutionResult
+from metier.engine import entries as e
+from metier.engine.phases import Phase, check_transition
+from metier.events import Candidate, TaskState
+from metier.messages import Message, ModelReply, Part, TextPart, ToolResultPart
+
+type StepPhase = Literal["pending", "approved", "asking", "running", "in_doubt", "finished"]
+
+
+@dataclass(slots=True)
+class Step:
+    """One action of the current turn."""
+
+    step_id: str
+    action: ActionStep
+    phase: StepPhase = "pending"
+    attempts: int = 0
+    started: e.StepStarted | None = None
+    finished: e.StepFinished | None = None
+    approval_id: str = ""
+    denied: str = ""
+    """Why somebody said no."""
+    failed_once: bool = False
+
+
+@dataclass(slots=True)
+class RunState:
+    run_id: str
+    seq: int = 0
+    phase: Phase = "INIT"
+    status: TaskState = "pending"
+    started: e.RunStarted | None = None
+    turn: int = 0
+    skills: tuple[str, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
+    strategy: str = ""
+    skill: str = ""
+    """The skill in charge."""
+    next_skill: str = ""
+    """The skill that was called while another one was in charge."""
+    used_skills: list[str] = field(default_factory=list[str])
+    pieces: list[e.DisclosedPiece] = field(default_factory=list[e.DisclosedPiece])
+    wanted: tuple[str, ...] = ()
+    """Disclosure that the last decision asked for and that has not been given yet."""
+    call: e.ModelCallStarted | None = None
+    """A request whose reply is not recorded."""
+    reply: ModelReply | None = None
+    decision: ModelDecision | None = None
+    rejected: tuple[e.Rejection, ...] = ()
+    repair: e.DecodeFailed | None = None
+    """What the next request tells the model about its last reply."""
+    steps: list[Step] = field(default_factory=list[Step])
+    """Those of the current turn."""
+    run: list[Exchange] = field(default_factory=list[Exchange])
+    """Completed turns, oldest first."""
+    fell_back: bool = False
+    repeated: dict[str, int] = field(default_factory=dict[str, int])
+    """How often each identical call was made."""
+    results: list[str] = field(default_factory=list[str])
+    """What each succeeded step gave, in order, for whoever has to sum up."""
+    pause: e.RunPaused | None = None
+    question: e.InputAsked | None = None
+    aborted: bool = False
+    """A person ended the run over a step in doubt."""
+    result: str = ""
+    failure: e.RunFailed | None = None
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
+    factor: float = 1.0
+    """Correction of the token estimate, learnt from what the vendor reported."""
+
+    def step(self, step_id: str) -> Step:
+        return next(step for step in self.steps if step.step_id == step_id)
+
+    @property
+    def needs_overview(self) -> bool:
+        """A skill is in charge and nothing of it was shown yet."""
+        return bool(self.skill) and not any(p.skill == self.skill and p.stage == 1 for p in self.pieces)
+
+    def enter(self, phase: Phase) -> None:
+        check_transition(self.phase, phase)
+        self.phase = phase
+
+
+def fold(run_id: str, entries: Iterable[e.Entry]) -> RunState:
+    """The state after these entries, in order."""
+    state = RunState(run_id)
+    for entry in entries:
+        apply(state, entry)
+    return state
+
+
+def apply(state: RunState, entry: e.Entry) -> None:
+    """Take one more entry in. Raises `IllegalTransition` when it cannot follow what was there."""
+    state.seq += 1
+    match entry:
+        case e.RunStarted() | e.RunPaused() | e.RunResumed() | e.RunFinished() | e.RunFailed():
+            _apply_run(state, entry)
+        case e.CatalogLoaded() | e.SkillsRanked() | e.ContextDisclosed() | e.HandedOff() | e.ProgressVerified():
+            _apply_planning(state, entry)
+        case e.ModelCallStarted() | e.ModelReplied() | e.DecisionMade() | e.DecodeFailed():
+            _apply_model(state, entry)
+        case e.StepStarted() | e.StepFinished() | e.StepRetried() | e.StepInDoubt() | e.DoubtResolved():
+            _apply_step(state, entry)
+        case e.ApprovalAsked() | e.ApprovalDecided() | e.InputAsked() | e.InputGiven():
+            _apply_answer(state, entry)
+        case _:
+            assert_never(entry)
+
+
+def _apply_run(state: RunState, entry: e.RunStarted | e.RunPaused | e.RunResumed | e.RunFinished | e.RunFailed) -> None:
+    match entry:
+        case e.RunStarted():
+            state.started, state.status = entry, "in_progress"
+            state.enter("LOAD_SKILL_CATALOG")
+        case e.RunPaused():
+            state.pause = entry
+            state.status = "input_required" if entry.pause == "input" else "paused"
+        case e.RunResumed():
+            state.pause, state.status = None, "in_progress"
+        case e.RunFinished():
+            _close_turn(state)
+            state.result, state.status = entry.result, "completed"
+            state.enter("DONE")
+        case e.RunFailed():
+            state.failure, state.status = entry, entry.status
+            state.enter("ERROR")
+
+
+def _apply_planning(
+    state: RunState,
+    entry: e.CatalogLoaded | e.SkillsRanked | e.ContextDisclosed | e.HandedOff | e.ProgressVerified,
+) -> None:
+    match entry:
+        case e.CatalogLoaded():
+            state.skills = entry.skills
+            state.enter("PREFILTER_SKILLS")
+        case e.SkillsRanked():
+            state.candidates, state.strategy = entry.candidates, entry.strategy
+            state.enter("DISCLOSE_CONTEXT_STAGE")
+        case e.ContextDisclosed():
+            state.pieces.extend(entry.pieces)
+            state.wanted = ()
+            state.enter("CALL_LLM")
+        case e.HandedOff():
+            if state.phase == "EXECUTE_STEP":
+                state.enter("HANDOFF_OR_FINISH")
+            _close_turn(state)
+            state.skill, state.next_skill = entry.to_skill, ""
+            state.used_skills.append(entry.to_skill)
+            state.fell_back = state.fell_back or entry.fallback
+            state.enter("DISCLOSE_CONTEXT_STAGE")
+        case e.ProgressVerified():
+            if entry.following != "HANDOFF_OR_FINISH":
+                _close_turn(state)
+            state.enter(entry.following)
+
+
+def _apply_model(state: RunState, entry: e.ModelCallStarted | e.ModelReplied | e.DecisionMade | e.DecodeFailed) -> None:
+    match entry:
+        case e.ModelCallStarted():
+            if not entry.repair and (state.call is None or state.call.turn != entry.turn):
+                state.turn = entry.turn
+            state.call = entry
+        case e.ModelReplied():
+            _count_usage(state, entry)
+            state.reply, state.call = entry.reply, None
+            state.enter("DECODE_DECISION")
+        case e.DecisionMade():
+            _plan_steps(state, entry)
+        case e.DecodeFailed():
+            state.repair = entry
+            if entry.repair:
+                state.enter("CALL_LLM")
+
+
+def _count_usage(state: RunState, entry: e.ModelReplied) -> None:
+    usage = entry.reply.usage
+    state.input_tokens += usage.input_tokens
+    state.output_tokens += usage.output_tokens
+    state.cost_usd += entry.cost_usd
+    if state.call is not None:
+        state.factor = calibrate(state.factor, estimated=state.call.estimated_tokens, reported=usage.input_tokens)
+
+
+def _plan_steps(state: RunState, entry: e.DecisionMade) -> None:
+    state.decision, state.rejected, state.repair = entry.decision, entry.rejected, None
+    actions = entry.decision.planned_actions
+    state.steps = [Step(f"{entry.turn}.{index}", action) for index, action in enumerate(actions, start=1)]
+    if entry.path in ("json", "repaired"):
+        # A decision in JSON names skill and files beside its actions; native calls fetch them as steps.
+        state.wanted = entry.decision.required_disclosure_paths
+        skill = entry.decision.selected_skill
+        if skill and skill != state.skill and not any(action.type == "call_skill" for action in actions):
+            _choose_skill(state, skill)
+    if len(actions) == 1 and actions[0].type == "finish" and not entry.rejected:
+        state.enter("HANDOFF_OR_FINISH")
+        return
+    state.enter("EXECUTE_STEP")
+    _leave_when_through(state)
+
+
+def _leave_when_through(state: RunState) -> None:
+    """`finish` is not run but obeyed, after everything else."""
+    if all(step.phase == "finished" or step.action.type == "finish" for step in state.steps):
+        state.enter("VERIFY_PROGRESS")
+
+
+def _apply_step(
+    state: RunState, entry: e.StepStarted | e.StepFinished | e.StepRetried | e.StepInDoubt | e.DoubtResolved
+) -> None:
+    step = state.step(entry.step_id)
+    match entry:
+        case e.StepStarted():
+            step.phase, step.started, step.attempts = "running", entry, entry.attempt
+        case e.StepFinished():
+            _finish_step(state, step, entry)
+        case e.StepRetried():
+            step.phase, step.finished, step.failed_once = "approved", None, True
+            state.enter("EXECUTE_STEP")
+        case e.StepInDoubt():
+            step.phase = "in_doubt"
+        case e.DoubtResolved():
+            _settle(state, step, entry)
+
+
+def _settle(state: RunState, step: Step, entry: e.DoubtResolved) -> None:
+    """What a person said about a step that nobody knows the end of."""
+    match entry.answer:
+        case "retry":
+            step.phase = "approved"
+        case "done":
+            text = entry.text or "Done, as a person found out; its output was lost"
+            _finish_step(state, step, e.StepFinished(step_id=step.step_id, status="succeeded", text=text))
+        case "skip":
+            text = entry.text or "Skipped by a person; whether it had an effect is unknown"
+            finished = e.StepFinished(step_id=step.step_id, status="skipped", text=text, is_error=True)
+            _finish_step(state, step, finished)
+        case "abort":
+            state.aborted = True
+        case _:
+            assert_never(entry.answer)
+
+
+def _finish_step(state: RunState, step: Step, entry: e.StepFinished) -> None:
+    step.phase, step.finished = "finished", entry
+    if entry.counts_as_failure:
+        return
+    key = step.action.model_copy(update={"call_id": ""}).model_dump_json()
+    state.repeated[key] = state.repeated.get(key, 0) + 1
+    if entry.status == "succeeded" and step.action.type in ("call_tool", "run_command"):
+        state.results.append(entry.text)
+    if step.action.type == "call_skill" and entry.status == "succeeded":
+        _choose_skill(state, str(step.action.params.get("skill", "")))
+    _leave_when_through(state)
+
+
+def _choose_skill(state: RunState, skill: str) -> None:
+    """The first skill takes charge at once; a later one is handed over to, which is an entry of its own."""
+    if state.skill:
+        state.next_skill = skill
+        return
+    state.skill = skill
+    state.used_skills.append(skill)
+
+
+def _apply_answer(state: RunState, entry: e.ApprovalAsked | e.ApprovalDecided | e.InputAsked | e.InputGiven) -> None:
+    match entry:
+        case e.ApprovalAsked():
+            step = state.step(entry.step_id)
+            step.phase, step.approval_id = "asking", entry.approval_id
+        case e.ApprovalDecided():
+            step = state.step(entry.step_id)
+            step.phase = "approved"
+            if entry.decision != "approved":
+                step.denied = entry.reason or f"The approval was {entry.decision}"
+            elif entry.edited_arguments is not None:
+                step.action = edit_arguments(step.action, entry.edited_arguments)
+        case e.InputAsked():
+            state.question = entry
+            state.step(entry.step_id).phase = "running"
+        case e.InputGiven():
+            assert state.question is not None
+            step = state.step(state.question.step_id)
+            text = json.dumps(entry.values, ensure_ascii=False)
+            state.question = None
+            _finish_step(state, step, e.StepFinished(step_id=step.step_id, status="succeeded", text=text))
+
+
+def edit_arguments(action: ActionStep, arguments: dict[str, JsonValue]) -> ActionStep:
+    """The same action with other arguments, as somebody approved it."""
+    if action.type == "call_tool":
+        return action.model_copy(update={"params": {**action.params, "arguments": arguments}})
+    return action.model_copy(update={"params": arguments})
+
+
+def _close_turn(state: RunState) -> None:
+    """What was said and what came of it becomes history; every call has exactly one result, in call order."""
+    if state.reply is None:
+        return
+    given = {step.action.call_id: step.finished for step in state.steps if step.finished is not None}
+    told = {no.call_id: no for no in state.rejected}
+    results: list[Part] = []
+    for part in state.reply.parts:
+        if part.kind != "tool_call":
+            continue
+        finished, rejection = given.get(part.id), told.get(part.id)
+        text, is_error = "Not run: the turn ended before it", True
+        if finished is not None:
+            text, is_error = finished.text, finished.is_error
+        elif rejection is not None:
+            text = rejection.message
+        results.append(ToolResultPart(call_id=part.id, name=part.name, text=text, is_error=is_error))
+    results.extend(_json_results(state, results))
+    role: Literal["tool", "user"] = "tool" if any(part.kind == "tool_result" for part in results) else "user"
+    state.run.append(
+        Exchange(
+            reply=Message(role="assistant", parts=state.reply.parts),
+            results=(Message(role=role, parts=tuple(results)),) if results else (),
+            steps=tuple(summarise(step) for step in state.steps if step.finished is not None),
+        )
+    )
+    state.reply, state.decision, state.rejected, state.steps = None, None, (), []
+
+
+def _json_results(state: RunState, told: list[Part]) -> list[Part]:
+    """A decision that was written as JSON has no calls to answer: its results are told in words."""
+    if told or not state.steps:
+        return []
+    lines = [f"Result of {s.action.type} {s.step_id}: {s.finished.text}" for s in state.steps if s.finished is not None]
+    lines += [f"Not run, {no.tool}: {no.message}" for no in state.rejected]
+    return [TextPart(text="\n\n".join(lines))] if lines else []
+
+
+def summarise(step: Step) -> StepExecutionResult:
+    """What later turns are told of a finished step."""
+    finished = step.finished
+    assert finished is not None
+    return StepExecutionResult(
+        step_id=step.step_id,
+        status=finished.status,
+        tool=str(step.action.params.get("tool") or step.action.type),
+        exit_code=finished.exit_code,
+        stdout_summary=finished.stdout_summary or finished.text[:200],
+        stderr_summary=finished.stderr_summary,
+        retry_count=max(0, step.attempts - 1),
+    )

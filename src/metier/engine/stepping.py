@@ -1,0 +1,288 @@
+"""Run the steps of a turn: intent, effect, result, in this order, each on record before the next."""
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import cast
+
+import anyio
+from pydantic import JsonValue
+
+from metier.context.disclosure import disclose_files
+from metier.decisions import StepStatus
+from metier.engine import actions as a
+from metier.engine import entries as e
+from metier.engine.journal import RunLog
+from metier.engine.planning import get_limits
+from metier.engine.services import Services
+from metier.engine.state import Step
+from metier.events import Payload, SkillDisclosureLoaded, SkillStepExecuted
+from metier.store.base import ApprovalRow
+from metier.tools.base import ToolContext, ToolResult
+
+MAX_RESULT_CHARACTERS = 30_000
+"""More than this of a result is kept as a blob; the model gets the beginning and the end."""
+SUMMARY_CHARACTERS = 500
+APPROVAL_HOURS = 24
+FAILURES_OF_SKILLS = frozenset({"timeout", "execution_failed"})
+"""Codes of a script or toolset that ran and did not do its work: the failure policy applies to these."""
+POLICY_TOOLS = frozenset({"script_run"})
+
+
+async def run_steps(action: a.RunSteps, log: RunLog, services: Services) -> None:
+    """Intents first, synced where an effect cannot be repeated; then the effects; then the results in call order."""
+    steps = [log.state.step(step_id) for step_id in action.step_ids]
+    intents = [_intent(step, log, services) for step in steps]
+    await log.record(*intents, durable=any(intent.effect != "read" for intent in intents))
+    await finish_steps(steps, log, services)
+
+
+async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> None:
+    """Carry out steps whose intent is on record."""
+    results: list[e.StepFinished | None] = [None] * len(steps)
+
+    async def run(index: int, step: Step) -> None:
+        results[index] = await _execute(step, log, services)
+
+    try:
+        async with anyio.create_task_group() as group:
+            for index, step in enumerate(steps):
+                group.start_soon(run, index, step)
+    except anyio.get_cancelled_exc_class():
+        with anyio.CancelScope(shield=True):
+            await log.record(*(result or _interrupted(step) for result, step in zip(results, steps, strict=True)))
+        raise
+    await log.record(*(result for result in results if result is not None))
+
+
+def _interrupted(step: Step) -> e.StepFinished:
+    """We stopped it ourselves, so its end is known, though not how far it came."""
+    text = "Stopped before it ended; it may have done part of its work"
+    return e.StepFinished(step_id=step.step_id, status="failed", text=text, is_error=True, error_type="interrupted")
+
+
+async def refuse_step(action: a.RefuseStep, log: RunLog) -> None:
+    step = log.state.step(action.step_id)
+    text = f"Not run: {action.reason}"
+    await log.record(
+        e.StepFinished(step_id=step.step_id, status=action.status, text=text, is_error=True, error_type=action.status)
+    )
+
+
+async def retry_step(action: a.RetryStep, log: RunLog) -> None:
+    await log.record(e.StepRetried(step_id=action.step_id, reason=action.reason))
+
+
+async def ask_approval(action: a.AskApproval, log: RunLog, services: Services) -> None:
+    """Put the exact call before a person, and stop here until somebody decided."""
+    step = log.state.step(action.step_id)
+    if step.phase == "asking":
+        await log.record(e.RunPaused(pause="approval", reason=f"Approval {step.approval_id} is open"))
+        return
+    payload = json.dumps(step.action.model_dump(mode="json"), sort_keys=True).encode()
+    digest = hashlib.sha256(payload).hexdigest()
+    approval_id = f"ap-{hashlib.sha256(f'{log.state.run_id}/{step.step_id}'.encode()).hexdigest()[:12]}"
+    now = services.clock.now()
+    expires = now + timedelta(hours=APPROVAL_HOURS)
+    asked = e.ApprovalAsked(
+        approval_id=approval_id,
+        step_id=step.step_id,
+        arguments_hash=digest,
+        reason=action.reason,
+        expires_at=expires.isoformat(),
+    )
+    # The object first: a kill in between finds it there and only repeats the entry.
+    row = ApprovalRow(
+        approval_id=approval_id,
+        run_id=log.state.run_id,
+        step_id=step.step_id,
+        payload=payload,
+        created_at=now,
+        expires_at=expires,
+    )
+    await services.store.put_approval(log.lease, row)
+    await log.record(asked, e.RunPaused(pause="approval", reason=f"Approval {approval_id} is open"), durable=True)
+
+
+async def ask_input(action: a.AskInput, log: RunLog) -> None:
+    step = log.state.step(action.step_id)
+    question = str(step.action.params.get("question", ""))
+    asked = e.InputAsked(
+        request_id=f"in-{step.step_id}",
+        step_id=step.step_id,
+        question=question,
+        fields=step.action.params.get("fields"),
+    )
+    await log.record(asked, e.RunPaused(pause="input", reason=question), durable=True)
+
+
+def _intent(step: Step, log: RunLog, services: Services) -> e.StepStarted:
+    return e.StepStarted(
+        step_id=step.step_id,
+        attempt=step.attempts + 1,
+        action=step.action,
+        effect=services.policy.effect(step.action),
+        idempotency_key=build_key(log.state.run_id, step.step_id),
+    )
+
+
+def build_key(run_id: str, step_id: str) -> str:
+    """Stays the same however often the step is repeated."""
+    return hashlib.sha256(f"{run_id}/{step_id}".encode()).hexdigest()[:32]
+
+
+async def _execute(step: Step, log: RunLog, services: Services) -> e.StepFinished:
+    control: dict[str, Callable[[Step, RunLog, Services], Awaitable[ToolResult]]] = {
+        "use_skill": _use_skill,
+        "read_skill_files": _read_skill_files,
+        "skill_search": _search_skills,
+    }
+    name, arguments = name_and_arguments(step)
+    told: list[Payload] = []
+    started = services.clock.monotonic()
+    if name in control:
+        result = await control[name](step, log, services)
+    else:
+        context = build_context(step, log, services, emit=told.append)
+        result = await services.tools.call(name, arguments, context)
+    duration = round((services.clock.monotonic() - started) * 1000, 3)
+    finished = await build_finished(step, name, result, duration_ms=duration, services=services)
+    return _add_facts(finished, told)
+
+
+def _add_facts(finished: e.StepFinished, told: list[Payload]) -> e.StepFinished:
+    """What the tool itself knows of its process: exit code and sizes. The event of the step says it, once."""
+    facts = next((payload for payload in told if isinstance(payload, SkillStepExecuted)), None)
+    if facts is None:
+        return finished
+    names = ("exit_code", "stdout_bytes", "stderr_bytes", "truncated")
+    return finished.model_copy(update={name: getattr(facts, name) for name in names})
+
+
+def name_and_arguments(step: Step) -> tuple[str, dict[str, JsonValue]]:
+    """The tool that a step calls, and with what."""
+    match step.action.type:
+        case "call_tool":
+            arguments = step.action.params.get("arguments")
+            return str(step.action.params.get("tool", "")), arguments if isinstance(arguments, dict) else {}
+        case "call_skill":
+            return "use_skill", step.action.params
+        case "run_command":
+            return "Bash", step.action.params
+        case _:
+            return step.action.type, step.action.params
+
+
+def build_context(
+    step: Step, log: RunLog, services: Services, *, emit: Callable[[Payload], None] = lambda _: None
+) -> ToolContext:
+    return ToolContext(
+        workspace=services.workspace,
+        run_id=log.state.run_id,
+        step_id=step.step_id,
+        idempotency_key=build_key(log.state.run_id, step.step_id),
+        timeout_seconds=services.runtime.timeout_seconds,
+        emit=emit,
+        spool=get_spool_path(step, services),
+    )
+
+
+def get_spool_path(step: Step, services: Services) -> Path:
+    """One name per attempt: how an earlier one ended says nothing about this one."""
+    folder = services.run_folder / "spool"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{step.step_id}-{step.attempts}"
+
+
+async def build_finished(
+    step: Step, name: str, result: ToolResult, *, duration_ms: float, services: Services
+) -> e.StepFinished:
+    """What is recorded of a result: cleaned, bounded, and judged by the failure policy's own words."""
+    raw = result.error if not result.ok else _as_text(result.output)
+    text = services.clean(raw)
+    kept, is_cut = cut_middle(text, MAX_RESULT_CHARACTERS)
+    if is_cut:
+        await services.store.put_blob(text.encode("utf-8", "surrogatepass"))
+    code = str(result.meta.get("code", "")) if not result.ok else ""
+    status: StepStatus = "succeeded" if result.ok else "timeout" if code == "timeout" else "failed"
+    if code == "permission_denied":
+        status = "denied"
+    is_skill_failure = code in FAILURES_OF_SKILLS and (name in POLICY_TOOLS or "." in name)
+    return e.StepFinished(
+        step_id=step.step_id,
+        status=status,
+        text=kept,
+        is_error=not result.ok,
+        stdout_summary=kept[:SUMMARY_CHARACTERS] if result.ok else "",
+        stderr_summary=kept[:SUMMARY_CHARACTERS] if not result.ok else "",
+        duration_ms=duration_ms,
+        error_type=code,
+        truncated=is_cut,
+        retryable=is_skill_failure and step.started is not None,
+        counts_as_failure=is_skill_failure,
+        artifacts=_artifacts(result, services),
+    )
+
+
+async def _use_skill(step: Step, _log: RunLog, services: Services) -> ToolResult:
+    name = str(step.action.params.get("skill", ""))
+    package = services.shelf.find(name)
+    if package is None:
+        return ToolResult(ok=False, error=f"There is no skill {name!r}", meta={"code": "not_found"})
+    return ToolResult(
+        ok=True, output=f"Skill {package.definition.name!r} is in charge; its content is in front of you."
+    )
+
+
+async def _read_skill_files(step: Step, log: RunLog, services: Services) -> ToolResult:
+    _, arguments = name_and_arguments(step)
+    if not log.state.skill or services.shelf.find(log.state.skill) is None:
+        return ToolResult(ok=False, error="No skill is in charge; call use_skill first", meta={"code": "no_skill"})
+    paths = [str(path) for path in cast("list[JsonValue]", arguments.get("paths") or [])]  # checked by the schema
+    skill = services.shelf.text(log.state.skill)
+    disclosure = disclose_files(skill, paths, read=services.shelf.reader(log.state.skill), limits=get_limits(services))
+    log.emit(
+        SkillDisclosureLoaded(
+            skill_name=skill.name,
+            stage=2,
+            files=disclosure.files,
+            total_bytes=sum(file.bytes for file in disclosure.files),
+            total_tokens=sum(file.tokens for file in disclosure.files),
+            refused=disclosure.refused,
+        )
+    )
+    told = [piece.text for piece in disclosure.pieces] + [f"Not given: {reason}" for reason in disclosure.refused]
+    return ToolResult(ok=bool(disclosure.pieces), output="\n\n".join(told), error="\n".join(told))
+
+
+async def _search_skills(step: Step, _log: RunLog, services: Services) -> ToolResult:
+    _, arguments = name_and_arguments(step)
+    found = services.shelf.index.rank(str(arguments.get("query", "")), services.skills.prefilter_top_k)
+    lines = [f"- {name}: {text}" for name, text in services.shelf.describe([hit.skill_name for hit in found])]
+    return ToolResult(ok=True, output="\n".join(lines) or "No skill matches these words")
+
+
+def cut_middle(text: str, most: int) -> tuple[str, bool]:
+    if len(text) <= most:
+        return text, False
+    half = most // 2
+    return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}", True
+
+
+def _as_text(output: JsonValue) -> str:
+    return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+
+
+def _artifacts(result: ToolResult, services: Services) -> tuple[dict[str, JsonValue], ...]:
+    """Files that a script says it wrote for the run, with the hash they have now."""
+    named = result.output.get("result") if isinstance(result.output, dict) else None
+    paths = named.get("artifacts") if isinstance(named, dict) else None
+    found: list[dict[str, JsonValue]] = []
+    for path in paths if isinstance(paths, list) else []:
+        file = services.workspace / str(path)
+        if file.is_file():
+            data = file.read_bytes()
+            found.append({"path": str(file), "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)})
+    return tuple(found)

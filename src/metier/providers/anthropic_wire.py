@@ -1,0 +1,245 @@
+"""Anthropic's Messages format: our request to its JSON, its JSON and stream events to our reply. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import assert_never
+
+from metier.messages import (
+    ModelReply,
+    Part,
+    StopReason,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+    Usage,
+)
+from metier.providers.base import Delta, ModelRequest, Observer, OneTool, ToolChoice
+from metier.providers.facts import ModelFacts
+from metier.providers.failures import ReplyBroken
+from metier.providers.json_values import Wire, as_count, as_object, as_objects, as_text, read_arguments
+from metier.providers.tool_names import own_names, wire_name
+from metier.providers.transcript import (
+    OPEN_PIECES,
+    Dialect,
+    HistoryCache,
+    Piece,
+    Turn,
+    build_history,
+    encode_body,
+    encode_wires,
+)
+
+NAME = "anthropic"
+
+_MARK = {"type": "ephemeral"}
+_MAX_MARKS = 4
+_REDACTED = "redacted:"
+"""Begins the signature of a thinking part whose text the vendor keeps to itself."""
+
+_STOP_REASONS: Mapping[str, StopReason] = {
+    "end_turn": "end",
+    "tool_use": "tool_calls",
+    "max_tokens": "max_tokens",
+    "model_context_window_exceeded": "max_tokens",
+    "stop_sequence": "stop_sequence",
+    "refusal": "refusal",
+}
+
+
+def build_body(request: ModelRequest, facts: ModelFacts, cache: HistoryCache, *, stream: bool) -> bytes:
+    limits: Wire = {"max_tokens": request.max_tokens}
+    if request.temperature is not None and facts.takes_temperature:
+        limits["temperature"] = request.temperature
+    if stream:
+        limits["stream"] = True
+    return _encode({**_build_head(request), **limits}, request, cache)
+
+
+def build_count_body(request: ModelRequest, cache: HistoryCache) -> bytes:
+    """The part of a request that costs input tokens."""
+    return _encode(_build_head(request), request, cache)
+
+
+def parse_reply(body: Wire, request: ModelRequest) -> ModelReply:
+    if body.get("type") != "message" or not isinstance(body.get("content"), list):
+        raise ReplyBroken("anthropic sent JSON that is not a message", hint="Check the base URL")
+    names = own_names(tool.name for tool in request.tools)
+    usage = as_object(body.get("usage"))
+    cache_read = as_count(usage.get("cache_read_input_tokens"))
+    cache_write = as_count(usage.get("cache_creation_input_tokens"))
+    return ModelReply(
+        parts=tuple(part for block in as_objects(body["content"]) if (part := _parse_block(block, names)) is not None),
+        stop_reason=_STOP_REASONS.get(as_text(body.get("stop_reason")), "other"),
+        usage=Usage(
+            input_tokens=as_count(usage.get("input_tokens")) + cache_read + cache_write,
+            output_tokens=as_count(usage.get("output_tokens")),
+            cache_read_tokens=cache_read,
+            cache_write_tokens=cache_write,
+            reasoning_tokens=as_count(as_object(usage.get("output_tokens_details")).get("thinking_tokens")),
+        ),
+        provider=NAME,
+        model=as_text(body.get("model")) or request.model,
+        response_id=as_text(body.get("id")),
+    )
+
+
+class StreamAssembly:
+    """Builds from stream events the very message that the server would have sent at once."""
+
+    def __init__(self, observe: Observer) -> None:
+        self._observe = observe
+        self._message: Wire = {}
+        self._blocks: list[Wire] = []
+        self._inputs: dict[int, list[str]] = {}
+        self._complete = False
+
+    def add(self, event: Wire) -> None:
+        match event.get("type"):
+            case "message_start":
+                self._message = dict(as_object(event.get("message")))
+            case "content_block_start":
+                self._blocks.append(dict(as_object(event.get("content_block"))))
+            case "content_block_delta":
+                self._extend(as_object(event.get("delta")))
+            case "content_block_stop":
+                self._close_block()
+            case "message_delta":
+                self._message |= as_object(event.get("delta"))
+                self._message["usage"] = as_object(self._message.get("usage")) | as_object(event.get("usage"))
+            case "message_stop":
+                self._complete = True
+            case _:
+                pass
+
+    def message(self) -> Wire:
+        if not self._complete:
+            raise ReplyBroken("anthropic ended the stream before the message was complete")
+        return {**self._message, "content": self._blocks}
+
+    def _extend(self, delta: Wire) -> None:
+        if not self._blocks:
+            raise ReplyBroken("anthropic sent a piece of a block that never began")
+        block = self._blocks[-1]
+        match delta.get("type"):
+            case "text_delta":
+                block["text"] = as_text(block.get("text")) + as_text(delta.get("text"))
+                self._observe(Delta("text", as_text(delta.get("text"))))
+            case "thinking_delta":
+                block["thinking"] = as_text(block.get("thinking")) + as_text(delta.get("thinking"))
+                self._observe(Delta("thinking", as_text(delta.get("thinking"))))
+            case "signature_delta":
+                block["signature"] = as_text(block.get("signature")) + as_text(delta.get("signature"))
+            case "input_json_delta":
+                self._inputs.setdefault(len(self._blocks), []).append(as_text(delta.get("partial_json")))
+            case _:
+                pass
+
+    def _close_block(self) -> None:
+        pieces = self._inputs.get(len(self._blocks))
+        if pieces:
+            self._blocks[-1]["input"] = "".join(pieces)
+
+
+def _parse_block(block: Wire, names: Mapping[str, str]) -> Part | None:
+    match block.get("type"):
+        case "text":
+            return TextPart(text=as_text(block.get("text")))
+        case "thinking":
+            text, signature = as_text(block.get("thinking")), as_text(block.get("signature"))
+            return ThinkingPart(text=text, signature=signature, provider=NAME)
+        case "redacted_thinking":
+            return ThinkingPart(signature=_REDACTED + as_text(block.get("data")), provider=NAME)
+        case "tool_use":
+            arguments = read_arguments(block.get("input"))
+            name = as_text(block.get("name"))
+            return ToolCallPart(
+                id=as_text(block.get("id")),
+                name=names.get(name, name),
+                arguments=arguments.values,
+                raw_arguments=arguments.raw,
+            )
+        case _:
+            return None
+
+
+def _to_wire(turn: Turn) -> list[Wire]:
+    return [{"role": turn.role, "content": [_block(part) for part in turn.parts]}]
+
+
+_DIALECT = Dialect(provider=NAME, longest_id=64, to_wire=_to_wire)
+
+
+def _block(part: Part) -> Wire:
+    match part:
+        case TextPart():
+            return {"type": "text", "text": part.text}
+        case ThinkingPart():
+            if part.signature.startswith(_REDACTED):
+                return {"type": "redacted_thinking", "data": part.signature.removeprefix(_REDACTED)}
+            return {"type": "thinking", "thinking": part.text, "signature": part.signature}
+        case ToolCallPart():
+            return {"type": "tool_use", "id": part.id, "name": wire_name(part.name), "input": part.arguments}
+        case ToolResultPart():
+            # A result may be empty, a text block may not.
+            content: list[Wire] = [{"type": "text", "text": part.text}] if part.text.strip() else []
+            result: Wire = {"type": "tool_result", "tool_use_id": part.call_id, "content": content}
+            return {**result, "is_error": True} if part.is_error else result
+        case _:
+            assert_never(part)
+
+
+def _build_head(request: ModelRequest) -> Wire:
+    head: Wire = {"model": request.model}
+    if request.system:
+        head["system"] = [_system_block(block.text, mark=block.cache) for block in request.system if block.text]
+    if request.tools:
+        head["tools"] = [
+            {"name": wire_name(tool.name), "description": tool.description, "input_schema": tool.input_schema}
+            for tool in request.tools
+        ]
+        head["tool_choice"] = _tool_choice(request.tool_choice)
+    if request.response_schema is not None:
+        head["output_config"] = {"format": {"type": "json_schema", "schema": request.response_schema}}
+    return head
+
+
+def _encode(head: Wire, request: ModelRequest, cache: HistoryCache) -> bytes:
+    history = build_history(request.messages, _DIALECT, cache)
+    marks = sum(block.cache for block in request.system)
+    if marks:
+        _mark_last_turns(history.pieces, at_most=min(OPEN_PIECES, _MAX_MARKS - marks))
+    return encode_body(head, "messages", history)
+
+
+def _system_block(text: str, *, mark: bool) -> Wire:
+    block: Wire = {"type": "text", "text": text}
+    return {**block, "cache_control": _MARK} if mark else block
+
+
+def _tool_choice(choice: ToolChoice) -> Wire:
+    match choice:
+        case "auto":
+            return {"type": "auto"}
+        case "required":
+            return {"type": "any"}
+        case "none":
+            return {"type": "none"}
+        case OneTool():
+            return {"type": "tool", "name": wire_name(choice.name)}
+        case _:
+            assert_never(choice)
+
+
+def _mark_last_turns(pieces: list[Piece], *, at_most: int) -> None:
+    """Mark the newest user turns, so that the next request finds this one's history in the cache."""
+    for index in range(len(pieces) - 1, -1, -1):
+        if at_most <= 0:
+            return
+        *others, last = pieces[index].wires
+        if last["role"] == "user":
+            *blocks, end = as_objects(last["content"])
+            marked: Wire = {"role": "user", "content": [*blocks, {**end, "cache_control": _MARK}]}
+            wires = (*others, marked)
+            pieces[index] = replace(pieces[index], wires=wires, encoded=encode_wires(wires))
+            at_most -= 1

@@ -1,0 +1,30 @@
+"""What a reply cost, from the tokens the vendor counted and the prices that are known. Pure."""
+
+from metier.messages import Usage
+from metier.providers.facts import LongPrompt, ModelFacts, Prices
+
+_MILLION = 1_000_000
+
+
+def cost_usd(usage: Usage, facts: ModelFacts) -> float | None:
+    """US dollars, or None where no price is known: an unknown price is not a free one."""
+    if facts.prices is None:
+        return None
+    rates = _rates(usage, facts.prices)
+    plain = usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens
+    total = (
+        max(plain, 0) * rates.input
+        + usage.cache_read_tokens * _or(rates.cache_read, rates.input)
+        + usage.cache_write_tokens * _or(rates.cache_write, rates.input)
+        + usage.output_tokens * rates.output
+    )
+    return total / _MILLION
+
+
+def _rates(usage: Usage, prices: Prices) -> Prices | LongPrompt:
+    long = prices.long_prompt
+    return long if long is not None and usage.input_tokens > long.above_tokens else prices
+
+
+def _or(price: float | None, otherwise: float) -> float:
+    return otherwise if price is None else price

@@ -1,0 +1,114 @@
+"""The ways in which a model can fail to answer, whatever its vendor calls them.
+
+CallFailed                      a ProviderError: exit code 8
+├── RateLimited        retry    too many requests or tokens for now
+├── Overloaded         retry    the vendor has no capacity for now
+├── ServerFailed       retry    the server broke (5xx)
+├── TimedOut           retry    no complete answer in time
+├── ConnectionLost     retry    no connection, or it broke before the answer was complete
+├── ReplyBroken        retry    an answer that is malformed, cut off or of the wrong kind
+├── BadRequest                  the server refuses this request
+│   └── ContextTooLong          it refuses it because it does not fit the model's window
+├── AuthFailed                  the key is wrong or may not do this
+│   └── MissingKey              no key was given at all; found before any call
+├── NotFound                    no such model or address
+└── QuotaExhausted              nothing left to spend; waiting does not help
+"""
+
+from typing import ClassVar
+
+from metier.errors import ProviderError
+
+
+class CallFailed(ProviderError):
+    """One attempt at a reply failed. `reason` is its word in events, `retryable` says if another attempt may help."""
+
+    reason: ClassVar[str] = "provider_failed"
+    retryable: ClassVar[bool] = False
+
+    def __init__(
+        self, message: str, *, hint: str = "", status: int | None = None, retry_after_seconds: float | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        """The HTTP status, where there was one."""
+        self.retry_after_seconds = retry_after_seconds
+        """How long the server asked to wait, where it did."""
+
+
+class RateLimited(CallFailed):
+    """Too many requests or tokens for now."""
+
+    reason = "rate_limited"
+    retryable = True
+
+
+class Overloaded(CallFailed):
+    """The vendor has no capacity for now."""
+
+    reason = "overloaded"
+    retryable = True
+
+
+class ServerFailed(CallFailed):
+    """The server broke."""
+
+    reason = "server_error"
+    retryable = True
+
+
+class TimedOut(CallFailed):
+    """No complete answer in time."""
+
+    reason = "timeout"
+    retryable = True
+
+
+class ConnectionLost(CallFailed):
+    """No connection, or it broke before the answer was complete."""
+
+    reason = "connection_lost"
+    retryable = True
+
+
+class ReplyBroken(CallFailed):
+    """An answer that is malformed, cut off, too large or of the wrong kind."""
+
+    reason = "reply_broken"
+    retryable = True
+
+
+class BadRequest(CallFailed):
+    """The server refuses this request; sending it again changes nothing."""
+
+    reason = "bad_request"
+
+
+class ContextTooLong(BadRequest):
+    """The request does not fit the model's window."""
+
+    reason = "context_too_long"
+
+
+class AuthFailed(CallFailed):
+    """The key is wrong, or may not do this."""
+
+    reason = "auth_failed"
+
+
+class MissingKey(AuthFailed):
+    """No key was given; found before any call."""
+
+    reason = "missing_provider_api_key"
+
+
+class NotFound(CallFailed):
+    """No such model, or no such address."""
+
+    reason = "not_found"
+
+
+class QuotaExhausted(CallFailed):
+    """Nothing left to spend; waiting does not help."""
+
+    reason = "quota_exhausted"

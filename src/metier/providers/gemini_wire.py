@@ -1,0 +1,243 @@
+"""Gemini's generateContent format: our request to its JSON, its JSON and stream chunks to our reply. Pure."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import assert_never
+
+from metier.messages import ModelReply, Part, StopReason, TextPart, ThinkingPart, ToolCallPart, ToolResultPart, Usage
+from metier.providers.base import Delta, ModelRequest, Observer, OneTool, ToolChoice
+from metier.providers.facts import ModelFacts
+from metier.providers.failures import ReplyBroken
+from metier.providers.json_values import Wire, as_count, as_object, as_objects, as_text, read_arguments
+from metier.providers.tool_names import own_names, wire_name
+from metier.providers.transcript import Dialect, HistoryCache, Turn, build_history, encode_body
+
+NAME = "gemini"
+
+_ROLES = {"user": "user", "assistant": "model"}
+_UNSIGNED = "skip_thought_signature_validator"
+"""What the vendor accepts on the calls of another model, which it cannot have signed."""
+
+_STOP_REASONS: Mapping[str, StopReason] = {
+    "STOP": "end",
+    "MAX_TOKENS": "max_tokens",
+    "SAFETY": "refusal",
+    "RECITATION": "refusal",
+    "BLOCKLIST": "refusal",
+    "PROHIBITED_CONTENT": "refusal",
+    "SPII": "refusal",
+    "LANGUAGE": "refusal",
+    "IMAGE_SAFETY": "refusal",
+}
+_BROKEN = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE"})
+
+
+def build_body(request: ModelRequest, facts: ModelFacts, cache: HistoryCache) -> bytes:
+    generation: Wire = {"maxOutputTokens": request.max_tokens}
+    if request.temperature is not None and facts.takes_temperature:
+        generation["temperature"] = request.temperature
+    if request.response_schema is not None:
+        generation |= {"responseMimeType": "application/json", "responseJsonSchema": request.response_schema}
+    return _encode({**_build_head(request), "generationConfig": generation}, request, facts, cache=cache)
+
+
+def build_count_body(request: ModelRequest, facts: ModelFacts, cache: HistoryCache) -> bytes:
+    head: Wire = {"model": f"models/{request.model}", **_build_head(request)}
+    return b'{"generateContentRequest":%s}' % _encode(head, request, facts, cache=cache)
+
+
+def parse_reply(body: Wire, request: ModelRequest) -> ModelReply:
+    usage = _parse_usage(as_object(body.get("usageMetadata")))
+    model = as_text(body.get("modelVersion")) or request.model
+    response_id = as_text(body.get("responseId"))
+    candidate = next(iter(as_objects(body.get("candidates"))), None)
+    if candidate is None:
+        if not as_object(body.get("promptFeedback")).get("blockReason"):
+            raise ReplyBroken("gemini sent JSON without a candidate", hint="Check the base URL")
+        return ModelReply(
+            parts=(), stop_reason="refusal", usage=usage, provider=NAME, model=model, response_id=response_id
+        )
+    finish = as_text(candidate.get("finishReason"))
+    if finish in _BROKEN:
+        raise ReplyBroken(f"gemini gave up on its own reply: {finish}")
+    pieces = as_objects(as_object(candidate.get("content")).get("parts"))
+    parts = _Reading(request, response_id or _fingerprint(pieces)).read(pieces)
+    called = any(isinstance(part, ToolCallPart) for part in parts)
+    reason = _STOP_REASONS.get(finish, "other")
+    return ModelReply(
+        parts=parts,
+        stop_reason="tool_calls" if called and reason == "end" else reason,
+        usage=usage,
+        provider=NAME,
+        model=model,
+        response_id=response_id,
+    )
+
+
+class StreamAssembly:
+    """Builds from chunks the very answer that the server would have sent at once."""
+
+    def __init__(self, observe: Observer) -> None:
+        self._observe = observe
+        self._head: Wire = {}
+        self._pieces: list[Wire] = []
+        self._finish = ""
+
+    def add(self, chunk: Wire) -> None:
+        for key in ("usageMetadata", "modelVersion", "responseId", "promptFeedback"):
+            if chunk.get(key):
+                self._head[key] = chunk[key]
+        for candidate in as_objects(chunk.get("candidates"))[:1]:
+            self._finish = as_text(candidate.get("finishReason")) or self._finish
+            for piece in as_objects(as_object(candidate.get("content")).get("parts")):
+                self._add_piece(piece)
+
+    def message(self) -> Wire:
+        if not self._finish:
+            if as_object(self._head.get("promptFeedback")).get("blockReason"):
+                return self._head
+            raise ReplyBroken("gemini ended the stream before the answer was complete")
+        candidate = {"content": {"role": "model", "parts": self._pieces}, "finishReason": self._finish}
+        return {**self._head, "candidates": [candidate]}
+
+    def _add_piece(self, piece: Wire) -> None:
+        text = as_text(piece.get("text"))
+        if text:
+            self._observe(Delta("thinking" if piece.get("thought") else "text", text))
+        last = self._pieces[-1] if self._pieces else {}
+        same_kind = "text" in last and "text" in piece and bool(last.get("thought")) == bool(piece.get("thought"))
+        if same_kind and "thoughtSignature" not in last:
+            self._pieces[-1] = {**last, **piece, "text": as_text(last["text"]) + text}
+        else:
+            self._pieces.append(piece)
+
+
+class _Reading:
+    """Reads the parts of one candidate."""
+
+    def __init__(self, request: ModelRequest, response_id: str) -> None:
+        self._names = own_names(tool.name for tool in request.tools)
+        self._model = request.model
+        self._response_id = response_id
+
+    def read(self, pieces: list[Wire]) -> tuple[Part, ...]:
+        return tuple(part for index, piece in enumerate(pieces) for part in self._read_piece(index, piece))
+
+    def _read_piece(self, index: int, piece: Wire) -> list[Part]:
+        signature = as_text(piece.get("thoughtSignature"))
+        if "functionCall" in piece:
+            return [self._read_call(index, as_object(piece["functionCall"]), signature)]
+        text = as_text(piece.get("text"))
+        if piece.get("thought"):
+            return [ThinkingPart(text=text, signature=self._sign(signature), provider=NAME)]
+        said: list[Part] = [TextPart(text=text)] if text else []
+        # A signature on text travels on its own, right after the text.
+        return [*said, ThinkingPart(signature=self._sign(signature), provider=NAME)] if signature else said
+
+    def _read_call(self, index: int, call: Wire, signature: str) -> ToolCallPart:
+        name = as_text(call.get("name"))
+        arguments = read_arguments(call.get("args"))
+        return ToolCallPart(
+            id=as_text(call.get("id")) or f"call_{self._response_id}_{index}",
+            name=self._names.get(name, name),
+            arguments=arguments.values,
+            raw_arguments=arguments.raw,
+            signature=self._sign(signature),
+        )
+
+    def _sign(self, signature: str) -> str:
+        """Signatures hold for one model, so its name is kept with them."""
+        return f"{NAME}:{self._model}:{signature}" if signature else ""
+
+
+def _fingerprint(pieces: list[Wire]) -> str:
+    return hashlib.sha256(json.dumps(pieces).encode()).hexdigest()[:16]
+
+
+def _encode(head: Wire, request: ModelRequest, facts: ModelFacts, *, cache: HistoryCache) -> bytes:
+    writing = _Writing(request.model, signs_calls=facts.signs_calls)
+    dialect = Dialect(provider=NAME, longest_id=64, to_wire=writing.to_wire, variant=request.model)
+    return encode_body(head, "contents", build_history(request.messages, dialect, cache))
+
+
+def _build_head(request: ModelRequest) -> Wire:
+    body: Wire = {}
+    system = [{"text": block.text} for block in request.system if block.text]
+    if system:
+        body["systemInstruction"] = {"parts": system}
+    if request.tools:
+        declarations = [
+            {
+                "name": wire_name(tool.name),
+                "description": tool.description,
+                "parametersJsonSchema": tool.input_schema,
+            }
+            for tool in request.tools
+        ]
+        body["tools"] = [{"functionDeclarations": declarations}]
+        body["toolConfig"] = {"functionCallingConfig": _calling_config(request.tool_choice)}
+    return body
+
+
+class _Writing:
+    """Writes turns for one model."""
+
+    def __init__(self, model: str, *, signs_calls: bool) -> None:
+        self._prefix = f"{NAME}:{model}:"
+        self._signs_calls = signs_calls
+
+    def to_wire(self, turn: Turn) -> list[Wire]:
+        pieces: list[Wire] = []
+        called = False
+        for part in turn.parts:
+            # The vendor signs the first of parallel calls only, and asks for no more.
+            pieces.extend(self._pieces(part, first_call=not called))
+            called = called or isinstance(part, ToolCallPart)
+        return [{"role": _ROLES[turn.role], "parts": pieces}] if pieces else []
+
+    def _pieces(self, part: Part, *, first_call: bool) -> list[Wire]:
+        match part:
+            case TextPart():
+                return [{"text": part.text}]
+            case ThinkingPart():
+                signature = self._own_signature(part.signature)
+                return [{"text": "", "thoughtSignature": signature}] if signature else []
+            case ToolCallPart():
+                call: Wire = {"functionCall": {"id": part.id, "name": wire_name(part.name), "args": part.arguments}}
+                unsigned = _UNSIGNED if self._signs_calls and first_call else ""
+                signature = self._own_signature(part.signature) or unsigned
+                return [{**call, "thoughtSignature": signature}] if signature else [call]
+            case ToolResultPart():
+                response = {"error" if part.is_error else "output": part.text}
+                result = {"id": part.call_id, "name": wire_name(part.name), "response": response}
+                return [{"functionResponse": result}]
+            case _:
+                assert_never(part)
+
+    def _own_signature(self, signature: str) -> str:
+        return signature.removeprefix(self._prefix) if signature.startswith(self._prefix) else ""
+
+
+def _calling_config(choice: ToolChoice) -> Wire:
+    match choice:
+        case "auto":
+            return {"mode": "AUTO"}
+        case "required":
+            return {"mode": "ANY"}
+        case "none":
+            return {"mode": "NONE"}
+        case OneTool():
+            return {"mode": "ANY", "allowedFunctionNames": [wire_name(choice.name)]}
+        case _:
+            assert_never(choice)
+
+
+def _parse_usage(usage: Wire) -> Usage:
+    thoughts = as_count(usage.get("thoughtsTokenCount"))
+    return Usage(
+        input_tokens=as_count(usage.get("promptTokenCount")) + as_count(usage.get("toolUsePromptTokenCount")),
+        output_tokens=as_count(usage.get("candidatesTokenCount")) + thoughts,
+        cache_read_tokens=as_count(usage.get("cachedContentTokenCount")),
+        reasoning_tokens=thoughts,
+    )

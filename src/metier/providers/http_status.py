@@ -1,0 +1,180 @@
+"""An HTTP status and an error body, from whichever vendor, as one of our failures. Pure but for reading the date."""
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import NamedTuple
+
+from metier.providers.connection import Server
+from metier.providers.failures import (
+    AuthFailed,
+    BadRequest,
+    CallFailed,
+    ContextTooLong,
+    NotFound,
+    Overloaded,
+    QuotaExhausted,
+    RateLimited,
+    ReplyBroken,
+    ServerFailed,
+    TimedOut,
+)
+from metier.providers.json_values import Wire, as_list, as_object, as_objects, as_text
+
+_MESSAGE_LENGTH = 300
+
+_TOO_LONG = re.compile(
+    r"context[_ ](length|window|size)|maximum context|prompt is too long|too many (input )?tokens|exceed_context_size"
+    r"|input token count .* exceeds|exceeds? the (maximum|available) (number of tokens|context)",
+    re.IGNORECASE,
+)
+_NO_QUOTA = re.compile(
+    r"insufficient_quota|billing_hard_limit|billing_not_active|billing_error|credit balance is too low"
+    r"|exceeded_current_quota|PerDay|insufficient[_ ](balance|credits?)",
+    re.IGNORECASE,
+)
+_BAD_KEY = re.compile(r"API_KEY_INVALID|API key not valid|API key expired", re.IGNORECASE)
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)s")
+
+
+class _Said(NamedTuple):
+    message: str
+    words: str
+    """Everything in the body that a rule may look at."""
+    retry_after_seconds: float | None
+
+
+def failure_of_status(
+    server: Server, status: int, body: object, *, headers: Mapping[str, str], now: datetime | None = None
+) -> CallFailed:
+    """The failure that an answer with an error status stands for."""
+    said = _read(body)
+    message = f"{server.provider} answered {status}: {_clean(said.message, server)}"
+    after = parse_retry_after(headers, now=now)
+    wait = said.retry_after_seconds if after is None else after
+    return _choose(status, said.words, server)(message, status=status, retry_after_seconds=wait)
+
+
+def failure_of_event(server: Server, error: Wire) -> CallFailed:
+    """The failure that an error inside a stream stands for; streams carry words, not statuses."""
+    said = _read({"error": error})
+    kind = as_text(error.get("type")) or as_text(error.get("code")) or as_text(error.get("status"))
+    status = _STATUS_OF_WORD.get(kind, 500)
+    code = error.get("code")
+    if isinstance(code, int) and not isinstance(code, bool):
+        status = code
+    message = f"{server.provider} broke off: {_clean(said.message, server)}"
+    return _choose(status, said.words, server)(message, status=status, retry_after_seconds=said.retry_after_seconds)
+
+
+def parse_retry_after(headers: Mapping[str, str], *, now: datetime | None = None) -> float | None:
+    """Seconds to wait, from `retry-after-ms` or `retry-after` in seconds or as a date; None where it says nothing."""
+    milliseconds = _number(headers.get("retry-after-ms", ""))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    value = headers.get("retry-after", "")
+    seconds = _number(value)
+    if seconds is not None or not value:
+        return seconds
+    try:
+        moment = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - (now or datetime.now(UTC))).total_seconds())
+
+
+def single_line(text: str) -> str:
+    """Text of a server for one line of a message: no control characters, not too long."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line if len(line) <= _MESSAGE_LENGTH else line[: _MESSAGE_LENGTH - 1] + "…"
+
+
+class _Failure:
+    """A class of failure with its hint, ready to be raised."""
+
+    def __init__(self, kind: type[CallFailed], hint: str = "") -> None:
+        self._kind, self._hint = kind, hint
+
+    def __call__(self, message: str, *, status: int, retry_after_seconds: float | None) -> CallFailed:
+        return self._kind(message, hint=self._hint, status=status, retry_after_seconds=retry_after_seconds)
+
+
+def _choose(status: int, words: str, server: Server) -> _Failure:
+    if status < 500 and (status == 402 or _NO_QUOTA.search(words)):
+        return _Failure(QuotaExhausted, f"Add credit or raise the limit in the account of {server.provider}")
+    if status in {400, 413, 422} and _TOO_LONG.search(words):
+        return _Failure(ContextTooLong, "Lower model.max_context_tokens, or use a model with a larger window")
+    if status in {401, 403} or (status == 400 and _BAD_KEY.search(words)):
+        return _Failure(AuthFailed, f"Check the API key of {server.provider} and what it may use")
+    if status in {404, 405, 410}:
+        return _Failure(NotFound, "Check model.name and the base URL")
+    kind = _KIND_OF_STATUS.get(status)
+    if kind is not None:
+        return _Failure(kind)
+    if status >= 500:
+        return _Failure(ServerFailed)
+    return _Failure(BadRequest if status >= 400 else ReplyBroken)
+
+
+_KIND_OF_STATUS: Mapping[int, type[CallFailed]] = {
+    408: TimedOut,
+    409: ServerFailed,  # two requests met; the same one may pass a moment later
+    425: Overloaded,
+    429: RateLimited,
+    503: Overloaded,
+    504: TimedOut,
+    529: Overloaded,
+}
+
+_STATUS_OF_WORD: Mapping[str, int] = {
+    "invalid_request_error": 400,
+    "invalid_prompt": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "insufficient_quota": 429,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+
+
+def _read(body: object) -> _Said:
+    value = as_list(body)[0] if as_list(body) else body
+    if isinstance(value, str | bytes):
+        text = value if isinstance(value, str) else value.decode("utf-8", "replace")
+        return _Said(text, text, None)
+    outer = as_object(value)
+    inner = outer.get("error")
+    # Some servers send {"error": "text"}, some SDKs hand over what is inside {"error": …}.
+    error = as_object(inner) or outer
+    message = as_text(error.get("message")) or as_text(inner) or as_text(outer.get("detail")) or "no explanation"
+    return _Said(message, json.dumps(outer, default=str), _retry_delay(error))
+
+
+def _retry_delay(error: Wire) -> float | None:
+    """Google's way of saying how long to wait: in the body."""
+    for detail in as_objects(error.get("details")):
+        found = _DURATION.fullmatch(as_text(detail.get("retryDelay")))
+        if found:
+            return float(found[1])
+    return None
+
+
+def _clean(message: str, server: Server) -> str:
+    shown = message.replace(server.key, "[key]") if len(server.key) >= 8 else message
+    return single_line(shown)
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 <= value < 1e9 else None

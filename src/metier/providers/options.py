@@ -1,0 +1,113 @@
+"""The `model:` section of `agent.yaml`: who answers, with which model, within which limits. Never a key."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from metier.messages import Value
+
+type ProviderName = Literal["anthropic", "gemini", "openai", "offline"]
+
+type StructuredOutputMode = Literal["native_with_json_fallback", "native", "json"]
+
+type ApiStyle = Literal["auto", "chat", "responses"]
+
+type VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+type BaseUrl = Annotated[str, Field(pattern=r"^https?://[^\s/?#]+\S*$")]
+
+
+class AnthropicOptions(Value):
+    """How Anthropic is reached."""
+
+    api_key_env: VariableName = Field(
+        default="ANTHROPIC_API_KEY",
+        description="The environment variable that holds the Anthropic key; the key itself never stands in a file.",
+    )
+    base_url: BaseUrl | None = Field(
+        default=None, description="Where requests go instead of Anthropic's own address, such as a gateway."
+    )
+
+
+class GeminiOptions(Value):
+    """How Gemini is reached."""
+
+    api_key_env: VariableName = Field(
+        default="GEMINI_API_KEY",
+        description="The environment variable that holds the Gemini key; the key itself never stands in a file.",
+    )
+    base_url: BaseUrl | None = Field(
+        default=None, description="Where requests go instead of Google's own address, such as a gateway."
+    )
+
+
+class OpenAIOptions(Value):
+    """How OpenAI, or any server that speaks its protocol, is reached."""
+
+    api_key_env: VariableName = Field(
+        default="OPENAI_API_KEY",
+        description="The environment variable that holds the OpenAI key; servers that want no key may leave it unset.",
+    )
+    base_url: BaseUrl | None = Field(
+        default=None,
+        description="The address of an OpenAI-compatible server, `/v1` included, such as `http://localhost:8080/v1`.",
+    )
+    api: ApiStyle = Field(
+        default="auto",
+        description="The format to speak; `auto` means `responses` with OpenAI itself and `chat` elsewhere.",
+    )
+
+
+class ProvidersOptions(Value):
+    """How each provider is reached."""
+
+    anthropic: AnthropicOptions = Field(default=AnthropicOptions(), description="How Anthropic is reached.")
+    gemini: GeminiOptions = Field(default=GeminiOptions(), description="How Gemini is reached.")
+    openai: OpenAIOptions = Field(
+        default=OpenAIOptions(), description="How OpenAI, or any server that speaks its protocol, is reached."
+    )
+
+
+class ModelOptions(Value):
+    """Who answers, with which model, within which limits."""
+
+    provider: ProviderName = Field(
+        default="anthropic", description="Who answers; `offline` needs no key and no network."
+    )
+    name: str = Field(default="claude-sonnet-4-5", min_length=1, description="The model, as its provider names it.")
+    fallback_models: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        default=(), description="Models that are tried in this order when the first cannot answer."
+    )
+    max_tokens: int = Field(default=4096, ge=1, description="The longest reply that is asked for, in tokens.")
+    max_context_tokens: int = Field(
+        default=32_000, ge=1, description="The window that a prompt and its reply share, in tokens."
+    )
+    response_headroom_tokens: int = Field(
+        default=2_000,
+        ge=0,
+        validate_default=True,
+        description="The part of `max_context_tokens` that no prompt may use, in tokens.",
+    )
+    structured_output_mode: StructuredOutputMode = Field(
+        default="native_with_json_fallback",
+        description="How a decision is asked for: native tool calls, one strict JSON object, or JSON where calls fail.",
+    )
+    timeout_seconds: float = Field(
+        default=120, gt=0, allow_inf_nan=False, description="How long one request to a model may take, in seconds."
+    )
+    facts_file: str | None = Field(
+        default=None,
+        min_length=1,
+        description="A YAML file with windows and prices of models, over those that come with the package.",
+    )
+    providers: ProvidersOptions = Field(default=ProvidersOptions(), description="How each provider is reached.")
+
+    @field_validator("response_headroom_tokens")
+    @classmethod
+    def _leave_room_for_a_prompt(cls, headroom: int, info: ValidationInfo) -> int:
+        window = info.data.get("max_context_tokens")
+        if isinstance(window, int) and headroom >= window:
+            context = {"other": "max_context_tokens", "window": window}
+            raise PydanticCustomError("together", "must be less than max_context_tokens, which is {window}", context)
+        return headroom

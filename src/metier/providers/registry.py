@@ -1,0 +1,157 @@
+"""Which providers there are. The only place that loads vendor modules, and only for the provider in use.
+
+A new provider is one file with `open_provider(connection)` and one line here.
+"""
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from metier.errors import UsageError
+from metier.providers.base import Provider
+from metier.providers.connection import Connection
+from metier.providers.facts import FactBook
+from metier.providers.failures import MissingKey
+from metier.providers.options import ApiStyle, ModelOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """Where a provider's code is and what it needs."""
+
+    module: str
+    """Has `open_provider(connection: Connection) -> Provider`."""
+    package: str = ""
+    """The import name of the vendor's SDK; empty where none is needed."""
+    extra: str = ""
+    """The optional dependency of Metier that installs it."""
+    keys: tuple[str, ...] = ()
+    """Environment variables that may hold the key, first found wins; empty where no key is needed."""
+    base_url_variable: str = ""
+    """Where the SDK looks for another address."""
+    key_is_optional_elsewhere: bool = False
+    """A server at another address may want no key."""
+
+
+BUILT_IN: Mapping[str, Registration] = {
+    "anthropic": Registration(
+        module="metier.providers.anthropic",
+        package="anthropic",
+        extra="anthropic",
+        keys=("ANTHROPIC_API_KEY",),
+        base_url_variable="ANTHROPIC_BASE_URL",
+    ),
+    "gemini": Registration(
+        module="metier.providers.gemini",
+        package="google.genai",
+        extra="gemini",
+        keys=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+        base_url_variable="GOOGLE_GEMINI_BASE_URL",
+    ),
+    "openai": Registration(
+        module="metier.providers.openai",
+        package="openai",
+        extra="openai",
+        keys=("OPENAI_API_KEY",),
+        base_url_variable="OPENAI_BASE_URL",
+        key_is_optional_elsewhere=True,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderChoice:
+    """Which provider, and what the settings say about reaching it."""
+
+    name: str
+    base_url: str = ""
+    api: ApiStyle = "auto"
+    key_variable: str = ""
+    """The environment variable with the key, where the settings name one."""
+
+
+def choose_provider(options: ModelOptions, name: str = "") -> ProviderChoice:
+    """The provider of this name, by default the one that the settings name, as they say it is reached."""
+    wanted = name or options.provider
+    reached = options.providers
+    match wanted:
+        case "anthropic":
+            return _choice(wanted, reached.anthropic.base_url, reached.anthropic.api_key_env)
+        case "gemini":
+            return _choice(wanted, reached.gemini.base_url, reached.gemini.api_key_env)
+        case "openai":
+            return _choice(wanted, reached.openai.base_url, reached.openai.api_key_env, api=reached.openai.api)
+        case _:
+            return ProviderChoice(name=wanted)
+
+
+def open_provider(
+    choice: ProviderChoice,
+    facts: FactBook,
+    *,
+    environment: Mapping[str, str],
+    registrations: Mapping[str, Registration] = BUILT_IN,
+) -> Provider:
+    """Check everything that can be checked without a call, then load the vendor's code.
+
+    Raises:
+        UsageError: No such provider, or its package is not installed.
+        MissingKey: The environment holds no key.
+    """
+    registration = get_registration(choice.name, registrations)
+    key = get_key(choice, registration, environment)
+    check_package(choice.name, registration)
+    base_url = choice.base_url or environment.get(registration.base_url_variable, "")
+    module = importlib.import_module(registration.module)
+    # The registration promises a function of this type.
+    build = cast("Callable[[Connection], Provider]", module.open_provider)
+    return build(Connection(facts=facts, key=key, base_url=base_url, api=choice.api))
+
+
+def get_registration(name: str, registrations: Mapping[str, Registration] = BUILT_IN) -> Registration:
+    registration = registrations.get(name)
+    if registration is None:
+        known = ", ".join(f"`{each}`" for each in sorted(registrations))
+        raise UsageError(f"Provider {name!r} is not known", hint=f"Use one of {known}")
+    return registration
+
+
+def get_key(choice: ProviderChoice, registration: Registration, environment: Mapping[str, str]) -> str:
+    """The key, or an empty text where none is needed. Raises `MissingKey` before any call is made."""
+    # A variable that someone chose is the only one that is looked at.
+    own = choice.key_variable
+    variables = registration.keys if not own or own in registration.keys else (own,)
+    for variable in variables:
+        key = environment.get(variable, "").strip()
+        if key:
+            return key
+    elsewhere = choice.base_url or environment.get(registration.base_url_variable, "")
+    if not variables or (registration.key_is_optional_elsewhere and elsewhere):
+        return ""
+    hint = f"Set {own or variables[0]} in the environment"
+    if registration.key_is_optional_elsewhere:
+        hint += f", or model.providers.{choice.name}.base_url to a server of your own"
+    raise MissingKey(f"Provider {choice.name!r} has no API key", hint=hint)
+
+
+def check_package(name: str, registration: Registration) -> None:
+    """Raises `UsageError` where the vendor's SDK is not installed. Does not import it."""
+    if not registration.package or _is_installed(registration.package):
+        return
+    package = registration.package.replace("google.genai", "google-genai")
+    raise UsageError(
+        f"Provider {name!r} needs the package {package!r}", hint=f"Run `pip install 'metier[{registration.extra}]'`"
+    )
+
+
+def _choice(name: str, base_url: str | None, key_variable: str, *, api: ApiStyle = "auto") -> ProviderChoice:
+    return ProviderChoice(name=name, base_url=base_url or "", key_variable=key_variable, api=api)
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # a parent package is missing
+        return False

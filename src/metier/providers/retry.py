@@ -1,0 +1,206 @@
+"""Ask a model until it answers: retries with back-off, Retry-After, and a chain of models to fall back to.
+
+One call of `reply_with_retries` is one turn, however many attempts it takes.
+"""
+
+import random
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import anyio
+
+from metier.errors import UsageError
+from metier.events import (
+    LlmRequestFailed,
+    LlmRequestMeta,
+    LlmRequestSent,
+    LlmResponseReceived,
+    LlmRetryScheduled,
+    Payload,
+)
+from metier.ids import Clock, SystemClock
+from metier.messages import ModelReply, TextPart, ToolCallPart
+from metier.providers.base import Delta, ModelRequest, Observer, Provider
+from metier.providers.cost import cost_usd
+from metier.providers.facts import FactBook
+from metier.providers.failures import AuthFailed, BadRequest, CallFailed
+
+type Emit = Callable[[Payload], None]
+type Sleep = Callable[[float], Awaitable[None]]
+
+LONGEST_RETRY_AFTER_SECONDS = 60.0
+"""A server that asks for more patience than this gets none: the attempt counts as the last."""
+
+_SUMMARY_LENGTH = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """How often and how long to wait. Delays grow as base × 2ⁿ up to the maximum, each drawn at random from 0 up."""
+
+    max_retries: int = 3
+    base_delay_seconds: float = 1.0
+    max_delay_seconds: float = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seams:
+    """Time and chance, so that tests decide both."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    sleep: Sleep = anyio.sleep
+    draw: Callable[[], float] = random.random
+    """A number from 0 up to 1."""
+
+
+class Candidate(NamedTuple):
+    """A model that may answer, and who serves it."""
+
+    provider: Provider
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What stays the same over the attempts of one turn."""
+
+    number: int
+    emit: Emit
+    policy: RetryPolicy
+    facts: FactBook
+    observe: Observer | None = None
+    fallbacks: Sequence[Candidate] = ()
+    """Asked in this order when the one before could not answer; inside `allowed_models`, see `check_allowed`."""
+    seams: Seams = field(default_factory=Seams)
+
+
+async def reply_with_retries(provider: Provider, request: ModelRequest, turn: Turn) -> ModelReply:
+    """The reply of the first candidate that gives one.
+
+    Raises:
+        CallFailed: None did; the failure of the last one asked.
+    """
+    candidates = [Candidate(provider, request.model), *turn.fallbacks]
+    for candidate in candidates[:-1]:
+        try:
+            return await _ask(candidate, request, turn)
+        except CallFailed as failure:
+            if not _another_may_answer(failure):
+                raise
+            _void_what_was_shown(turn)
+    return await _ask(candidates[-1], request, turn)
+
+
+class ModelName(NamedTuple):
+    provider: str
+    model: str
+
+
+def split_model_name(name: str, *, primary: str, providers: Collection[str]) -> ModelName:
+    """`provider/model`, or the name of a model of the provider `primary`: such names may hold slashes too."""
+    before, _, after = name.partition("/")
+    return ModelName(before, after) if before in providers and after else ModelName(primary, name)
+
+
+def check_allowed(names: Sequence[str], allowed: Collection[str]) -> None:
+    """Raises `UsageError` for a fallback model outside `allowed_models`; an empty list allows every model."""
+    for name in names:
+        if allowed and name not in allowed and name.partition("/")[2] not in allowed:
+            raise UsageError(
+                f"Fallback model {name!r} is not allowed", hint="Add it to allowed_models, or leave it out"
+            )
+
+
+def back_off(policy: RetryPolicy, attempt: int, draw: Callable[[], float]) -> float:
+    """Seconds before the attempt that follows attempt number `attempt`: full jitter, bounded."""
+    ceiling = min(policy.max_delay_seconds, policy.base_delay_seconds * 2 ** min(attempt - 1, 62))
+    return draw() * ceiling
+
+
+async def _ask(candidate: Candidate, request: ModelRequest, turn: Turn) -> ModelReply:
+    asked = replace(request, model=candidate.model)
+    attempt = 1
+    while True:
+        meta = LlmRequestMeta(provider=candidate.provider.name, model=candidate.model, attempt=attempt)
+        turn.emit(LlmRequestSent(turn=turn.number, meta=meta))
+        started = turn.seams.clock.monotonic()
+        try:
+            reply = await candidate.provider.reply(asked, observe=turn.observe)
+        except CallFailed as failure:
+            failed = meta.model_copy(update={"latency_ms": _since(started, turn)})
+            delay = _delay(failure, attempt, turn)
+            if delay is None:
+                turn.emit(_failed(failure, failed, turn))
+                raise
+            turn.emit(_scheduled(failure, failed, turn, delay=delay))
+        else:
+            turn.emit(_received(reply, meta.model_copy(update={"latency_ms": _since(started, turn)}), turn))
+            return reply
+        _void_what_was_shown(turn)
+        await turn.seams.sleep(delay)
+        attempt += 1
+
+
+def _delay(failure: CallFailed, attempt: int, turn: Turn) -> float | None:
+    """Seconds until the next attempt, or None where there is none."""
+    if not failure.retryable or attempt > turn.policy.max_retries:
+        return None
+    after = failure.retry_after_seconds
+    if after is None:
+        return back_off(turn.policy, attempt, turn.seams.draw)
+    if after > max(LONGEST_RETRY_AFTER_SECONDS, turn.policy.max_delay_seconds):
+        return None
+    # Never earlier than the server asked, and not all clients at the same moment.
+    return after + turn.seams.draw() * min(turn.policy.base_delay_seconds, 1.0)
+
+
+def _another_may_answer(failure: CallFailed) -> bool:
+    """A wrong request is wrong everywhere, but for its length; a bad key is for a person to mend."""
+    if isinstance(failure, AuthFailed):
+        return False
+    return not isinstance(failure, BadRequest) or failure.reason == "context_too_long"
+
+
+def _void_what_was_shown(turn: Turn) -> None:
+    if turn.observe is not None:
+        turn.observe(Delta("restart"))
+
+
+def _since(started: float, turn: Turn) -> float:
+    return round((turn.seams.clock.monotonic() - started) * 1000, 3)
+
+
+def _scheduled(failure: CallFailed, meta: LlmRequestMeta, turn: Turn, *, delay: float) -> LlmRetryScheduled:
+    return LlmRetryScheduled(
+        turn=turn.number,
+        meta=meta,
+        reason=failure.reason,
+        delay_seconds=delay,
+        retry_after_seconds=failure.retry_after_seconds,
+    )
+
+
+def _failed(failure: CallFailed, meta: LlmRequestMeta, turn: Turn) -> LlmRequestFailed:
+    return LlmRequestFailed(
+        turn=turn.number, meta=meta, reason=failure.reason, message=failure.message, retryable=failure.retryable
+    )
+
+
+def _received(reply: ModelReply, meta: LlmRequestMeta, turn: Turn) -> LlmResponseReceived:
+    usage = reply.usage
+    text = " ".join("".join(part.text for part in reply.parts if isinstance(part, TextPart)).split())
+    return LlmResponseReceived(
+        turn=turn.number,
+        meta=meta.model_copy(
+            update={
+                "input_tokens": usage.input_tokens,
+                "output_tokens": usage.output_tokens,
+                "cached_tokens": usage.cache_read_tokens,
+                "cost_usd": cost_usd(usage, turn.facts.find(meta.provider, meta.model)),
+            }
+        ),
+        stop_reason=reply.stop_reason,
+        text_summary=text if len(text) <= _SUMMARY_LENGTH else text[: _SUMMARY_LENGTH - 1] + "…",
+        tool_calls=tuple(part.name for part in reply.parts if isinstance(part, ToolCallPart)),
+    )

@@ -1,0 +1,152 @@
+"""The HTTP client that vendor SDKs are given, the deadline of one exchange, and reading a reply from the wire.
+
+Knows no vendor. Whatever goes wrong below becomes a `CallFailed`.
+"""
+
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import contextmanager
+
+import anyio
+import httpx2
+from pydantic import ValidationError
+
+from metier.providers.failures import CallFailed, ConnectionLost, ReplyBroken, TimedOut
+from metier.providers.json_values import Wire, as_object, parse_json
+
+MAX_REPLY_BYTES = 32 * 1024 * 1024
+CONNECT_TIMEOUT_SECONDS = 15.0
+
+type Translate = Callable[[Exception], CallFailed]
+
+
+class ReplyTooLarge(httpx2.TransportError):
+    """The server sent more than any reply can be."""
+
+
+def open_http_client() -> httpx2.AsyncClient:
+    """A client that honours proxies and certificates of the environment and stops reading at `MAX_REPLY_BYTES`."""
+    return httpx2.AsyncClient(
+        event_hooks={"response": [_cap]},
+        headers={"Accept-Encoding": "identity"},  # so that the cap counts what is read, not what it unfolds to
+        limits=httpx2.Limits(max_connections=100, max_keepalive_connections=20),
+        timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT_SECONDS),
+    )
+
+
+@contextmanager
+def exchange(
+    provider: str, seconds: float, *, sdk_errors: tuple[type[Exception], ...], translate: Translate
+) -> Generator[None]:
+    """Bound everything inside by one deadline and let nothing out but `CallFailed`s."""
+    try:
+        with anyio.fail_after(seconds):
+            yield
+    except sdk_errors as error:
+        raise translate(error) from error
+    except ReplyTooLarge as error:
+        raise ReplyBroken(f"{provider} sent more than {MAX_REPLY_BYTES} bytes as a reply") from error
+    except (TimeoutError, httpx2.TimeoutException) as error:
+        raise timed_out(provider, seconds) from error
+    except httpx2.HTTPError as error:
+        raise connection_lost(provider, error) from error
+    except ValidationError as error:
+        raise ReplyBroken(f"{provider} sent a reply of an unknown shape") from error
+    except (ValueError, httpx2.InvalidURL) as error:
+        raise ReplyBroken(f"{provider} sent a reply that cannot be read: {error}") from error
+
+
+def timed_out(provider: str, seconds: float) -> TimedOut:
+    return TimedOut(
+        f"{provider} gave no complete answer within {seconds:g} seconds",
+        hint="Raise model.timeout_seconds, or use a faster model",
+    )
+
+
+def connection_lost(provider: str, error: BaseException) -> ConnectionLost:
+    cause = error.__cause__ if error.__cause__ is not None and not str(error) else error
+    detail = str(cause) or type(cause).__name__
+    return ConnectionLost(
+        f"The connection to {provider} failed: {detail}",
+        hint="Check the network, the proxy settings and the base URL",
+    )
+
+
+async def read_object(response: httpx2.Response, provider: str) -> Wire:
+    """The one JSON object that a reply without streaming consists of."""
+    body = await response.aread()
+    kind = response.headers.get("content-type", "nothing")
+    if not body.strip():
+        raise ReplyBroken(f"{provider} sent an empty reply")
+    try:
+        value = parse_json(body)
+    except ValueError as error:
+        raise ReplyBroken(f"{provider} sent {kind!r} that is not JSON", hint="Check the base URL") from error
+    if not as_object(value):
+        raise ReplyBroken(f"{provider} sent JSON that is not a reply", hint="Check the base URL")
+    return as_object(value)
+
+
+def raw_response(response: object) -> httpx2.Response:
+    """What an SDK hands out when it is asked for the open response, whatever its overloads say."""
+    if not isinstance(response, httpx2.Response):
+        raise TypeError(f"the SDK gave a {type(response).__name__}, not the response")
+    return response
+
+
+def is_event_stream(response: httpx2.Response) -> bool:
+    return response.headers.get("content-type", "").partition(";")[0].strip() == "text/event-stream"
+
+
+async def read_events(response: httpx2.Response, provider: str, each: Callable[[Wire], None]) -> None:
+    """Give `each` the JSON objects of a server-sent event stream, until it ends or says `[DONE]`."""
+    data: list[bytes] = []
+    rest: list[bytes] = []
+    async for chunk in response.aiter_bytes():
+        # Split at line feeds only: JSON text may hold the other characters that Python takes for line ends.
+        first, *more = chunk.split(b"\n")
+        rest.append(first)
+        if not more:
+            continue
+        lines = (b"".join(rest), *more[:-1])
+        rest = [more[-1]]
+        for line in lines:
+            if line.startswith(b"data:"):
+                data.append(line[5:].strip())
+            elif not line.strip() and data:
+                if data == [b"[DONE]"]:
+                    return
+                each(_parse_event(b"\n".join(data), provider))
+                data = []
+    last = b"".join(rest)
+    if last.startswith(b"data:"):
+        data.append(last[5:].strip())
+    if data and data != [b"[DONE]"]:
+        each(_parse_event(b"\n".join(data), provider))
+
+
+def _parse_event(text: bytes, provider: str) -> Wire:
+    try:
+        return as_object(parse_json(text))
+    except ValueError as error:
+        raise ReplyBroken(f"{provider} sent a stream event that is not JSON") from error
+
+
+async def _cap(response: httpx2.Response) -> None:
+    if isinstance(response.stream, httpx2.AsyncByteStream):
+        response.stream = _CappedStream(response.stream)
+
+
+class _CappedStream(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for chunk in self._stream:
+            size += len(chunk)
+            if size > MAX_REPLY_BYTES:
+                raise ReplyTooLarge("reply too large")
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()

@@ -1,0 +1,61 @@
+"""The index of the skills on this machine: bodies are read when no index of exactly these files is kept."""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+from metier.definitions.catalog import Catalog, CatalogSkill
+from metier.definitions.front_matter import read_front_matter
+from metier.definitions.problems import Problem
+from metier.definitions.skill_file import MAX_FILE_BYTES, read_skill_file
+from metier.routing.cache import load_index, save_index
+from metier.routing.router import RoutingIndex, build_index
+from metier.routing.skill import RoutableSkill
+
+MAX_BODY_CHARACTERS = 100_000
+"""What is indexed of one body; nobody writes instructions that long, and a data dump says nothing new."""
+
+_CODE_BLOCK = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.MULTILINE | re.DOTALL)
+
+
+def open_index(catalog: Catalog, *, cache_folder: Path | None = None) -> RoutingIndex:
+    """The index of a catalog, kept in `cache_folder` by the fingerprint of its files."""
+    if cache_folder is None:
+        return build_index(load_routable(skill) for skill in catalog.skills)
+    fingerprint = find_fingerprint(catalog)
+    index = load_index(cache_folder, fingerprint)
+    if index is None:
+        index = build_index(load_routable(skill) for skill in catalog.skills)
+        save_index(cache_folder, fingerprint, index)
+    return index
+
+
+def load_routable(skill: CatalogSkill) -> RoutableSkill:
+    """The skill with its body, code blocks left out; a body that cannot be read any more is empty."""
+    data = read_skill_file(skill.file, limit=MAX_FILE_BYTES)
+    body = "" if isinstance(data, Problem) else read_front_matter(data).body[:MAX_BODY_CHARACTERS]
+    return RoutableSkill(
+        id=skill.id,
+        name=skill.name,
+        description=skill.description,
+        tags=skill.tags,
+        body=_CODE_BLOCK.sub("\n", body),
+    )
+
+
+def find_fingerprint(catalog: Catalog) -> str:
+    """A hash of what the index is made from: fields of the front matter, and size and times of every file."""
+    digest = hashlib.blake2b(digest_size=16)
+    for skill in catalog.skills:
+        fields = [skill.path, skill.name, skill.description, skill.tags, _stamp(skill.file)]
+        digest.update(json.dumps(fields).encode())
+    return digest.hexdigest()
+
+
+def _stamp(file: Path) -> list[int]:
+    try:
+        stat = file.stat()
+    except OSError:
+        return []
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]

@@ -1,0 +1,237 @@
+"""A catalog turned into posting lists, so that a request touches only the skills that share a word with it. Pure.
+
+Skills are numbered by name, then id: the smaller number wins a tie. Every posting carries its finished impact, so a
+request only multiplies and adds.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from typing import NamedTuple
+
+from metier.routing.calibration import RARITY_POWER, find_rarity
+from metier.routing.names import normal_name
+from metier.routing.skill import BODY, DESCRIPTION, NAME, TAGS, RoutableSkill
+from metier.routing.word_lists import FILLER_WORDS, FUNCTION_WORDS
+from metier.routing.words import split_segments, split_words, stem
+
+META_LENGTH_WEIGHT, NAME_LENGTH_WEIGHT, BODY_LENGTH_WEIGHT = 0.4, 0.3, 0.6
+"""How far a long field dilutes its words: 0 not at all, 1 in proportion."""
+NAME_IMPACT, BODY_IMPACT = 0.2, 0.6
+"""Beside 1.0 for name, description and tags together."""
+SATURATION = 0.6
+"""How soon a repeated word stops counting; a skill that stuffs a word gains at most 1 + this."""
+BODY_ONLY_SHARE = 0.6
+"""A skill that has a word only in its body counts this much towards the word being common."""
+
+
+@dataclass(slots=True)
+class Postings:
+    """For each key, the skills that have it, with impact and fields; keys share four flat arrays."""
+
+    starts: array[int] = field(default_factory=lambda: array("I", [0]))
+    """Where the skills of a key begin; one more entry than keys."""
+    skills: array[int] = field(default_factory=lambda: array("I"))
+    impacts: array[float] = field(default_factory=lambda: array("f"))
+    fields: array[int] = field(default_factory=lambda: array("B"))
+    rarities: array[float] = field(default_factory=lambda: array("f"))
+
+    def append(self, skills: Sequence[int], impacts: Sequence[float], fields: bytes | bytearray) -> None:
+        """Add the next key; its rarity is appended by the caller."""
+        self.skills.extend(skills)
+        self.impacts.extend(impacts)
+        self.fields.frombytes(fields)
+        self.starts.append(len(self.skills))
+
+
+@dataclass(frozen=True, slots=True)
+class IndexTables:
+    """Everything needed to rank a request; built by `build_tables`, kept on disk by `cache`."""
+
+    ids: tuple[str, ...]
+    names: tuple[str, ...]
+    words: dict[str, int]
+    """Stem to key in `postings`."""
+    postings: Postings
+    pair_keys: array[int]
+    """Sorted keys of neighbouring words: first word × 2³² + second."""
+    pairs: Postings
+    forms: dict[str, int]
+    """Every spelling in the catalog, and every function and filler word, with the key of its stem (-1: none)."""
+    name_rarities: array[float]
+    """Summed rarity of the words in each name."""
+    by_name: dict[str, tuple[int, ...]]
+    """Normal form of a name to the skills that have it."""
+    forms_by_start: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    """`forms` grouped for the repair of typos; filled when a request first needs it."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def find_pair(self, first: int, second: int) -> int:
+        """The key in `pairs` of two words side by side, or -1."""
+        key = (first << 32) | second
+        position = bisect_left(self.pair_keys, key)
+        return position if position < len(self.pair_keys) and self.pair_keys[position] == key else -1
+
+
+class _Read(NamedTuple):
+    """One skill, read: its words in order, by field, and which words stand side by side."""
+
+    name: list[int]
+    description: list[int]
+    tags: list[int]
+    body: list[int]
+    pairs: set[int]
+
+
+def build_tables(skills: Iterable[RoutableSkill]) -> IndexTables:
+    """Index a catalog. The order of the skills does not matter."""
+    ordered = sorted(skills, key=lambda skill: (skill.name, skill.id))
+    reader = _Reader()
+    reads = [reader.read(skill) for skill in ordered]
+    postings = _build_word_postings(reads, count=len(reader.words))
+    pair_keys, pairs = _build_pair_postings(reads)
+    return IndexTables(
+        ids=tuple(skill.id for skill in ordered),
+        names=tuple(skill.name for skill in ordered),
+        words=reader.words,
+        postings=postings,
+        pair_keys=pair_keys,
+        pairs=pairs,
+        forms=reader.all_forms(),
+        name_rarities=array("f", (sum(postings.rarities[word] for word in set(read.name)) for read in reads)),
+        by_name=build_name_table(skill.name for skill in ordered),
+    )
+
+
+def build_name_table(names: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    table: dict[str, tuple[int, ...]] = {}
+    for number, name in enumerate(names):
+        key = normal_name(name)
+        if key:
+            table[key] = (*table.get(key, ()), number)
+    return table
+
+
+class _Reader:
+    """Numbers words as they come; remembers each spelling, so that a word is stemmed once per catalog."""
+
+    def __init__(self) -> None:
+        self.words: dict[str, int] = {}
+        self.forms: dict[str, int] = {}
+
+    def read(self, skill: RoutableSkill) -> _Read:
+        pairs: set[int] = set()
+        return _Read(
+            self._read_text(skill.name, pairs),
+            self._read_text(skill.description, pairs),
+            [key for tag in skill.tags for key in self._read_text(tag, pairs)],
+            self._keys([word for word in split_words(skill.body) if word not in FUNCTION_WORDS]),
+            pairs,
+        )
+
+    def all_forms(self) -> dict[str, int]:
+        for word in sorted(FUNCTION_WORDS | FILLER_WORDS):
+            self.forms.setdefault(word, self.words.get(stem(word), -1))
+        return self.forms
+
+    def _read_text(self, text: str, pairs: set[int]) -> list[int]:
+        keys: list[int] = []
+        for segment in split_segments(text):
+            numbers = self._keys(segment)
+            pairs.update([(first << 32) | second for first, second in pairwise(numbers)])
+            keys += numbers
+        return keys
+
+    def _keys(self, words: list[str]) -> list[int]:
+        keys = list(map(self.forms.get, words))
+        return [self._new_key(words[at]) if key is None else key for at, key in enumerate(keys)]
+
+    def _new_key(self, word: str) -> int:
+        return self.forms.setdefault(word, self.words.setdefault(stem(word), len(self.words)))
+
+
+def _build_word_postings(reads: Sequence[_Read], *, count: int) -> Postings:
+    skills: list[list[int]] = [[] for _ in range(count)]
+    impacts: list[list[float]] = [[] for _ in range(count)]
+    fields = [bytearray() for _ in range(count)]
+    scale = _Scale(reads)
+    for number, read in enumerate(reads):
+        places = scale.place(read)
+        for key, impact in scale.weigh(read).items():
+            skills[key].append(number)
+            impacts[key].append(impact)
+            fields[key].append(places.get(key, BODY))
+    postings = Postings()
+    for key in range(count):
+        postings.append(skills[key], impacts[key], fields[key])
+        having = len(skills[key]) - (1 - BODY_ONLY_SHARE) * fields[key].count(BODY)
+        postings.rarities.append(find_rarity(having, len(reads)) ** RARITY_POWER)
+    return postings
+
+
+class _Scale:
+    """Weighs the words of a skill by field, repetition, and how long its fields are beside the catalog's."""
+
+    def __init__(self, reads: Sequence[_Read]) -> None:
+        self.name_mean = _mean([len(read.name) for read in reads])
+        self.meta_mean = _mean([_meta_length(read) for read in reads])
+        self.body_mean = _mean([len(read.body) for read in reads])
+
+    def weigh(self, read: _Read) -> dict[int, float]:
+        """The impact of every word of the skill."""
+        drag = _drag(len(read.body), self.body_mean, BODY_LENGTH_WEIGHT)
+        body = Counter(read.body)
+        impacts = {key: BODY_IMPACT * _saturated(times, drag) for key, times in body.items()}
+        drag = _drag(_meta_length(read), self.meta_mean, META_LENGTH_WEIGHT)
+        for key, times in Counter([*read.name, *read.description, *read.tags]).items():
+            impacts[key] = impacts.get(key, 0.0) + _saturated(times, drag)
+        drag = _drag(len(read.name), self.name_mean, NAME_LENGTH_WEIGHT)
+        for key, times in Counter(read.name).items():
+            impacts[key] += NAME_IMPACT * _saturated(times, drag)
+        return impacts
+
+    def place(self, read: _Read) -> dict[int, int]:
+        """The fields of every word that does not stand in the body alone."""
+        places: dict[int, int] = {}
+        body = set(read.body)
+        for bit, keys in ((NAME, read.name), (DESCRIPTION, read.description), (TAGS, read.tags)):
+            for key in keys:
+                places[key] = places.get(key, BODY if key in body else 0) | bit
+        return places
+
+
+def _build_pair_postings(reads: Sequence[_Read]) -> tuple[array[int], Postings]:
+    mean = _mean([len(read.pairs) for read in reads])
+    impacts = [_saturated(1, _drag(len(read.pairs), mean, META_LENGTH_WEIGHT)) for read in reads]
+    # One number per entry, pair above skill, so that one sort groups the skills of each pair in order.
+    entries = [(pair << 32) | number for number, read in enumerate(reads) for pair in read.pairs]
+    entries.sort()
+    keys = array("Q")
+    postings = Postings()
+    for pair, group in groupby(entries, key=lambda entry: entry >> 32):
+        numbers = [entry & 0xFFFFFFFF for entry in group]
+        keys.append(pair)
+        postings.append(numbers, [impacts[number] for number in numbers], b"")
+        postings.rarities.append(find_rarity(len(numbers), len(reads)))
+    return keys, postings
+
+
+def _meta_length(read: _Read) -> int:
+    return len(read.name) + len(read.description) + len(read.tags)
+
+
+def _saturated(times: int, drag: float) -> float:
+    return times * (SATURATION + 1) / (times + drag)
+
+
+def _drag(length: int, mean: float, length_weight: float) -> float:
+    return SATURATION * (1 - length_weight + length_weight * length / mean) if mean else SATURATION
+
+
+def _mean(numbers: Sequence[int]) -> float:
+    return sum(numbers) / len(numbers) if numbers else 0.0

@@ -1,0 +1,65 @@
+"""Choose which skills a model is shown in full: the best few, cut at a score, with a plan for when none is left. Pure.
+
+Nothing is hidden for good: a skill that is not a candidate keeps its name in the prompt and is reached by search.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from metier.errors import NoSkillMatches
+from metier.routing.router import RoutingIndex
+from metier.routing.skill import SkillCandidate
+
+type ZeroCandidateStrategy = Literal["fallback_all_skills", "fail_fast"]
+
+DEFAULT_TOP_K = 8
+DEFAULT_MIN_SCORE = 55.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefiltered:
+    """The candidates of one request, best first."""
+
+    candidates: tuple[SkillCandidate, ...]
+    considered: int
+    """How many skills the catalog has."""
+    fell_back: bool = False
+    """No skill reached the score, so every skill of the catalog is a candidate."""
+
+
+def prefilter(
+    index: RoutingIndex,
+    query: str,
+    *,
+    top_k: int = DEFAULT_TOP_K,
+    min_score: float = DEFAULT_MIN_SCORE,
+    strategy: ZeroCandidateStrategy = "fallback_all_skills",
+) -> Prefiltered:
+    """The skills worth showing for a request; a catalog of at most `top_k` skills is shown whole, whatever the scores.
+
+    Raises `NoSkillMatches` where no skill reaches `min_score` and the strategy is `fail_fast`.
+    """
+    ranked = index.rank(query, top_k)
+    if len(index) <= top_k:
+        return Prefiltered(candidates=tuple(ranked), considered=len(index))
+    kept = tuple(candidate for candidate in ranked if candidate.score >= min_score)
+    if kept:
+        return Prefiltered(candidates=kept, considered=len(index))
+    if strategy == "fail_fast":
+        raise NoSkillMatches(
+            f"None of {len(index)} skills reaches the score {min_score:g} for this request",
+            hint="Name the skill, lower `prefilter_min_score`, or set `prefilter_zero_candidate_strategy` "
+            "to `fallback_all_skills`",
+        )
+    return Prefiltered(candidates=_all_skills(index, ranked), considered=len(index), fell_back=True)
+
+
+def _all_skills(index: RoutingIndex, ranked: list[SkillCandidate]) -> tuple[SkillCandidate, ...]:
+    """The ranked skills, then the rest by name."""
+    seen = {candidate.skill_id for candidate in ranked}
+    rest = (
+        SkillCandidate(skill_id=skill_id, skill_name=name, score=0.0)
+        for skill_id, name in zip(index.tables.ids, index.tables.names, strict=True)
+        if skill_id not in seen
+    )
+    return (*ranked, *rest)

@@ -1,0 +1,80 @@
+"""Guess what an unknown word of a request meant: the nearest spellings that the catalog has. Pure.
+
+Only words nobody knows are looked at, so a correctly written request costs nothing.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from rapidfuzz import process
+from rapidfuzz.distance import OSA, Prefix
+
+from metier.routing.index import IndexTables
+
+SHORTEST_WORD = 4
+LONGEST_WORD = 40
+MOST_REPAIRS = 32
+"""Unknown words of one request that are looked at; a pasted log has thousands."""
+MIN_SIMILARITY = 0.74
+MEANINGS = 3
+CERTAINTY = 0.8
+"""What a repaired word counts at most, beside 1.0 for a known one."""
+
+
+STEM_LETTERS = 4
+MIN_PREFIX = 0.55
+INFLECTED_CERTAINTY = 0.9
+
+
+class Meaning(NamedTuple):
+    """A spelling of the catalog that an unknown word may stand for."""
+
+    word: str
+    weight: float
+
+
+def find_meanings(word: str, index: IndexTables) -> list[Meaning]:
+    """The nearest known spellings, surest first; nothing for short words and plain numbers."""
+    if not SHORTEST_WORD <= len(word) <= LONGEST_WORD or word.isdigit():
+        return []
+    if not index.forms_by_start:
+        _group_forms(index)
+    weights: dict[str, float] = {}
+    for form, similarity in _misspelt(word, index):
+        weights[form] = CERTAINTY * similarity
+    for form, similarity in _inflected(word, index):
+        weights[form] = max(weights.get(form, 0.0), INFLECTED_CERTAINTY * similarity)
+    surest = sorted(weights.items(), key=lambda item: (-item[1], item[0]))
+    return [Meaning(form, weight) for form, weight in surest[:MEANINGS]]
+
+
+def _misspelt(word: str, index: IndexTables) -> Iterator[tuple[str, float]]:
+    choices: list[str] = []
+    for start in (f"1{word[0]}", f"2{word[1]}"):
+        for length in range(len(word) - 2, len(word) + 3):
+            choices += index.forms_by_start.get(f"{start}{length}", ())
+    for form, similarity, _ in process.extract(
+        word, choices, scorer=OSA.normalized_similarity, limit=2 * MEANINGS, score_cutoff=MIN_SIMILARITY
+    ):
+        yield form, similarity
+
+
+def _inflected(word: str, index: IndexTables) -> Iterator[tuple[str, float]]:
+    """Spellings with the same beginning: `translator` for `translation`, and the cases of inflected languages."""
+    choices = index.forms_by_start.get(word[:STEM_LETTERS], ())
+    for form, similarity, _ in process.extract(
+        word, choices, scorer=Prefix.normalized_similarity, limit=MEANINGS, score_cutoff=MIN_PREFIX
+    ):
+        yield form, similarity
+
+
+def _group_forms(index: IndexTables) -> None:
+    """Group spellings by first and by second letter with their length (a typo rarely changes all), and by beginning."""
+    groups: dict[str, list[str]] = {}
+    for form in index.forms:
+        if len(form) >= SHORTEST_WORD - 1 and not form.isdigit():
+            groups.setdefault(f"1{form[0]}{len(form)}", []).append(form)
+            groups.setdefault(f"2{form[1]}{len(form)}", []).append(form)
+            groups.setdefault(form[:STEM_LETTERS], []).append(form)
+    # At once, so that another thread never sees half of it.
+    index.forms_by_start.update(groups)

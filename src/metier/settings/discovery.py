@@ -1,0 +1,111 @@
+"""Find the one settings file that counts, and read its text. The first file found wins; files are never merged."""
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from metier.definitions.problems import Problem
+from metier.definitions.yaml_text import MAX_BYTES
+
+FILE_NAME = "agent.yaml"
+
+_NOT_TEXT = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingsFile:
+    """A file that should be read."""
+
+    path: Path
+    name: str
+    """How messages call it: as it was given, or short."""
+    was_named: bool
+    """Someone asked for this file; it must exist, and it may be a pipe."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileText:
+    text: str
+    problems: tuple[Problem, ...] = ()
+
+
+def find_file(*, config: Path | None, environ: Mapping[str, str], cwd: Path, home: Path) -> SettingsFile | None:
+    """`config` if given, else `./agent.yaml`, else the user's own, else nothing."""
+    if config is not None:
+        return SettingsFile(path=cwd / config, name=str(config), was_named=True)
+    for path in (cwd / FILE_NAME, user_folder(environ, home) / FILE_NAME):
+        if _stands_there(path):
+            return SettingsFile(path=path, name=_short_name(path, cwd=cwd, home=home), was_named=False)
+    return None
+
+
+def user_folder(environ: Mapping[str, str], home: Path) -> Path:
+    """`$XDG_CONFIG_HOME/agent`, or `~/.config/agent` where that is unset or relative."""
+    configured = Path(environ.get("XDG_CONFIG_HOME", ""))
+    return (configured if configured.is_absolute() else home / ".config") / "agent"
+
+
+def read_text(file: SettingsFile) -> FileText:
+    """The text of the file. Never raises on a bad file: what is wrong is in `problems`."""
+    try:
+        mode = file.path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            return _refuse(file, "not_a_file", "This is a directory, not a file", hint=f"Name the {FILE_NAME} in it")
+        if not (stat.S_ISREG(mode) or file.was_named):
+            return _refuse(file, "not_a_file", "This is not a regular file")
+        with file.path.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        return _refuse(file, "unreadable", f"The file cannot be read: {reason}", hint=_hint_for(file, error))
+    if len(raw) > MAX_BYTES:
+        return _refuse(file, "yaml_too_large", f"The file is larger than {MAX_BYTES} bytes")
+    return _decode(file, raw)
+
+
+def _decode(file: SettingsFile, raw: bytes) -> FileText:
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        return _refuse(file, "not_utf8", "The file is not UTF-8 text", line=line, hint="Save it as UTF-8")
+    wrong = _NOT_TEXT.search(text)
+    if wrong:
+        line = text.count("\n", 0, wrong.start()) + 1
+        message = f"The file has the character U+{ord(wrong[0]):04X}, which no text file should have"
+        return _refuse(file, "control_character", message, line=line, hint="Remove it")
+    return FileText(text)
+
+
+def _refuse(file: SettingsFile, code: str, message: str, *, line: int | None = None, hint: str = "") -> FileText:
+    problem = Problem(severity="error", code=code, message=message, file=file.name, line=line, hint=hint)
+    return FileText("", (problem,))
+
+
+def _hint_for(file: SettingsFile, error: Exception) -> str:
+    if not isinstance(error, FileNotFoundError):
+        return ""
+    if file.path.is_symlink():
+        return "It is a symbolic link whose target is missing"
+    return "Check the path, or run `agent config init` to write one"
+
+
+def _stands_there(path: Path) -> bool:
+    """Whether something has that name, even a link to nowhere: skipping what is broken would hide it."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        # No permission to look into the folder is usual for a service that runs with another user's home.
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _short_name(path: Path, *, cwd: Path, home: Path) -> str:
+    if path.is_relative_to(cwd):
+        return str(path.relative_to(cwd))
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)

@@ -1,0 +1,125 @@
+"""Every setting that exists, read from the models: its key, its shape, its words and bounds. Knows no values."""
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Literal, TypeAliasType, Union, get_args, get_origin
+
+import annotated_types
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from metier.settings.model import Settings
+
+PATH_KEYS = frozenset({"skills.dir", "logging.jsonl_dir"})
+"""Relative to the current directory; a leading `~` is the home folder."""
+
+_TYPE_WORDS: dict[object, str] = {
+    bool: "true or false",
+    int: "whole number",
+    float: "number",
+    str: "text",
+    tuple: "list of text",
+    Literal: "word",
+    NoneType: "null",
+}
+
+_FORMS = {"_env": "name of a variable", "_url": "address", "dir": "path"}
+"""What a text stands for, by the end of its key."""
+
+_BOUNDS: tuple[tuple[type[object], str, str], ...] = (
+    (annotated_types.Ge, "ge", "at least"),
+    (annotated_types.Gt, "gt", "more than"),
+    (annotated_types.Le, "le", "at most"),
+    (annotated_types.Lt, "lt", "less than"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaf:
+    """One setting."""
+
+    key: str
+    kinds: tuple[object, ...]
+    """`bool`, `int`, `float`, `str`, `tuple`, `Literal`, `NoneType`: the shapes its value can have."""
+    words: tuple[str, ...]
+    """The allowed words, where it takes words."""
+    bounds: tuple[str, ...]
+    default: object
+    description: str
+
+    @property
+    def is_bool(self) -> bool:
+        return self.kinds == (bool,)
+
+    @property
+    def takes_list(self) -> bool:
+        return tuple in self.kinds
+
+    @property
+    def is_optional(self) -> bool:
+        return NoneType in self.kinds
+
+    @property
+    def type(self) -> str:
+        words = " or ".join(_TYPE_WORDS[kind] for kind in self.kinds)
+        form = next((form for ending, form in _FORMS.items() if self.key.endswith(ending)), "text")
+        return words.replace("text", form) if self.kinds[0] is str else words
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        return ("true", "false") if self.is_bool else self.words or self.bounds
+
+
+@functools.cache
+def all_leaves() -> dict[str, Leaf]:
+    """Every setting by dotted key, in the order of the file."""
+    return {leaf.key: leaf for leaf in _leaves_of(Settings, "")}
+
+
+def find_section(field: FieldInfo) -> type[BaseModel] | None:
+    """The model of a field that is a section of its own."""
+    annotation = field.annotation
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def _leaves_of(model: type[BaseModel], prefix: str) -> Iterator[Leaf]:
+    for name, field in model.model_fields.items():
+        section = find_section(field)
+        if section is not None:
+            yield from _leaves_of(section, f"{prefix}{name}.")
+            continue
+        members = list(_members(field.annotation))
+        yield Leaf(
+            key=f"{prefix}{name}",
+            kinds=tuple(dict.fromkeys(_kind(member) for member in members)),
+            words=tuple(word for member in members if _kind(member) is Literal for word in get_args(member)),
+            bounds=tuple(_bounds_of(field)),
+            default=field.default,
+            description=field.description or "",
+        )
+
+
+def _members(annotation: object) -> Iterator[object]:
+    """What an annotation is made of, aliases, constraints and unions taken apart."""
+    if isinstance(annotation, TypeAliasType):
+        yield from _members(annotation.__value__)
+    elif get_origin(annotation) is Annotated:
+        yield from _members(get_args(annotation)[0])
+    elif get_origin(annotation) in (Union, UnionType):
+        for member in get_args(annotation):
+            yield from _members(member)
+    else:
+        yield annotation
+
+
+def _kind(member: object) -> object:
+    return get_origin(member) or member
+
+
+def _bounds_of(field: FieldInfo) -> Iterator[str]:
+    for constraint in field.metadata:
+        for kind, attribute, phrase in _BOUNDS:
+            if isinstance(constraint, kind):
+                yield f"{phrase} {getattr(constraint, attribute)}"

@@ -1,0 +1,30 @@
+"""`Settings`: the options of every room under one roof, each section of `agent.yaml` one field. Values only."""
+
+from pydantic import Field
+
+from metier.engine.options import RuntimeOptions
+from metier.messages import Value
+from metier.providers.options import ModelOptions
+from metier.skills.options import SkillsOptions
+from metier.store.options import StoreOptions
+from metier.telemetry.options import LoggingOptions
+from metier.tools.options import ShellOptions
+
+
+class Settings(Value):
+    """Everything that `agent.yaml`, the environment and flags can say."""
+
+    model: ModelOptions = Field(
+        default=ModelOptions(), description="Who answers, with which model, within which limits."
+    )
+    runtime: RuntimeOptions = Field(
+        default=RuntimeOptions(), description="How freely a run acts, how long, how often it tries again."
+    )
+    skills: SkillsOptions = Field(
+        default=SkillsOptions(), description="Where skills lie, which are enabled, how much of them is shown."
+    )
+    shell: ShellOptions = Field(default=ShellOptions(), description="Whether and how the shell tool runs commands.")
+    store: StoreOptions = Field(default=StoreOptions(), description="Which database holds the runs.")
+    logging: LoggingOptions = Field(
+        default=LoggingOptions(), description="What is written down, where, and how much of it."
+    )

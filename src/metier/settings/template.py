@@ -1,0 +1,66 @@
+"""The text of a new `agent.yaml`: every setting with its default, explained. Made from the models."""
+
+import textwrap
+from collections.abc import Iterator
+
+from pydantic import BaseModel
+
+from metier.settings.fields import find_section
+from metier.settings.model import Settings
+from metier.settings.rows import SettingRow, setting_rows
+
+_WIDTH = 110
+
+_HEAD = """\
+# Settings of `agent`. Every line shows the default: change what you need, delete what you do not.
+#
+# Flags come before environment variables, variables before this file, this file before the defaults.
+# Relative paths start at the directory in which `agent` is called. Keys and passwords never stand here:
+# they come from environment variables only.
+#
+# For completion and checks in your editor: run `agent config schema > agent.schema.json` and add the line
+#   # yaml-language-server: $schema=agent.schema.json
+# without the first `#   ` at the top of this file.
+"""
+
+
+def render_template() -> str:
+    """A file that says what the defaults say."""
+    rows = {row.key: row for row in setting_rows()}
+    return "\n".join([_HEAD, *_section(Settings, rows, prefix="")]).rstrip() + "\n"
+
+
+def _section(model: type[BaseModel], rows: dict[str, SettingRow], *, prefix: str) -> Iterator[str]:
+    indent = "  " * prefix.count(".")
+    for name, field in model.model_fields.items():
+        section = find_section(field)
+        if section is None:
+            yield from _leaf(rows[f"{prefix}{name}"], name, indent)
+            continue
+        yield from _comment(field.description or "", indent)
+        yield f"{indent}{name}:"
+        yield from _section(section, rows, prefix=f"{prefix}{name}.")
+        if not prefix:
+            yield ""
+
+
+def _leaf(row: SettingRow, name: str, indent: str) -> Iterator[str]:
+    yield from _comment(row.description, indent)
+    yield from _comment(f"{_allowed(row)}; {' or '.join(row.variables)}", indent)
+    yield f"{indent}{name}: {row.default}"
+
+
+def _allowed(row: SettingRow) -> str:
+    if row.type in {"word", "true or false"}:
+        return " | ".join(row.allowed)
+    if row.type.startswith("word or "):
+        return f"{row.type.removeprefix('word or ').capitalize()}, or {' | '.join(row.allowed)}"
+    name = row.type.removesuffix(" or null")
+    parts = [name.capitalize(), " and ".join(row.allowed), "or null" if name != row.type else ""]
+    return ", ".join(part for part in parts if part)
+
+
+def _comment(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}#   ", break_on_hyphens=False
+    )

@@ -1,0 +1,59 @@
+"""The files of a skill folder: which there are, and the bytes of one. Never leaves the folder, never follows a link."""
+
+import os
+import stat
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from metier.errors import SkillError
+
+MAX_LISTED = 500
+MAX_READ_BYTES = 2_000_000
+_PASSED_OVER = frozenset({".git", "__pycache__", "node_modules", ".venv"})
+
+
+@dataclass(frozen=True, slots=True)
+class SkillFile:
+    path: str
+    """Relative to the skill's folder, with `/`."""
+    bytes: int
+
+
+def list_files(folder: Path) -> tuple[SkillFile, ...]:
+    """The regular files of a skill, sorted by path; links and caches are passed over."""
+    found: list[SkillFile] = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name not in _PASSED_OVER)
+        for name in sorted(names):
+            path = Path(parent) / name
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode):
+                found.append(SkillFile(path.relative_to(folder).as_posix(), status.st_size))
+        if len(found) >= MAX_LISTED:
+            break
+    return tuple(sorted(found[:MAX_LISTED], key=lambda file: file.path))
+
+
+def read_file(folder: Path, relative: str) -> bytes:
+    """The bytes of one file, at most `MAX_READ_BYTES` of them.
+
+    Raises `SkillError` for a path that is absolute, climbs, passes a link, or names no regular file.
+    """
+    parts = PurePosixPath(relative).parts
+    if not parts or relative.startswith("/") or ".." in parts or "\\" in relative or "\0" in relative:
+        raise SkillError(f"Path {relative!r} does not lie inside the skill", hint="Use a path relative to the skill")
+    try:
+        with ExitStack() as opened:
+            at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            opened.callback(os.close, at)
+            for part in parts:
+                # One component below an open folder: a link at any place is refused by the system itself.
+                at = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
+                opened.callback(os.close, at)
+            if not stat.S_ISREG(os.fstat(at).st_mode):
+                raise SkillError(f"{relative!r} is not a file of the skill")
+            with os.fdopen(os.dup(at), "rb") as file:
+                return file.read(MAX_READ_BYTES)
+    except OSError as error:
+        raise SkillError(f"{relative!r} is not a file of the skill") from error

@@ -1,0 +1,144 @@
+"""Where runs live: the seam between the engine and a database. Bytes and numbers only; what they mean is the engine's.
+
+Every implementation passes `metier.testing.store_contract`. Promises that the engine leans on:
+
+- `append` puts entries at exactly the sequence numbers it is told, all or none; of two writers one gets `SeqTaken`.
+- a lease has one holder; `append` with the token of a lease that was lost is refused with `LeaseLost`, in the same
+  transaction, so a driver that was thought dead can do no harm.
+- with `durable` the entries survive a power cut once `append` has returned; without, they survive `kill -9`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, Protocol
+
+from metier.events import TaskState
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEntry:
+    """One line of a journal, as it was written."""
+
+    seq: int
+    kind: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The right to drive one run, for a while."""
+
+    run_id: str
+    owner: str
+    token: int
+    """Fencing: grows with every new holder, and every write must carry the current one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """What the index knows of a run without reading its journal."""
+
+    run_id: str
+    context_id: str
+    status: TaskState
+    task: str
+    agent: str = ""
+    model: str = ""
+    parent_run_id: str = ""
+    created_at: datetime
+    updated_at: datetime
+    turns: int = 0
+    cost_usd: float = 0.0
+    reason: str = ""
+    driver: str = ""
+    """Who holds the lease now; empty when nobody does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRow:
+    """A question to a person, and its one answer."""
+
+    approval_id: str
+    run_id: str
+    step_id: str
+    payload: bytes
+    """The exact call, as JSON."""
+    created_at: datetime
+    expires_at: datetime | None = None
+    status: Literal["open", "approved", "denied", "expired"] = "open"
+    decided_by: str = ""
+    reason: str = ""
+    edited_payload: bytes | None = None
+
+
+class Store(Protocol):
+    """The journal, leases, blobs, the run index and approvals. `close` may be called twice."""
+
+    async def create_run(self, row: RunRow) -> None:
+        """Put a new run into the index. Raises `RunExists`."""
+        ...
+
+    async def append(
+        self, lease: Lease, first_seq: int, entries: Sequence[StoredEntry], *, durable: bool = True
+    ) -> None:
+        """Write entries at `first_seq`, `first_seq + 1`, … Raises `SeqTaken`, `LeaseLost`, `StoreFull`."""
+        ...
+
+    async def read_journal(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[StoredEntry]:
+        """Entries with a sequence number above `after`, in order."""
+        ...
+
+    async def take_lease(self, run_id: str, *, owner: str, seconds: float) -> Lease:
+        """Become the driver: nobody is, or the one that was has not been heard of. Raises `LeaseHeld`, `RunUnknown`."""
+        ...
+
+    async def renew_lease(self, lease: Lease, *, seconds: float) -> None:
+        """The heartbeat. Raises `LeaseLost` when somebody else took over."""
+        ...
+
+    async def release_lease(self, lease: Lease) -> None:
+        """Give the run back at once. Releasing a lost lease does nothing."""
+        ...
+
+    async def update_run(self, lease: Lease, changes: Mapping[str, str | int | float]) -> None:
+        """Change columns of the index row: `status`, `turns`, `cost_usd`, `reason`, `model`. Raises `LeaseLost`."""
+        ...
+
+    async def find_run(self, run_id: str) -> RunRow | None: ...
+
+    async def list_runs(
+        self, *, prefix: str = "", status: TaskState | None = None, context_id: str = "", limit: int = 100
+    ) -> list[RunRow]:
+        """Newest first."""
+        ...
+
+    async def delete_run(self, run_id: str) -> None:
+        """Remove a run with its journal and approvals; blobs that nothing else names go too. Raises `LeaseHeld`."""
+        ...
+
+    async def put_blob(self, data: bytes) -> str:
+        """Keep bytes under their SHA-256, which is returned; the same bytes twice are kept once."""
+        ...
+
+    async def get_blob(self, digest: str) -> bytes:
+        """Raises `BlobUnknown`; raises `StoreDamaged` when the bytes are not those that were put."""
+        ...
+
+    async def put_approval(self, lease: Lease, row: ApprovalRow) -> None: ...
+
+    async def decide_approval(
+        self,
+        approval_id: str,
+        *,
+        status: Literal["approved", "denied", "expired"],
+        decided_by: str,
+        reason: str = "",
+        edited_payload: bytes | None = None,
+    ) -> bool:
+        """The first decision counts: True for it, False for every later one. Raises `ApprovalUnknown`."""
+        ...
+
+    async def list_approvals(self, *, run_id: str = "", status: str = "") -> list[ApprovalRow]: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,77 @@
+"""What leases need to know of this machine: a clock that nobody can set, which boot it is, and who is still alive.
+
+Not wall time: a lease must neither end early nor last for ever because somebody corrected the clock.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Protocol
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Machine(Protocol):
+    """Processes of one machine agree on `boot_id` and `uptime`; after a restart `boot_id` is another one."""
+
+    def boot_id(self) -> str: ...
+
+    def uptime(self) -> float:
+        """Seconds that only grow within one boot, time asleep included."""
+        ...
+
+    def process(self) -> str:
+        """Names this process, so that another one can tell whether it is still there."""
+        ...
+
+    def is_gone(self, process: str) -> bool:
+        """True only when it is certain that the process has ended."""
+        ...
+
+
+class SystemMachine:
+    """Linux: CLOCK_BOOTTIME, the kernel's boot id and /proc. Elsewhere wall time, and nobody is known to be gone."""
+
+    def __init__(self) -> None:
+        self._boot_id = _read(_BOOT_ID).strip() if sys.platform == "linux" else ""
+
+    def boot_id(self) -> str:
+        return self._boot_id or "wall"
+
+    def uptime(self) -> float:
+        if sys.platform == "linux" and self._boot_id:
+            return time.clock_gettime(time.CLOCK_BOOTTIME)
+        return time.time()
+
+    def process(self) -> str:
+        pid = os.getpid()
+        return f"{_pid_namespace()}/{pid}/{_started(pid)}"
+
+    def is_gone(self, process: str) -> bool:
+        namespace, _, rest = process.partition("/")
+        pid, _, started = rest.partition("/")
+        if not namespace or namespace != _pid_namespace() or not pid.isdecimal() or not started:
+            return False  # another container, or a system without /proc: nothing is known
+        return _started(int(pid)) != started
+
+
+def _pid_namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str:
+    """When the process started, in ticks since boot; empty when there is none, or only the remains of one."""
+    _, _, fields = _read(Path(f"/proc/{pid}/stat")).rpartition(")")
+    words = fields.split()
+    return "" if len(words) < 20 or words[0] in "ZX" else words[19]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,164 @@
+"""Rows of the run index and of approvals: values to columns and back. All inside the caller's transaction."""
+
+import sqlite3
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Literal, cast
+
+from metier.events import TaskState
+from metier.store.base import ApprovalRow, RunRow
+from metier.store.failures import ApprovalUnknown, RunExists, StoreDamaged
+from metier.store.machine import Machine
+from metier.store.sqlite_leases import build_holding
+
+type ApprovalStatus = Literal["open", "approved", "denied", "expired"]
+
+CHANGEABLE = frozenset({"status", "turns", "cost_usd", "reason", "model"})
+
+_RUN_COLUMNS = (
+    "run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at, turns, cost_usd, reason"
+)
+_APPROVAL_COLUMNS = (
+    "approval_id, run_id, step_id, payload, created_at, expires_at, status, decided_by, reason, edited_payload"
+)
+
+
+def insert_run(connection: sqlite3.Connection, row: RunRow) -> None:
+    if connection.execute("SELECT 1 FROM runs WHERE run_id = ?", (row.run_id,)).fetchone() is not None:
+        raise RunExists(f"There is already a run {row.run_id!r}", hint="Resume it, or start one with another id")
+    texts = (row.run_id, row.context_id, row.status, row.task, row.agent, row.model, row.parent_run_id)
+    times = (render_time(row.created_at), render_time(row.updated_at))
+    connection.execute(
+        f"INSERT INTO runs ({_RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 (fixed names)
+        (*map(_printable, texts), *times, row.turns, row.cost_usd, _printable(row.reason)),
+    )
+
+
+def update_run(
+    connection: sqlite3.Connection, run_id: str, changes: Mapping[str, str | int | float], *, now: datetime
+) -> None:
+    """Raises `ValueError` for a column that may not change."""
+    unknown = changes.keys() - CHANGEABLE
+    if unknown:
+        raise ValueError(f"These columns of a run cannot change: {sorted(unknown)}")
+    names = ", ".join(f"{name} = ?" for name in (*changes, "updated_at"))
+    values = [_printable(value) if isinstance(value, str) else value for value in changes.values()]
+    connection.execute(
+        f"UPDATE runs SET {names} WHERE run_id = ?",  # noqa: S608 (names from the list above)
+        (*values, render_time(now), run_id),
+    )
+
+
+def find_runs(
+    connection: sqlite3.Connection, where: Mapping[str, str | int | float], *, limit: int, machine: Machine
+) -> list[RunRow]:
+    """Newest first. The keys of `where` are conditions with one placeholder each; an empty value is no condition."""
+    wanted = {condition: value for condition, value in where.items() if value != ""}
+    conditions = " AND ".join(wanted) or "TRUE"
+    rows = connection.execute(
+        "SELECT runs.run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at, turns,"  # noqa: S608 (fixed names)
+        " cost_usd, reason, coalesce(owner, ''), coalesce(token, 0), coalesce(since, ''), coalesce(boot_id, ''),"
+        " coalesce(until, 0.0), coalesce(process, '') FROM runs LEFT JOIN leases USING (run_id)"
+        f" WHERE {conditions} ORDER BY number DESC LIMIT ?",
+        (*wanted.values(), limit),
+    )
+    return [_build_run(row, machine) for row in rows]
+
+
+def insert_approval(connection: sqlite3.Connection, row: ApprovalRow) -> None:
+    """The same question again changes nothing, so that it can be asked once more after a crash."""
+    known = connection.execute(
+        "SELECT run_id, step_id, payload FROM approvals WHERE approval_id = ?", (row.approval_id,)
+    ).fetchone()
+    if known is not None:
+        if known != (row.run_id, row.step_id, row.payload):
+            raise StoreDamaged(
+                f"Approval {row.approval_id!r} already asks about another call",
+                hint="Deny it, then start the run again",
+            )
+        return
+    expires_at = None if row.expires_at is None else render_time(row.expires_at)
+    ids = (row.approval_id, row.run_id, row.step_id)
+    decision = (row.status, _printable(row.decided_by), _printable(row.reason), row.edited_payload)
+    connection.execute(
+        f"INSERT INTO approvals ({_APPROVAL_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 (fixed names)
+        (*ids, row.payload, render_time(row.created_at), expires_at, *decision),
+    )
+
+
+def decide(connection: sqlite3.Connection, approval_id: str, decision: tuple[str, str, str, bytes | None]) -> bool:
+    """Compare and set: only an open approval changes."""
+    status, decided_by, reason, edited_payload = decision
+    cursor = connection.execute(
+        "UPDATE approvals SET status = ?, decided_by = ?, reason = ?, edited_payload = ?"
+        " WHERE approval_id = ? AND status = 'open'",
+        (status, _printable(decided_by), _printable(reason), edited_payload, approval_id),
+    )
+    if cursor.rowcount == 1:
+        return True
+    if connection.execute("SELECT 1 FROM approvals WHERE approval_id = ?", (approval_id,)).fetchone() is None:
+        raise ApprovalUnknown(
+            f"There is no approval {approval_id!r}", hint="List what is open with `agent approvals list`"
+        )
+    return False
+
+
+def find_approvals(connection: sqlite3.Connection, *, run_id: str, status: str) -> list[ApprovalRow]:
+    """Oldest first."""
+    rows = connection.execute(
+        f"SELECT {_APPROVAL_COLUMNS} FROM approvals"  # noqa: S608 (fixed names)
+        " WHERE (? = '' OR run_id = ?) AND (? = '' OR status = ?) ORDER BY number",
+        (run_id, run_id, status, status),
+    )
+    return [_build_approval(row) for row in rows]
+
+
+def delete_rows(connection: sqlite3.Connection, run_id: str) -> None:
+    for table in ("journal", "approvals", "leases", "blob_names", "runs"):
+        connection.execute(f"DELETE FROM {table} WHERE run_id = ?", (run_id,))  # noqa: S608 (fixed names)
+
+
+def render_time(time: datetime) -> str:
+    return time.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+type _RunColumns = tuple[str, str, str, str, str, str, str, str, str, int, float, str, str, int, str, str, float, str]
+
+
+def _build_run(row: _RunColumns, machine: Machine) -> RunRow:
+    holding = build_holding(row[12:18])
+    return RunRow(
+        run_id=row[0],
+        context_id=row[1],
+        status=cast(TaskState, row[2]),  # written by `insert_run` and `update_run` only
+        task=row[3],
+        agent=row[4],
+        model=row[5],
+        parent_run_id=row[6],
+        created_at=datetime.fromisoformat(row[7]),
+        updated_at=datetime.fromisoformat(row[8]),
+        turns=row[9],
+        cost_usd=row[10],
+        reason=row[11],
+        driver="" if holding.is_free(machine) else holding.owner,
+    )
+
+
+def _build_approval(row: tuple[str, str, str, bytes, str, str | None, str, str, str, bytes | None]) -> ApprovalRow:
+    return ApprovalRow(
+        approval_id=row[0],
+        run_id=row[1],
+        step_id=row[2],
+        payload=row[3],
+        created_at=datetime.fromisoformat(row[4]),
+        expires_at=None if row[5] is None else datetime.fromisoformat(row[5]),
+        status=cast(ApprovalStatus, row[6]),  # written by `insert_approval` and `decide` only
+        decided_by=row[7],
+        reason=row[8],
+        edited_payload=row[9],
+    )
+
+
+def _printable(text: str) -> str:
+    """Text for people; what is not valid Unicode (an odd command line) cannot be stored and is shown as `?`."""
+    return text.encode("utf-8", "replace").decode("utf-8")

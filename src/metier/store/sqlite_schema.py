@@ -1,0 +1,124 @@
+"""The tables of the SQLite store and how older files become newer ones. Forward only, all steps in one transaction."""
+
+import sqlite3
+from pathlib import Path
+
+from metier.store.failures import StoreUnavailable
+
+_FIRST = """
+CREATE TABLE runs (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,  -- the order in which runs came; clocks may jump
+    run_id TEXT NOT NULL UNIQUE,
+    context_id TEXT NOT NULL,
+    status TEXT NOT NULL,
+    task TEXT NOT NULL,
+    agent TEXT NOT NULL,
+    model TEXT NOT NULL,
+    parent_run_id TEXT NOT NULL,
+    created_at TEXT NOT NULL,
+    updated_at TEXT NOT NULL,
+    turns INTEGER NOT NULL,
+    cost_usd REAL NOT NULL,
+    reason TEXT NOT NULL
+) STRICT;
+CREATE INDEX runs_by_context ON runs (context_id, number);
+CREATE INDEX runs_by_status ON runs (status, number);
+
+CREATE TABLE journal (
+    run_id TEXT NOT NULL,
+    seq INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    data BLOB NOT NULL,
+    checksum INTEGER NOT NULL,
+    PRIMARY KEY (run_id, seq)
+) STRICT;
+
+CREATE TABLE leases (
+    run_id TEXT PRIMARY KEY,
+    owner TEXT NOT NULL,      -- empty: nobody drives
+    token INTEGER NOT NULL,
+    since TEXT NOT NULL,
+    boot_id TEXT NOT NULL,
+    until REAL NOT NULL,      -- uptime of that boot, in seconds
+    process TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE fencing (last_token INTEGER NOT NULL) STRICT;
+INSERT INTO fencing VALUES (0);
+
+CREATE TABLE approvals (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    approval_id TEXT NOT NULL UNIQUE,
+    run_id TEXT NOT NULL,
+    step_id TEXT NOT NULL,
+    payload BLOB NOT NULL,
+    created_at TEXT NOT NULL,
+    expires_at TEXT,
+    status TEXT NOT NULL,
+    decided_by TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    edited_payload BLOB
+) STRICT;
+CREATE INDEX approvals_by_run ON approvals (run_id, number);
+CREATE INDEX approvals_by_status ON approvals (status, number);
+
+CREATE TABLE blobs (
+    digest TEXT PRIMARY KEY,
+    size INTEGER NOT NULL,
+    put_at REAL NOT NULL,     -- the last time somebody put these bytes, in seconds since 1970
+    is_whole INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE blob_parts (
+    digest TEXT NOT NULL,
+    part INTEGER NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (digest, part)
+) STRICT;
+CREATE TABLE blob_names (
+    run_id TEXT NOT NULL,     -- the run whose journal or approvals name the blob
+    digest TEXT NOT NULL,
+    PRIMARY KEY (run_id, digest)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX blob_names_by_digest ON blob_names (digest);
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST,)
+"""Step N leads from version N to N + 1. A step that was released is never changed."""
+
+
+def migrate(connection: sqlite3.Connection, database: Path, *, steps: tuple[str, ...] = MIGRATIONS) -> None:
+    """Bring the tables up to date, in the caller's transaction. Raises `StoreUnavailable` for a foreign file."""
+    version = _find_version(connection, database)
+    if version > len(steps):
+        raise StoreUnavailable(
+            f"The run store '{database}' has version {version}, and this program knows versions up to {len(steps)}",
+            hint="Upgrade metier, or work in another folder",
+        )
+    for number, step in enumerate(steps[version:], start=version + 1):
+        for statement in _split(step):
+            connection.execute(statement)
+        connection.execute("INSERT INTO schema_version (version) VALUES (?)", (number,))
+
+
+def _find_version(connection: sqlite3.Connection, database: Path) -> int:
+    tables = {str(name) for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+    if not tables:
+        connection.execute("CREATE TABLE schema_version (version INTEGER PRIMARY KEY) STRICT")
+        return 0
+    if "schema_version" not in tables:
+        raise StoreUnavailable(
+            f"The file '{database}' is the database of another program",
+            hint="Move it away, or work in another folder",
+        )
+    return int(connection.execute("SELECT coalesce(max(version), 0) FROM schema_version").fetchone()[0])
+
+
+def _split(script: str) -> list[str]:
+    """Statements one by one: `executescript` would commit the transaction that makes the step all or nothing."""
+    statements: list[str] = []
+    part = ""
+    for piece in script.split(";"):
+        part += piece + ";"
+        if sqlite3.complete_statement(part):
+            statements.append(part)
+            part = ""
+    return [statement for statement in statements if statement.strip(" \n;")]

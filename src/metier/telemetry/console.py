@@ -1,0 +1,166 @@
+"""What a run does, live, one line per event on stderr: time, trace, turn, skill, action, status, detail.
+
+On a terminal the line is coloured and cut to the width; elsewhere, and with `NO_COLOR`, it is plain text.
+"""
+
+import os
+from typing import NamedTuple, TextIO
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.text import Text
+
+from metier.events import EventRecord, Payload
+from metier.telemetry.options import LogLevel
+from metier.telemetry.sanitize import sanitize_line
+
+
+class Wording(NamedTuple):
+    """How one type of event reads. `{p.field}` is a field of its payload."""
+
+    level: LogLevel
+    status: str
+    detail: str
+
+
+WORDINGS: dict[str, Wording] = {
+    "run_started": Wording("info", "{p.mode}", "{p.task}"),
+    "skill_catalog_loaded": Wording("debug", "{p.skills} skills", "{p.problems} problems"),
+    "skill_load_failed": Wording("warning", "failed", "{p.skill_name} ({p.path}): {p.reason}"),
+    "trust_changed": Wording("warning", "trusted={p.trusted}", "{p.skill_name} {p.reason}"),
+    "skill_prefilter_completed": Wording("debug", "{p.considered} ranked", "{p.query}"),
+    "skill_disclosure_loaded": Wording("info", "stage {p.stage}", "{p.total_bytes} bytes, {p.total_tokens} tokens"),
+    "prompt_budget_computed": Wording(
+        "debug", "{p.allocated_prompt_tokens} tokens", "of {p.max_context_tokens}, counted by {p.counted_by}"
+    ),
+    "prompt_composed": Wording("debug", "{p.messages} messages", "{p.bytes} bytes, {p.tools} tools"),
+    "llm_request_sent": Wording("info", "sent", "{p.meta.provider}/{p.meta.model} attempt {p.meta.attempt}"),
+    "llm_retry_scheduled": Wording("warning", "retry", "in {p.delay_seconds:g} s: {p.reason}"),
+    "llm_response_received": Wording("info", "{p.stop_reason}", "{p.text_summary}"),
+    "llm_request_failed": Wording("error", "failed", "{p.reason}: {p.message}"),
+    "llm_decision_decoded": Wording("info", "{p.path}", "{p.reasoning_summary}"),
+    "skill_invocation_started": Wording("info", "started", "{p.rationale}"),
+    "step_started": Wording("info", "started", "{p.action} {p.tool}"),
+    "skill_step_executed": Wording("info", "{p.status}", "{p.action} {p.tool} {p.stdout_summary}"),
+    "step_retry_scheduled": Wording("warning", "retry", "{p.reason}"),
+    "skill_invocation_finished": Wording("info", "{p.status}", "{p.summary}"),
+    "handoff": Wording("info", "handed over", "{p.from_skill} to {p.to_skill}: {p.rationale}"),
+    "phase_changed": Wording("debug", "{p.to_phase}", "{p.reason}"),
+    "context_compacted": Wording("info", "compacted", "{p.before_tokens} to {p.after_tokens} tokens"),
+    "artifact_written": Wording("info", "written", "{p.path} ({p.bytes} bytes)"),
+    "approval_requested": Wording("warning", "waiting", "{p.tool} {p.justification} [{p.approval_id}]"),
+    "approval_decided": Wording("info", "{p.decision}", "{p.approval_id} {p.decided_by} {p.reason}"),
+    "input_requested": Wording("warning", "waiting", "{p.question}"),
+    "input_received": Wording("info", "answered", "{p.request_id} {p.answered_by}"),
+    "run_paused": Wording("warning", "paused", "{p.kind}: {p.reason} {p.resume_with}"),
+    "run_resumed": Wording("info", "resumed", "{p.reason}"),
+    "signal_received": Wording("warning", "{p.signal}", "for the {p.count}. time"),
+    "graceful_shutdown_started": Wording("warning", "stopping", "{p.children} children, {p.grace_seconds:g} s"),
+    "run_finished": Wording("info", "{p.status}", "{p.result_summary}"),
+    "run_failed": Wording("error", "{p.status}", "{p.reason}: {p.message}"),
+    "log_repaired": Wording("warning", "repaired", "{p.dropped_bytes} bytes dropped after event {p.last_good_seq}"),
+}
+_UNKNOWN = Wording("info", "", "")
+_LEVELS: tuple[LogLevel, ...] = ("debug", "info", "warning", "error")
+_BAD = frozenset({"failed", "timeout", "denied", "in_doubt", "blocked", "expired", "canceled"})
+_STYLES: dict[LogLevel, str] = {"debug": "dim", "info": "green", "warning": "yellow", "error": "bold red"}
+_MAX_DETAIL = 400
+
+
+class Line(NamedTuple):
+    """One event in words; every part is safe to show."""
+
+    time: str
+    trace: str
+    turn: str
+    skill: str
+    action: str
+    status: str
+    detail: str
+    level: LogLevel
+
+
+class ConsoleSink:
+    """Writes one line per event to a stream, from the given level on."""
+
+    def __init__(self, stream: TextIO, *, level: LogLevel = "info") -> None:
+        self._stream = stream
+        self._least = _LEVELS.index(level)
+        self._turn = 0
+        self._skill = ""
+        self._console = _build_console(stream)
+
+    def write(self, record: EventRecord) -> None:
+        self._follow(record.payload)
+        line = render_line(record, turn=self._turn, skill=self._skill)
+        if _LEVELS.index(line.level) < self._least:
+            return
+        if self._console is None:
+            self._stream.write(render_plain(line) + "\n")
+            self._stream.flush()
+        else:
+            self._console.print(render_rich(line), no_wrap=True, overflow="ellipsis", crop=True)
+
+    def close(self) -> None:
+        self._stream.flush()
+
+    def _follow(self, payload: Payload) -> None:
+        """Keep turn and skill for events that do not name them."""
+        turn: object = getattr(payload, "turn", None)
+        self._turn = turn if isinstance(turn, int) and turn else self._turn
+        skill: object = getattr(payload, "selected_skill", None) or getattr(payload, "skill_name", None)
+        self._skill = skill if isinstance(skill, str) and skill else self._skill
+
+
+def render_line(record: EventRecord, *, turn: int, skill: str) -> Line:
+    """The parts of a line, sanitised."""
+    wording = WORDINGS.get(record.event_type, _UNKNOWN)
+    status = sanitize_line(wording.status.format(p=record.payload))
+    return Line(
+        time=f"{record.timestamp:%H:%M:%S}",
+        trace=sanitize_line(record.trace_id[:8]),
+        turn=str(turn),
+        skill=sanitize_line(skill) or "-",
+        action=sanitize_line(record.event_type),
+        status=status,
+        detail=sanitize_line(wording.detail.format(p=record.payload).strip()[:_MAX_DETAIL]),
+        level="error" if status in _BAD and wording.level == "info" else wording.level,
+    )
+
+
+def render_plain(line: Line) -> str:
+    """One line without colour, columns aligned where they fit."""
+    return "  ".join(_columns(line)).rstrip()
+
+
+def render_rich(line: Line) -> Text:
+    """The same line with colour."""
+    start, trace, turn, skill, action, status, detail = _columns(line)
+    parts = ((start, "dim"), (trace, "dim"), (turn, "cyan"), (skill, "magenta"), (action, ""))
+    text = Text("  ").join([Text(part, style) for part, style in (*parts, (status, _STYLES[line.level]), (detail, ""))])
+    text.rstrip()
+    return text
+
+
+def _columns(line: Line) -> tuple[str, ...]:
+    return (
+        line.time,
+        line.trace,
+        f"turn {line.turn:>2}",
+        _fit(line.skill, 16),
+        _fit(line.action, 25),
+        _fit(line.status, 11),
+        line.detail,
+    )
+
+
+def _fit(text: str, width: int) -> str:
+    """Padded to a width in terminal cells, never cut."""
+    return text if cell_len(text) >= width else set_cell_size(text, width)
+
+
+def _build_console(stream: TextIO) -> Console | None:
+    """None where plain text is wanted: not a terminal, a dumb one, or `NO_COLOR`."""
+    if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return None
+    return Console(file=stream, markup=False, highlight=False, emoji=False)

@@ -1,0 +1,66 @@
+"""Secret values that are known exactly, in every form in which text may carry them. Pure."""
+
+import base64
+import html
+import json
+import re
+from collections.abc import Iterable
+from urllib.parse import quote, quote_plus
+
+from metier.telemetry.values import word_set
+
+MIN_LENGTH = 6
+"""A shorter value occurs in ordinary text; redacting it would destroy more than it protects."""
+
+_TRIVIAL = word_set(
+    """
+    true false null none undefined default localhost password passwd secret token apikey api_key changeme example
+    test testing admin administrator root user username guest development production staging debug enabled disabled
+    string number redacted ***redacted*** anonymous nobody postgres 127.0.0.1 0.0.0.0 unknown optional required
+    """
+)
+_MIN_LINE = 20
+_MIN_ENCODED = 8
+
+
+def is_trivial(value: str) -> bool:
+    """True where a value is too short or too ordinary to be searched for."""
+    return len(value) < MIN_LENGTH or value.lower() in _TRIVIAL or len(set(value)) < 3
+
+
+def build_needles(values: Iterable[str]) -> tuple[str, ...]:
+    """What to look for: each value plain, URL-, base64-, hex-, HTML- and JSON-encoded. Longest first."""
+    needles: set[str] = set()
+    for value in values:
+        text = value.strip()
+        if is_trivial(text):
+            continue
+        needles.update(_forms(text))
+        needles.update(line.strip() for line in text.splitlines() if len(line.strip()) >= _MIN_LINE)
+    return tuple(sorted(needles, key=lambda needle: (-len(needle), needle)))
+
+
+def _forms(text: str) -> set[str]:
+    escaped = json.dumps(text)[1:-1]
+    raw = text.encode("utf-8", "surrogatepass")
+    forms = {text, repr(text)[1:-1], html.escape(text), html.escape(text, quote=False), raw.hex(), raw.hex().upper()}
+    forms |= {
+        escaped,
+        json.dumps(text, ensure_ascii=False)[1:-1],
+        escaped.replace("/", "\\/"),
+        json.dumps(escaped)[1:-1],
+    }
+    for encoded in (quote(raw, safe=""), quote(raw, safe="/"), quote_plus(raw), quote(quote(raw, safe=""), safe="")):
+        forms |= {encoded, re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), encoded)}
+    forms |= {form for form in _base64_forms(raw) if len(form) >= _MIN_ENCODED}
+    return forms
+
+
+def _base64_forms(raw: bytes) -> set[str]:
+    """The characters that depend on the value alone, for each of the three places it can have in a group."""
+    forms: set[str] = set()
+    for shift in range(3):
+        bits = 8 * (shift + len(raw))
+        encoded = base64.b64encode(b"\0" * shift + raw).decode()[(8 * shift + 5) // 6 : bits // 6]
+        forms |= {encoded, encoded.replace("+", "-").replace("/", "_")}
+    return forms

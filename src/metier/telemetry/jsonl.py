@@ -1,0 +1,229 @@
+"""The event log on disk: one JSON record per line, one writer, nothing half written.
+
+A record counts once its line feed is on disk. Opening repairs what a crash left behind the last whole record; damage
+before that is reported and never repaired.
+"""
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Self, cast
+
+from filelock import FileLock, Timeout
+from pydantic import ValidationError
+
+from metier.errors import LogDamaged, LogError, LogLocked
+from metier.events import EventRecord, LogRepaired
+from metier.ids import Clock
+
+FILE_NAME = "events.jsonl"
+_LOCK_NAME = "events.lock"
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+
+
+def find_log(jsonl_dir: Path, run_id: str) -> Path:
+    """Where the event log of a run is, whether it exists or not."""
+    return jsonl_dir / run_id / FILE_NAME
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tail:
+    """How a log ends."""
+
+    good_bytes: int = 0
+    last_seq: int = 0
+    last_line: bytes = b""
+    torn: bytes = b""
+    """What follows the last line feed."""
+
+
+class JsonlSink:
+    """Appends records to `events.jsonl`. Holds a kernel lock, which goes away with the process."""
+
+    def __init__(self, path: Path, *, descriptor: int, lock: FileLock, fsync: bool) -> None:
+        self._path = path
+        self._descriptor = descriptor
+        self._lock = lock
+        self._fsync = fsync
+        self._good_bytes = 0
+        self._last_seq = 0
+
+    @classmethod
+    def open(cls, path: Path, *, clock: Clock, fsync: bool = False) -> Self:
+        """Open for writing, making folder and file where they are missing, and repair a torn end.
+
+        Raises `LogLocked` while another writer has it, `LogDamaged` for damage that is not at the end, `LogError`
+        where the file cannot be written.
+        """
+        lock = _take_lock(path)
+        try:
+            descriptor = os.open(path, _FLAGS, 0o600)
+        except OSError as error:
+            lock.release()
+            raise _translate(error, path) from error
+        sink = cls(path, descriptor=descriptor, lock=lock, fsync=fsync)
+        try:
+            sink._recover(clock)
+        except BaseException:
+            sink.close()
+            raise
+        return sink
+
+    @property
+    def next_seq(self) -> int:
+        """The number that the next record must have."""
+        return self._last_seq + 1
+
+    def write(self, record: EventRecord) -> None:
+        """Append one record. When it fails the log is as it was before."""
+        if self._descriptor < 0:
+            raise LogError(f"The event log '{self._path}' is closed")
+        if record.seq <= self._last_seq:
+            raise LogError(f"Event {record.seq} comes after event {self._last_seq} in '{self._path}'")
+        self._append(record.__pydantic_serializer__.to_json(record) + b"\n")
+        self._last_seq = record.seq
+
+    def close(self) -> None:
+        """Give the log free. Closing twice is fine."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        self._lock.release()
+
+    def _append(self, line: bytes) -> None:
+        try:
+            written = os.write(self._descriptor, line)
+            if written < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if self._fsync:
+                os.fsync(self._descriptor)
+        except OSError as error:
+            self._take_back()
+            raise _translate(error, self._path) from error
+        self._good_bytes += len(line)
+
+    def _take_back(self) -> None:
+        try:
+            os.ftruncate(self._descriptor, self._good_bytes)
+        except OSError:  # the next opening cuts the rest off
+            return
+
+    def _recover(self, clock: Clock) -> None:
+        try:
+            with self._path.open("rb") as file:
+                tail = _scan(file, self._path)
+            self._good_bytes, self._last_seq = tail.good_bytes, tail.last_seq
+            if not tail.torn:
+                return
+            if (seq := _find_seq(tail.torn)) is not None and seq > tail.last_seq:
+                self._good_bytes += len(tail.torn)
+                self._append(b"\n")
+                self._last_seq = seq
+                return
+            os.ftruncate(self._descriptor, tail.good_bytes)
+        except OSError as error:
+            raise _translate(error, self._path) from error
+        self.write(_build_repair(self._path, tail, clock))
+
+
+def read_events(path: Path) -> Iterator[EventRecord]:
+    """Every whole record, oldest first. What a crash left at the end is passed over; other damage is `LogDamaged`."""
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise _translate(error, path, reading=True) from error
+    with file:
+        offset = 0
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n") and _find_seq(line) is None:
+                return
+            try:
+                yield EventRecord.model_validate_json(line)
+            except ValidationError as error:
+                reason = error.errors(include_url=False, include_input=False)[0]["msg"]
+                raise _damage(path, number, offset, reason=reason) from error
+            offset += len(line)
+
+
+def _take_lock(path: Path) -> FileLock:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = FileLock(path.with_name(_LOCK_NAME), timeout=0, mode=0o600)
+        lock.acquire()
+    except Timeout as error:
+        raise LogLocked(
+            f"The event log '{path}' is being written by another process",
+            hint="Wait for it to end, or watch the run with `agent runs watch`",
+        ) from error
+    except OSError as error:
+        raise _translate(error, path) from error
+    return lock
+
+
+def _scan(file: BinaryIO, path: Path) -> _Tail:
+    offset, seq, last = 0, 0, b""
+    for number, line in enumerate(file, start=1):
+        if not line.endswith(b"\n"):
+            return _Tail(good_bytes=offset, last_seq=seq, last_line=last, torn=line)
+        found = _find_seq(line)
+        if found is None:
+            raise _damage(path, number, offset, reason="it is not a record")
+        if found <= seq:
+            raise _damage(path, number, offset, reason=f"event {found} comes after event {seq}")
+        offset, seq, last = offset + len(line), found, line
+    return _Tail(good_bytes=offset, last_seq=seq, last_line=last)
+
+
+def _find_seq(line: bytes) -> int | None:
+    """The number of a whole record, None for anything else."""
+    try:
+        record: object = json.loads(line)
+    except ValueError:
+        return None
+    seq = cast("dict[str, object]", record).get("seq") if isinstance(record, dict) else None  # keys of JSON are strings
+    return seq if isinstance(seq, int) else None
+
+
+def _build_repair(path: Path, tail: _Tail, clock: Clock) -> EventRecord:
+    last = EventRecord.model_validate_json(tail.last_line) if tail.last_line else None
+    return EventRecord(
+        run_id=last.run_id if last else path.parent.name,
+        trace_id=last.trace_id if last else "0" * 32,
+        span_id=last.span_id if last else "0" * 16,
+        timestamp=clock.now(),
+        seq=tail.last_seq + 1,
+        event_type=LogRepaired.event_type,
+        payload=LogRepaired(dropped_bytes=len(tail.torn), last_good_seq=tail.last_seq),
+    )
+
+
+def _damage(path: Path, number: int, offset: int, *, reason: str) -> LogDamaged:
+    return LogDamaged(
+        f"Line {number} of '{path}' (at byte {offset}) is damaged: {reason}",
+        hint="The records before it can still be read; restore the file or start a new run",
+    )
+
+
+_HINTS = {
+    errno.ENOSPC: "Free some space on that disk, then resume the run",
+    errno.EDQUOT: "Free some of your quota on that disk, then resume the run",
+    errno.EFBIG: "The file reached the size limit of the process; raise it, then resume the run",
+    errno.EACCES: "Choose a folder that you may write to with `logging.jsonl_dir`",
+    errno.EPERM: "Choose a folder that you may write to with `logging.jsonl_dir`",
+    errno.EROFS: "Choose a folder that you may write to with `logging.jsonl_dir`",
+    errno.ENOTDIR: "Something on the way to the log is a file; choose another folder with `logging.jsonl_dir`",
+    errno.EEXIST: "Something on the way to the log is a file; choose another folder with `logging.jsonl_dir`",
+    errno.ELOOP: "The log is a symbolic link, which is not followed; remove it",
+}
+
+
+def _translate(error: OSError, path: Path, *, reading: bool = False) -> LogError:
+    verb = "read" if reading else "written"
+    reason = error.strerror or type(error).__name__
+    return LogError(
+        f"The event log '{path}' cannot be {verb}: {reason[:1].lower()}{reason[1:]}",
+        hint=_HINTS.get(error.errno or 0, "" if not reading else "Check the run id"),
+    )

@@ -1,0 +1,287 @@
+"""Secrets given away by the name in front of them: `password=…`, `"api_key": "…"`, `Authorization: Bearer …`. Pure."""
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from metier.telemetry.values import is_code_or_placeholder, is_ordinary_word, looks_random, word_set
+
+
+class NamedSecret(NamedTuple):
+    """A value and where the name that gives it away begins."""
+
+    kind: str
+    context: int
+    start: int
+    end: int
+
+
+CORES = word_set("passw passphrase passcode pwd _pass secret token key auth credential bearer cookie")
+"""Every secret name contains one of these, in lower case."""
+
+_LAST_WORDS = word_set(
+    "password passwd passw passphrase passcode pwd secret token apikey credential credentials authorization "
+    "cookie accesskey secretkey privatekey authtoken accesstoken"
+)
+_KEY_KINDS = word_set(
+    "api access private secret auth encryption encrypt signing sign master account shared license client service admin "
+    "deploy storage ssh webhook hmac jwt app consumer subscription security session crypto ingest"
+)
+_ORDINARY_TOKENS = word_set("max min page next num pad eos bos unk sep cls mask stop special prev continuation")
+_PASS_OWNERS = word_set("db database user admin root mysql pg postgres redis smtp mail email ftp ssh login http")
+_QUALIFIERS = word_set("prod production dev development staging stage test live old new backup base primary value")
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_BACKWARDS = re.compile(r"[\w.-]*", re.ASCII)
+_AFTER = re.compile(r"[\w-]{0,40}", re.ASCII)
+_SPACED_KEY = re.compile(r"(?:^|[^\w])(\w{2,12}) \Z", re.ASCII)
+_MAX_NAME = 64
+
+_SEPARATOR = re.compile(
+    r"""\\*["'`]?\]?[ \t]{0,8}
+    (?: (?P<typed>:[ ]?[A-Za-z_][\w\[\]|.]{0,40}[ ]?=(?!=))
+      | (?P<sep>=>|:=|={1,3}|:(?!:|//)|%3[DdAa])
+      | (?P<comma>(?<=["']),)
+    )[ \t]{0,8}""",
+    re.VERBOSE,
+)
+_SPACE = re.compile(r"[ \t]{1,4}")
+_IS = re.compile(r"[ \t](?:is|was)(?::|[ \t])[ \t]?")
+_SCHEME = re.compile(
+    r"(?:Bearer|Basic|Token|Digest|Negotiate|ApiKey|AWS4-HMAC-SHA256|Bot|key)[ \t]{1,4}", re.IGNORECASE
+)
+_BEARER = re.compile(r"bearer[ \t]{1,4}(?P<v>[A-Za-z0-9._~+/-]{8,}=*)", re.IGNORECASE)
+_QUOTED = re.compile(r"""(?P<open>[rbuf]{0,2}\\*(?P<mark>["'`]))""")
+_BARE = re.compile(r"""[^\s"'`<>&\\]+""")
+_TO_LINE_END = re.compile(r"[^\r\n\"'\\]+")
+_NEXT_PAIR = re.compile(r"[,;](?=[ \t]*[\w.-]{1,40}[ \t]?[=:]|[ \t]|$)", re.ASCII)
+_MAX_QUOTED = 8192
+_MAX_BARE = 128
+"""How much of an unquoted value is judged. All of it is hidden."""
+
+
+def split_words(name: str) -> tuple[str, ...]:
+    """`dbPassword`, `DB_PASSWORD` and `db-password` are all `db`, `password`."""
+    return tuple(word.lower() for word in _WORDS.findall(name))
+
+
+@lru_cache(maxsize=4096)
+def is_secret_name(name: str) -> bool:
+    """True where a name says that its value is secret: `MY_API_KEY`, `x-api-key`, `db.password2`, not `max_tokens`."""
+    words = list(split_words(name))
+    while len(words) > 1 and (words[-1].isdigit() or words[-1] in _QUALIFIERS):
+        words.pop()
+    if not words:
+        return False
+    before = words[-2] if len(words) > 1 else ""
+    if words[-1] == "key":
+        return before in _KEY_KINDS
+    if words[-1] == "token":
+        return before not in _ORDINARY_TOKENS
+    if words[-1] == "pass":
+        return before in _PASS_OWNERS
+    return words[-1] in _LAST_WORDS or words[-1].endswith(("password", "passwd", "apikey", "authtoken", "accesstoken"))
+
+
+class NameRules:
+    """Finds values by names: the generic ones, unless switched off, and configured ones."""
+
+    def __init__(self, *, names: Iterable[str] = (), generic: bool = True) -> None:
+        self._configured = frozenset(canonical for name in names if (canonical := _canonical(name)))
+        self._generic = generic
+        literals = {word.lower() for name in names for word in re.findall(r"[^\W_]+", name)[-1:]}
+        self.cores: tuple[str, ...] = tuple(sorted({*(CORES if generic else ()), *literals}))
+
+    def covers(self, name: str) -> bool:
+        return self._is_configured(name) or (self._generic and is_secret_name(name))
+
+    def find(self, text: str) -> Iterator[NamedSecret]:
+        lowered = lower_ascii(text)
+        seen = -1
+        for position in _positions(lowered, self.cores):
+            if position < seen:
+                continue
+            name_start, name_end = _whole_name(text, position)
+            seen = max(seen, name_end)
+            found = self._value_of(text, name_start, name_end)
+            if found is not None:
+                seen = max(seen, found.end)
+                yield found
+            if self._generic and lowered.startswith("bearer", position):
+                yield from _bearer(text, position)
+
+    def _value_of(self, text: str, name_start: int, name_end: int) -> NamedSecret | None:
+        name = text[name_start:name_end]
+        if name.lower().endswith("key") and not split_words(name)[:-1]:
+            spaced = _SPACED_KEY.search(text, max(0, name_start - 16), name_start)
+            name = f"{spaced[1]}_{name}" if spaced else name
+        configured = self._is_configured(name)
+        if not configured and not (self._generic and is_secret_name(name)):
+            return None
+        span = _find_value(text, _Name(name, name_start, name_end), configured=configured)
+        return None if span is None else NamedSecret("name", name_start, *span)
+
+    def _is_configured(self, name: str) -> bool:
+        return bool(self._configured) and _canonical(name) in self._configured
+
+
+class _Name(NamedTuple):
+    text: str
+    start: int
+    end: int
+
+    @property
+    def is_password(self) -> bool:
+        return "pass" in self.text.lower() or "pwd" in self.text.lower()
+
+
+def lower_ascii(text: str) -> str:
+    """Lower case without a change of length, which some letters have."""
+    lowered = text.lower()
+    if len(lowered) == len(text):
+        return lowered
+    return "".join(character.lower() if character.isascii() else character for character in text)
+
+
+def _canonical(name: str) -> str:
+    return "_".join(re.findall(r"[^\W_]+", name.strip("-.").lower()))
+
+
+def _positions(lowered: str, cores: tuple[str, ...]) -> list[int]:
+    positions: list[int] = []
+    for core in cores:
+        at = lowered.find(core)
+        while at >= 0:
+            positions.append(at)
+            at = lowered.find(core, at + len(core))
+    positions.sort()
+    return positions
+
+
+def _whole_name(text: str, position: int) -> tuple[int, int]:
+    before = _BACKWARDS.match(text[max(0, position - _MAX_NAME) : position][::-1])
+    after = _AFTER.match(text, position)
+    start = position - (before.end() if before else 0)
+    if start < position and text[start - 1 : start] == "\\" and text[start] in "nrt":
+        start += 1  # the line feed of a string inside a string
+    return start, (after.end() if after else position)
+
+
+def _bearer(text: str, position: int) -> Iterator[NamedSecret]:
+    match = _BEARER.match(text, position)
+    if match and looks_random(match["v"]):
+        yield NamedSecret("bearer", position, match.start("v"), match.end("v"))
+
+
+def _find_value(text: str, name: _Name, *, configured: bool) -> tuple[int, int] | None:
+    """Where the value of the name is, or None where there is none or it is no secret."""
+    if text[name.start - 1 : name.start] == "<" and text[name.end : name.end + 1] == ">":
+        return _element(text, name)
+    separator = _SEPARATOR.match(text, name.end)
+    if separator:
+        if "cookie" in name.text.lower():
+            return _header(text, separator.end())
+        start = separator.end()
+        if scheme := _SCHEME.match(text, _skip_quote(text, start)) if "auth" in name.text.lower() else None:
+            return _bare(text, scheme.end(), strict=False, configured=True)
+        tight = separator["sep"] in {"=", "%3D", "%3d"} and text.startswith(("=", "%3"), separator.start())
+        return _quoted(text, start, name) or _bare(text, start, strict=not tight, configured=configured, name=name)
+    return _spaced(text, name)
+
+
+def _spaced(text: str, name: _Name) -> tuple[int, int] | None:
+    """`--password value`, `PASSWORD 'value'`, `login x password value`, `password is value`."""
+    line_start = text.rfind("\n", max(0, name.start - 256), name.start) + 1
+    line = text[line_start : name.start].lstrip()
+    if said := _IS.match(text, name.end):
+        return _quoted(text, said.end(), name) or _bare(text, said.end(), strict=True, name=name)
+    space = _SPACE.match(text, name.end)
+    if not space:
+        return None
+    is_flag = name.text.startswith("-")
+    if is_flag or line == "ENV " or (name.is_password and "login " in line):
+        return _quoted(text, space.end(), name) or _bare(text, space.end(), strict=False, name=name)
+    if name.is_password and text[space.end() : space.end() + 1] in {"'", '"'}:
+        return _quoted(text, space.end(), name)
+    return None
+
+
+def _skip_quote(text: str, at: int) -> int:
+    opened = _QUOTED.match(text, at)
+    return opened.end() if opened else at
+
+
+def _element(text: str, name: _Name) -> tuple[int, int] | None:
+    start = name.end + 1
+    end = text.find("<", start, start + _MAX_QUOTED)
+    value = text[start:end].strip() if end > start else ""
+    return (start, end) if value and not is_code_or_placeholder(value, quoted=True) else None
+
+
+def _header(text: str, start: int) -> tuple[int, int] | None:
+    match = _TO_LINE_END.match(text, _skip_quote(text, start))
+    return match.span() if match and "=" in match[0] and looks_random(match[0]) else None
+
+
+def _quoted(text: str, start: int, name: _Name) -> tuple[int, int] | None:
+    opened = _QUOTED.match(text, start)
+    if not opened:
+        return None
+    begin = opened.end()
+    closing = opened["open"].lstrip("rbuf")
+    end = _closing(text, begin, closing)
+    value = text[begin:end]
+    if not value.strip() or is_code_or_placeholder(value, quoted=True) or is_ordinary_word(value):
+        return None
+    if not text.startswith(closing, end) and not looks_random(value):
+        return None
+    if " " in value.strip() and "phrase" not in name.text.lower() and not looks_random(value):
+        return None
+    return (begin, end) if value.lower() != name.text.lower() else None
+
+
+def _closing(text: str, begin: int, closing: str) -> int:
+    """The end of a quoted value: its closing quote, skipping escaped ones, else the end of the line."""
+    newline = text.find("\n", begin, begin + _MAX_QUOTED)
+    limit = newline if newline >= 0 else min(len(text), begin + _MAX_QUOTED)
+    at = text.find(closing, begin, limit)
+    while at > begin and len(closing) == 1 and text[at - 1] == "\\" and text[at - 2 : at] != "\\\\":
+        at = text.find(closing, at + 1, limit)
+    return at if at >= 0 else limit
+
+
+def _bare(
+    text: str, start: int, *, strict: bool, configured: bool = False, name: _Name | None = None
+) -> tuple[int, int] | None:
+    """An unquoted value. `strict` takes only what looks random, because prose also has colons."""
+    match = _BARE.match(text, start, start + _MAX_BARE)
+    if not match:
+        return None
+    span = _judge(text, match, strict=strict and not configured, name=name)
+    whole = _BARE.match(text, start) if span and span[1] == start + _MAX_BARE else None
+    return whole.span() if whole else span
+
+
+def _judge(text: str, match: re.Match[str], *, strict: bool, name: _Name | None) -> tuple[int, int] | None:
+    start = match.start()
+    pair = _NEXT_PAIR.search(match[0])
+    value = match[0][: pair.start()] if pair else match[0]
+    value = value if value.endswith("()") else value.rstrip(",;.)]}")
+    span = (start, start + len(value))
+    if not value or is_ordinary_word(value):
+        return None
+    if any(is_code_or_placeholder(form, quoted=False) for form in {value, match[0]}):
+        return None
+    if name and value.lower() == name.text.lower():
+        return None
+    if not strict or looks_random(value):
+        return span
+    return span if name and name.is_password and _is_alone(text, name, match.end()) else None
+
+
+def _is_alone(text: str, name: _Name, end: int) -> bool:
+    """True for a line that is only `name: value`, as in YAML."""
+    before = text[
+        max(text.rfind("\n", max(0, name.start - _MAX_NAME), name.start) + 1, name.start - _MAX_NAME) : name.start
+    ]
+    return not before.strip() and name.text.islower() and text[end : end + 1] in {"", "\n", "\r"}

@@ -1,0 +1,45 @@
+"""The `logging:` section of `agent.yaml`: what is written down, where, and how much of it. Values only."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from metier.messages import Value
+
+type LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+class LoggingOptions(Value):
+    """What is written down, where, and how much of it."""
+
+    level: LogLevel = Field(
+        default="info",
+        description="The least important event that the console shows. The event log always gets every event.",
+    )
+    jsonl_dir: str = Field(
+        default="./runs",
+        description="The folder that gets one folder per run; the event log is `<run_id>/events.jsonl` in it.",
+    )
+    run_id_pattern: Literal["YYYYMMDD-HHMMSS-<short-uuid>"] = Field(
+        default="YYYYMMDD-HHMMSS-<short-uuid>",
+        description="The form of run ids. Fixed, so that run folders sort by start everywhere.",
+    )
+    debug_llm_bodies: bool = Field(
+        default=False,
+        description="Keep whole requests to models and whole replies in the run folder, secrets still redacted.",
+    )
+    sanitize_control_chars: bool = Field(
+        default=True,
+        description="Show control, escape, bidi and invisible characters of outside text as visible escapes.",
+    )
+    redact_secrets: bool = Field(
+        default=True,
+        description=(
+            "Redact what looks like a secret because of the name in front of it (`password=…`). "
+            "Known secret values and vendor key formats are redacted in any case."
+        ),
+    )
+    redact_names: tuple[str, ...] = Field(
+        default=(),
+        description="Further names (of variables, headers, keys) whose values are secret, such as `MY_PASSPHRASE`.",
+    )

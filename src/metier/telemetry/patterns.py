@@ -1,0 +1,218 @@
+"""Formats of keys that vendors hand out, each with a prefix tight enough to leave ordinary text alone. Data only.
+
+Every expression starts where a word starts and repeats one character class, so that matching stays linear.
+"""
+
+import re
+from typing import NamedTuple
+
+
+class KeyFormat(NamedTuple):
+    """One format. The expression is tried only on text that contains one of the literals."""
+
+    kind: str
+    literals: tuple[str, ...]
+    expression: str
+    """Group `v` is the secret, or the whole match where there is no such group."""
+    anchored: bool = True
+    """The match begins with the literal."""
+
+    @property
+    def regex(self) -> re.Pattern[str]:
+        """Compiled when the format is first met: most processes meet few of them."""
+        return re.compile(self.expression)
+
+
+_START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))"
+"""Where a word starts, also after the `\\n` of a string inside a string."""
+_LONE = r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt]))"
+_END = r"(?![A-Za-z0-9])"
+
+_AFTER_PREFIX: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("anthropic", ("sk-ant-",), r"[A-Za-z0-9_-]{16,}"),
+    ("openai", ("sk-proj-", "sk-svcacct-", "sk-admin-", "sk-None-"), r"[A-Za-z0-9_-]{16,}"),
+    ("openrouter", ("sk-or-v1-",), r"[A-Za-z0-9]{32,}"),
+    ("github", ("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), r"[A-Za-z0-9]{30,}"),
+    ("github", ("github_pat_",), r"[A-Za-z0-9_]{22,}"),
+    ("gitlab", ("glpat-", "gldt-", "glrt-", "glcbt-", "glft-", "glptt-", "glagent-", "gloas-"), r"[A-Za-z0-9_.-]{20,}"),
+    ("gitlab", ("glsoat-", "glimt-", "glffct-", "GR1348941"), r"[A-Za-z0-9_-]{20,}"),
+    (
+        "slack",
+        ("xoxb-", "xoxp-", "xoxa-", "xoxr-", "xoxs-", "xoxo-", "xoxe-", "xoxc-", "xoxd-"),
+        r"[A-Za-z0-9%.-]{10,}",
+    ),
+    ("slack", ("xoxe.xoxp-", "xoxe.xoxb-", "xapp-"), r"[A-Za-z0-9-]{10,}"),
+    ("stripe", ("sk_live_", "rk_live_", "sk_test_", "rk_test_", "whsec_"), r"[A-Za-z0-9+/=]{16,}"),
+    ("google", ("AIza",), r"[A-Za-z0-9_-]{35}"),
+    ("google", ("GOCSPX-",), r"[A-Za-z0-9_-]{20,}"),
+    ("google", ("ya29.",), r"[A-Za-z0-9_.-]{20,}"),
+    ("npm", ("npm_",), r"[A-Za-z0-9]{36,}"),
+    ("pypi", ("pypi-AgE",), r"[A-Za-z0-9_-]{32,}"),
+    ("huggingface", ("hf_", "api_org_"), r"[A-Za-z0-9]{30,}"),
+    ("digitalocean", ("dop_v1_", "doo_v1_", "dor_v1_"), r"[a-f0-9]{40,}"),
+    ("shopify", ("shpat_", "shpca_", "shppa_", "shpss_", "shptka_"), r"[A-Fa-f0-9]{32}"),
+    ("square", ("sq0atp-", "sq0csp-", "sq0idp-"), r"[A-Za-z0-9_-]{22,}"),
+    ("databricks", ("dapi",), r"[a-f0-9]{32}(?:-\d)?"),
+    ("vault", ("hvs.", "hvb.", "hvr."), r"[A-Za-z0-9_-]{20,}"),
+    ("linear", ("lin_api_", "lin_oauth_"), r"[A-Za-z0-9]{32,}"),
+    ("notion", ("ntn_",), r"[A-Za-z0-9]{40,}"),
+    ("notion", ("secret_",), r"(?=[A-Za-z]*\d)[A-Za-z0-9]{43}(?![A-Za-z0-9_])"),
+    ("postman", ("PMAK-",), r"[A-Fa-f0-9]{24}-[A-Fa-f0-9]{34}"),
+    ("age", ("AGE-SECRET-KEY-1",), r"[A-Z0-9]{50,}"),
+    ("doppler", ("dp.pt.", "dp.st.", "dp.ct.", "dp.sa.", "dp.scim.", "dp.audit."), r"[A-Za-z0-9_.-]{32,}"),
+    ("grafana", ("glsa_",), r"[A-Za-z0-9]{32}_[A-Fa-f0-9]{8}"),
+    ("grafana", ("glc_",), r"[A-Za-z0-9+/=]{32,}"),
+    ("new-relic", ("NRAK-", "NRII-", "NRAA-", "NRRA-", "NRIQ-", "NRSP-"), r"[A-Za-z0-9_-]{22,}"),
+    ("new-relic", ("NRJS-",), r"[a-f0-9]{19}"),
+    ("figma", ("figd_", "figo_"), r"[A-Za-z0-9_-]{20,}"),
+    ("docker", ("dckr_pat_", "dckr_oat_"), r"[A-Za-z0-9_-]{20,}"),
+    ("atlassian", ("ATATT3", "ATCTT3", "ATBB"), r"[A-Za-z0-9_=-]{24,}"),
+    ("bitbucket", ("BBDC-",), r"[A-Za-z0-9_+/-]{40,}"),
+    ("pulumi", ("pul-",), r"[a-f0-9]{40}"),
+    ("rubygems", ("rubygems_",), r"[a-f0-9]{48}"),
+    ("cargo", ("cio",), r"(?=[A-Za-z]*\d)[A-Za-z0-9]{32}"),
+    ("clojars", ("CLOJARS_",), r"[a-z0-9]{60}"),
+    ("nuget", ("oy2",), r"(?=[a-z]*\d)[a-z0-9]{43}"),
+    ("planetscale", ("pscale_tkn_", "pscale_pw_", "pscale_oauth_"), r"[A-Za-z0-9_=.-]{32,}"),
+    ("supabase", ("sbp_", "sb_secret_"), r"[A-Za-z0-9_-]{20,}"),
+    ("sentry", ("sntrys_", "sntryu_"), r"[A-Za-z0-9+/=_-]{40,}"),
+    ("dynatrace", ("dt0c01.", "dt0s01.", "dt0s16."), r"[A-Z0-9]{24}\.[A-Z0-9]{64}"),
+    ("easypost", ("EZAK", "EZTK"), r"[A-Za-z0-9]{54}"),
+    ("flutterwave", ("FLWSECK_TEST-", "FLWSECK-"), r"[A-Za-z0-9]{12,}(?:-X)?"),
+    ("frameio", ("fio-u-",), r"[A-Za-z0-9_=-]{60,}"),
+    ("heroku", ("HRKU-",), r"[A-Za-z0-9_-]{36,}"),
+    ("prefect", ("pnu_", "pnb_"), r"[A-Za-z0-9]{36}"),
+    ("readme", ("rdme_",), r"[a-z0-9]{60,}"),
+    ("sendinblue", ("xkeysib-", "xsmtpsib-"), r"[a-f0-9]{64}-[A-Za-z0-9]{16}"),
+    ("shippo", ("shippo_live_", "shippo_test_"), r"[a-f0-9]{40}"),
+    ("typeform", ("tfp_",), r"[A-Za-z0-9_.=-]{40,}"),
+    ("airtable", ("pat",), r"[A-Za-z0-9]{14}\.[a-f0-9]{64}"),
+    ("groq", ("gsk_",), r"[A-Za-z0-9]{40,}"),
+    ("replicate", ("r8_",), r"[A-Za-z0-9]{36,}"),
+    ("perplexity", ("pplx-",), r"[A-Za-z0-9]{40,}"),
+    ("xai", ("xai-",), r"[A-Za-z0-9]{60,}"),
+    ("fireworks", ("fw_",), r"(?=[A-Za-z]*\d)[A-Za-z0-9]{22,}"),
+    ("langsmith", ("lsv2_pt_", "lsv2_sk_"), r"[a-f0-9]{32}_[a-f0-9]{10}"),
+    ("tavily", ("tvly-",), r"[A-Za-z0-9-]{20,}"),
+    ("cloudflare", ("v1.0-",), r"[a-f0-9]{24}-[a-f0-9]{100,}"),
+    ("contentful", ("CFPAT-",), r"[A-Za-z0-9_-]{40,}"),
+    ("tailscale", ("tskey-",), r"(?:api|auth|client|scim|webhook)-[A-Za-z0-9]{8,}-[A-Za-z0-9]{16,}"),
+    ("fly", ("fm1_", "fm2_", "fo1_"), r"[A-Za-z0-9+/=_-]{32,}"),
+    ("netlify", ("nfp_", "nfc_"), r"[A-Za-z0-9_]{36,}"),
+    ("vercel", ("vcp_", "vck_"), r"[A-Za-z0-9]{24,}"),
+    ("sourcegraph", ("sgp_",), r"(?:[a-f0-9]{16}_|local_)?[a-f0-9]{40}"),
+    ("infracost", ("ico-",), r"[A-Za-z0-9]{32}"),
+    ("duffel", ("duffel_live_", "duffel_test_"), r"[A-Za-z0-9_=-]{40,}"),
+    ("plaid", ("access-sandbox-", "access-development-", "access-production-"), r"[0-9a-f]{8}-[0-9a-f-]{27}"),
+    ("artifactory", ("AKC",), r"(?=[A-Za-z]*\d|x{10}|p[0-9A-Za-z])[A-Za-z0-9]{10,}(?![A-Za-z0-9])"),
+    ("artifactory", ("AP",), r"(?:\d[A-Za-z0-9]{8,}|[A-F](?:x{8,}|(?=[A-Za-z]*\d)[A-Za-z0-9]{30,}))"),
+    ("jfrog", ("cmVmdGtu",), r"[A-Za-z0-9]{56}"),
+    ("alibaba", ("LTAI",), r"(?=[A-Za-z]*\d)[A-Za-z0-9]{12,24}"),
+    ("tencent", ("AKID",), r"(?=[A-Za-z]*\d)[A-Za-z0-9]{28,36}"),
+    ("yandex", ("AQVN",), r"[A-Za-z0-9_-]{35,38}"),
+    ("volcengine", ("AKLT",), r"[A-Za-z0-9]{40,}={0,2}"),
+    ("1password", ("ops_eyJ",), r"[A-Za-z0-9_-]{60,}={0,2}"),
+    ("twilio", ("SK", "AC"), r"(?:[0-9a-f]{32}|x{32})" + _END),
+    ("mailgun", ("key-", "pubkey-"), r"[0-9a-z]{32}" + _END),
+    ("mapbox", ("sk.eyJ", "tk.eyJ"), r"[A-Za-z0-9_-]{20,}(?:\.[A-Za-z0-9_-]+)?"),
+)
+"""Kind, prefixes, and what follows one of the prefixes."""
+
+_ANCHORED: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("aws", ("AKIA", "ASIA", "ABIA", "ACCA"), _START + r"A[A-Z]{3}[A-Z0-9]{16}" + _END),
+    ("aws", ("A3T",), _START + r"A3T[A-Z0-9]{17}" + _END),
+    ("aws", ("ABSK",), _START + r"ABSK[A-Za-z0-9+/]{100,}={0,2}"),
+    ("aws", ("bedrock-api-key-",), r"bedrock-api-key-(?P<v>[A-Za-z0-9+/=]{40,})"),
+    ("square", ("EAAA",), _START + r"EAAA[A-Za-z0-9_-]{60}" + _END),
+    ("facebook", ("EAA",), _START + r"EAA[A-Z][A-Za-z0-9]{90,}"),
+    ("sendgrid", ("SG.",), _START + r"SG\.[A-Za-z0-9_-]{20,24}\.[A-Za-z0-9_-]{39,50}"),
+    ("lob", ("live_",), _START + r"live_[a-f0-9]{35}" + _END),
+    (
+        "jwt",
+        ("eyJ",),
+        _LONE + r"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){0,3}",
+    ),
+    (
+        "jwt",
+        ("eyJ",),
+        _LONE + r"eyJ[A-Za-z0-9_-]{16,}(?:\.[A-Za-z0-9_-]*){3}\.[A-Za-z0-9_-]{10,}",
+    ),
+    (
+        "api-key",
+        ("sk-", "pk-", "rk-"),
+        _START + r"[spr]k-(?:(?=[A-Za-z_-]{0,64}\d)[A-Za-z0-9_-]{16,}|[A-Za-z0-9]{20,})",
+    ),
+)
+"""Kind, the literals that begin the match, and the whole expression."""
+
+_IN_ADDRESS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    (
+        "slack-webhook",
+        ("hooks.slack.com/",),
+        r"hooks\.slack\.com/(?P<v>(?:services|workflows|triggers)/[A-Za-z0-9+/_-]{20,})",
+    ),
+    ("discord-webhook", ("/api/webhooks/",), r"/api/webhooks/(?P<v>\d{15,21}/[A-Za-z0-9_-]{40,})"),
+    ("teams-webhook", ("webhook.office.com/",), r"webhook\.office\.com/webhookb2/(?P<v>[A-Za-z0-9@/-]{80,})"),
+    ("azure", ("SharedAccessKey=",), r"SharedAccessKey=(?P<v>[A-Za-z0-9+/]{40,}={0,2})"),
+    ("azure", ("AccountKey=",), r"AccountKey=(?P<v>[A-Za-z0-9+/]{40,}={0,2})"),
+    ("azure-sas", ("sig=",), r"sig=(?P<v>[A-Za-z0-9%+/]{40,}(?:%3[Dd]|=){0,4})"),
+    ("aws-signature", ("X-Amz-",), r"X-Amz-(?:Signature|Security-Token|Credential)=(?P<v>[A-Za-z0-9%+/=_-]{16,})"),
+    (
+        "url-password",
+        ("://",),
+        r"://[^\s/?#@:\"'<>`{}$]{0,256}:(?P<v>[^\s/?#\"'<>`\\]{1,512})@(?=[A-Za-z0-9\[%.-])",
+    ),
+    ("docker", ('"auth',), r'"auth\\{0,8}"\s{0,8}:\s{0,8}\\{0,8}"(?P<v>[A-Za-z0-9+/=]{12,})'),
+    ("npm", ("_auth",), r"_auth(?:Token)?[ ]?=[ ]?\"?(?P<v>[A-Za-z0-9+/=_-]{12,})"),
+    ("curl-password", ("curl ",), r"curl [^\n]{0,400}?(?:-u|--user)[ =]['\"]?[^\s:'\"]{1,64}:(?P<v>[^\s'\"]{3,256})"),
+    ("mysql-password", ("mysql",), r"mysql\w{0,8} (?:[^\n]{0,200}? )?-p(?P<v>[^\s'\"-][^\s'\"]{3,256})"),
+    ("sshpass", ("sshpass -p",), r"sshpass -p ?['\"]?(?P<v>[^\s'\"]{3,256})"),
+    ("url-token", ("://",), r"://(?P<v>(?=[A-Za-z_-]{0,200}\d)[A-Za-z0-9_-]{20,200})(?::[\w-]{0,64})?@"),
+)
+"""The same, for what is a secret because of the address around it."""
+
+_INSIDE: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("terraform", (".atlasv1.",), r"[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,}"),
+    ("telegram", (":AA",), r"(?:bot)?(?P<v>\d{8,10}:AA[A-Za-z0-9_-]{32,33})(?![A-Za-z0-9_-])"),
+    ("azure", ("Q~",), r"[A-Za-z0-9_~.]{3}\dQ~[A-Za-z0-9_~.-]{31,34}"),
+    ("mailchimp", ("-us",), r"[0-9a-f]{32}-us\d{1,2}" + _END),
+    ("discord", (".",), r"[MNOA][A-Za-z0-9]{23,25}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,38}(?![A-Za-z0-9_-])"),
+)
+"""Kind, literals somewhere inside the match, and the expression after the start of a word."""
+
+
+class KeyFormats(NamedTuple):
+    """Every known format, by what text must contain for it."""
+
+    by_opening: dict[bytes, tuple[KeyFormat, ...]]
+    """Formats that are one long word, by its first three characters."""
+    in_address: tuple[tuple[bytes, KeyFormat], ...]
+    """Formats that an address gives away, with a literal that must be there."""
+    inside: tuple[KeyFormat, ...]
+    """Formats whose first characters say nothing; see `INSIDE_WORD`."""
+
+
+def build_key_formats() -> KeyFormats:
+    prefixed = [
+        KeyFormat(kind, literals, f"{_START}(?:{'|'.join(map(re.escape, literals))}){rest}")
+        for kind, literals, rest in _AFTER_PREFIX
+    ]
+    by_opening: dict[bytes, tuple[KeyFormat, ...]] = {}
+    for key_format in (*prefixed, *(KeyFormat(*row) for row in _ANCHORED)):
+        for opening in {opening for literal in key_format.literals for opening in _openings(literal)}:
+            by_opening[opening] = (*by_opening.get(opening, ()), key_format)
+    return KeyFormats(
+        by_opening=by_opening,
+        in_address=tuple((word.encode(), KeyFormat(*row)) for row in _IN_ADDRESS for word in row[1]),
+        inside=tuple(KeyFormat(kind, words, _START + regex, anchored=False) for kind, words, regex in _INSIDE),
+    )
+
+
+def _openings(literal: str) -> list[bytes]:
+    if len(literal) > 2:
+        return [literal[:3].encode()]
+    return [(literal + third).encode() for third in "0123456789abcdefABCDEFx"]
+
+
+INSIDE_WORD = re.compile(rb"\.atlasv1\.|Q~|-us\d|[MNOA][A-Za-z0-9]{23,25}\.|\bAA[A-Za-z0-9_-]{32}")
+"""Found in a long word that may be of a format whose first characters say nothing."""

@@ -1,0 +1,80 @@
+"""Makes outside text safe to show and to store: nothing in it can drive a terminal, hide, or fake a line.
+
+What is removed: complete terminal sequences (colours, cursor moves, hyperlinks; a link keeps its text). What is shown
+as a visible escape such as `\\x1b` or `\\u202e`: every other control, bidi and invisible character, unfinished
+sequences, lone surrogates. Sequences that carry a message for the terminal (clipboard, title, device control) leave a
+visible trace without the message. Joiners and selectors stay where a script or an emoji needs them. Sanitising twice
+changes nothing.
+"""
+
+import re
+
+_INVISIBLE = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
+    "\ufeff\uffa0\ufff0-\ufffb\ufffe\uffff\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+_UNSAFE = f"\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff{_INVISIBLE}"
+_EMOJI = "\u00a9\u00ae\u203c\u2049\u2100-\u2bff\u3030\u303d\u3297\u3299\U0001f000-\U0001faff"
+_JOINING = (
+    "\u0600-\u061b\u061d-\u06ff\u0750-\u077f\u0840-\u0dff\u0e80-\u109f\u1780-\u17b3\u1800-\u180a\u1810-\u18af"
+    "\ufb50-\ufdff\ufe70-\ufefc"
+)
+_HAN = "\u2e80-\u2fff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+
+_SUSPECT = re.compile(f"[{_UNSAFE}]")
+_SUSPECT_IN_LINE = re.compile(f"[\t\n{_UNSAFE}]")
+_PARTS = re.compile(
+    "(?P<keep>"
+    f"[0-9#*]\ufe0f\u20e3|(?<=[{_EMOJI}])[\ufe0e\ufe0f]"
+    f"|(?:(?<=[{_EMOJI}])|(?<=[{_EMOJI}]\ufe0f))\u200d(?=[{_EMOJI}])"
+    f"|(?<=[{_JOINING}])[\u200c\u200d]"
+    f"|(?<=[{_HAN}])[\ufe00-\ufe02\U000e0100-\U000e01ef]"
+    "|(?<=\U0001f3f4)[\U000e0030-\U000e0039\U000e0061-\U000e007a]{3,6}\U000e007f"
+    ")"
+    "|(?P<newline>\r\n)"
+    "|(?P<drop>(?:\x1b\\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]"
+    "|(?:\x1b\\]|\x9d)8;[^\x00-\x1f\x7f-\x9f]{0,4096}(?:\x07|\x1b\\\\|\x9c)"
+    "|\x1b[()*+][0-9A-Za-z]|\x1b[=>78cDEHM])"
+    "|(?P<message>(?P<lead>\x1b[\\]PX^_]|[\x9d\x90\x98\x9e\x9f])(?P<number>[0-9]{0,4})"
+    "[^\x00-\x08\x0a-\x1f\x7f-\x9f]{0,65536}(?:\x07|\x1b\\\\|\x9c))"
+    f"|(?P<bad>[{_UNSAFE}])"
+)
+
+
+def sanitize(text: str) -> str:
+    """Text of several lines: line feeds and tabs stay, CR LF becomes LF, a lone CR becomes visible."""
+    if _SUSPECT.search(text) is None:
+        return text
+    return _PARTS.sub(_show, text)
+
+
+def sanitize_line(text: str) -> str:
+    """Text for one line: line feeds and tabs become visible too, so that it cannot fake another line."""
+    if _SUSPECT_IN_LINE.search(text) is None:
+        return text
+    return sanitize(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _show(match: re.Match[str]) -> str:
+    match match.lastgroup:
+        case "keep":
+            return match[0]
+        case "newline":
+            return "\n"
+        case "drop":
+            return ""
+        case "message":
+            return f"{''.join(map(_escape, match['lead']))}{match['number']}…"
+        case _:
+            return _escape(match[0])
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    if character == "\r":
+        return "\\r"
+    if 0x20 <= code < 0x7F:
+        return character
+    if code <= 0xFF:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"

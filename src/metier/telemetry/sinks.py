@@ -1,0 +1,169 @@
+"""From payloads to sinks: numbers, stamps, cleans and hands on events. A broken sink never stops a run."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from pydantic import JsonValue
+from pydantic_core import PydanticSerializationError
+
+from metier.errors import LogError
+from metier.events import SCHEMA_VERSION, EventRecord, Payload, RedactionMode
+from metier.ids import Clock, Ids
+from metier.messages import Value
+from metier.telemetry.options import LoggingOptions
+from metier.telemetry.redaction import Redactor, build_redactor
+from metier.telemetry.sanitize import sanitize
+
+_CONTROL_SIGNS = (b"\\u00", b"\\r", b"\\b", b"\\f", b"\x7f")
+"""How control characters show in JSON."""
+
+
+class Sink(Protocol):
+    """Where events go. Gets each record once, in order; raises `LogError` or `OSError` when it cannot take it."""
+
+    def write(self, record: EventRecord) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class FanOut:
+    """Hands each record to every sink. One that fails is switched off and reported once; the others go on."""
+
+    def __init__(self, sinks: Iterable[Sink], *, report: Callable[[str], None]) -> None:
+        self._sinks = list(sinks)
+        self._report = report
+
+    @property
+    def active(self) -> tuple[Sink, ...]:
+        """The sinks that still take records."""
+        return tuple(self._sinks)
+
+    def write(self, record: EventRecord) -> None:
+        failed: list[Sink] = []
+        for sink in self._sinks:
+            try:
+                sink.write(record)
+            except (LogError, OSError, ValueError) as error:
+                failed.append(sink)
+                self._report(f"{type(sink).__name__} is switched off: {error}")
+        for sink in failed:
+            self._sinks.remove(sink)
+
+    def close(self) -> None:
+        for sink in self._sinks:
+            try:
+                sink.close()
+            except (LogError, OSError, ValueError) as error:
+                self._report(f"{type(sink).__name__} could not be closed: {error}")
+        self._sinks.clear()
+
+
+class Cleaner:
+    """Sanitises and redacts the strings of a payload, once, before any sink sees them."""
+
+    def __init__(self, redactor: Redactor, *, sanitize_control_chars: bool = True) -> None:
+        self._redactor = redactor
+        self._sanitize = sanitize_control_chars
+
+    def clean(self, payload: Payload) -> Payload:
+        """The payload as it may be logged; the same object where nothing had to change."""
+        return cast("Payload", self._value(payload)) if self._is_suspect(payload) else payload  # models stay models
+
+    def text(self, text: str) -> str:
+        """Sanitised first: a secret that colour codes cut into pieces is whole again when it is looked for."""
+        return self._redactor.redact(self._safe(text))
+
+    def _safe(self, text: str) -> str:
+        return sanitize(text) if self._sanitize else text.encode("utf-8", "replace").decode()
+
+    def _is_suspect(self, payload: Payload) -> bool:
+        try:
+            encoded = payload.__pydantic_serializer__.to_json(payload)
+        except PydanticSerializationError:  # a lone surrogate
+            return True
+        if self._sanitize and (not encoded.isascii() or any(sign in encoded for sign in _CONTROL_SIGNS)):
+            return True
+        return self._redactor.may_hold_secret(encoded)
+
+    def _value(self, value: object) -> object:
+        match value:
+            case str():
+                return self.text(value)
+            case Value():
+                known = type(value).model_fields
+                fields = {name: getattr(value, name) for name in known if known[name].annotation != dict[str, int]}
+                changed = {name: new for name, old in fields.items() if (new := self._value(old)) is not old}
+                return value.model_copy(update=changed) if changed else value
+            case tuple():
+                return tuple(self._value(item) for item in cast("tuple[object, ...]", value))  # any items will do
+            case list() | dict():
+                return self._redactor.redact_value(self._strings(cast("JsonValue", value)))  # payloads hold JSON only
+            case _:
+                return value
+
+    def _strings(self, value: JsonValue) -> JsonValue:
+        match value:
+            case str():
+                return self._safe(value)
+            case list():
+                return [self._strings(item) for item in value]
+            case dict():
+                return {self._safe(key): self._strings(item) for key, item in value.items()}
+            case _:
+                return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunScope:
+    """What all records of one run have in common."""
+
+    run_id: str
+    trace_id: str
+    redaction_mode: RedactionMode = "redacted"
+
+
+class EventWriter:
+    """Turns payloads into numbered records of one run and hands them to a sink. One writer per run."""
+
+    def __init__(
+        self, sink: Sink, cleaner: Cleaner, *, scope: RunScope, clock: Clock, ids: Ids, next_seq: int = 1
+    ) -> None:
+        self._sink = sink
+        self._cleaner = cleaner
+        self._scope = scope
+        self._clock = clock
+        self._ids = ids
+        self._next_seq = next_seq
+
+    def emit(self, payload: Payload, *, span_id: str = "", entry: int = 0) -> EventRecord:
+        """Record one event; a span id of its own unless it is part of a wider span."""
+        record = EventRecord.model_construct(
+            run_id=self._scope.run_id,
+            trace_id=self._scope.trace_id,
+            span_id=span_id or self._ids.span_id(),
+            timestamp=self._clock.now(),
+            seq=self._next_seq,
+            event_type=payload.event_type,
+            payload=self._cleaner.clean(payload),
+            redaction_mode=self._scope.redaction_mode,
+            schema_version=SCHEMA_VERSION,
+            entry=entry,
+        )
+        self._sink.write(record)
+        self._next_seq += 1
+        return record
+
+    def close(self) -> None:
+        self._sink.close()
+
+
+def build_cleaner(options: LoggingOptions, *, values: Iterable[str] = ()) -> Cleaner:
+    """The cleaner that the settings ask for. `values` are the secrets that were resolved; they never show."""
+    redactor = build_redactor(values=values, names=options.redact_names, generic_names=options.redact_secrets)
+    return Cleaner(redactor, sanitize_control_chars=options.sanitize_control_chars)
+
+
+def get_redaction_mode(options: LoggingOptions) -> RedactionMode:
+    """What records say of themselves: `full` where values behind generic secret names are kept."""
+    return "redacted" if options.redact_secrets else "full"

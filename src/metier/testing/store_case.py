@@ -1,0 +1,94 @@
+"""What the checks of the store contract work with: a store under test, values to put into it, ways to look at refusals."""
+
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import anyio
+
+from metier.errors import MetierError
+from metier.store.base import ApprovalRow, Lease, RunRow, Store, StoredEntry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The store under test."""
+
+    open: Callable[[], Awaitable[Store]]
+    """Another handle on the same database."""
+    pass_seconds: Callable[[float], Awaitable[None]]
+    """Let time pass: move the clock that the store was given, or wait."""
+    lease_seconds: float = 15.0
+    blob_grace_seconds: float = 3600.0
+    """How long a blob that no run names is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What a check works with."""
+
+    first: Store
+    second: Store
+    subject: Subject
+
+    async def start(self, run_id: str = "r1", owner: str = "ann") -> Lease:
+        """A new run with a driver."""
+        await self.first.create_run(build_run(run_id))
+        return await self.take(run_id, owner)
+
+    async def take(self, run_id: str = "r1", owner: str = "ann") -> Lease:
+        return await self.first.take_lease(run_id, owner=owner, seconds=self.subject.lease_seconds)
+
+    async def let_lease_end(self) -> None:
+        await self.subject.pass_seconds(self.subject.lease_seconds * 1.01)
+
+
+type Check = Callable[[Case], Coroutine[None, None, None]]
+
+NOON = datetime(2026, 11, 1, 12, 0, 0, 123456, tzinfo=UTC)
+
+
+def build_run(run_id: str, *, context_id: str = "c1") -> RunRow:
+    return RunRow(run_id=run_id, context_id=context_id, status="pending", task="tidy", created_at=NOON, updated_at=NOON)
+
+
+def build_entries(first_seq: int, count: int = 1, *, text: str = "entry") -> list[StoredEntry]:
+    return [StoredEntry(seq, "note", f'{{"{text}": {seq}}}'.encode()) for seq in range(first_seq, first_seq + count)]
+
+
+def build_approval(approval_id: str, run_id: str = "r1") -> ApprovalRow:
+    return ApprovalRow(
+        approval_id=approval_id,
+        run_id=run_id,
+        step_id="s1",
+        payload=b'{"command": "ls"}',
+        created_at=NOON,
+        expires_at=NOON + timedelta(hours=1),
+    )
+
+
+async def refused[E: MetierError](kind: type[E], call: Awaitable[object]) -> E:
+    """The call must fail in this way, with a sentence for people."""
+    try:
+        await call
+    except kind as failure:
+        return failure
+    raise AssertionError(f"{kind.__name__} was expected, and nothing was refused")
+
+
+async def outcomes_of(calls: Sequence[Awaitable[object]]) -> list[type[MetierError] | None]:
+    """Run all at once; None for each that went through, else how it was refused."""
+    outcomes: list[type[MetierError] | None] = []
+
+    async def run(call: Awaitable[object]) -> None:
+        try:
+            await call
+        except MetierError as failure:
+            outcomes.append(type(failure))
+        else:
+            outcomes.append(None)
+
+    async with anyio.create_task_group() as tasks:
+        for call in calls:
+            tasks.start_soon(run, call)
+    return outcomes

@@ -1,0 +1,25 @@
+"""What every store must do, as checks that any implementation can run against itself.
+
+    @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+    async def test_store(check: Check, subject: Subject) -> None:
+        await run_check(check, subject)
+
+Each check gets two handles on one database that is empty at first. A failed check is an `AssertionError`.
+"""
+
+from contextlib import AsyncExitStack
+
+from metier.testing.store_case import Case, Check, Subject
+from metier.testing.store_index_checks import INDEX_CHECKS
+from metier.testing.store_journal_checks import JOURNAL_CHECKS
+
+CHECKS: tuple[Check, ...] = (*JOURNAL_CHECKS, *INDEX_CHECKS)
+
+
+async def run_check(check: Check, subject: Subject) -> None:
+    async with AsyncExitStack() as opened:
+        first = await subject.open()
+        opened.push_async_callback(first.close)
+        second = await subject.open()
+        opened.push_async_callback(second.close)
+        await check(Case(first, second, subject))

@@ -1,0 +1,244 @@
+"""Checks of the store contract: the run index, approvals, blobs, deleting, and many runs at once."""
+
+import hashlib
+from dataclasses import replace
+from datetime import timedelta
+
+import anyio
+
+from metier.store.base import RunRow, StoredEntry
+from metier.store.failures import (
+    ApprovalUnknown,
+    BlobUnknown,
+    LeaseHeld,
+    RunExists,
+    RunUnknown,
+    StoreUnavailable,
+)
+from metier.testing.store_case import (
+    NOON,
+    Case,
+    Check,
+    build_approval,
+    build_entries,
+    build_run,
+    outcomes_of,
+    refused,
+)
+
+
+async def a_run_is_created_once_and_must_exist_to_be_driven(case: Case) -> None:
+    await case.first.create_run(build_run("r1"))
+
+    await refused(RunExists, case.second.create_run(build_run("r1")))
+    await refused(RunUnknown, case.second.take_lease("r2", owner="ann", seconds=1))
+    await refused(RunUnknown, case.second.delete_run("r2"))
+    assert await case.first.find_run("r2") is None
+    assert await case.first.find_run("r") is None
+    assert await case.first.find_run("") is None
+
+
+async def the_index_keeps_every_field(case: Case) -> None:
+    row = RunRow(
+        run_id="r1",
+        context_id="c1",
+        status="in_progress",
+        task="多 lines\nand 'quotes' \x00",
+        agent="writer",
+        model="m",
+        parent_run_id="r0",
+        created_at=NOON,
+        updated_at=NOON + timedelta(microseconds=1),
+        turns=3,
+        cost_usd=0.1,
+        reason="why",
+    )
+    await case.first.create_run(row)
+    assert await case.second.find_run("r1") == row
+
+    lease = await case.take(owner="ann")
+    await case.first.update_run(
+        lease, {"status": "failed", "turns": 4, "cost_usd": 1.5, "reason": "late", "model": "n"}
+    )
+    changed = await case.second.find_run("r1")
+    assert changed is not None
+    assert changed == replace(
+        row,
+        status="failed",
+        turns=4,
+        cost_usd=1.5,
+        reason="late",
+        model="n",
+        driver="ann",
+        updated_at=changed.updated_at,
+    )
+
+
+async def text_that_is_not_unicode_does_no_harm(case: Case) -> None:
+    await case.first.create_run(replace(build_run("r1"), task="odd \udcff name"))
+
+    run = await case.first.find_run("r1")
+    assert run is not None
+    assert run.task == "odd ? name"
+
+
+async def runs_are_listed_newest_first_and_by_what_is_asked(case: Case) -> None:
+    for number, run_id in enumerate(["a_1", "a%2", "ab3", "b4"]):
+        earlier = replace(build_run(run_id, context_id=f"c{number % 2}"), created_at=NOON - timedelta(days=number))
+        await case.first.create_run(earlier)  # the clock jumps back; what came last is still the newest
+    lease = await case.take("ab3")
+    await case.first.update_run(lease, {"status": "completed"})
+
+    async def listed(**options: str) -> list[str]:
+        return [row.run_id for row in await case.second.list_runs(**options)]  # pyright: ignore[reportArgumentType]
+
+    assert await listed() == ["b4", "ab3", "a%2", "a_1"]
+    assert await listed(prefix="a") == ["ab3", "a%2", "a_1"]
+    assert await listed(prefix="a%") == ["a%2"]
+    assert await listed(prefix="a_") == ["a_1"]
+    assert await listed(prefix="c") == []
+    assert await listed(status="completed") == ["ab3"]
+    assert await listed(context_id="c1", prefix="a") == ["a%2"]
+    assert [row.run_id for row in await case.second.list_runs(limit=2)] == ["b4", "ab3"]
+    assert [row.driver for row in await case.second.list_runs(prefix="a")] == ["ann", "", ""]
+
+
+async def the_first_decision_counts(case: Case) -> None:
+    lease = await case.start()
+    row = build_approval("a1")
+    await case.first.put_approval(lease, row)
+    assert await case.second.list_approvals(run_id="r1", status="open") == [row]
+
+    decided = await case.second.decide_approval(
+        "a1", status="approved", decided_by="bob", reason="fine", edited_payload=b"{}"
+    )
+    again = await case.first.decide_approval("a1", status="denied", decided_by="eve")
+    await case.first.put_approval(lease, row)
+
+    assert (decided, again) == (True, False)
+    expected = replace(row, status="approved", decided_by="bob", reason="fine", edited_payload=b"{}")
+    assert await case.first.list_approvals() == [expected]
+    assert await case.first.list_approvals(status="open") == []
+    assert await case.first.list_approvals(run_id="r2") == []
+    await refused(ApprovalUnknown, case.first.decide_approval("a2", status="denied", decided_by="eve"))
+
+
+async def of_many_decisions_one_counts(case: Case) -> None:
+    lease = await case.start()
+    winners: list[str] = []
+
+    async def decide(number: int) -> None:
+        store = case.first if number % 2 else case.second
+        if await store.decide_approval(approval_id, status="approved", decided_by=f"p{number}"):
+            winners.append(f"p{number}")
+
+    for round_number in range(10):
+        approval_id = f"a{round_number}"
+        await case.first.put_approval(lease, build_approval(approval_id))
+        async with anyio.create_task_group() as tasks:
+            for number in range(8):
+                tasks.start_soon(decide, number)
+
+    assert [row.decided_by for row in await case.first.list_approvals()] == winners
+
+
+async def blobs_come_back_exactly_and_are_kept_once(case: Case) -> None:
+    for data in (b"", b"small", b"\x00" * 70_000, bytes(range(256)) * 20_000):
+        digest = await case.first.put_blob(data)
+        assert digest == hashlib.sha256(data).hexdigest()
+        assert await case.second.put_blob(data) == digest
+        assert await case.second.get_blob(digest) == data
+
+    for unknown in ("0" * 64, "", "not a digest"):
+        await refused(BlobUnknown, case.first.get_blob(unknown))
+
+
+async def many_may_put_the_same_large_blob_at_once(case: Case) -> None:
+    data = bytes(range(256)) * 12_000
+    digest = hashlib.sha256(data).hexdigest()
+
+    outcomes = await outcomes_of([store.put_blob(data) for store in (case.first, case.second, case.first, case.second)])
+
+    assert outcomes == [None] * 4
+    assert await case.first.get_blob(digest) == data
+
+
+async def deleting_a_run_removes_all_of_it(case: Case) -> None:
+    lease = await case.start()
+    await case.first.append(lease, 1, build_entries(1, 5))
+    await case.first.put_approval(lease, build_approval("a1"))
+    await refused(LeaseHeld, case.second.delete_run("r1"))
+    await case.first.release_lease(lease)
+
+    await case.second.delete_run("r1")
+
+    assert await case.first.find_run("r1") is None
+    assert await case.first.read_journal("r1") == []
+    assert await case.first.list_approvals() == []
+    await refused(RunUnknown, case.first.delete_run("r1"))
+
+
+async def blobs_go_with_the_last_run_that_names_them(case: Case) -> None:
+    shared, own, fresh = [await case.first.put_blob(text) for text in (b"shared", b"own" * 50_000, b"fresh")]
+    one, two = await case.start("r1"), await case.start("r2")
+    await case.first.append(one, 1, [StoredEntry(1, "note", f'["{shared}", "sha256:{own}"]'.encode())])
+    await case.first.append(two, 1, [StoredEntry(1, "note", f'{{"pin": "{shared}"}}'.encode())])
+    await case.subject.pass_seconds(case.subject.blob_grace_seconds * 1.01)
+    assert await case.first.put_blob(b"fresh") == fresh  # put again, and about to be named
+    await case.first.release_lease(one)
+
+    await case.first.delete_run("r1")
+
+    assert await case.second.get_blob(shared) == b"shared"
+    assert await case.second.get_blob(fresh) == b"fresh"
+    await refused(BlobUnknown, case.second.get_blob(own))
+
+
+async def two_hundred_runs_at_once(case: Case) -> None:
+    async def drive(number: int) -> None:
+        store = case.first if number % 2 else case.second
+        run_id = f"run-{number:03}"
+        await store.create_run(build_run(run_id))
+        lease = await store.take_lease(run_id, owner=f"o{number}", seconds=1000)
+        for seq in range(1, 11):
+            await store.append(lease, seq, build_entries(seq), durable=seq == 10 and number % 10 == 0)
+            await store.renew_lease(lease, seconds=1000)
+        await store.update_run(lease, {"status": "completed", "turns": 10})
+        await store.release_lease(lease)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(200):
+            tasks.start_soon(drive, number)
+
+    runs = await case.first.list_runs(limit=500, status="completed")
+    assert len(runs) == 200
+    for run in runs:
+        assert await case.first.read_journal(run.run_id) == build_entries(1, 10)
+
+
+async def a_closed_store_says_so(case: Case) -> None:
+    lease = await case.start()
+    await case.first.close()
+    await case.first.close()
+
+    await refused(StoreUnavailable, case.first.append(lease, 1, build_entries(1)))
+    await refused(StoreUnavailable, case.first.read_journal("r1"))
+    await refused(StoreUnavailable, case.first.find_run("r1"))
+    await refused(StoreUnavailable, case.first.put_blob(b"x"))
+    assert await case.second.find_run("r1") is not None
+
+
+INDEX_CHECKS: tuple[Check, ...] = (
+    a_run_is_created_once_and_must_exist_to_be_driven,
+    the_index_keeps_every_field,
+    text_that_is_not_unicode_does_no_harm,
+    runs_are_listed_newest_first_and_by_what_is_asked,
+    the_first_decision_counts,
+    of_many_decisions_one_counts,
+    blobs_come_back_exactly_and_are_kept_once,
+    many_may_put_the_same_large_blob_at_once,
+    deleting_a_run_removes_all_of_it,
+    blobs_go_with_the_last_run_that_names_them,
+    two_hundred_runs_at_once,
+    a_closed_store_says_so,
+)

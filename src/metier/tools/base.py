@@ -1,0 +1,89 @@
+"""What a tool is: its name, what it takes and gives, what it risks, how it is executed. No tool lives here."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
+
+from pydantic import JsonValue
+
+from metier.events import Payload
+from metier.tools.effects import Effect, Risk
+
+type Category = Literal["read", "write", "edit", "glob", "grep", "bash", "web", "custom"]
+
+type Schema = dict[str, JsonValue]
+"""A JSON Schema object."""
+
+ANY_OUTPUT: Schema = {}
+"""The schema that everything satisfies."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolInfo:
+    """Everything that is known of a tool without calling it."""
+
+    id: str
+    """Unique over all sources, e.g. `builtin:Read` or `skill:notes.search`."""
+    name: str
+    """What the model calls and what rules match."""
+    description: str
+    category: Category
+    input_schema: Schema
+    output_schema: Schema = field(default_factory=lambda: ANY_OUTPUT)
+    risk: Risk
+    effect: Effect
+    aliases: tuple[str, ...] = ()
+    spools: bool = False
+    """Its work is done by a child process whose wrapper notes start and end in `ToolContext.spool`."""
+
+
+def _ignore(_payload: Payload) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolContext:
+    """For whom and where a call happens."""
+
+    workspace: Path
+    run_id: str = ""
+    step_id: str = ""
+    idempotency_key: str = ""
+    """Stays the same when the step is repeated; a `keyed` tool hands it on."""
+    timeout_seconds: float | None = None
+    """What is left of the run's time; a tool takes this or its own limit, whichever is shorter."""
+    emit: Callable[[Payload], None] = _ignore
+    """Receives events that the tool has to tell."""
+    spool: Path | None = None
+    """Where the wrapper of a child process notes that it started and how it ended, whatever becomes of the agent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """What came of a call. A failure is a result too: the model reads `error` and goes on."""
+
+    ok: bool
+    output: JsonValue = None
+    error: str = ""
+    """One sentence for the model; empty when `ok`."""
+    meta: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    """For records, not for the model: durations, sizes, the error's code."""
+
+
+class Tool(Protocol):
+    """An action that a model may ask for. `execute` gets arguments that satisfy the input schema."""
+
+    @property
+    def info(self) -> ToolInfo: ...
+
+    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult: ...
+
+
+@runtime_checkable
+class Probing(Protocol):
+    """A tool that can find out, after a crash, whether a call had its effect."""
+
+    async def probe(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult | None:
+        """The result if the effect happened, a failed result if it did not, None if that cannot be known."""
+        ...

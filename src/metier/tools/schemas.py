@@ -1,0 +1,39 @@
+"""Check a value against a JSON Schema and say in one sentence what is wrong. Never follows a reference outside it."""
+
+from collections.abc import Iterator
+from typing import cast
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError, ValidationError, best_match  # pyright: ignore[reportUnknownVariableType]
+from pydantic import JsonValue
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+
+from metier.errors import UsageError
+
+_SHOWN_CHARACTERS = 300
+
+
+class SchemaCheck:
+    """One schema, ready to check many values."""
+
+    def __init__(self, name: str, schema: dict[str, JsonValue]) -> None:
+        """Raises `UsageError` when the schema itself is not valid; `name` says whose it is."""
+        try:
+            Draft202012Validator.check_schema(schema)
+        except SchemaError as error:
+            raise UsageError(f"Tool {name!r} has an invalid schema: {error.message}") from error
+        # An empty registry retrieves nothing: a schema must not make the agent fetch an address.
+        self._validator = Draft202012Validator(schema, registry=Registry())
+
+    def find_error(self, value: JsonValue) -> str:
+        """What is wrong and where; empty when nothing is."""
+        try:
+            # The stubs of jsonschema leave both of these open.
+            errors: Iterator[ValidationError] = self._validator.iter_errors(value)  # pyright: ignore[reportUnknownMemberType]
+            error = cast("ValidationError | None", best_match(errors))
+        except Unresolvable as unresolvable:
+            return f"its schema refers to {unresolvable.ref!r}, and only references inside the schema are followed"
+        except RecursionError:
+            return "it is nested too deeply"
+        return f"{error.message[:_SHOWN_CHARACTERS]} (at {error.json_path})" if error is not None else ""

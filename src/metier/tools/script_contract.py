@@ -1,0 +1,104 @@
+"""What the script tools promise: limits, error codes, and the shape of every answer. Pure values."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import JsonValue
+
+from metier.definitions.names import canonical_name, canonical_script_name, check_name
+from metier.errors import InvalidName, ToolFailed
+from metier.tools.base import Schema, ToolResult
+
+type ScriptErrorCode = Literal[
+    "not_found", "invalid_name", "args_too_large", "timeout", "parse_error", "execution_failed", "permission_denied"
+]
+
+_CODES: frozenset[str] = frozenset(
+    {"not_found", "invalid_name", "args_too_large", "timeout", "parse_error", "execution_failed", "permission_denied"}
+)
+
+_SHOWN_NAME = 80
+
+RESPONSE_SCHEMA: Schema = {
+    "type": "object",
+    "properties": {
+        "success": {"type": "boolean"},
+        "message": {"type": "string"},
+        "error": {"type": ["string", "null"]},
+    },
+    "required": ["success", "message"],
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptLimits:
+    timeout_seconds: float = 60
+    help_timeout_seconds: float = 60
+    max_output_bytes: int = 1_048_576
+    max_args: int = 100
+    max_args_bytes: int = 4096
+    stderr_tail_bytes: int = 500
+    """How much of standard error a failure quotes."""
+
+
+class ScriptFailed(ToolFailed):
+    """A script tool's answer is one of its error codes."""
+
+    def __init__(self, code: ScriptErrorCode, message: str) -> None:
+        super().__init__(message, code=code)
+
+
+def parse_skill_name(name: str) -> str:
+    """The canonical form. Raises `ScriptFailed` with `invalid_name`."""
+    try:
+        check_name(name)
+    except InvalidName as error:
+        raise ScriptFailed("invalid_name", f"Invalid skill name: {_shown(name)}") from error
+    return canonical_name(name)
+
+
+def parse_script_name(name: str) -> str:
+    """`Status` → `status.py`. Raises `ScriptFailed` with `invalid_name`."""
+    try:
+        return canonical_script_name(name)
+    except InvalidName as error:
+        raise ScriptFailed("invalid_name", f"Invalid script name: {_shown(name)}") from error
+
+
+def check_args(args: list[str], limits: ScriptLimits) -> None:
+    """Raises `ScriptFailed` for too many, too long, or what no operating system passes on."""
+    if len(args) > limits.max_args:
+        raise ScriptFailed("args_too_large", f"Too many arguments: {len(args)} (max {limits.max_args})")
+    for position, arg in enumerate(args, start=1):
+        if "\0" in arg or any("\ud800" <= character <= "\udfff" for character in arg):
+            raise ScriptFailed("execution_failed", f"Argument {position} contains a character that cannot be passed on")
+    size = sum(len(arg.encode()) for arg in args)
+    if size > limits.max_args_bytes:
+        raise ScriptFailed("args_too_large", f"Arguments too long: {size} bytes (max {limits.max_args_bytes})")
+
+
+def add_json_flag(args: list[str]) -> list[str]:
+    """Ask for JSON once, and as an option: before a `--`, which ends the options."""
+    options = args[: args.index("--")] if "--" in args else args
+    if "--json" in options:
+        return args
+    return [*options, "--json", *args[len(options) :]]
+
+
+def build_success(result: JsonValue, message: str, *, meta: dict[str, JsonValue] | None = None) -> ToolResult:
+    return ToolResult(ok=True, output={"success": True, "result": result, "message": message}, meta=meta or {})
+
+
+def build_failure(error: ToolFailed, *, meta: dict[str, JsonValue] | None = None) -> ToolResult:
+    code = error.code if error.code in _CODES else "execution_failed"
+    message = f"{error.message}. {error.hint}" if error.hint else error.message
+    return ToolResult(
+        ok=False,
+        output={"success": False, "error": code, "message": message},
+        error=message,
+        meta={"code": code, **(meta or {})},
+    )
+
+
+def _shown(name: str) -> str:
+    return repr(name if len(name) <= _SHOWN_NAME else f"{name[:_SHOWN_NAME]}…")

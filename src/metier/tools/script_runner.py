@@ -1,0 +1,76 @@
+"""Execute one script of a skill: trust, metadata, prepared Python, process. Knows nothing of models or messages."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio.to_thread
+
+from metier.definitions.scripts import Script
+from metier.errors import SkillNotTrusted
+from metier.skills.package import SkillPackage
+from metier.skills.trust import check_trusted
+from metier.tools.environment import build_environment
+from metier.tools.process import Command, Outcome, ProcessLimits, run_process
+from metier.tools.script_contract import ScriptFailed
+from metier.tools.script_environments import PreparedPython, ScriptEnvironments
+from metier.tools.script_metadata import parse_script_metadata, read_script
+
+IDEMPOTENCY_VARIABLE = "AGENT_IDEMPOTENCY_KEY"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptCall:
+    package: SkillPackage
+    script: Script
+    args: tuple[str, ...] = ()
+    idempotency_key: str = ""
+    spool: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptRunner:
+    environments: ScriptEnvironments
+    environ: Mapping[str, str]
+    """The agent's environment; a script gets the ordinary part of it and what its skill asks for by name."""
+
+    async def run(self, call: ScriptCall, limits: ProcessLimits) -> Outcome:
+        """Raises `ToolFailed` with one of the script tools' codes when it may not or cannot start."""
+        await check_may_run(call.package)
+        metadata = parse_script_metadata(read_script(call.script.path).decode("utf-8", "replace"))
+        python = await self.environments.prepare(call.script.path, metadata, owner=str(call.package.folder.resolve()))
+        command = Command(
+            arguments=[str(python.interpreter), str(call.script.path.absolute()), *call.args],
+            folder=call.script.path.parent,
+            environment=self._build_environment(call, python),
+            spool=call.spool,
+        )
+        return await run_process(command, limits)
+
+    def _build_environment(self, call: ScriptCall, python: PreparedPython) -> dict[str, str]:
+        environment = build_environment(self.environ, call.package.definition.permissions_env)
+        environment |= {
+            "PATH": os.pathsep.join(filter(None, [str(python.programs), environment.get("PATH", "")])),
+            "VIRTUAL_ENV": str(python.folder),
+            "PYTHONUTF8": "1",
+            # Bytecode beside the script would change the bytes that somebody trusted.
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        if call.idempotency_key:
+            environment[IDEMPOTENCY_VARIABLE] = call.idempotency_key
+        return environment
+
+
+async def check_may_run(package: SkillPackage) -> None:
+    """Looks at the bytes on disk now. Raises `ScriptFailed` with `permission_denied`."""
+    try:
+        await anyio.to_thread.run_sync(check_trusted, package)
+    except SkillNotTrusted as error:
+        raise ScriptFailed("permission_denied", f"{error.message}. {error.hint}") from error
+
+
+def default_environments(environ: Mapping[str, str]) -> ScriptEnvironments:
+    """In the user's cache folder, which may be deleted at any time."""
+    cache = environ.get("XDG_CACHE_HOME") or environ.get("LOCALAPPDATA") or str(Path.home() / ".cache")
+    return ScriptEnvironments(folder=Path(cache) / "metier" / "script-environments", environ=environ)

@@ -1,0 +1,85 @@
+"""The tools of a run by name, and the one way to call them: checked before, checked after, never a crash."""
+
+from collections.abc import Iterable
+
+from pydantic import JsonValue
+from rapidfuzz import fuzz, process
+
+from metier.errors import MetierError, ToolFailed, UsageError
+from metier.messages import ToolSpec
+from metier.tools.base import Tool, ToolContext, ToolResult
+from metier.tools.schemas import SchemaCheck
+
+_NEAREST = 3
+_MIN_SIMILARITY = 50
+
+
+class Toolbox:
+    """Looks tools up by name or alias. Fixed after construction."""
+
+    def __init__(self, tools: Iterable[Tool] = ()) -> None:
+        """Raises `UsageError` when two tools have one name or a schema is not valid. An ambiguous alias is dropped."""
+        self._tools: dict[str, Tool] = {}
+        for tool in tools:
+            if tool.info.name in self._tools:
+                raise UsageError(f"Two tools are called {tool.info.name!r}", hint="Rename or disable one of them")
+            self._tools[tool.info.name] = tool
+        self._aliases = _unique_aliases(self._tools.values())
+        self._input_checks = {name: SchemaCheck(name, tool.info.input_schema) for name, tool in self._tools.items()}
+        self._output_checks = {name: SchemaCheck(name, tool.info.output_schema) for name, tool in self._tools.items()}
+
+    def find(self, name: str) -> Tool | None:
+        return self._tools.get(name) or self._tools.get(self._aliases.get(name, ""))
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The tools as a model sees them, sorted by name so that the same tools give the same bytes."""
+        infos = sorted((tool.info for tool in self._tools.values()), key=lambda info: info.name)
+        return tuple(
+            ToolSpec(name=info.name, description=info.description, input_schema=info.input_schema) for info in infos
+        )
+
+    async def call(self, name: str, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+        """Execute one call. Whatever goes wrong inside becomes a result that the model can read."""
+        tool = self.find(name)
+        if tool is None:
+            return _failure(self._describe_unknown(name), code="unknown_tool")
+        if wrong := self._input_checks[tool.info.name].find_error(arguments):
+            return _failure(f"Invalid input for {tool.info.name!r}: {wrong}", code="invalid_input")
+        result = await _execute(tool, arguments, context)
+        if result.ok and (wrong := self._output_checks[tool.info.name].find_error(result.output)):
+            return _failure(f"Tool {tool.info.name!r} gave an invalid result: {wrong}", code="invalid_output")
+        return result
+
+    def _describe_unknown(self, name: str) -> str:
+        known = [*self._tools, *self._aliases]
+        nearest = process.extract(name, known, scorer=fuzz.WRatio, limit=_NEAREST, score_cutoff=_MIN_SIMILARITY)
+        if not nearest:
+            return f"There is no tool {name!r}; there are: {', '.join(sorted(self._tools)) or 'none'}"
+        return f"There is no tool {name!r}; the nearest are: {', '.join(match for match, *_ in nearest)}"
+
+
+async def _execute(tool: Tool, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+    try:
+        return await tool.execute(arguments, context)
+    except ToolFailed as error:
+        return _failure(_sentence(error), code=error.code)
+    except MetierError as error:
+        return _failure(_sentence(error), code="execution_failed")
+    except Exception as error:  # noqa: BLE001  tools are other people's code: a bug in one must not end the run
+        return _failure(f"Tool {tool.info.name!r} failed: {type(error).__name__}: {error}", code="execution_failed")
+
+
+def _unique_aliases(tools: Iterable[Tool]) -> dict[str, str]:
+    owners: dict[str, set[str]] = {}
+    for tool in tools:
+        for alias in tool.info.aliases:
+            owners.setdefault(alias, set()).add(tool.info.name)
+    return {alias: next(iter(names)) for alias, names in owners.items() if len(names) == 1}
+
+
+def _sentence(error: MetierError) -> str:
+    return f"{error.message}. {error.hint}" if error.hint else error.message
+
+
+def _failure(message: str, *, code: str) -> ToolResult:
+    return ToolResult(ok=False, error=message, meta={"code": code})

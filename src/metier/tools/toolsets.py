@@ -1,0 +1,74 @@
+"""What the author of a skill writes tools with: a class whose methods are tools. Runs nothing by itself.
+
+    class Greetings(AgentToolset):
+        async def greet(self, name: Annotated[str, Field(description="Whom to greet")]) -> Response:
+            \"\"\"Say hello.\"\"\"
+            return self._success(f"Hello, {name}")
+
+`SKILL.md` names it as `module:Class` under `toolsets:`. Names, types, defaults and descriptions of the parameters
+become the schema that a model sees; methods may be plain or `async`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from metier.tools.effects import Effect, Risk
+
+type Response = dict[str, JsonValue]
+"""`{success, result, message, error}`."""
+
+_DECLARATION = "__metier_declaration__"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """What the author promises about one tool. Without one, nothing is assumed: it may do anything, once."""
+
+    effect: Effect = "opaque"
+    risk: Risk = "medium"
+
+
+class AgentToolset:
+    """The base of every toolset. Public methods of the class are its tools, unless `get_tools` says otherwise."""
+
+    def __init__(self, config: Mapping[str, JsonValue] | None = None) -> None:
+        self.config: Mapping[str, JsonValue] = config or {}
+
+    idempotency_key: str = ""
+    """Set for each call; the same when a call is repeated after a crash. A `keyed` tool hands it on."""
+
+    def get_tools(self) -> Sequence[Callable[..., object]]:
+        """The methods that are tools, in the order in which they are written."""
+        names = dict.fromkeys(
+            name
+            for owner in reversed(type(self).__mro__)
+            if issubclass(owner, AgentToolset) and owner is not AgentToolset
+            for name, member in vars(owner).items()
+            if callable(member) and not name.startswith("_") and name != "get_tools"
+        )
+        return [getattr(self, name) for name in names]
+
+    def _success(self, result: JsonValue = None, message: str = "") -> Response:
+        return {"success": True, "result": result, "message": message, "error": None}
+
+    def _error(self, error: str, message: str = "") -> Response:
+        return {"success": False, "result": None, "message": message or error, "error": error}
+
+
+def declare[Method: Callable[..., object]](
+    *, effect: Effect = "opaque", risk: Risk = "medium"
+) -> Callable[[Method], Method]:
+    """Promise what repeating a call does (`read`, `idempotent`, `keyed`, `opaque`) and how much harm it can do."""
+
+    def mark(method: Method) -> Method:
+        setattr(method, _DECLARATION, Declaration(effect=effect, risk=risk))
+        return method
+
+    return mark
+
+
+def find_declaration(method: Callable[..., object]) -> Declaration:
+    declaration = getattr(method, _DECLARATION, None)
+    return declaration if isinstance(declaration, Declaration) else Declaration()

@@ -1,0 +1,115 @@
+"""Limits of STYLE as tests: sizes, names, and what a start-up may import. The sets of offenders only shrink."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SOURCE = ROOT / "src" / "metier"
+MAX_FILE_LINES = 500
+MAX_FUNCTION_LINES = 60
+VAGUE_NAMES = {"utils.py", "helpers.py", "common.py", "misc.py", "manager.py", "util.py", "helper.py"}
+VAGUE_CLASS_WORDS = ("Manager", "Handler", "Helper", "Processor", "Abstract", "Impl")
+
+TOO_LONG: frozenset[str] = frozenset()
+"""Known offenders, as `path` or `path:function`. This set only shrinks."""
+
+
+def our_files() -> list[Path]:
+    return [path for path in sorted(SOURCE.rglob("*.py")) if "bundled" not in path.relative_to(SOURCE).parts]
+
+
+def functions(tree: ast.AST) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def test_files_and_functions_stay_short() -> None:
+    offenders: set[str] = set()
+    for path in our_files():
+        name = path.relative_to(ROOT).as_posix()
+        text = path.read_text(encoding="utf-8")
+        if len(text.splitlines()) > MAX_FILE_LINES:
+            offenders.add(name)
+        for function in functions(ast.parse(text)):
+            if (function.end_lineno or 0) - function.lineno + 1 > MAX_FUNCTION_LINES:
+                offenders.add(f"{name}:{function.name}")
+
+    assert offenders == TOO_LONG
+
+
+def test_files_and_classes_are_named_after_a_noun() -> None:
+    vague_files = {path.name for path in our_files()} & VAGUE_NAMES
+    vague_classes = {
+        f"{path.name}:{node.name}"
+        for path in our_files()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and any(word in node.name for word in VAGUE_CLASS_WORDS)
+    }
+
+    assert vague_files == set()
+    assert vague_classes == set()
+
+
+def test_every_file_says_at_the_top_what_it_is() -> None:
+    silent = [
+        path.relative_to(ROOT).as_posix()
+        for path in our_files()
+        if path.read_text(encoding="utf-8").strip()
+        and not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+
+    assert silent == []
+
+
+def test_unfinished_work_is_not_in_the_source() -> None:
+    marks = ("NotImplementedError", "TODO", "FIXME", "XXX")
+    found = [
+        f"{path.relative_to(ROOT).as_posix()}: {mark}"
+        for path in our_files()
+        for mark in marks
+        if mark in path.read_text(encoding="utf-8") and path.name not in WHERE_MARKS_ARE_SUBJECT
+    ]
+
+    assert found == []
+
+
+WHERE_MARKS_ARE_SUBJECT: frozenset[str] = frozenset()
+
+
+def test_import_contracts_hold() -> None:
+    done = subprocess.run(
+        [Path(sys.executable).parent / "lint-imports", "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout
+
+
+def test_version_and_help_import_no_heavy_library() -> None:
+    heavy = "pydantic rich.table rich.console yaml jsonschema httpx2 anthropic openai google mcp fastapi celery psycopg"
+    for flag in ("--version", "--help"):
+        code = (
+            "import sys\nfrom metier.cli.main import run\n"
+            f"run(['{flag}'])\nprint([m for m in '{heavy}'.split() if m in sys.modules], file=sys.stderr)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+        assert done.stderr.strip().splitlines()[-1] == "[]"
+
+
+def test_machine_paths_and_package_indexes_are_not_in_the_repository() -> None:
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    forbidden = ("pypi" + ".org", "pythonhosted" + ".org", "--index" + "-url", "/ro" + "ot/.", "/wo" + "rk/")
+    found = [
+        f"{name}: {word}"
+        for name in files.split("\0")
+        if name and (ROOT / name).is_file()
+        for word in forbidden
+        if word in (ROOT / name).read_text(encoding="utf-8", errors="replace")
+    ]
+
+    assert found == []

@@ -1,0 +1,137 @@
+"""What every bundled skill and every one of its scripts keeps to."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import yaml
+from uv import find_uv_bin
+
+import metier
+
+BUNDLED = Path(metier.__file__).parent / "bundled"
+DEMO = {
+    "workspace-inventory",
+    "keyword-search-extractor",
+    "content-summarizer",
+    "task-checklist-builder",
+    "markdown-report-drafter",
+}
+MARKETS = set("status markets market orderbook trades search events event series-list series".split())  # noqa: SIM905
+SKILLS = sorted(path.parent for path in BUNDLED.glob("*/SKILL.md"))
+SCRIPTS = sorted(BUNDLED.glob("*/scripts/*.py"))
+PLAIN = [script for script in SCRIPTS if script.parent.parent.name != "kalshi-markets"]
+PLACEHOLDERS = {"workspace", "task", "previous", "artifacts", "keywords"}
+
+
+def name_of(path: Path) -> str:
+    return f"{path.parent.parent.name}/{path.stem}" if path.suffix else path.name
+
+
+def front_matter(skill: Path) -> dict[str, Any]:
+    _, head, _ = (skill / "SKILL.md").read_text(encoding="utf-8").split("---\n", 2)
+    return cast("dict[str, Any]", yaml.safe_load(head))
+
+
+def requirements(script: Path) -> dict[str, Any]:
+    block = re.search(r"(?m)^# /// script\n((?:# .*\n)+)# ///$", script.read_text(encoding="utf-8"))
+    assert block, f"{script.name} has no inline metadata"
+    return tomllib.loads("".join(line[2:] + "\n" for line in block[1].splitlines()))
+
+
+def test_the_packs_are_complete() -> None:
+    assert {skill.name for skill in SKILLS} == DEMO | {"kalshi-markets", "hello-extended"}
+    assert {script.stem for script in (BUNDLED / "kalshi-markets" / "scripts").glob("*.py")} == MARKETS
+
+
+@pytest.mark.parametrize("skill", SKILLS, ids=name_of)
+def test_front_matter_satisfies_the_specification(skill: Path) -> None:
+    fields = front_matter(skill)
+    assert fields["name"] == skill.name
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", fields["name"])
+    assert 1 <= len(fields["name"]) <= 64
+    assert 40 <= len(fields["description"]) <= 500
+    assert "Use" in fields["description"], "a description says when to use the skill"
+    assert len(fields.get("compatibility", "x")) <= 500
+    assert all(isinstance(key, str) and isinstance(value, str) for key, value in fields["metadata"].items())
+    assert re.fullmatch(r"\d+\.\d+\.\d+", fields["version"])
+    assert fields["tags"]
+
+
+@pytest.mark.parametrize("skill", SKILLS, ids=name_of)
+def test_the_body_is_short_and_names_files_that_exist(skill: Path) -> None:
+    text = (skill / "SKILL.md").read_text(encoding="utf-8")
+    assert len(text) < 4000, "a body that is longer belongs into references"
+    for path in re.findall(r"`(references/[\w./-]+)`", text):
+        assert (skill / path).is_file()
+    if skill.name in DEMO:
+        listed = set(re.findall(r"`references/([\w.-]+)`", text))
+        assert listed == {path.name for path in (skill / "references").iterdir()}
+
+
+@pytest.mark.parametrize("skill", sorted(DEMO))
+def test_a_demo_skill_can_be_run_without_a_model(skill: str) -> None:
+    entry = front_matter(BUNDLED / skill)["entrypoint"]
+    assert (BUNDLED / skill / "scripts" / f"{entry['script']}.py").is_file()
+    used = {name for argument in entry["args"] for name in re.findall(r"\{(\w+)\}", argument)}
+    assert used
+    assert used <= PLACEHOLDERS
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=name_of)
+def test_a_script_declares_what_it_needs(script: Path) -> None:
+    declared = requirements(script)
+    assert declared["requires-python"] == ">=3.12"
+    names = {re.split(r"[<>=~!]", text)[0] for text in declared["dependencies"]}
+    assert names == ({"click", "httpx"} if script.parent.parent.name == "kalshi-markets" else set())
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=name_of)
+def test_help_is_quick_and_explains_every_option(script: Path, script_python: Path) -> None:
+    python = str(script_python) if script.parent.parent.name == "kalshi-markets" else sys.executable
+    began = time.monotonic()
+    done = subprocess.run(
+        [python, "-I", "-B", str(script), "--help"], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--json" in done.stdout
+    assert done.stderr == ""
+    assert time.monotonic() - began < 10
+    assert not re.findall(r"(?m)^  (--[\w-]+)$(?!\n {4})", done.stdout), "an option without a sentence"
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=name_of)
+def test_a_wrong_option_is_a_sentence_and_not_a_traceback(script: Path, script_python: Path) -> None:
+    python = str(script_python) if script.parent.parent.name == "kalshi-markets" else sys.executable
+    command = [python, "-I", "-B", str(script), "--no-such-option", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert "no-such-option" in done.stderr
+
+
+def test_no_bytecode_or_stray_files_are_shipped() -> None:
+    allowed = {".py", ".md", ".html"}
+    listed = subprocess.run(["git", "ls-files", str(BUNDLED)], cwd=BUNDLED, capture_output=True, text=True, check=False)
+    assert {Path(line).suffix for line in listed.stdout.splitlines()} <= allowed
+
+
+def test_uv_runs_a_script_as_the_script_tools_do(tmp_path: Path) -> None:
+    script = BUNDLED / "kalshi-markets" / "scripts" / "status.py"
+    base = getattr(sys, "_base_executable", sys.executable)
+    command = [find_uv_bin(), "run", "--no-project", "--no-config", "--no-env-file", "--script", "--python", base]
+    environment = {**os.environ, "UV_SYSTEM_CERTS": "1", "UV_PYTHON_DOWNLOADS": "never"}
+    environment |= {"KALSHI_API_BASE_URL": "http://127.0.0.1:9"}
+    done = subprocess.run(
+        [*command, str(script), "--json"], env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "Cannot reach 'http://127.0.0.1:9" in done.stderr

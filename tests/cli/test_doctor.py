@@ -1,0 +1,98 @@
+"""`agent doctor` tells what works here and never a secret."""
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from metier.cli.main import run
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("ANTHROPIC_API_KEY", "DATABASE_URL", "XDG_CONFIG_HOME", "AGENT_MODEL_PROVIDER"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def findings(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, str]]:
+    assert run(["doctor", "--json"]) == 0
+    return {finding["name"]: finding for finding in json.loads(capsys.readouterr().out)}
+
+
+def test_it_says_what_is_missing_for_the_chosen_provider_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor"]) == 0
+
+    out = capsys.readouterr().out
+    assert "[!!] anthropic" in out
+    assert "ANTHROPIC_API_KEY not set" in out
+    assert 'Set the key: export ANTHROPIC_API_KEY="…"' in out
+    assert "--provider offline" in out
+
+
+def test_it_says_that_a_key_is_set_and_never_the_key(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "very-" + "secret-value-123")
+    monkeypatch.setenv("DATABASE_URL", "postgresql://me:" + "hidden-word@127.0.0.1:1/db")
+
+    assert run(["doctor"]) == 0
+
+    out = capsys.readouterr().out
+    assert "ANTHROPIC_API_KEY set (chosen" in out
+    assert "secret-value" not in out
+    assert "hidden-word" not in out
+
+
+def test_offline_needs_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT_MODEL_PROVIDER", "offline")
+
+    found = findings(capsys)
+
+    assert found["offline"]["state"] == "ok"
+    assert found["anthropic"]["state"] == "off"
+
+
+def test_a_local_model_server_is_found_by_asking_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT_MODEL_PROVIDER", "openai")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("AGENT_MODEL_PROVIDERS_OPENAI_BASE_URL", f"http://127.0.0.1:{server.getsockname()[1]}/v1")
+        reachable = findings(capsys)["openai"]
+    unreachable = findings(capsys)["openai"]
+
+    assert reachable["state"] == "ok"
+    assert unreachable["state"] == "problem"
+    assert "Nothing answers at http://127.0.0.1/v1" in unreachable["hint"]
+
+
+def test_the_sandbox_is_tried_and_not_guessed(capsys: pytest.CaptureFixture[str]) -> None:
+    found = findings(capsys)
+
+    assert found["bubblewrap"]["detail"] in (
+        "tried: a forbidden write was refused",
+        "bwrap is not installed",
+        "bwrap is installed and cannot start: user namespaces may be off",
+    )
+
+
+def test_a_folder_that_cannot_be_written_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    monkeypatch.setenv("AGENT_LOGGING_JSONL_DIR", str(tmp_path / "file" / "runs"))
+
+    assert findings(capsys)["runs"]["state"] == "problem"
+
+
+def test_bad_settings_end_it_with_every_problem(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "agent.yaml").write_text("modle: {}\nruntime: {max_turns: many}\n", encoding="utf-8")
+
+    assert run(["doctor"]) == 2
+
+    err = capsys.readouterr().err
+    assert "agent.yaml:1" in err
+    assert "agent.yaml:2" in err

@@ -1,0 +1,104 @@
+"""`agent redact` as people use it: files, pipes, JSON."""
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from metier.cli.main import run
+
+AGENT = str(Path(sys.executable).with_name("agent"))
+KEY = "ghp_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0eF3hJ6"
+
+
+def test_file_is_shown_without_secrets_and_control_characters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "log.txt").write_bytes(f"key {KEY}\r\n\x1b[31mred\x1b[0m \x00 ".encode() + b"\xff\n")
+
+    assert run(["redact", str(tmp_path / "log.txt")]) == 0
+
+    assert capsys.readouterr().out == "key ***REDACTED***\nred \\x00 \N{REPLACEMENT CHARACTER}\n"
+
+
+def test_json_says_what_was_found_and_where_but_not_the_value(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "log.txt").write_text(f"one\ntwo {KEY} password=abc\nboat: Belle")
+
+    assert run(["redact", "--json", "--names", "boat", str(tmp_path / "log.txt")]) == 0
+
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == {
+        "text": "one\ntwo ***REDACTED*** password=***REDACTED***\nboat: ***REDACTED***",
+        "found": [
+            {"kind": "github", "line": 2, "column": 5},
+            {"kind": "name", "line": 2, "column": 29},
+            {"kind": "name", "line": 3, "column": 7},
+        ],
+    }
+
+
+def test_values_of_secret_variables_are_hidden(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACME_API_KEY", "plain-looking-words")
+    (tmp_path / "log.txt").write_text("it says plain-looking-words here")
+
+    assert run(["redact", str(tmp_path / "log.txt")]) == 0
+
+    assert capsys.readouterr().out == "it says ***REDACTED*** here"
+
+
+@pytest.mark.parametrize("name", ["missing.txt", "."])
+def test_file_that_cannot_be_read_is_wrong_usage(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["redact", str(tmp_path / name)]) == 2
+
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("error: '")
+
+
+def test_error_message_hides_a_secret_and_cannot_fake_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["redact", f"{KEY}\x1b[2J"]) == 2
+
+    shown = capsys.readouterr().err
+    assert KEY not in shown
+    assert "\x1b" not in shown
+
+
+def test_pipe_is_filtered() -> None:
+    done = subprocess.run([AGENT, "redact"], input=f"a {KEY} b", capture_output=True, text=True, check=True)
+
+    assert done.stdout == "a ***REDACTED*** b"
+
+
+def test_reader_that_leaves_causes_no_noise(tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("line\n" * 200_000)
+    command = [AGENT, "redact", str(tmp_path / "long.txt")]
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        noise = process.stderr.read()
+
+    assert noise == b""
+
+
+def test_memory_does_not_grow_with_the_input(tmp_path: Path) -> None:
+    source = tmp_path / "big.txt"
+    with source.open("w") as file:
+        for _ in range(60):
+            file.write("an ordinary line of a long log, with a path /a/b/c and a number 12345\n" * 14_000 + f"{KEY}\n")
+
+    with (tmp_path / "out.txt").open("w") as out:
+        subprocess.run([AGENT, "redact", str(source)], stdout=out, check=True)
+
+    peak_kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    assert source.stat().st_size > 55_000_000
+    assert peak_kib < 150_000
+    assert (tmp_path / "out.txt").read_text().count("***REDACTED***") == 60

@@ -1,0 +1,76 @@
+"""`./dev` on machines that are not prepared: other folders, odd paths, nothing installed."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def copy_repository(target: Path) -> Path:
+    """A fresh clone, without what was installed or built here."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name)
+    return target
+
+
+def run(command: list[str | Path], cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, **environment}
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_it_installs_in_a_path_with_spaces_and_runs_from_another_folder(tmp_path: Path) -> None:
+    clone = copy_repository(tmp_path / "my own clone")
+    elsewhere = tmp_path / "else where"
+    elsewhere.mkdir()
+
+    first = run([clone / "dev", "agent", "--version"], elsewhere)
+    second = run([clone / "dev", "agent", "--version"], elsewhere)
+
+    assert first.returncode == 0, first.stderr
+    assert first.stdout == second.stdout == "agent 0.1.0\n"
+    assert "installing the packages" in first.stderr
+    assert second.stderr == ""
+
+
+def test_a_machine_without_a_new_python_is_told_what_is_missing(tmp_path: Path) -> None:
+    clone = copy_repository(tmp_path / "clone")
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for tool in ("sh", "dirname", "cat", "cksum", "rm", "awk", "mktemp"):
+        (tools / tool).symlink_to(shutil.which(tool) or f"/bin/{tool}")
+
+    done = run([clone / "dev", "demo"], tmp_path, PATH=str(tools), HOME=str(tmp_path), PYENV_ROOT="", AGENT_PYTHON="")
+
+    if "making .venv" not in done.stderr:  # a Python under /usr/local or /opt may still be found
+        assert done.returncode == 1
+        assert "error: No Python 3.12 or newer was found" in done.stderr
+        assert "AGENT_PYTHON" in done.stderr
+
+
+def test_an_unknown_command_lists_the_known_ones(tmp_path: Path) -> None:
+    done = run([ROOT / "dev", "dance"], tmp_path)
+
+    assert done.returncode == 1
+    assert "./dev COMMAND" in done.stderr
+    assert "error: Unknown command 'dance'" in done.stderr
+
+
+def test_ci_runs_exactly_the_test_command_of_the_readme() -> None:
+    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+
+    assert ci.splitlines()[-1] == "./dev test"
+    assert "$ ./dev test\n" in readme
+    assert "$ ./dev demo\n" in readme

@@ -1,0 +1,91 @@
+"""Every error status of every vendor, through the real SDKs, as one of our failures."""
+
+from datetime import UTC, datetime
+from typing import cast
+
+import pytest
+from vendors import KEY, VENDORS, Vendor, ask
+from wire_server import Answer, WireServer, whole
+
+from metier.errors import ProviderError
+from metier.providers.failures import AuthFailed, CallFailed, RateLimited
+from metier.providers.http_status import parse_retry_after
+
+type Case = tuple[int, object, dict[str, str], str]
+
+
+def cases() -> list[tuple[Vendor, Case]]:
+    return [
+        (vendor, cast("Case", tuple(case)))
+        for vendor in VENDORS
+        for case in cast("list[list[object]]", vendor.load("errors"))
+    ]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("vendor", "case"), cases(), ids=[f"{vendor.folder}-{case[0]}-{case[3]}" for vendor, case in cases()]
+)
+async def test_error_status_is_the_failure_it_means(server: WireServer, vendor: Vendor, case: Case) -> None:
+    status, body, headers, reason = case
+    server.will_answer(whole(body, status=status, headers=headers))
+
+    async with vendor.opened(server.url) as provider:
+        with pytest.raises(CallFailed) as caught:
+            await provider.reply(ask())
+
+    final = {"bad_request", "context_too_long", "auth_failed", "not_found", "quota_exhausted"}
+    assert (caught.value.reason, caught.value.status) == (reason, status)
+    assert caught.value.retryable == (reason not in final)
+    assert (isinstance(caught.value, ProviderError), caught.value.exit_code) == (True, 8)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("folder", "seconds"), [("anthropic", 3.0), ("gemini", 17.0), ("openai_chat", 1.5), ("openai_responses", 1.5)]
+)
+async def test_patience_that_the_server_asks_for_is_read(server: WireServer, folder: str, seconds: float) -> None:
+    vendor = next(each for each in VENDORS if each.folder == folder)
+    case = next(case for each, case in cases() if each is vendor and case[3] == "rate_limited")
+    server.will_answer(whole(case[1], status=429, headers=case[2]))
+
+    async with vendor.opened(server.url) as provider:
+        with pytest.raises(RateLimited) as caught:
+            await provider.reply(ask())
+
+    assert caught.value.retry_after_seconds == seconds
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("vendor", VENDORS, ids=lambda vendor: vendor.folder)
+async def test_error_page_is_shown_on_one_line_and_without_the_key(server: WireServer, vendor: Vendor) -> None:
+    page = f"<html>\n<b>Bad \x1b[31mkey</b> {KEY} {'x' * 5000}"
+    server.will_answer(Answer(body=page.encode(), status=401, content_type="text/html"))
+
+    async with vendor.opened(server.url) as provider:
+        with pytest.raises(AuthFailed) as caught:
+            await provider.reply(ask())
+
+    message = caught.value.message
+    assert message.isprintable()
+    assert len(message) < 400
+    assert KEY not in message
+    assert "[key]" in message
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
+        ({"retry-after": "Sun, 15 Nov 2026 12:00:30 GMT"}, 30.0),
+        ({"retry-after": "Sun, 15 Nov 2026 11:00:00 GMT"}, 0.0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "-3"}, None),
+        ({"retry-after": "nan"}, None),
+        ({}, None),
+    ],
+)
+def test_retry_after_is_seconds_milliseconds_or_a_date(headers: dict[str, str], seconds: float | None) -> None:
+    assert parse_retry_after(headers, now=datetime(2026, 11, 15, 12, tzinfo=UTC)) == seconds

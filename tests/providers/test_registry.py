@@ -1,0 +1,109 @@
+"""Opening a provider: what is checked before any call, and that nobody else's SDK is loaded."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from metier.errors import UsageError
+from metier.providers.facts import load_facts
+from metier.providers.failures import MissingKey
+from metier.providers.options import ModelOptions
+from metier.providers.registry import BUILT_IN, ProviderChoice, Registration, choose_provider, open_provider
+
+SDKS = {"anthropic": "anthropic", "gemini": "google.genai", "openai": "openai"}
+
+_LOOK = """
+import json, sys
+from metier.providers.facts import load_facts
+from metier.providers.registry import ProviderChoice, open_provider
+import metier.providers.retry, metier.testing.scripted
+name = sys.argv[1]
+keys = {"ANTHROPIC_API_KEY": "k", "GEMINI_API_KEY": "k", "OPENAI_API_KEY": "k"}
+if name:
+    open_provider(ProviderChoice(name=name), load_facts(), environment=keys)
+print(json.dumps([sdk for sdk in ("anthropic", "google.genai", "openai") if sdk in sys.modules]))
+"""
+
+
+@pytest.mark.parametrize("name", ["", *SDKS])
+def test_only_the_sdk_in_use_is_imported(name: str) -> None:
+    done = subprocess.run([sys.executable, "-c", _LOOK, name], capture_output=True, text=True, check=True)
+
+    assert json.loads(done.stdout) == ([SDKS[name]] if name else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("anthropic", "Set ANTHROPIC_API_KEY in the environment"),
+        ("gemini", "Set GEMINI_API_KEY in the environment"),
+        (
+            "openai",
+            "Set OPENAI_API_KEY in the environment, or model.providers.openai.base_url to a server of your own",
+        ),
+    ],
+)
+def test_missing_key_is_found_before_any_call(name: str, hint: str) -> None:
+    blank = {"ANTHROPIC_API_KEY": " ", "GEMINI_API_KEY": ""}
+
+    with pytest.raises(MissingKey) as caught:
+        open_provider(ProviderChoice(name=name), load_facts(), environment=blank)
+
+    assert (caught.value.reason, caught.value.exit_code) == ("missing_provider_api_key", 8)
+    assert (caught.value.message, caught.value.hint) == (f"Provider '{name}' has no API key", hint)
+
+
+def test_server_of_your_own_needs_no_key() -> None:
+    choice = ProviderChoice(name="openai", base_url="http://127.0.0.1:1/v1")
+
+    assert open_provider(choice, load_facts(), environment={}).name == "openai"
+    elsewhere = {"OPENAI_BASE_URL": "http://127.0.0.1:1/v1"}
+    assert open_provider(ProviderChoice(name="openai"), load_facts(), environment=elsewhere).name == "openai"
+
+
+def test_variable_that_the_settings_name_is_the_only_one_looked_at() -> None:
+    choice = ProviderChoice(name="anthropic", key_variable="TEAM_KEY")
+
+    assert open_provider(choice, load_facts(), environment={"TEAM_KEY": "k"}).name == "anthropic"
+    with pytest.raises(MissingKey):
+        open_provider(choice, load_facts(), environment={"ANTHROPIC_API_KEY": "k"})
+
+
+def test_absent_package_is_named_with_the_way_to_get_it() -> None:
+    absent = Registration(module="metier.providers.anthropic", package="not_there.at_all", extra="anthropic")
+
+    with pytest.raises(UsageError) as caught:
+        open_provider(
+            ProviderChoice(name="anthropic"), load_facts(), environment={}, registrations={"anthropic": absent}
+        )
+
+    assert caught.value.message == "Provider 'anthropic' needs the package 'not_there.at_all'"
+    assert caught.value.hint == "Run `pip install 'metier[anthropic]'`"
+
+
+def test_unknown_provider_is_told_which_there_are() -> None:
+    with pytest.raises(UsageError) as caught:
+        open_provider(ProviderChoice(name="nobody"), load_facts(), environment={})
+
+    assert caught.value.hint == "Use one of " + ", ".join(f"`{name}`" for name in sorted(BUILT_IN))
+
+
+def test_settings_say_how_a_provider_is_reached() -> None:
+    options = ModelOptions.model_validate(
+        {
+            "provider": "openai",
+            "providers": {
+                "openai": {"base_url": "http://here/v1", "api_key_env": "MINE", "api": "chat"},
+                "gemini": {"base_url": "http://there"},
+            },
+        }
+    )
+
+    assert choose_provider(options) == ProviderChoice(
+        name="openai", base_url="http://here/v1", api="chat", key_variable="MINE"
+    )
+    assert choose_provider(options, "gemini").base_url == "http://there"
+    assert choose_provider(options, "anthropic").key_variable == "ANTHROPIC_API_KEY"
+    assert choose_provider(options, "offline") == ProviderChoice(name="offline")

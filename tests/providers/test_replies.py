@@ -1,0 +1,242 @@
+"""What servers answer, read through the real SDKs: equal replies whoever gave them, and nothing from half a message."""
+
+import pytest
+from vendors import NAMES, VENDORS, Vendor, ask
+from wire_server import Answer, WireServer, stream, whole
+
+from metier.messages import Message, ModelReply, TextPart, ThinkingPart, ToolCallPart, Usage, user
+from metier.providers.base import Delta
+from metier.providers.failures import CallFailed, ConnectionLost, Overloaded, ReplyBroken, TimedOut
+
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("vendor", VENDORS, ids=NAMES)]
+
+CALLS = (
+    TextPart(text="I look at both."),
+    ToolCallPart(id="call_a", name="notes.search", arguments={"query": "tax", "limit": 2}),
+    ToolCallPart(id="call_b", name="Read", arguments={"path": "a b.md"}),
+)
+
+
+def reply(vendor: Vendor, **fields: object) -> ModelReply:
+    return ModelReply.model_validate({"provider": vendor.provider, "model": "model-1-20261001", **fields})
+
+
+async def test_text_is_the_same_reply_whoever_gave_it(server: WireServer, vendor: Vendor) -> None:
+    server.will_answer(vendor.answer("text"))
+
+    async with vendor.opened(server.url) as provider:
+        got = await provider.reply(ask())
+
+    assert got == reply(
+        vendor,
+        parts=(TextPart(text="The notes are in order. Ünïcode — 你好 🎉"),),
+        stop_reason="end",
+        usage=Usage(input_tokens=120, output_tokens=12, cache_read_tokens=100),
+        response_id="msg_01",
+    )
+
+
+async def test_parallel_calls_are_the_same_reply_whoever_gave_them(server: WireServer, vendor: Vendor) -> None:
+    server.will_answer(vendor.answer("calls"))
+
+    async with vendor.opened(server.url) as provider:
+        got = await provider.reply(ask())
+
+    assert got == reply(
+        vendor,
+        parts=CALLS,
+        stop_reason="tool_calls",
+        usage=Usage(input_tokens=120, output_tokens=30),
+        response_id="msg_02",
+    )
+
+
+async def test_streamed_reply_is_the_one_that_would_have_come_at_once(server: WireServer, vendor: Vendor) -> None:
+    server.will_answer(vendor.streamed("calls"), vendor.answer("calls"))
+    seen: list[Delta] = []
+
+    async with vendor.opened(server.url) as provider:
+        streamed = await provider.reply(ask(), observe=seen.append)
+        at_once = await provider.reply(ask())
+
+    assert streamed == at_once
+    assert seen == [Delta("text", "I look "), Delta("text", "at both.")]
+
+
+async def test_server_that_ignores_the_wish_to_stream_is_read_all_the_same(server: WireServer, vendor: Vendor) -> None:
+    server.will_answer(vendor.answer("calls"))
+
+    async with vendor.opened(server.url) as provider:
+        got = await provider.reply(ask(), observe=lambda _: None)
+
+    assert got.parts == CALLS
+
+
+@pytest.mark.parametrize(
+    ("fixture", "stop_reason", "text"),
+    [
+        ("max_tokens", "max_tokens", "The first"),
+        ("refusal", "refusal", "I cannot help with that."),
+        ("empty", "end", ""),
+    ],
+)
+async def test_ends_that_are_no_answer_are_told_apart(
+    server: WireServer, vendor: Vendor, *, fixture: str, stop_reason: str, text: str
+) -> None:
+    server.will_answer(vendor.answer(fixture))
+
+    async with vendor.opened(server.url) as provider:
+        got = await provider.reply(ask())
+
+    assert (got.stop_reason, got.parts) == (stop_reason, (TextPart(text=text),) if text else ())
+
+
+async def test_arguments_that_are_no_object_are_kept_as_the_text_they_are(server: WireServer, vendor: Vendor) -> None:
+    server.will_answer(vendor.answer("broken_arguments"))
+
+    async with vendor.opened(server.url) as provider:
+        got = await provider.reply(ask())
+
+    assert got.parts == (ToolCallPart(id="call_a", name="Read", raw_arguments='{"path": "a'),)
+
+
+async def test_reasoning_is_kept_beside_the_call_and_counted(server: WireServer, vendor: Vendor) -> None:
+    server.will_answer(vendor.answer("thinking"))
+
+    async with vendor.opened(server.url) as provider:
+        got = await provider.reply(ask())
+
+    assert isinstance(got.parts[0], ThinkingPart)
+    assert (got.parts[0].text, got.parts[0].provider) == ("Two files.", vendor.provider)
+    assert [part.name for part in got.parts if isinstance(part, ToolCallPart)] == ["Read"]
+    assert got.usage == Usage(input_tokens=9, output_tokens=25, reasoning_tokens=20)
+
+
+@pytest.mark.parametrize("ending", ["reset", "close"])
+async def test_stream_that_breaks_gives_a_failure_and_never_a_call(
+    server: WireServer, vendor: Vendor, ending: str
+) -> None:
+    # Both calls are already complete in themselves when the connection goes.
+    cut = -1 if vendor.folder != "anthropic" else -2
+    server.will_answer(vendor.streamed("calls", ending="reset" if ending == "reset" else "close", cut_after=cut))
+
+    async with vendor.opened(server.url) as provider:
+        with pytest.raises(ConnectionLost) as caught:
+            await provider.reply(ask(), observe=lambda _: None)
+
+    assert caught.value.retryable
+
+
+async def test_stream_that_ends_early_but_politely_is_broken(server: WireServer, vendor: Vendor) -> None:
+    events = 7 if vendor.folder == "openai_chat" else -1
+    server.will_answer(vendor.streamed("calls", cut_after=events))
+
+    async with vendor.opened(server.url) as provider:
+        with pytest.raises(ReplyBroken):
+            await provider.reply(ask(), observe=lambda _: None)
+
+
+@pytest.mark.parametrize("observed", [True, False])
+@pytest.mark.parametrize("ending", ["hang", "drip"])
+async def test_server_that_never_finishes_runs_into_the_deadline(
+    server: WireServer, vendor: Vendor, *, ending: str, observed: bool
+) -> None:
+    kind = "text/event-stream" if observed else "application/json"
+    server.will_answer(Answer(content_type=kind, ending="hang" if ending == "hang" else "drip"))
+
+    async with vendor.opened(server.url) as provider:
+        with pytest.raises(TimedOut):
+            await provider.reply(ask(timeout_seconds=0.2), observe=(lambda _: None) if observed else None)
+
+
+@pytest.mark.parametrize("observed", [True, False])
+async def test_flood_is_cut_off(server: WireServer, vendor: Vendor, observed: bool) -> None:
+    kind = "text/event-stream" if observed else "application/json"
+    server.will_answer(Answer(content_type=kind, ending="flood"))
+
+    async with vendor.opened(server.url) as provider:
+        with pytest.raises(ReplyBroken):
+            await provider.reply(ask(), observe=(lambda _: None) if observed else None)
+
+
+BROKEN = {
+    "nothing": Answer(),
+    "half a JSON": Answer(body=b'{"id": "x", "type": "mess'),
+    "HTML": Answer(body=b"<html>Sign in</html>", content_type="text/html"),
+    "a list": Answer(body=b"[]"),
+    "another object": whole({"hello": "world"}),
+    "not a number": Answer(body=b'{"usage": NaN}'),
+    "not UTF-8": Answer(body=b'{"id": "\xff\xfe"}'),
+    "too deep": Answer(body=b'{"a":' * 200_000),
+}
+
+
+@pytest.mark.parametrize("body", BROKEN.values(), ids=BROKEN.keys())
+async def test_body_that_is_no_reply_is_broken(server: WireServer, vendor: Vendor, body: Answer) -> None:
+    server.will_answer(body)
+
+    async with vendor.opened(server.url) as provider:
+        with pytest.raises(ReplyBroken):
+            await provider.reply(ask())
+
+
+async def test_half_a_surrogate_pair_is_replaced_and_can_be_sent_back(server: WireServer, vendor: Vendor) -> None:
+    answer = vendor.answer("max_tokens")
+    server.will_answer(Answer(body=answer.body.replace(b"The first", rb"\ud83d\ude00 \ud800!")))
+
+    async with vendor.opened(server.url) as provider:
+        got = await provider.reply(ask())
+        await provider.reply(ask(messages=(user("Go"), Message(role="assistant", parts=got.parts), user("\ud800"))))
+
+    assert got.parts == (TextPart(text="\U0001f600 \ufffd!"),)
+
+
+async def test_event_that_is_no_json_is_broken(server: WireServer, vendor: Vendor) -> None:
+    server.will_answer(Answer(body=b"data: {oops\n\n", content_type="text/event-stream"))
+
+    async with vendor.opened(server.url) as provider:
+        with pytest.raises(ReplyBroken):
+            await provider.reply(ask(), observe=lambda _: None)
+
+
+async def test_error_inside_a_stream_is_the_failure_it_names(server: WireServer, vendor: Vendor) -> None:
+    words = {"type": "overloaded_error", "message": "Overloaded"}
+    events: dict[str, list[object]] = {
+        "anthropic": [{"type": "error", "error": words}],
+        "gemini": [{"error": {"code": 503, "status": "UNAVAILABLE", "message": "Overloaded"}}],
+        "openai_chat": [{"error": {**words, "code": None}}],
+        "openai_responses": [{"type": "error", "code": "overloaded_error", "message": "Overloaded"}],
+    }
+    server.will_answer(stream(events[vendor.folder], named=True))
+
+    async with vendor.opened(server.url) as provider:
+        with pytest.raises(Overloaded):
+            await provider.reply(ask(), observe=lambda _: None)
+
+
+async def test_line_separators_inside_text_do_not_break_a_stream(server: WireServer, vendor: Vendor) -> None:
+    text = "one\u2028two\u2029three\x85four"
+    answer = vendor.streamed("calls")
+    server.will_answer(Answer(body=answer.body.replace(b"at both.", text.encode()), content_type=answer.content_type))
+    seen: list[Delta] = []
+
+    async with vendor.opened(server.url) as provider:
+        await provider.reply(ask(), observe=seen.append)
+
+    assert seen[-1] == Delta("text", text)
+
+
+async def test_nobody_listening_is_a_lost_connection(server: WireServer, vendor: Vendor) -> None:
+    async with vendor.opened("http://127.0.0.1:9") as provider:
+        with pytest.raises(ConnectionLost):
+            await provider.reply(ask())
+
+
+async def test_sdk_does_not_retry_on_its_own(server: WireServer, vendor: Vendor) -> None:
+    server.will_answer(whole({"error": {"message": "oops"}}, status=500))
+
+    async with vendor.opened(server.url) as provider:
+        with pytest.raises(CallFailed):
+            await provider.reply(ask())
+
+    assert len(server.received) == 1

@@ -1,0 +1,23 @@
+"""A folder to work in, a home of its own, and no variable of the machine that runs the tests."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from metier.settings.environment import OLDER_NAMES
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory, empty; the folder `home` stands beside it."""
+    for name in [*os.environ]:
+        if name.startswith("AGENT_") or name in OLDER_NAMES.values():
+            monkeypatch.delenv(name)
+    home, here = tmp_path / "home", tmp_path / "here"
+    home.mkdir()
+    here.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.chdir(here)
+    return here

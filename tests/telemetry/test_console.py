@@ -1,0 +1,115 @@
+"""The live stream: every event type has words, outside text cannot break a line, plain where it must be."""
+
+import io
+import os
+import pty
+from typing import get_args
+
+import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from metier.events import (
+    EventRecord,
+    LlmDecisionDecoded,
+    LlmRequestMeta,
+    Payload,
+    RunFailed,
+    RunStarted,
+    SkillStepExecuted,
+    payload_types,
+)
+from metier.ids import SystemClock
+from metier.telemetry.console import WORDINGS, ConsoleSink
+
+
+@pytest.mark.parametrize("payload_type", payload_types().values(), ids=payload_types().keys())
+def test_every_event_type_has_a_line(payload_type: type[Payload]) -> None:
+    stream = io.StringIO()
+    payload = payload_type.model_validate(_fields(payload_type))
+
+    ConsoleSink(stream, level="debug").write(_record(payload))
+
+    assert payload_type.event_type in WORDINGS
+    assert payload_type.event_type in stream.getvalue()
+    assert stream.getvalue().count("\n") == 1
+
+
+def test_line_shows_trace_turn_skill_action_and_status() -> None:
+    stream = io.StringIO()
+    sink = ConsoleSink(stream)
+
+    sink.write(_record(LlmDecisionDecoded(turn=3, selected_skill="notes", reasoning_summary="tidy")))
+    sink.write(_record(SkillStepExecuted(step_id="s", action="call_tool", status="failed", tool="Bash")))
+    sink.close()
+
+    last = stream.getvalue().splitlines()[-1].split()
+    assert last[1:] == ["abcdef01", "turn", "3", "notes", "skill_step_executed", "failed", "call_tool", "Bash"]
+
+
+def test_outside_text_cannot_break_or_colour_a_line() -> None:
+    stream = io.StringIO()
+
+    ConsoleSink(stream).write(_record(RunFailed(reason="x", message="a\nerror: fake\x1b[2J\x1b]0;t\x07\r[red]b")))
+
+    assert stream.getvalue().endswith("x: a\\nerror: fake\\x1b]0…\\r[red]b\n")
+
+
+def test_level_leaves_out_what_is_less_important() -> None:
+    stream = io.StringIO()
+    sink = ConsoleSink(stream, level="error")
+
+    sink.write(_record(RunStarted(task="quiet")))
+    sink.write(_record(RunFailed(reason="x", message="loud")))
+
+    assert "quiet" not in stream.getvalue()
+    assert "loud" in stream.getvalue()
+
+
+@pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
+def test_terminal_gets_colour_unless_it_is_not_wanted(
+    no_color: str, coloured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    reader, writer = pty.openpty()
+
+    with os.fdopen(writer, "w") as stream:
+        ConsoleSink(stream).write(_record(RunFailed(reason="x", message="[bold]宽" * 200)))
+        shown = os.read(reader, 65536).decode(errors="replace")
+    os.close(reader)
+
+    assert ("\x1b[" in shown) == coloured
+    assert "[bold]" in shown
+    assert shown.count("\n") == 1
+
+
+def _record(payload: Payload) -> EventRecord:
+    return EventRecord(
+        run_id="r",
+        trace_id="abcdef0123456789",
+        span_id="s",
+        timestamp=SystemClock().now(),
+        seq=1,
+        event_type=payload.event_type,
+        payload=payload,
+    )
+
+
+def _fields(model: type[BaseModel]) -> dict[str, object]:
+    return {name: _example(field) for name, field in model.model_fields.items() if field.is_required()}
+
+
+def _example(field: FieldInfo) -> object:
+    annotation: object = field.annotation
+    if annotation is LlmRequestMeta:
+        return _fields(LlmRequestMeta)
+    simple: dict[object, object] = {str: "text", int: 1, float: 1.5, bool: True}
+    if annotation in simple:
+        return simple[annotation]
+    choices = get_args(getattr(annotation, "__value__", annotation))
+    if choices and isinstance(choices[0], str | int):
+        return choices[0]
+    return {} if str(annotation).startswith("dict") else () if str(annotation).startswith("tuple") else None

@@ -1,0 +1,277 @@
+"""The event log: one writer, whole records, repaired ends, clear errors. Real files and real processes."""
+
+import os
+import resource
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from metier.errors import LogDamaged, LogError, LogLocked
+from metier.events import EventRecord, LogRepaired, RunFailed
+from metier.ids import SystemClock
+from metier.telemetry.jsonl import JsonlSink, find_log, read_events
+
+CLOCK = SystemClock()
+
+HOLDER = """
+import sys
+from pathlib import Path
+from metier.ids import SystemClock
+from metier.telemetry.jsonl import JsonlSink
+sink = JsonlSink.open(Path(sys.argv[1]), clock=SystemClock())
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
+    path = find_log(tmp_path, "r1")
+    written = _write(path, 3)
+
+    assert list(read_events(path)) == written
+    assert [record.seq for record in written] == [1, 2, 3]
+
+
+def test_log_is_private(tmp_path: Path) -> None:
+    path = find_log(tmp_path / "runs", "r1")
+    _write(path, 1)
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_numbers_go_on_after_opening_again(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    _write(path, 2)
+    _write(path, 2)
+
+    assert [record.seq for record in read_events(path)] == [1, 2, 3, 4]
+
+
+def test_record_with_a_used_number_is_refused(tmp_path: Path) -> None:
+    sink = JsonlSink.open(tmp_path / "events.jsonl", clock=CLOCK)
+    sink.write(_record(1))
+
+    with pytest.raises(LogError, match="Event 1 comes after event 1"):
+        sink.write(_record(1))
+    sink.close()
+
+
+def test_log_cut_at_any_byte_of_its_last_record_opens_again(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    _write(path, 2)
+    whole = path.read_bytes()
+    first_end = whole.index(b"\n") + 1
+
+    for cut in range(first_end, len(whole) + 1):
+        path.write_bytes(whole[:cut])
+        readable = [record.seq for record in read_events(path)]
+        _write(path, 1)
+        records = list(read_events(path))
+
+        dropped = 0 if cut in {first_end, len(whole) - 1, len(whole)} else cut - first_end
+        repairs = [record.payload for record in records if isinstance(record.payload, LogRepaired)]
+        assert readable == ([1, 2] if cut >= len(whole) - 1 else [1])
+        assert [record.seq for record in records] == list(range(1, len(records) + 1))
+        assert repairs == ([LogRepaired(dropped_bytes=dropped, last_good_seq=1)] if dropped else [])
+
+
+def test_torn_first_record_is_repaired_too(tmp_path: Path) -> None:
+    path = find_log(tmp_path, "r7")
+    path.parent.mkdir()
+    path.write_bytes(b'{"run_id": "r7", "tr')
+
+    _write(path, 1)
+
+    first = next(iter(read_events(path)))
+    assert (first.run_id, first.seq, first.payload) == ("r7", 1, LogRepaired(dropped_bytes=20, last_good_seq=0))
+
+
+@pytest.mark.parametrize("damage", [b"garbage\n", b"\n", b"[1]\n", b'{"seq": "x"}\n'])
+def test_damage_in_the_middle_is_named_and_left_alone(tmp_path: Path, damage: bytes) -> None:
+    path = tmp_path / "events.jsonl"
+    _write(path, 2)
+    first, second = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first + damage + second)
+
+    where = rf"Line 2 of '.*events.jsonl' \(at byte {len(first)}\) is damaged"
+    with pytest.raises(LogDamaged, match=where):
+        JsonlSink.open(path, clock=CLOCK)
+    with pytest.raises(LogDamaged, match=where):
+        list(read_events(path))
+    assert path.read_bytes() == first + damage + second
+
+
+def test_second_writer_is_refused_until_the_first_one_is_killed(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(LogLocked) as caught:
+            JsonlSink.open(path, clock=CLOCK)
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+
+    assert caught.value.exit_code == 10
+    assert _write(path, 1)[0].seq == 1
+
+
+def test_second_writer_in_the_same_process_is_refused(tmp_path: Path) -> None:
+    sink = JsonlSink.open(tmp_path / "events.jsonl", clock=CLOCK)
+
+    with pytest.raises(LogLocked):
+        JsonlSink.open(tmp_path / "events.jsonl", clock=CLOCK)
+    sink.close()
+    sink.close()
+
+
+def test_writer_killed_at_any_moment_leaves_a_log_that_opens(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    child = subprocess.Popen([sys.executable, "-c", _ENDLESS, str(path)], stdout=subprocess.PIPE, text=True)
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "writing\n"
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+
+    _write(path, 1)
+
+    seqs = [record.seq for record in read_events(path)]
+    assert len(seqs) > 50
+    assert seqs == list(range(1, len(seqs) + 1))
+
+
+def test_full_disk_gives_a_clear_error_and_never_half_a_record(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    sink = JsonlSink.open(path, clock=CLOCK)
+    sink.write(_record(1))
+    before = path.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    # A size limit in the middle of the next record: the kernel takes part of it, like a disk that fills up.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 100, hard))
+    try:
+        with pytest.raises(LogError, match="cannot be written: ") as caught:
+            sink.write(_record(2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert path.read_bytes() == before
+    assert caught.value.hint
+    sink.write(_record(2))
+    sink.close()
+    assert [record.seq for record in read_events(path)] == [1, 2]
+
+
+def test_really_full_disk_gives_a_clear_error_and_never_half_a_record(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small disk needs root")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting is not permitted here")
+    try:
+        sink = JsonlSink.open(disk / "events.jsonl", clock=CLOCK)
+        with pytest.raises(LogError, match="no space left on device") as caught:
+            _fill(sink)
+        sink.close()
+        content = (disk / "events.jsonl").read_bytes()
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+    assert content.endswith(b"}\n")
+    assert "Free some space" in caught.value.hint
+
+
+def test_folder_that_cannot_be_made_gives_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file where the folder should be")
+
+    with pytest.raises(LogError, match="cannot be written: ") as caught:
+        JsonlSink.open(tmp_path / "runs" / "r1" / "events.jsonl", clock=CLOCK)
+
+    assert "logging.jsonl_dir" in caught.value.hint
+
+
+def test_read_only_folder_gives_a_clear_error(tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir(mode=0o500)
+    if os.geteuid() == 0:
+        bind = ["mount", "-t", "tmpfs", "-o", "ro,size=4k", "tmpfs", str(folder)]
+        if subprocess.run(bind, capture_output=True, check=False).returncode:
+            pytest.skip("root may write anywhere, and mounting is not permitted here")
+    try:
+        with pytest.raises(LogError, match="cannot be written: ") as caught:
+            JsonlSink.open(folder / "r1" / "events.jsonl", clock=CLOCK)
+    finally:
+        if os.geteuid() == 0:
+            subprocess.run(["umount", str(folder)], check=True)
+
+    assert "logging.jsonl_dir" in caught.value.hint
+
+
+def test_symbolic_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("precious")
+    (tmp_path / "events.jsonl").symlink_to(tmp_path / "target")
+
+    with pytest.raises(LogError, match="cannot be written"):
+        JsonlSink.open(tmp_path / "events.jsonl", clock=CLOCK)
+
+    assert (tmp_path / "target").read_text() == "precious"
+
+
+def test_missing_log_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match="cannot be read: no such file or directory"):
+        list(read_events(tmp_path / "none.jsonl"))
+
+
+_ENDLESS = """
+import sys
+from pathlib import Path
+from datetime import UTC, datetime
+from metier.events import EventRecord, RunFailed
+from metier.ids import SystemClock
+from metier.telemetry.jsonl import JsonlSink
+sink = JsonlSink.open(Path(sys.argv[1]), clock=SystemClock())
+seq = 0
+while True:
+    seq += 1
+    payload = RunFailed(reason="x", message="y" * 5000)
+    sink.write(EventRecord(run_id="r", trace_id="t", span_id="s", timestamp=datetime.now(UTC), seq=seq,
+                           event_type="run_failed", payload=payload))
+    if seq == 50:
+        print("writing", flush=True)
+"""
+
+
+def _record(seq: int, message: str = "a message of some length " * 8) -> EventRecord:
+    return EventRecord(
+        run_id="r1",
+        trace_id="0" * 32,
+        span_id="0" * 16,
+        timestamp=CLOCK.now(),
+        seq=seq,
+        event_type="run_failed",
+        payload=RunFailed(reason="test", message=message),
+    )
+
+
+def _fill(sink: JsonlSink) -> None:
+    for seq in range(1, 10_000):
+        sink.write(_record(seq, "x" * 1000))
+
+
+def _write(path: Path, count: int) -> list[EventRecord]:
+    sink = JsonlSink.open(path, clock=CLOCK)
+    records = [_record(sink.next_seq + number) for number in range(count)]
+    for record in records:
+        sink.write(record)
+    sink.close()
+    return records

@@ -1,0 +1,208 @@
+"""Exact values in every form, structures, streams, and time that stays linear."""
+
+import base64
+import json
+import time
+from collections.abc import Callable
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metier.telemetry.redaction import build_redactor, find_secret_values
+
+VALUE = 'p@ss/w0rd+"quoted" ü&x'
+MARK = "***REDACTED***"
+REDACTOR = build_redactor(values=[VALUE])
+
+FORMS = {
+    "plain": VALUE,
+    "url": quote(VALUE, safe=""),
+    "url in lower case": quote(VALUE, safe="").replace("%2F", "%2f").replace("%2B", "%2b").replace("%C3%BC", "%c3%bc"),
+    "url of a path": quote(VALUE),
+    "form": quote_plus(VALUE),
+    "json": json.dumps(VALUE)[1:-1],
+    "json in utf-8": json.dumps(VALUE, ensure_ascii=False)[1:-1],
+    "json in json": json.dumps(json.dumps(VALUE)[1:-1])[1:-1],
+    "hex": VALUE.encode().hex(),
+    "hex in upper case": VALUE.encode().hex().upper(),
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
+def test_exact_value_is_found_in_every_form(form: str) -> None:
+    text = f"before {form} after"
+
+    assert REDACTOR.redact(text) == f"before {MARK} after"
+
+
+@pytest.mark.parametrize("before", ["", "a", "ab", "abc"])
+@pytest.mark.parametrize("after", ["", "x", "xy"])
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+def test_exact_value_is_found_inside_base64_at_every_alignment(
+    before: str, after: str, encode: Callable[[bytes], bytes]
+) -> None:
+    encoded = encode(f"{before}{VALUE}{after}".encode()).decode()
+
+    shown = REDACTOR.redact(f"blob {encoded} end")
+
+    assert MARK in shown
+    assert len(shown) <= len(f"blob {MARK} end") + 12
+
+
+@given(st.text(), st.text(), st.text(min_size=8, max_size=40, alphabet=st.characters(codec="utf-8")))
+def test_exact_value_is_found_in_any_text(before: str, after: str, value: str) -> None:
+    value = value.strip()
+    if len(value) < 6 or len(set(value)) < 3:
+        return
+
+    assert value not in build_redactor(values=[value]).redact(before + value + after).replace(MARK, "\0")
+
+
+def test_short_and_trivial_values_do_not_destroy_text() -> None:
+    redactor = build_redactor(values=["a", "12345", "true", "localhost", "      ", "password", "xxxxxxxx"])
+
+    assert redactor.redact("true: localhost 12345 a password xxxxxxxx") == "true: localhost 12345 a password xxxxxxxx"
+
+
+def test_key_names_count_in_structures_at_any_depth() -> None:
+    value = build_redactor(names=["boat_name"]).redact_value(
+        {
+            "config": {"api_key": "sk-" + "1", "max_tokens": 5, "token_env": "X", "apiKey": ["one-1", "two-2"]},
+            "list": [{"PASSWORD": "abc"}, {"boatName": "x"}, {"boat-name": "Belle"}, {"password": None, "token": True}],
+            "pin": 123456,
+            "passcode": 123456,
+            "url": "https://u:" + "pw@x.test/",
+        }
+    )
+
+    assert value == {
+        "config": {"api_key": MARK, "max_tokens": 5, "token_env": "X", "apiKey": [MARK, MARK]},
+        "list": [{"PASSWORD": MARK}, {"boatName": "x"}, {"boat-name": MARK}, {"password": None, "token": True}],
+        "pin": 123456,
+        "passcode": MARK,
+        "url": f"https://u:{MARK}@x.test/",
+    }
+
+
+@pytest.mark.parametrize("text", ["BOAT_NAME={}", '"boat_name": "{}"', "boat-name: {}", "boat_name = '{}'"])
+def test_configured_name_hides_any_value(text: str) -> None:
+    redact = build_redactor(names=["BOAT_NAME"]).redact
+
+    assert redact(text.format("Belle")) == text.format(MARK)
+
+
+def test_without_generic_names_values_formats_and_configured_names_are_still_hidden() -> None:
+    key = "ghp_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0eF3hJ6"
+    redact = build_redactor(values=["known-value"], names=["boat"], generic_names=False).redact
+
+    assert redact(f"password=abc known-value {key} boat=Belle") == f"password=abc {MARK} {MARK} boat={MARK}"
+
+
+def test_findings_say_kind_and_place_and_never_the_value() -> None:
+    found = build_redactor(values=["known-value"]).find("a known-value, password=abc")
+
+    assert [tuple(finding) for finding in found] == [("value", 2, 13), ("name", 24, 27)]
+
+
+def test_environment_gives_the_values_of_secret_names() -> None:
+    environment = {
+        "X_API_KEY": "k",
+        "Y_TOKEN": "t",
+        "Z_SECRET": "s",
+        "DB_PASSWORD": "p",
+        "HOME": "/h",
+        "A_TOKEN": "/run/x",
+    }
+
+    assert find_secret_values(environment) == ("k", "t", "s", "p")
+
+
+STREAMED = (
+    "one\npassword=hunter22 and known-value\n"
+    "-----BEGIN RSA PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcw\nggSjAgEAAoIBAQ==\n"
+    "-----END RSA PRIVATE KEY-----\n"
+    "two lines: first-part-of-it\nsecond-part-of-it end\nlast " + "ghp_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0eF3hJ6"
+)
+STREAM_VALUES = ["known-value", "first-part-of-it\nsecond-part-of-it"]
+
+
+@pytest.mark.parametrize("cut", range(len(STREAMED)))
+def test_stream_finds_secrets_whatever_the_place_of_the_cut(cut: int) -> None:
+    redactor = build_redactor(values=STREAM_VALUES)
+    stream = redactor.stream()
+
+    shown = stream.feed(STREAMED[:cut]) + stream.feed(STREAMED[cut:]) + stream.close()
+
+    assert shown == redactor.redact(STREAMED)
+
+
+@given(st.lists(st.integers(1, 40), max_size=60))
+def test_stream_gives_what_redacting_the_whole_gives(sizes: list[int]) -> None:
+    redactor = build_redactor(values=STREAM_VALUES)
+    stream = redactor.stream()
+    shown, at = "", 0
+
+    for size in sizes:
+        shown += stream.feed(STREAMED[at : at + size])
+        at += size
+    shown += stream.feed(STREAMED[at:]) + stream.close()
+
+    assert shown == redactor.redact(STREAMED)
+
+
+@pytest.mark.parametrize("filler", ["x", "ab ", "-", "é"])
+def test_stream_holds_back_a_bounded_amount_of_a_line_without_end(filler: str) -> None:
+    stream = build_redactor(values=["known-value"]).stream()
+    fed, shown = 0, ""
+
+    for _ in range(40):
+        chunk = filler * (20_000 // len(filler)) + " known-value "
+        fed += len(chunk)
+        shown += stream.feed(chunk)
+        assert fed - len(shown) < 150_000
+    shown += stream.close()
+
+    assert "known-value" not in shown
+    assert shown.count(MARK) == 40
+
+
+def test_stream_drops_the_rest_of_a_secret_without_end() -> None:
+    stream = build_redactor().stream()
+    shown = stream.feed("x ghp_")
+
+    for _ in range(30):
+        shown += stream.feed("aB3dE6gH9j" * 1000)
+    shown += stream.feed(" after\n") + stream.close()
+
+    assert shown == f"x {MARK} after\n"
+
+
+def test_stream_drops_the_body_of_a_private_key_without_end() -> None:
+    stream = build_redactor().stream()
+    shown = stream.feed("-----BEGIN PRIVATE KEY-----\n")
+
+    for _ in range(3000):
+        shown += stream.feed("MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcw\n")
+    shown += stream.feed("-----END PRIVATE KEY-----\nafter\n") + stream.close()
+
+    assert shown == f"-----BEGIN PRIVATE KEY-----{MARK}-----END PRIVATE KEY-----\nafter\n"
+
+
+HOSTILE = [
+    "sk-", "ghp_", "eyJaaaaaaaaaa.", "password=", "password:", "token: ", "://a:", "-----BEGIN PRIVATE KEY-----",
+    "a", "0", "-", "'", "\\", 'password="', "password='\\", "key key ", "api_key", "bearer ", "curl -u ", "mysql -p",
+    "{a", "${", "<password>", "AP1", "%3D", 'auth":"', "-us", "1:AA", ".atlasv1.", "password is ",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("unit", HOSTILE)
+def test_hostile_megabyte_takes_linear_time(unit: str) -> None:
+    redactor = build_redactor(values=["known-value-1", "another-known-value"])
+    text = unit * (1_000_000 // len(unit))
+
+    started = time.process_time()
+    redactor.redact(text)
+
+    assert time.process_time() - started < 10

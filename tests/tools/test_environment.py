@@ -1,0 +1,46 @@
+"""What a child process may see of the agent's environment."""
+
+import pytest
+
+from metier.tools.environment import build_environment, build_index_environment, is_allowed
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "allowed"),
+    [
+        ("KALSHI_API_KEY", "KALSHI_API_KEY", True),
+        ("KALSHI_*", "KALSHI_API_KEY", True),
+        ("KALSHI_?", "KALSHI_A", True),
+        ("KALSHI_*", "KALSHI", False),
+        ("kalshi_*", "KALSHI_API_KEY", False),
+        ("*", "KALSHI_API_KEY", False),
+        ("A*", "AWS_SECRET_ACCESS_KEY", False),
+        ("*_KEY", "KALSHI_API_KEY", False),
+        ("[A-Z]*", "KALSHI_API_KEY", False),
+        ("ANTHROPIC_*", "ANTHROPIC_API_KEY", False),
+        ("AGENT_*", "AGENT_SKILLS", False),
+        ("ANTHROPIC_API_KEY", "ANTHROPIC_API_KEY", True),
+    ],
+)
+def test_pattern_passes_what_its_author_could_mean_and_nothing_else(pattern: str, name: str, allowed: bool) -> None:
+    assert is_allowed(name, [pattern]) is allowed
+
+
+def test_ordinary_variables_pass_and_secrets_do_not() -> None:
+    base = {
+        "PATH": "/bin",
+        "HOME": "/home/me",
+        "LC_ALL": "C",
+        "SSL_CERT_FILE": "/ca",
+        "GITHUB_TOKEN": "x",
+        "AWS_PROFILE": "x",
+        "LD_PRELOAD": "x",
+        "PYTHONPATH": "x",
+        "HTTP_PROXY": "http://proxy:3128",
+        "HTTPS_PROXY": "http://me:" + "word@proxy:3128",
+        "UV_DEFAULT_INDEX": "https://index",
+    }
+
+    assert sorted(build_environment(base)) == ["HOME", "HTTP_PROXY", "LC_ALL", "PATH", "SSL_CERT_FILE"]
+    assert {"UV_DEFAULT_INDEX", "HTTPS_PROXY"} < build_index_environment(base).keys()
+    assert not {"GITHUB_TOKEN", "LD_PRELOAD", "PYTHONPATH"} & build_index_environment(base).keys()

@@ -1,0 +1,261 @@
+"""What a script runs on: its own packages, from the agent's index, and nothing that it could choose for itself."""
+
+import hashlib
+import io
+import os
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import cast
+
+import anyio
+import pytest
+from pydantic import JsonValue
+
+from metier.definitions.skill import load_skill
+from metier.skills.package import SkillPackage
+from metier.tools.base import ToolContext
+from metier.tools.script_catalog import ScriptCatalog
+from metier.tools.script_environments import ScriptEnvironments
+from metier.tools.script_runner import ScriptRunner
+from metier.tools.scripts import build_script_tools
+from metier.tools.toolbox import Toolbox
+
+pytestmark = pytest.mark.anyio
+
+SCRIPT = """# /// script
+# requires-python = ">=3.12"
+# dependencies = ["greeting>=1"]
+# ///
+import json, greeting, sys
+print(json.dumps([greeting.VERSION, sys.prefix != sys.base_prefix]))
+"""
+
+
+class Lab:
+    """One skill with one script, and a folder of wheels in place of an index."""
+
+    def __init__(self, folder: Path) -> None:
+        self.skill = folder / "notes"
+        self.wheels = folder / "wheels"
+        self.environments = folder / "environments"
+        (self.skill / "scripts").mkdir(parents=True)
+        (self.skill / "SKILL.md").write_text("---\nname: notes\ndescription: A test.\n---\n")
+        self.wheels.mkdir()
+        self.environ = {
+            **os.environ,
+            "UV_FIND_LINKS": str(self.wheels),
+            "UV_NO_INDEX": "1",
+            "UV_OFFLINE": "1",
+            "UV_CACHE_DIR": str(folder / "cache"),
+        }
+
+    def write(self, name: str, text: str) -> None:
+        (self.skill / "scripts" / name).write_text(text)
+
+    def toolbox(self) -> Toolbox:
+        definition = load_skill(self.skill).skill
+        assert definition is not None
+        package = SkillPackage(definition=definition, folder=self.skill, source="workspace")
+        environments = ScriptEnvironments(folder=self.environments, environ=self.environ)
+        runner = ScriptRunner(environments=environments, environ=self.environ)
+        return Toolbox(build_script_tools(ScriptCatalog([package]), runner))
+
+    async def run(self, script: str = "main") -> dict[str, JsonValue]:
+        context = ToolContext(workspace=self.skill)
+        result = await self.toolbox().call("script_run", {"skill_name": "notes", "script_name": script}, context)
+        return cast("dict[str, JsonValue]", result.output)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+def write_wheel(folder: Path, version: str) -> str:
+    """A pure Python wheel with one module; returns its hash."""
+    folder.mkdir(exist_ok=True)
+    path = folder / f"greeting-{version}-py3-none-any.whl"
+    info = f"greeting-{version}.dist-info"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr("greeting.py", f"VERSION = {version!r}\n")
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: greeting\nVersion: {version}\n")
+        wheel.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(f"{info}/RECORD", f"greeting.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def build_lock(version: str, digest: str, *, name: str = "greeting") -> str:
+    return f"""version = 1
+revision = 3
+requires-python = ">=3.12"
+
+[manifest]
+requirements = [{{ name = "{name}", specifier = ">=1" }}]
+
+[[package]]
+name = "{name}"
+version = "{version}"
+source = {{ registry = "https://index.invalid/simple" }}
+wheels = [
+    {{ url = "https://index.invalid/{name}-{version}-py3-none-any.whl", hash = "sha256:{digest}" }},
+]
+"""
+
+
+async def test_dependencies_come_from_the_agents_index_into_an_environment_that_is_built_once(lab: Lab) -> None:
+    write_wheel(lab.wheels, "1.0.0")
+    lab.write("main.py", SCRIPT)
+
+    first = await lab.run()
+    (lab.wheels / "greeting-1.0.0-py3-none-any.whl").unlink()
+    second = await lab.run()
+
+    assert first["result"] == second["result"] == ["1.0.0", True]
+    assert len(list(lab.environments.iterdir())) == 1
+
+
+async def test_several_first_runs_at_once_share_one_environment(lab: Lab) -> None:
+    write_wheel(lab.wheels, "1.0.0")
+    lab.write("main.py", SCRIPT)
+    answers: list[dict[str, JsonValue]] = []
+
+    async def run() -> None:
+        answers.append(await lab.run())
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(4):
+            tasks.start_soon(run)
+
+    assert [answer["result"] for answer in answers] == [["1.0.0", True]] * 4
+    assert len(list(lab.environments.iterdir())) == 1
+
+
+async def test_lock_beside_the_script_decides_the_version(lab: Lab) -> None:
+    digest = write_wheel(lab.wheels, "1.0.0")
+    write_wheel(lab.wheels, "2.0.0")
+    lab.write("free.py", SCRIPT)
+    lab.write("main.py", SCRIPT)
+    lab.write("main.py.lock", build_lock("1.0.0", digest))
+
+    assert (await lab.run("free"))["result"] == ["2.0.0", True]
+    assert (await lab.run("main"))["result"] == ["1.0.0", True]
+    assert (lab.skill / "scripts/main.py.lock").read_text() == build_lock("1.0.0", digest)
+
+
+async def test_package_with_another_hash_than_the_locked_one_is_refused(lab: Lab) -> None:
+    write_wheel(lab.wheels, "1.0.0")
+    lab.write("main.py", SCRIPT)
+    lab.write("main.py.lock", build_lock("1.0.0", "0" * 64))
+
+    answer = await lab.run()
+
+    assert answer["error"] == "execution_failed"
+    assert "ash" in str(answer["message"])
+
+
+async def test_lock_that_does_not_cover_a_dependency_is_said(lab: Lab) -> None:
+    lab.write("main.py", SCRIPT)
+    lab.write("main.py.lock", build_lock("1.0.0", "0" * 64, name="other"))
+
+    answer = await lab.run()
+
+    assert answer["error"] == "execution_failed"
+    assert "The lock main.py.lock does not cover 'greeting'" in str(answer["message"])
+
+
+async def test_settings_file_beside_the_script_cannot_redirect_the_index(lab: Lab, tmp_path: Path) -> None:
+    write_wheel(lab.wheels, "1.0.0")
+    write_wheel(tmp_path / "evil", "9.0.0")
+    lab.write("main.py", SCRIPT)
+    lab.write("uv.toml", f"find-links = [{str(tmp_path / 'evil')!r}]\n")
+    lab.write("pyproject.toml", f"[tool.uv]\nfind-links = [{str(tmp_path / 'evil')!r}]\n")
+    lab.write(".env", "UV_FIND_LINKS=evil\n")
+
+    assert (await lab.run())["result"] == ["1.0.0", True]
+
+
+async def test_source_distribution_is_not_built_because_building_runs_code(lab: Lab, tmp_path: Path) -> None:
+    files = {
+        "PKG-INFO": "Metadata-Version: 1.0\nName: greeting\nVersion: 1.0.0\n",
+        "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n',
+        "backend.py": f"open({str(tmp_path / 'built')!r}, 'w')\n",
+    }
+    with tarfile.open(lab.wheels / "greeting-1.0.0.tar.gz", "w:gz") as archive:
+        for name, text in files.items():
+            entry = tarfile.TarInfo(f"greeting-1.0.0/{name}")
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    lab.write("main.py", SCRIPT)
+
+    answer = await lab.run()
+
+    assert answer["error"] == "execution_failed"
+    assert "could not be prepared\nstderr:" in str(answer["message"])
+    assert not (tmp_path / "built").exists()
+
+
+REFUSED = {
+    "tool.uv": (
+        'dependencies = []\n[tool.uv]\nexclude-newer = "2026-01-01T00:00:00Z"',
+        "permission_denied",
+        "[tool.uv]",
+    ),
+    "sources": ('dependencies = []\n[tool.uv.sources]\nx = { url = "http://x" }', "permission_denied", "[tool.uv]"),
+    "address": ('dependencies = ["x @ https://host/x.whl"]', "permission_denied", "names its own address"),
+    "git": ('dependencies = ["x @ git+https://host/x"]', "permission_denied", "names its own address"),
+    "option": ('dependencies = ["--index-url=https://host"]', "execution_failed", "is not valid"),
+    "path": ('dependencies = ["./x"]', "execution_failed", "is not valid"),
+    "python": ('requires-python = ">=3.99"', "execution_failed", "needs Python '>=3.99'"),
+    "toml": ("dependencies = [", "execution_failed", "not valid TOML"),
+    "type": ('dependencies = "x"', "execution_failed", "not a list of strings"),
+    "specifier": ('requires-python = "new"', "execution_failed", "'requires-python' is not valid"),
+}
+
+
+@pytest.mark.parametrize("case", sorted(REFUSED))
+async def test_metadata_that_asks_for_too_much_or_is_broken_keeps_the_script_from_running(lab: Lab, case: str) -> None:
+    metadata, code, message = REFUSED[case]
+    lines = "".join(f"# {line}\n" for line in metadata.splitlines())
+    lab.write("main.py", f"# /// script\n{lines}# ///\nopen('../ran', 'w')\nprint('{{}}')\n")
+
+    answer = await lab.run()
+
+    assert answer["error"] == code
+    assert message in str(answer["message"])
+    assert not (lab.skill / "ran").exists()
+
+
+async def test_metadata_with_windows_line_ends_is_read(lab: Lab) -> None:
+    write_wheel(lab.wheels, "1.0.0")
+    lab.write("main.py", "")
+    (lab.skill / "scripts/main.py").write_bytes(SCRIPT.replace("\n", "\r\n").encode())
+
+    assert (await lab.run())["result"] == ["1.0.0", True]
+
+
+async def test_missing_package_is_named_in_the_failure(lab: Lab) -> None:
+    lab.write("main.py", SCRIPT)
+
+    answer = await lab.run()
+
+    assert answer["error"] == "execution_failed"
+    assert "greeting" in str(answer["message"])
+    assert [path.name for path in lab.environments.iterdir()] == []
+
+
+async def test_cache_folder_that_cannot_be_made_is_said(lab: Lab) -> None:
+    lab.write("main.py", "print('{}')")
+    lab.environments.write_text("a file is in the way")
+
+    answer = await lab.run()
+
+    assert answer["error"] == "execution_failed"
+    assert "cannot hold the script's packages" in str(answer["message"])
