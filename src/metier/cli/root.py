@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from metier import __version__
+from metier.errors import UsageError
 
 COMPLETION_VARIABLE = "_AGENT_COMPLETE"
 
@@ -25,11 +26,12 @@ class Lazy(NamedTuple):
 
 COMMANDS: dict[str, Lazy] = {
     "doctor": Lazy("doctor", "Say what is installed, which keys are set, what works here and what to do next."),
+    "check": Lazy("check", "Say which skills are active, what each brings, and why one cannot be loaded."),
     "config": Lazy("config", "Write, check and show the settings."),
     "validate": Lazy("validate", "Check the agents, skills and tasks of a project, and what they name."),
     "skills": Lazy("skills", "List, inspect, validate and route skills."),
     "redact": Lazy("redact", "Show text as the log would: without secrets, without control characters."),
-    "skill": Lazy("skill", "Install, inspect, trust and remove skill packages."),
+    "skill": Lazy("skill", "Install, inspect, trust, test and remove skill packages."),
     "completion": Lazy("completion", "Print the completion script of a shell."),
 }
 
@@ -84,9 +86,12 @@ app = typer.Typer(
 @app.callback()
 def root(
     version: Annotated[bool, typer.Option("--version", help="Show the version and leave.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="The same as `agent check`.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,  # noqa: ARG001
 ) -> None:
-    """`--debug` is taken by `main.run`, which must know it before anything can fail."""
+    """`--debug` is taken by `main.run`, before anything can fail, a leading `--check` by `invoke`."""
+    if check:
+        raise UsageError("--check stands alone", hint="Write `agent check`, and its options after it")
     if version:
         typer.echo(f"agent {__version__}")
         raise typer.Exit
@@ -97,7 +102,8 @@ def invoke(args: Sequence[str]) -> int:
     if COMPLETION_VARIABLE in os.environ:
         # Typer registers its shells only for apps that offer to install completion themselves.
         importlib.import_module("typer._completion_classes").completion_init()
+    words = ["check", *args[1:]] if list(args[:1]) == ["--check"] else list(args)
     result: object = get_command(app).main(
-        args=list(args), prog_name="agent", complete_var=COMPLETION_VARIABLE, standalone_mode=False
+        args=words, prog_name="agent", complete_var=COMPLETION_VARIABLE, standalone_mode=False
     )
     return result if isinstance(result, int) else 0
