@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 from bench.table import Row
-
 from metier.events import Payload, SkillStepExecuted
 from metier.ids import SystemClock, SystemIds
 from metier.telemetry.jsonl import JsonlSink

@@ -377,6 +377,14 @@ class RunResumed(Payload):
     at_seq: int = 0
 
 
+class PinnedDefinitionUsed(Payload):
+    """A definition changed since the run began; the run goes on with the bytes it is pinned to."""
+
+    event_type = "pinned_definition_used"
+    definition: str
+    pinned: str
+
+
 class SignalReceived(Payload):
     """The process was asked to stop."""
 

@@ -211,7 +211,7 @@ REFUSED = {
     "sources": ('dependencies = []\n[tool.uv.sources]\nx = { url = "http://x" }', "permission_denied", "[tool.uv]"),
     "address": ('dependencies = ["x @ https://host/x.whl"]', "permission_denied", "names its own address"),
     "git": ('dependencies = ["x @ git+https://host/x"]', "permission_denied", "names its own address"),
-    "option": ('dependencies = ["--index-url=https://host"]', "execution_failed", "is not valid"),
+    "option": ('dependencies = ["--find-links=https://host"]', "execution_failed", "is not valid"),
     "path": ('dependencies = ["./x"]', "execution_failed", "is not valid"),
     "python": ('requires-python = ">=3.99"', "execution_failed", "needs Python '>=3.99'"),
     "toml": ("dependencies = [", "execution_failed", "not valid TOML"),

@@ -125,9 +125,12 @@ def measure(prompt: Prompt, counter: TokenCounter) -> dict[LayerName, int]:
     layers["disclosed"] = sum(estimate_tokens(piece.text) for piece in prompt.disclosed)
     layers["input"] = estimate_tokens(prompt.layer("input"))
     layers["run"] = estimate_tokens(render_steps(prompt.earlier)) if prompt.earlier else 0
-    for exchange in prompt.run:
-        layers["run"] += counter.message(exchange.reply) + sum(map(counter.message, exchange.results))
+    layers["run"] += counter.total(prompt.run, lambda exchange: _exchange_tokens(exchange, counter))
     return layers
+
+
+def _exchange_tokens(exchange: Exchange, counter: TokenCounter) -> int:
+    return counter.message(exchange.reply) + sum(map(counter.message, exchange.results))
 
 
 type Reduction = tuple[Prompt, str]
@@ -145,7 +148,7 @@ class _Room:
         return sum(measure(prompt, self.counter).values()) - self.tokens
 
     def cost(self, exchange: Exchange) -> int:
-        return sum(self.counter.message(message) for message in (exchange.reply, *exchange.results))
+        return _exchange_tokens(exchange, self.counter)
 
 
 def _reductions(prompt: Prompt, room: _Room) -> Iterator[Reduction]:

@@ -5,7 +5,7 @@ costs some context, one that is too low costs the request.
 """
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from math import ceil
 
 from metier.messages import Message, TextPart, ThinkingPart, ToolCallPart, ToolResultPart, ToolSpec
@@ -46,14 +46,14 @@ def calibrate(factor: float, *, estimated: int, reported: int) -> float:
     return seen if seen > factor else 0.8 * factor + 0.2 * seen
 
 
-@dataclass(slots=True)
 class TokenCounter:
-    """Counts messages and tools once each: a long history costs nothing to count again."""
+    """Counts messages and tools once each: a long history costs next to nothing to count again."""
 
-    _messages: dict[int, tuple[Message, int]] = field(default_factory=dict[int, tuple[Message, int]])
-    _tools: dict[int, tuple[tuple[ToolSpec, ...], int]] = field(
-        default_factory=dict[int, tuple[tuple[ToolSpec, ...], int]]
-    )
+    def __init__(self) -> None:
+        self._messages: dict[int, tuple[Message, int]] = {}
+        self._tools: tuple[tuple[ToolSpec, ...], int] = ((), 0)
+        self._chain: list[tuple[object, int]] = []
+        """The items that were summed up last, each with the sum up to it."""
 
     def message(self, message: Message) -> int:
         known = self._messages.get(id(message))
@@ -64,12 +64,22 @@ class TokenCounter:
         return tokens
 
     def tools(self, tools: tuple[ToolSpec, ...]) -> int:
-        known = self._tools.get(id(tools))
-        if known is not None and known[0] is tools:
-            return known[1]
-        tokens = sum(tool_tokens(tool) for tool in tools)
-        self._tools[id(tools)] = (tools, tokens)
-        return tokens
+        if self._tools[0] is not tools:
+            self._tools = (tools, sum(tool_tokens(tool) for tool in tools))
+        return self._tools[1]
+
+    def total[Item](self, items: Sequence[Item], cost: Callable[[Item], int]) -> int:
+        """The summed cost of a history; what it shares with the one before, from its beginning, is not summed again."""
+        known = 0
+        for (item, _), other in zip(self._chain, items, strict=False):
+            if item is not other:
+                break
+            known += 1
+        del self._chain[known:]
+        for item in items[known:]:
+            before = self._chain[-1][1] if self._chain else 0
+            self._chain.append((item, before + cost(item)))
+        return self._chain[-1][1] if self._chain else 0
 
 
 def tool_tokens(tool: ToolSpec) -> int:

@@ -1,14 +1,14 @@
 """One turn with the model: the request is recorded, sent, its reply recorded, and only then understood."""
 
 from metier.context.budget import FittedPrompt, fit_exactly
-from metier.context.decoder import Decoded, Decoder, RejectedCall, Undecodable
+from metier.context.decoder import Decoded, RejectedCall, Undecodable
 from metier.decisions import ActionStep
 from metier.definitions.nearest import hint_nearest
 from metier.engine.actions import CallModel
 from metier.engine.entries import DecisionMade, DecodeFailed, ModelCallStarted, ModelReplied, Rejection, RunFailed
 from metier.engine.fingerprints import Fingerprint
 from metier.engine.journal import RunLog
-from metier.engine.prompting import build_prompt, fit_request, get_budget, offered_tools
+from metier.engine.prompting import build_prompt, fit_request, get_budget, get_offer
 from metier.engine.services import Services
 from metier.errors import PromptTooLarge
 from metier.events import PromptBudgetComputed, PromptComposed
@@ -64,8 +64,7 @@ async def decode(log: RunLog, services: Services) -> None:
     """Record what the reply means, or that it means nothing and whether the model is told so."""
     state = log.state
     assert state.reply is not None
-    decoder = Decoder(offered_tools(state, services), mode=services.model.structured_output_mode)
-    outcome = decoder.decode(state.reply)
+    outcome = get_offer(state, services).decoder.decode(state.reply)
     if isinstance(outcome, Undecodable):
         can_repair = outcome.can_repair and state.repair is None
         failed = DecodeFailed(turn=state.turn, reason=outcome.reason, message=outcome.message, repair=can_repair)

@@ -14,10 +14,11 @@ class Fingerprint(NamedTuple):
 
 
 class Fingerprints:
-    """Belongs to one run: it remembers the messages of its history."""
+    """Belongs to one run. A history that only grew since the last request is not gone through again."""
 
     def __init__(self) -> None:
-        self._messages: dict[int, tuple[Message, bytes, int]] = {}
+        self._chain: list[tuple[Message, bytes, int]] = []
+        """Each message with the hash and size of everything up to it."""
 
     def of(self, request: ModelRequest) -> Fingerprint:
         digest = hashlib.sha256(request.model.encode())
@@ -26,16 +27,21 @@ class Fingerprints:
             text = block.text.encode("utf-8", "surrogatepass")
             digest.update(text + b"\0")
             size += len(text)
-        for message in request.messages:
-            _, part, length = self._of_message(message)
-            digest.update(part)
-            size += length
+        self._extend(request.messages)
+        if self._chain:
+            digest.update(self._chain[-1][1])
+            size += self._chain[-1][2]
         return Fingerprint(digest.hexdigest()[:32], size)
 
-    def _of_message(self, message: Message) -> tuple[Message, bytes, int]:
-        known = self._messages.get(id(message))
-        if known is None or known[0] is not message:
+    def _extend(self, messages: tuple[Message, ...]) -> None:
+        known = 0
+        for (message, _, _), other in zip(self._chain, messages, strict=False):
+            # The task message is made anew each turn, with the same words.
+            if message is not other and message != other:
+                break
+            known += 1
+        del self._chain[known:]
+        for message in messages[known:]:
+            _, before, size = self._chain[-1] if self._chain else (message, b"", 0)
             text = message.__pydantic_serializer__.to_json(message)
-            known = (message, hashlib.sha256(text).digest(), len(text))
-            self._messages[id(message)] = known
-        return known
+            self._chain.append((message, hashlib.sha256(before + text).digest(), size + len(text)))

@@ -51,6 +51,10 @@ class RunLog:
         changes = {"status": state.status, "turns": state.turn, "cost_usd": state.cost_usd, "reason": reason}
         await self._store.update_run(self._lease, changes)
 
+    def close(self) -> None:
+        """Let go of the event log."""
+        self._writer.close()
+
     def _tell(self, payloads: Iterable[Payload]) -> None:
         for payload in payloads:
             self._writer.emit(payload, entry=self.state.seq)

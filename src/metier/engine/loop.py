@@ -7,7 +7,7 @@ import anyio
 
 from metier.engine.actions import Wait
 from metier.engine.decide import decide
-from metier.engine.entries import RunPaused, RunResumed
+from metier.engine.entries import RunPaused
 from metier.engine.journal import RunLog, read_entries
 from metier.engine.perform import perform
 from metier.engine.projection import project
@@ -36,7 +36,7 @@ async def drive(log: RunLog, services: Services, stopper: Stopper) -> RunState:
 
 
 async def open_log(lease: Lease, services: Services, writer: EventWriter, *, told: int) -> RunLog:
-    """Fold the journal, tell of what a kill left untold, and note that the run goes on.
+    """Fold the journal, and tell of what a kill left untold.
 
     `told` is the number of events that the log has of the journal, all entries together.
     """
@@ -47,11 +47,7 @@ async def open_log(lease: Lease, services: Services, writer: EventWriter, *, tol
             told -= 1
             if told < 0:
                 writer.emit(payload, entry=state.seq)
-    log = RunLog(state, store=services.store, lease=lease, writer=writer)
-    if state.seq > 1 and state.phase not in ("DONE", "ERROR"):
-        reason = f"after a pause: {state.pause.reason}" if state.pause else "after an interruption"
-        await log.record(RunResumed(reason=reason, driver=lease.owner))
-    return log
+    return RunLog(state, store=services.store, lease=lease, writer=writer)
 
 
 @asynccontextmanager

@@ -1,18 +1,28 @@
 """The part of a run before the model speaks: catalog, candidates, disclosure."""
 
+from pathlib import Path
+
 from metier.context.disclosure import Disclosure, DisclosureLimits, disclose_files, disclose_overview, disclose_scripts
 from metier.engine.actions import Disclose
 from metier.engine.entries import CatalogLoaded, ContextDisclosed, DisclosedPiece, RunFailed, SkillsRanked
 from metier.engine.journal import RunLog
 from metier.engine.services import Services
 from metier.errors import NoSkillMatches
-from metier.events import Candidate
+from metier.events import Candidate, SkillLoadFailed
 from metier.routing.prefilter import prefilter
 
 
 async def load_catalog(log: RunLog, services: Services) -> None:
     names = tuple(package.definition.name for package in services.shelf.packages.values())
-    await log.record(CatalogLoaded(skills=names))
+    problems = services.shelf.problems
+    for problem in problems:
+        name = Path(problem.file).parent.name
+        log.emit(
+            SkillLoadFailed(
+                skill_name=name, path=problem.file, code=problem.code, reason=problem.message, line=problem.line
+            )
+        )
+    await log.record(CatalogLoaded(skills=names, problems=len(problems)))
 
 
 async def rank_skills(log: RunLog, services: Services) -> None:

@@ -5,24 +5,29 @@ from dataclasses import replace
 
 from metier.context.budget import FittedPrompt, TokenBudget, fit
 from metier.context.control import control_specs
-from metier.context.decoder import Undecodable, repair_request
+from metier.context.decoder import Decoder, Undecodable, repair_request
 from metier.context.disclosure import render_catalog
 from metier.context.layers import Disclosed, Exchange, Prompt
 from metier.decisions import ModelDecision
 from metier.engine.entries import DecodeFailed
+from metier.engine.offer import Offer
 from metier.engine.services import Services
 from metier.engine.state import RunState
-from metier.messages import Message, TextPart, ToolSpec, user
+from metier.messages import Message, TextPart, user
 from metier.providers.base import ModelRequest
 
 CONTROL_TOOLS = ("use_skill", "read_skill_files", "skill_search", "ask_user", "finish")
 SKILL_TOOLS = frozenset({"use_skill", "read_skill_files", "skill_search"})
 
 
-def offered_tools(state: RunState, services: Services) -> tuple[ToolSpec, ...]:
-    """What the model may call: a run without skills is not offered the tools for them."""
-    names = [name for name in CONTROL_TOOLS if state.skills or name not in SKILL_TOOLS]
-    return (*control_specs(names), *services.tools.specs())
+def get_offer(state: RunState, services: Services) -> Offer:
+    """The same object turn after turn. A run without skills is not offered the tools for them."""
+    has_skills = bool(state.skills)
+    if has_skills not in services.offers:
+        names = [name for name in CONTROL_TOOLS if has_skills or name not in SKILL_TOOLS]
+        tools = (*control_specs(names), *services.tools.specs())
+        services.offers[has_skills] = Offer(tools, Decoder(tools, mode=services.model.structured_output_mode))
+    return services.offers[has_skills]
 
 
 def build_prompt(state: RunState, services: Services, texts: Mapping[str, str]) -> Prompt:
@@ -47,7 +52,7 @@ def fit_request(
     prompt: Prompt, state: RunState, services: Services, *, factor: float
 ) -> tuple[FittedPrompt, ModelRequest]:
     """The request that fits the budget. Raises `PromptTooLarge`."""
-    tools = offered_tools(state, services)
+    tools = get_offer(state, services).tools
     fitted = fit(prompt, tools=tools, budget=get_budget(services), counter=services.counter, factor=factor)
     is_json = services.model.structured_output_mode == "json"
     request = ModelRequest(

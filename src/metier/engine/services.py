@@ -8,6 +8,7 @@ from metier.context.layers import Prompt
 from metier.context.tokens import TokenCounter
 from metier.engine.decide import Policy
 from metier.engine.fingerprints import Fingerprints
+from metier.engine.offer import Offer
 from metier.engine.options import RuntimeOptions
 from metier.engine.shelf import Shelf
 from metier.ids import Clock, Ids
@@ -55,6 +56,8 @@ class Services:
     """`runs/<run_id>`: artifacts, spool, debug bodies."""
     clean: Callable[[str], str]
     """Redacts and sanitises outside text before the model, the journal or the log sees it."""
+    changed: tuple[str, ...] = ()
+    """Skills whose files are no longer what the run began with; it uses what it is pinned to."""
     owner: str
     """Who drives, for whoever finds the run taken."""
     observe: Observer | None = None
@@ -62,5 +65,7 @@ class Services:
     seams: Seams = field(default_factory=Seams)
     counter: TokenCounter = field(default_factory=TokenCounter)
     fingerprints: Fingerprints = field(default_factory=Fingerprints)
+    offers: dict[bool, Offer] = field(default_factory=dict[bool, Offer])
+    """With skills and without, built when first needed."""
     texts: dict[str, str] = field(default_factory=dict[str, str])
     """Disclosed text by digest, read from the store once."""

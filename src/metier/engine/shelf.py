@@ -6,6 +6,7 @@ from pathlib import Path
 
 from metier.context.disclosure import Read, SkillText
 from metier.definitions.names import canonical_name
+from metier.definitions.problems import Problem
 from metier.definitions.scripts import discover_scripts
 from metier.routing.router import RoutingIndex, build_index
 from metier.routing.skill import RoutableSkill
@@ -21,6 +22,8 @@ class Shelf:
     packages: dict[str, SkillPackage]
     index: RoutingIndex
     workspace: Path
+    problems: tuple[Problem, ...] = ()
+    """What kept a skill from being here."""
 
     def find(self, name: str) -> SkillPackage | None:
         return self.packages.get(canonical_name(name))
@@ -54,7 +57,7 @@ class Shelf:
         return str(package.folder)
 
 
-def build_shelf(packages: Sequence[SkillPackage], *, workspace: Path) -> Shelf:
+def build_shelf(packages: Sequence[SkillPackage], *, workspace: Path, problems: Sequence[Problem] = ()) -> Shelf:
     routable = [
         RoutableSkill(
             id=package.definition.id,
@@ -66,4 +69,4 @@ def build_shelf(packages: Sequence[SkillPackage], *, workspace: Path) -> Shelf:
         for package in packages
     ]
     by_name = {canonical_name(package.definition.name): package for package in packages}
-    return Shelf(packages=by_name, index=build_index(routable), workspace=workspace)
+    return Shelf(packages=by_name, index=build_index(routable), workspace=workspace, problems=tuple(problems))

@@ -61,6 +61,10 @@ BUILT_IN: Mapping[str, Registration] = {
 }
 
 
+OFFLINE = "offline"
+"""The provider without a model. It has no connection to open; it is built from the skills of a run."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderChoice:
     """Which provider, and what the settings say about reaching it."""
@@ -97,9 +101,14 @@ def open_provider(
     """Check everything that can be checked without a call, then load the vendor's code.
 
     Raises:
-        UsageError: No such provider, or its package is not installed.
+        UsageError: No such provider, its package is not installed, or it is the offline one.
         MissingKey: The environment holds no key.
     """
+    if choice.name == OFFLINE:
+        raise UsageError(
+            f"Provider {OFFLINE!r} has no connection to open",
+            hint="Build it from the skills of the run with `metier.providers.offline.build_offline`",
+        )
     registration = get_registration(choice.name, registrations)
     key = get_key(choice, registration, environment)
     check_package(choice.name, registration)
@@ -113,7 +122,7 @@ def open_provider(
 def get_registration(name: str, registrations: Mapping[str, Registration] = BUILT_IN) -> Registration:
     registration = registrations.get(name)
     if registration is None:
-        known = ", ".join(f"`{each}`" for each in sorted(registrations))
+        known = ", ".join(f"`{each}`" for each in sorted({*registrations, OFFLINE}))
         raise UsageError(f"Provider {name!r} is not known", hint=f"Use one of {known}")
     return registration
 

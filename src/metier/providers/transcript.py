@@ -130,20 +130,16 @@ class History:
 def build_history(messages: tuple[Message, ...], dialect: Dialect, cache: HistoryCache) -> History:
     """The whole history, valid for the vendor: it begins and ends with the user, and the sides take turns."""
     beginning = cache.find_beginning(dialect.variant, messages)
-    pieces: list[Piece] = []
-    seen = set(beginning.ids)
-    takes_turns = True
-    for segment in split_segments(messages[len(beginning.messages) :]):
-        if not beginning.messages and not pieces and segment.spoken:
-            pieces.append(build_piece((Turn("user", (TextPart(text=CUT),)),), dialect))
-        piece = _settle(segment, dialect, cache, seen=seen)
-        seen |= piece.ids
-        takes_turns = _append(pieces, piece, dialect) and takes_turns
-    if takes_turns and len(pieces) > OPEN_PIECES:
-        beginning = _extend(beginning, pieces[:-OPEN_PIECES], messages)
+    pieces, takes_turns = _build_pieces(messages, dialect, cache, beginning=beginning)
+    if beginning.messages and not (takes_turns and len(pieces) >= OPEN_PIECES):
+        beginning = _NOTHING  # what follows it now is not what followed it then
+        pieces, takes_turns = _build_pieces(messages, dialect, cache, beginning=beginning)
+    closed = pieces[:-OPEN_PIECES]
+    if takes_turns and any(piece.messages for piece in closed):
+        beginning = _extend(beginning, closed, messages)
         cache.keep_beginning(dialect.variant, beginning)
         pieces = pieces[-OPEN_PIECES:]
-    if pieces and pieces[-1].turns[-1].role == "assistant":
+    if not pieces or pieces[-1].turns[-1].role == "assistant":
         pieces.append(build_piece((Turn("user", (TextPart(text=CONTINUE),)),), dialect))
     return History(beginning=beginning.encoded, pieces=pieces)
 
@@ -204,17 +200,43 @@ def settle_segment(segment: Segment, dialect: Dialect, taken: set[str] | frozens
     return [*turns, Turn("user", told)] if told else turns
 
 
+class _Built(NamedTuple):
+    pieces: list[Piece]
+    takes_turns: bool
+    """The sides took turns as they stand; nothing had to be dropped or put together."""
+
+
+def _build_pieces(
+    messages: tuple[Message, ...], dialect: Dialect, cache: HistoryCache, *, beginning: _Beginning
+) -> _Built:
+    pieces: list[Piece] = []
+    seen = set(beginning.ids)
+    takes_turns = True
+    for segment in split_segments(messages[len(beginning.messages) :]):
+        if not beginning.messages and not pieces and segment.spoken:
+            pieces.append(build_piece((Turn("user", (TextPart(text=CUT),)),), dialect))
+        piece = _settle(segment, dialect, cache, seen=seen)
+        seen |= piece.ids
+        follows = bool(pieces) or not beginning.messages or _begins_with_assistant(piece)
+        takes_turns = _append(pieces, piece, dialect) and follows and takes_turns
+    return _Built(pieces, takes_turns)
+
+
+def _begins_with_assistant(piece: Piece) -> bool:
+    return bool(piece.turns) and piece.turns[0].role == "assistant"
+
+
 def _settle(segment: Segment, dialect: Dialect, cache: HistoryCache, *, seen: set[str]) -> Piece:
     key = (dialect.variant, *map(id, segment.spoken), None, *map(id, segment.told))
-    known = cache.find_piece(key)
-    if known is not None and seen.isdisjoint(known.ids):
-        return known
     messages = (*segment.spoken, *segment.told)
-    piece = build_piece(tuple(settle_segment(segment, dialect, seen)), dialect, messages)
-    # Ids that were changed to avoid earlier ones hold for this history only.
-    if known is None and seen.isdisjoint(part.id for part in _parts(segment.spoken) if isinstance(part, ToolCallPart)):
+    piece = cache.find_piece(key)
+    if piece is None:
+        piece = build_piece(tuple(settle_segment(segment, dialect)), dialect, messages)
         cache.keep_piece(key, piece)
-    return piece
+    if seen.isdisjoint(piece.ids):
+        return piece
+    # Other ids than usual, for this history only.
+    return build_piece(tuple(settle_segment(segment, dialect, seen)), dialect, messages)
 
 
 def _append(pieces: list[Piece], piece: Piece, dialect: Dialect) -> bool:

@@ -1,19 +1,22 @@
 """Turn sums of matches into scores on 0-100 that mean the same in a catalog of ten skills and of ten thousand. Pure.
 
-A score answers two questions at once. Is there an answer here at all? And how near is this skill to the best one?
+A score answers two questions at once. Does the request say anything a skill knows? How near is this one to the best?
 `docs/routing.md` says how the constants were found.
 """
 
 import math
 
 SOLID_EVIDENCE = 0.713
-"""Strength at which an answer is as likely as none; 0.75 gives the usual cut of 55."""
+"""Strength that halves every score; chosen so that the best match reaches 55 at a strength of 0.75."""
 STEEPNESS = 4
 NEARNESS_POWER = 0.54
 """A skill with a third of the best one's sum keeps 55 of 100."""
 
 RARITY_POWER = 0.9
 """Below 1: one rare word does not outweigh several ordinary ones."""
+
+UNSEEN_SKILLS = 30
+"""Imagined skills that have none of the words: in a catalog of ten on one subject, the subject still tells."""
 
 
 def find_strength(best: float, catalog_size: int) -> float:
@@ -30,5 +33,5 @@ def calibrate(total: float, best: float, strength: float) -> float:
 
 
 def find_rarity(having: float, catalog_size: int) -> float:
-    """How much a word tells that so many skills have; 0 where all have it."""
-    return math.log(1 + (catalog_size - having + 0.5) / (having + 0.5))
+    """How much a word tells that so many skills have."""
+    return math.log(1 + (catalog_size + UNSEEN_SKILLS - having + 0.5) / (having + 0.5))

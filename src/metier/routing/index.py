@@ -109,12 +109,13 @@ def build_tables(skills: Iterable[RoutableSkill]) -> IndexTables:
 
 
 def build_name_table(names: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    table: dict[str, tuple[int, ...]] = {}
+    """Normal form of each name to the numbers of the skills that have it."""
+    table: dict[str, list[int]] = {}
     for number, name in enumerate(names):
         key = normal_name(name)
         if key:
-            table[key] = (*table.get(key, ()), number)
-    return table
+            table.setdefault(key, []).append(number)
+    return {key: tuple(numbers) for key, numbers in table.items()}
 
 
 class _Reader:

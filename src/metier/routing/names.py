@@ -8,11 +8,14 @@ skill that is meant off the list. Such words count in the ranking as words of th
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from metier.routing.word_lists import FUNCTION_WORDS
 
 LONGEST_NAME = 5
 """Words of a name that are looked for beside the word "skill"."""
+MOST_MENTIONS = 32
+"""Occurrences of "skill" that are looked at; a request has one or two."""
 
 _NOT_NAME = re.compile(r"[\W_]+")
 _SIGIL = re.compile(r"(?<![\w/$.~-])[/$]([^\W_][\w.:-]*)(?![\w/])")
@@ -41,7 +44,7 @@ def _names(text: str) -> Iterator[str]:
             yield normal_name(match.group(1))
     for match in _JOINED.finditer(text):
         yield normal_name(match.group())
-    for match in _SKILL.finditer(text):
+    for match in islice(_SKILL.finditer(text), MOST_MENTIONS):
         yield from _beside(text[max(0, match.start() - 200) : match.start()], text[match.end() : match.end() + 200])
     if len(text) <= 200:
         yield normal_name(text)

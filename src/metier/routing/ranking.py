@@ -12,7 +12,7 @@ from typing import NamedTuple
 from metier.routing.calibration import calibrate, find_strength
 from metier.routing.index import IndexTables, Postings
 from metier.routing.names import find_named
-from metier.routing.request import Pair, Request, Term, read_request
+from metier.routing.request import Pair, Request, Term, clip_request, read_request
 from metier.routing.skill import NAME, MatchedWord, SkillCandidate, field_names
 
 COVERAGE_POWER = 0.2
@@ -31,15 +31,28 @@ class _Hit(NamedTuple):
     number: int
     score: float
     matches: tuple[tuple[Term, int], ...]
-    """The terms the skill has, with the fields they stand in."""
+    """The telling words the skill has, with the fields they stand in."""
+
+
+class _Slot:
+    """What is added up for one skill under the close look."""
+
+    __slots__ = ("covered", "matches", "said", "sum")
+
+    def __init__(self) -> None:
+        self.sum = 0.0
+        self.covered = 0.0
+        self.said = 0.0
+        self.matches: list[tuple[Term, int]] = []
 
 
 def rank_skills(index: IndexTables, query: str, k: int) -> list[SkillCandidate]:
     """The `k` best skills for a request. A catalog of at most `k` skills comes back whole."""
     if k <= 0 or not len(index):
         return []
-    request = read_request(query, index)
-    named = find_named(query, index.by_name)[:k]
+    text = clip_request(query)
+    request = read_request(text, index)
+    named = find_named(text, index.by_name)[:k]
     whole = len(index) <= k
     numbers = range(len(index)) if whole else _collect(index, request, max(CLOSE_LOOK, k + 12))
     hits = {hit.number: hit for hit in _look_closely(index, request, {*numbers, *named})}
@@ -51,8 +64,7 @@ def rank_skills(index: IndexTables, query: str, k: int) -> list[SkillCandidate]:
 def _collect(index: IndexTables, request: Request, wanted: int) -> list[int]:
     """The skills with the highest sums, `wanted` of them where so many share a telling word with the request."""
     heavy = [term for term in request.terms if not term.light]
-    sums = _add_up(index, heavy, request.pairs)
-    best = _best(sums, wanted)
+    best = _best(_add_up(index, heavy, request.pairs), wanted)
     if len(best) >= wanted or len(heavy) == len(request.terms):
         return best
     return _best(_add_up(index, request.terms, request.pairs), wanted)
@@ -71,10 +83,9 @@ def _add_up(index: IndexTables, terms: Sequence[Term], pairs: Sequence[Pair]) ->
 
 
 def _best(sums: Sequence[float], wanted: int) -> list[int]:
-    positive = [total for total in sums if total > 0]
-    if len(positive) <= wanted:
+    cut = nlargest(wanted, sums)[-1]
+    if cut <= 0:
         return [number for number, total in enumerate(sums) if total > 0]
-    cut = nlargest(wanted, positive)[-1]
     best = [number for number, total in enumerate(sums) if total >= cut]
     if len(best) > wanted:
         best.sort(key=lambda number: (-sums[number], number))
@@ -83,47 +94,45 @@ def _best(sums: Sequence[float], wanted: int) -> list[int]:
 
 def _look_closely(index: IndexTables, request: Request, numbers: set[int]) -> list[_Hit]:
     chosen = frozenset(numbers)
-    sums = dict.fromkeys(chosen, 0.0)
-    covered = dict.fromkeys(chosen, 0.0)
-    said = dict.fromkeys(chosen, 0.0)
-    matches: dict[int, list[tuple[Term, int]]] = {number: [] for number in chosen}
+    slots = {number: _Slot() for number in chosen}
     total = sum(term.weight for term in request.terms)
+    skills, impacts = index.postings.skills, index.postings.impacts
     fields, rarities = index.postings.fields, index.postings.rarities
     for term in request.terms:
-        for number, at in _positions(index.postings, term.key, chosen):
-            sums[number] += term.weight * index.postings.impacts[at]
-            covered[number] += term.weight
-            if fields[at] & NAME:
-                said[number] += rarities[term.key]
-            matches[number].append((term, fields[at]))
+        weight, rarity, matched = term.weight, rarities[term.key], not term.light
+        for at in _find_positions(index.postings, term.key, chosen):
+            slot = slots[skills[at]]
+            slot.sum += weight * impacts[at]
+            slot.covered += weight
+            bits = fields[at]
+            if bits & NAME:
+                slot.said += rarity
+            if matched:
+                slot.matches.append((term, bits))
     for pair in request.pairs:
-        for number, at in _positions(index.pairs, pair.key, chosen):
-            sums[number] += pair.weight * index.pairs.impacts[at]
+        for at in _find_positions(index.pairs, pair.key, chosen):
+            slots[index.pairs.skills[at]].sum += pair.weight * index.pairs.impacts[at]
     return [
-        _Hit(
-            number,
-            _finish(sums[number], covered[number] / total, said[number] / (index.name_rarities[number] or 1.0))
-            if sums[number]
-            else 0.0,
-            tuple(matches[number]),
-        )
-        for number in chosen
+        _Hit(number, _finish(slot, total, index.name_rarities[number]), tuple(slot.matches))
+        for number, slot in slots.items()
     ]
 
 
-def _finish(total: float, coverage: float, name_share: float) -> float:
-    return total * coverage**COVERAGE_POWER * (1 + NAME_BONUS * name_share * name_share)
+def _finish(slot: _Slot, total: float, name_rarity: float) -> float:
+    if slot.sum <= 0:
+        return 0.0
+    name_share = slot.said / name_rarity if name_rarity else 0.0
+    return slot.sum * (slot.covered / total) ** COVERAGE_POWER * (1 + NAME_BONUS * name_share * name_share)
 
 
-def _positions(postings: Postings, key: int, chosen: frozenset[int]) -> list[tuple[int, int]]:
+def _find_positions(postings: Postings, key: int, chosen: frozenset[int]) -> list[int]:
     """Where the chosen skills stand in one posting list."""
     skills = postings.skills
     start, end = postings.starts[key], postings.starts[key + 1]
     if end - start < SCAN_FACTOR * len(chosen):
-        present = chosen.intersection(skills[start:end])
-        return [(number, bisect_left(skills, number, start, end)) for number in present]
-    found = [(number, bisect_left(skills, number, start, end)) for number in chosen]
-    return [(number, at) for number, at in found if at < end and skills[at] == number]
+        return [bisect_left(skills, number, start, end) for number in chosen.intersection(skills[start:end])]
+    found = [(bisect_left(skills, number, start, end), number) for number in chosen]
+    return [at for at, number in found if at < end and skills[at] == number]
 
 
 def _build_candidates(index: IndexTables, hits: Sequence[_Hit], *, named: int) -> list[SkillCandidate]:
@@ -142,5 +151,6 @@ def _build_candidates(index: IndexTables, hits: Sequence[_Hit], *, named: int) -
 
 
 def _render_matches(hit: _Hit) -> tuple[MatchedWord, ...]:
-    shown = [match for match in hit.matches if not match[0].light][:MATCHES_SHOWN]
-    return tuple([MatchedWord(term.word, FIELDS_BY_BITS[bits], term.meant) for term, bits in shown])
+    return tuple(
+        [MatchedWord(term.word, FIELDS_BY_BITS[bits], term.meant) for term, bits in hit.matches[:MATCHES_SHOWN]]
+    )

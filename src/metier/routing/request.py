@@ -47,10 +47,15 @@ class _Reading(NamedTuple):
     """Key, certainty, and the spelling that was taken instead."""
 
 
+def clip_request(text: str) -> str:
+    """The beginning and the end of a very long request, so that no request takes long."""
+    if len(text) <= HEAD_CHARACTERS + TAIL_CHARACTERS:
+        return text
+    return f"{text[:HEAD_CHARACTERS]}\n{text[-TAIL_CHARACTERS:]}"
+
+
 def read_request(text: str, index: IndexTables) -> Request:
     """Look up every word of the text; unknown ones are repaired where something near is known."""
-    if len(text) > HEAD_CHARACTERS + TAIL_CHARACTERS:
-        text = f"{text[:HEAD_CHARACTERS]}\n{text[-TAIL_CHARACTERS:]}"
     segments = list(split_segments(text))
     times = Counter(word for segment in segments for word in segment)
     readings = _read_words(list(times), index)

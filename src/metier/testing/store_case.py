@@ -1,4 +1,4 @@
-"""What the checks of the store contract work with: a store under test, values to put into it, ways to look at refusals."""
+"""What the checks of the store contract work with: a store under test, values to put in, ways to look at refusals."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass

@@ -40,7 +40,7 @@ async def journals_of_runs_do_not_mix(case: Case) -> None:
     assert await case.first.read_journal("r11") == build_entries(1, text="two")
 
 
-async def a_taken_place_isrefused_and_nothing_is_written(case: Case) -> None:
+async def a_taken_place_is_refused_and_nothing_is_written(case: Case) -> None:
     lease = await case.start()
     await case.first.append(lease, 1, build_entries(1, 3))
 
@@ -51,7 +51,7 @@ async def a_taken_place_isrefused_and_nothing_is_written(case: Case) -> None:
     assert await case.first.read_journal("r1") == build_entries(1, 3)
 
 
-async def a_gap_isrefused(case: Case) -> None:
+async def a_gap_is_refused(case: Case) -> None:
     lease = await case.start()
     await case.first.append(lease, 1, build_entries(1))
 

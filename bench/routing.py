@@ -1,0 +1,161 @@
+"""How well and how fast skills are found for a request, on the routing data where it is present.
+
+The data (12,000 public skills with requests written for them) is not part of the repository; without it there is one
+row that says so. `bench/routing_entry.py` is the same product behind the scorer that comes with the data.
+"""
+
+import importlib.util
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from bench.routing_entry import Tool, index_tools
+from bench.table import Row
+from metier.routing.cache import load_index, save_index
+from metier.routing.prefilter import prefilter
+from metier.routing.router import RoutingIndex
+
+K = 8
+TYPO_SHARE = 0.35
+
+
+class Request(NamedTuple):
+    text: str
+    relevant: frozenset[str]
+
+
+class Job(NamedTuple):
+    label: str
+    tools: Sequence[Tool]
+    requests: Sequence[Request]
+
+
+class Limits(NamedTuple):
+    recall: float
+    build_seconds: float
+    query_ms: float
+
+
+LIMITS = {100: Limits(96.6, 0.6, 1.0), 1_000: Limits(91.0, 0.6, 1.0), 10_000: Limits(80.0, 5.0, 8.0)}
+
+
+def rows() -> list[Row]:
+    data = _find_data()
+    if data is None:
+        return [Row("routing", "skipped: no data (set ROUTING_DATA to its folder)", "-", holds=True)]
+    scorer = _load_scorer(data)
+    found: list[Row] = []
+    for size, limits in LIMITS.items():
+        job = _skills_job(scorer, data, size)
+        index, seconds = _timed(lambda job=job: index_tools(job.tools))
+        found += _quality_rows(job, index, limits)
+        found += _speed_rows(job, index, limits, seconds=seconds)
+        if size == 1_000:
+            found.append(_typo_row(scorer, job, index))
+        if size == 10_000:
+            found.append(_cache_row(job, index))
+    return [*found, _metatool_row(scorer, data)]
+
+
+def _find_data() -> Path | None:
+    """The folder that `ROUTING_DATA` names, else `shared/data/routing` beside the repository or above it."""
+    places = [parent / "shared" / "data" / "routing" for parent in Path(__file__).resolve().parents]
+    named = os.environ.get("ROUTING_DATA")
+    return next((place for place in ([Path(named)] if named else places) if (place / "score.py").is_file()), None)
+
+
+def _quality_rows(job: Job, index: RoutingIndex, limits: Limits) -> list[Row]:
+    plain = _recall(index, job.requests, min_score=0)
+    cut = _recall(index, job.requests, min_score=55)
+    shown = statistics.mean(len(prefilter(index, request.text).candidates[:K]) for request in job.requests)
+    return [
+        Row(f"routing recall@8, {job.label}", f"{plain:.1f} %", f">= {limits.recall} %", plain >= limits.recall),
+        Row(
+            f"routing recall@8 with the default cut, {job.label}",
+            f"{cut:.1f} %, {shown:.1f} candidates",
+            f">= {plain - 1:.1f} %",
+            cut >= plain - 1,
+        ),
+    ]
+
+
+def _speed_rows(job: Job, index: RoutingIndex, limits: Limits, *, seconds: float) -> list[Row]:
+    times = sorted(_timed(lambda request=request: index.rank(request.text, K))[1] for request in job.requests)
+    p95 = 1000 * times[int(0.95 * len(times))]
+    build = f"{seconds:.2f} s CPU"
+    return [
+        Row(
+            f"routing index built, {job.label}", build, f"<= {limits.build_seconds} s", seconds <= limits.build_seconds
+        ),
+        Row(
+            f"routing a request p95, {job.label}",
+            f"{p95:.2f} ms CPU",
+            f"<= {limits.query_ms} ms",
+            p95 <= limits.query_ms,
+        ),
+    ]
+
+
+def _typo_row(scorer: ModuleType, job: Job, index: RoutingIndex) -> Row:
+    noisy = [Request(scorer.add_typos(request.text, TYPO_SHARE), request.relevant) for request in job.requests]
+    loss = _recall(index, job.requests, min_score=0) - _recall(index, noisy, min_score=0)
+    return Row(f"routing loss by typos in 35 % of long words, {job.label}", f"{loss:.1f}", "<= 1.5", loss <= 1.5)
+
+
+def _cache_row(job: Job, index: RoutingIndex) -> Row:
+    with tempfile.TemporaryDirectory() as name:
+        save_index(Path(name), "bench", index)
+        loaded, seconds = _timed(lambda: load_index(Path(name), "bench"))
+    same = loaded is not None and loaded.rank(job.requests[0].text, K) == index.rank(job.requests[0].text, K)
+    return Row(
+        f"routing index from the cache, {job.label}", f"{seconds:.2f} s CPU", "<= 0.3 s", same and seconds <= 0.3
+    )
+
+
+def _metatool_row(scorer: ModuleType, data: Path) -> Row:
+    tools, requests = scorer.load(data, "metatool", "dev", {"description", "tags"})
+    recall = _recall(index_tools(tools), _read_requests(requests), min_score=0)
+    return Row("routing recall@8, MetaTool", f"{recall:.1f} %", ">= 73 %", recall >= 73)
+
+
+def _recall(index: RoutingIndex, requests: Sequence[Request], *, min_score: float) -> float:
+    total = 0.0
+    for request in requests:
+        found = prefilter(index, request.text, top_k=K, min_score=min_score).candidates[:K]
+        total += len(request.relevant & {candidate.skill_id for candidate in found}) / len(request.relevant)
+    return 100 * total / len(requests)
+
+
+def _skills_job(scorer: ModuleType, data: Path, size: int) -> Job:
+    tools, requests = scorer.load(data, "skills", "dev", {"description", "tags", "body"})
+    chosen, asked = scorer.subcatalog(tools, requests, size, 0)
+    return Job(f"{size:,} skills", chosen, _read_requests(asked))
+
+
+def _read_requests(raw: Sequence[dict[str, Any]]) -> list[Request]:
+    return [Request(request["query"], frozenset(request["relevant"])) for request in raw]
+
+
+def _timed[T](work: Callable[[], T]) -> tuple[T, float]:
+    started = time.process_time()
+    result = work()
+    return result, time.process_time() - started
+
+
+def _load_scorer(data: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("routing_scorer", data / "score.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+if __name__ == "__main__":
+    for row in rows():
+        print(f"{'ok  ' if row.holds else 'MISS'}  {row.name:60} {row.value:32} {row.target}", flush=True)

@@ -1,0 +1,12 @@
+"""What a model may call in a run, and who understands its calls."""
+
+from dataclasses import dataclass
+
+from metier.context.decoder import Decoder
+from metier.messages import ToolSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    tools: tuple[ToolSpec, ...]
+    decoder: Decoder

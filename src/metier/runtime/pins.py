@@ -1,0 +1,52 @@
+"""What a run is pinned to: the bytes of its definitions and settings. A resumed run uses those, whatever changed."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from metier.definitions.skill import parse_skill
+from metier.settings.model import Settings
+from metier.skills.package import SkillPackage
+from metier.store.base import Store
+
+MOST_KEPT = 200
+"""Of larger catalogs only the hashes are pinned; what a model was shown is kept with the run anyway."""
+SETTINGS = "settings"
+
+
+class PinnedSkills(NamedTuple):
+    packages: tuple[SkillPackage, ...]
+    changed: tuple[str, ...]
+    """Names of skills whose file is no longer what the run began with."""
+
+
+async def pin(packages: Sequence[SkillPackage], settings: Settings, store: Store) -> dict[str, str]:
+    """Definition id → digest. The bytes are in the store under that digest."""
+    pins = {SETTINGS: await store.put_blob(settings.model_dump_json().encode())}
+    for package in packages:
+        data = package.definition.file.read_bytes()
+        keep = len(packages) <= MOST_KEPT
+        pins[_id(package)] = await store.put_blob(data) if keep else hashlib.sha256(data).hexdigest()
+    return pins
+
+
+async def use_pinned(packages: Sequence[SkillPackage], pins: Mapping[str, str], store: Store) -> PinnedSkills:
+    """The packages as the run knew them: definitions that changed are taken from the store."""
+    result: list[SkillPackage] = []
+    changed: list[str] = []
+    for package in packages:
+        digest = pins.get(_id(package), "")
+        current = hashlib.sha256(package.definition.file.read_bytes()).hexdigest()
+        if not digest or digest == current or len(pins) > MOST_KEPT:
+            result.append(package)
+            continue
+        changed.append(package.definition.name)
+        data = await store.get_blob(digest)
+        reading = parse_skill(data, file=package.definition.file, id=package.definition.id)
+        result.append(replace(package, definition=reading.skill) if reading.skill else package)
+    return PinnedSkills(tuple(result), tuple(changed))
+
+
+def _id(package: SkillPackage) -> str:
+    return f"skill:{package.definition.name}"

@@ -1,0 +1,36 @@
+"""Where and as whom Metier runs: settings, folders, environment, time. Handed in once, never looked up again."""
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from metier.ids import Clock, Ids, SystemClock, SystemIds
+from metier.providers.base import Provider
+from metier.providers.retry import Seams
+from metier.settings.model import Settings
+from metier.tools.base import Tool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    settings: Settings
+    workspace: Path
+    home: Path
+    environ: Mapping[str, str]
+    clock: Clock = field(default_factory=SystemClock)
+    ids: Ids = field(default_factory=SystemIds)
+    seams: Seams = field(default_factory=Seams)
+    provider: Provider | None = None
+    """Answers instead of the one that the settings name."""
+    tools: tuple[Tool, ...] = ()
+    """Beside those that skills bring."""
+
+    @property
+    def runs(self) -> Path:
+        return self.workspace / self.settings.logging.jsonl_dir
+
+    @property
+    def owner(self) -> str:
+        return f"{socket.gethostname()}:{os.getpid()}"

@@ -1,0 +1,78 @@
+"""`run.json`: the record of a run for people and programs, written from its journal whenever the run comes to rest."""
+
+import json
+import os
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from metier.engine import entries as e
+from metier.engine.projection import tool_of
+from metier.engine.state import RunState
+
+FILE_NAME = "run.json"
+VERSION = 1
+
+
+def write_record(folder: Path, entries: Iterable[e.Entry], state: RunState, *, now: datetime) -> None:
+    """Replace the record as a whole."""
+    record = build_record(entries, state, now=now)
+    temporary = folder / f".{FILE_NAME}.{os.getpid()}"
+    temporary.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    temporary.replace(folder / FILE_NAME)
+
+
+def build_record(entries: Iterable[e.Entry], state: RunState, *, now: datetime) -> dict[str, JsonValue]:
+    started = state.started
+    assert started is not None
+    return {
+        "version": VERSION,
+        "run_id": state.run_id,
+        "context_id": started.context_id,
+        "trace_id": started.trace_id,
+        "task": {"text": started.task},
+        "agent": {"id": started.agent},
+        "status": state.status,
+        "reason": state.failure.reason if state.failure else "",
+        "message": state.failure.message if state.failure else "",
+        "mode": started.mode,
+        "provider": started.provider,
+        "model": started.model,
+        "profile": started.profile,
+        "recorded_at": now.isoformat(),
+        "workspace": started.workspace,
+        "skills": list(dict.fromkeys(state.used_skills)),
+        "definitions": dict(started.pins),
+        "turns": state.turn,
+        "usage": {"input_tokens": state.input_tokens, "output_tokens": state.output_tokens},
+        "cost_usd": round(state.cost_usd, 6),
+        "result": state.result,
+        "steps": _steps(entries),
+        "journal_entries": state.seq,
+    }
+
+
+def _steps(entries: Iterable[e.Entry]) -> list[JsonValue]:
+    steps: dict[str, dict[str, JsonValue]] = {}
+    for entry in entries:
+        if isinstance(entry, e.StepStarted):
+            steps[entry.step_id] = {
+                "step_id": entry.step_id,
+                "uses": tool_of(entry.action.params, entry.action.type),
+                "input": entry.action.params,
+                "effect": entry.effect,
+                "attempts": entry.attempt,
+            }
+        elif isinstance(entry, e.StepFinished):
+            steps.setdefault(entry.step_id, {"step_id": entry.step_id}).update(
+                {
+                    "status": entry.status,
+                    "output": entry.text[:2000],
+                    "exit_code": entry.exit_code,
+                    "duration_ms": entry.duration_ms,
+                    "artifacts": list(entry.artifacts),
+                }
+            )
+    return list(steps.values())

@@ -1,0 +1,64 @@
+"""The documentation is complete and current: what is not in it does not exist for a user."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from metier.cli.root import COMMANDS, load_command
+from metier.events import payload_types
+from metier.settings.rows import setting_rows
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+REFERENCE = ROOT / "docs" / "reference"
+GUIDES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if path.parent != REFERENCE]
+
+WITHOUT_EXAMPLE: frozenset[str] = frozenset()
+"""Commands that no guide shows in use. This set only shrinks."""
+
+
+def commands() -> list[str]:
+    found: list[str] = []
+    for name in COMMANDS:
+        children = getattr(load_command(name), "commands", {})
+        found += [f"agent {name} {child}" for child in children] or [f"agent {name}"]
+    return found
+
+
+def test_the_generated_reference_is_current() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "reference.py", "--check"], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_reference_has_every_setting_command_and_event() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in REFERENCE.glob("*.md"))
+
+    missing = [row.key for row in setting_rows() if f"`{row.key}`" not in text]
+    missing += [name for name in payload_types() if f"`{name}`" not in text]
+    missing += [command for command in commands() if f"`{command}`" not in text]
+
+    assert missing == []
+
+
+def test_every_command_is_shown_in_use() -> None:
+    text = "\n".join(path.read_text(encoding="utf-8") for path in GUIDES)
+
+    assert {command for command in commands() if command not in text} == WITHOUT_EXAMPLE
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    broken = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in [*GUIDES, *REFERENCE.glob("*.md"), ROOT / "CONTRIBUTING.md"]
+        for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)", page.read_text(encoding="utf-8"))
+        if not (page.parent / target).exists()
+    ]
+
+    assert broken == []
+
+
+def test_notes_for_contributors_stay_short() -> None:
+    assert len((ROOT / "AGENTS.md").read_text(encoding="utf-8").splitlines()) <= 100

@@ -1,0 +1,115 @@
+"""The kept index gives the same answers, and never an old or broken one."""
+
+from pathlib import Path
+
+import pytest
+
+from metier.definitions.catalog import Catalog, load_catalog
+from metier.definitions.sources import SkillSource
+from metier.routing.cache import FILES_KEPT, load_index, save_index
+from metier.routing.catalog import open_index
+from metier.routing.router import build_index
+from metier.routing.skill import RoutableSkill
+
+REQUESTS = ("tabels of the pdf", "review a pull request", "/weather", "проверка договоров", "hello")
+
+
+def write_skill(root: Path, name: str, description: str, *, body: str = "") -> Path:
+    file = root / name / "SKILL.md"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"---\nname: {name}\ndescription: {description}\n---\n{body}\n", encoding="utf-8")
+    return file
+
+
+def read_catalog(root: Path) -> Catalog:
+    return load_catalog([SkillSource("folder", root)])
+
+
+def test_a_loaded_index_answers_exactly_as_the_built_one(twelve: tuple[RoutableSkill, ...], tmp_path: Path) -> None:
+    built = build_index(twelve)
+    save_index(tmp_path, "f1", built)
+
+    loaded = load_index(tmp_path, "f1")
+
+    assert loaded is not None
+    for request in REQUESTS:
+        assert loaded.rank(request, 8) == built.rank(request, 8)
+
+
+def test_an_empty_catalog_can_be_kept(tmp_path: Path) -> None:
+    save_index(tmp_path, "f1", build_index([]))
+
+    loaded = load_index(tmp_path, "f1")
+
+    assert loaded is not None
+    assert loaded.rank("anything", 8) == []
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "foreign"])
+def test_a_damaged_file_is_no_index(twelve: tuple[RoutableSkill, ...], tmp_path: Path, damage: str) -> None:
+    save_index(tmp_path, "f1", build_index(twelve))
+    (file,) = tmp_path.iterdir()
+    content = file.read_bytes()
+    middle = len(content) // 2
+    damaged = {
+        "cut": content[:middle],
+        "flip": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
+        "empty": b"",
+        "foreign": content.replace(b"routing 1 ", b"routing 0 ", 1),
+    }
+    file.write_bytes(damaged[damage])
+
+    assert load_index(tmp_path, "f1") is None
+
+
+def test_an_index_kept_for_another_catalog_is_not_taken(twelve: tuple[RoutableSkill, ...], tmp_path: Path) -> None:
+    save_index(tmp_path, "f1", build_index(twelve))
+    (file,) = tmp_path.iterdir()
+    file.rename(tmp_path / file.name.replace("f1", "f2"))
+
+    assert load_index(tmp_path, "f2") is None
+
+
+def test_a_changed_body_is_seen_and_a_broken_cache_is_rebuilt(tmp_path: Path) -> None:
+    root, cache = tmp_path / "skills", tmp_path / "cache"
+    write_skill(root, "one", "First things")
+    file = write_skill(root, "two", "Second things", body="Knit a scarf.")
+    assert open_index(read_catalog(root), cache_folder=cache).rank("knit", 1)[0].skill_name == "two"
+
+    file.write_text(file.read_text(encoding="utf-8").replace("Knit", "Weld"), encoding="utf-8")
+    changed = open_index(read_catalog(root), cache_folder=cache)
+    for kept in cache.iterdir():
+        kept.write_bytes(b"broken")
+    rebuilt = open_index(read_catalog(root), cache_folder=cache)
+
+    assert [candidate.skill_name for candidate in changed.rank("weld", 1)] == ["two"]
+    assert changed.rank("knit", 1) == []
+    assert rebuilt.rank("weld", 1) == changed.rank("weld", 1)
+
+
+def test_a_cache_folder_that_cannot_be_made_costs_time_only(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills", "one", "First things")
+    (tmp_path / "file").write_text("in the way")
+
+    index = open_index(read_catalog(tmp_path / "skills"), cache_folder=tmp_path / "file" / "cache")
+
+    assert index.rank("first", 1)[0].skill_name == "one"
+
+
+def test_only_the_newest_indexes_are_kept(twelve: tuple[RoutableSkill, ...], tmp_path: Path) -> None:
+    for number in range(FILES_KEPT + 3):
+        save_index(tmp_path, f"f{number}", build_index(twelve[:2]))
+
+    assert len(list(tmp_path.iterdir())) == FILES_KEPT
+    assert load_index(tmp_path, f"f{FILES_KEPT + 2}") is not None
+
+
+def test_code_blocks_of_a_body_are_not_indexed(tmp_path: Path) -> None:
+    write_skill(tmp_path, "one", "First things", body="Plain prose.\n\n```python\nimport zebra\n```\n\nGardening.")
+    write_skill(tmp_path, "two", "Second things")
+
+    index = open_index(read_catalog(tmp_path))
+
+    assert index.rank("zebra", 1) == []
+    assert index.rank("prose", 1)[0].skill_name == "one"
+    assert index.rank("gardening", 1)[0].skill_name == "one"

@@ -1,0 +1,216 @@
+"""Which skill comes first, in which order, and why."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+
+from metier.routing import rank
+from metier.routing.router import build_index
+from metier.routing.skill import RoutableSkill
+
+
+def skill(name: str, description: str = "", *, tags: tuple[str, ...] = (), body: str = "") -> RoutableSkill:
+    return RoutableSkill(id=name, name=name, description=description, tags=tags, body=body)
+
+
+@pytest.mark.parametrize(
+    ("request_text", "expected"),
+    [
+        ("pull the tables out of this invoice pdf", "pdf-tables"),
+        ("someone should look at my pull request before it merges", "code-review"),
+        ("the dashboard is slow, which database query is it", "sql-tuning"),
+        ("roll back the last deployment on the cluster", "kubernetes-deploy"),
+        ("TRANSLATING THESE DOCUMENTS", "translate"),
+        ("improve my resume", "résumé"),
+        ("a CAFÉ for the INTERVIEW", "résumé"),
+        ("проверить договор", "документы"),
+        ("空席はありますか", "予約"),
+        ("レストラン", "予約"),
+    ],
+)
+def test_the_skill_that_does_the_job_comes_first(
+    twelve: tuple[RoutableSkill, ...], request_text: str, expected: str
+) -> None:
+    assert rank(request_text, twelve, 3)[0].skill_name == expected
+
+
+@pytest.mark.parametrize(
+    ("request_text", "expected"),
+    [
+        ("/weather pull the tables out of this invoice pdf", "weather"),
+        ("$image for the release notes of the pull request", "image"),
+        ("use code-review on the changelog and release notes from git history", "code-review"),
+        ("run Code_Review over the git history", "code-review"),
+        ("with the meeting minutes skill, review a pull request for bugs", "meeting-minutes"),
+        ("apply `translate` to the invoice pdf tables", "translate"),
+        ("Weather", "weather"),
+    ],
+)
+def test_a_skill_called_by_its_name_is_first_with_a_full_score(
+    twelve: tuple[RoutableSkill, ...], request_text: str, expected: str
+) -> None:
+    first = rank(request_text, twelve, 3)[0]
+
+    assert (first.skill_name, first.score, first.named) == (expected, 100.0, True)
+    assert first.reason.startswith("the request names it")
+
+
+@pytest.mark.parametrize("request_text", ["read the image/weather folder", "cd /weather/data", "a good image of it"])
+def test_a_one_word_name_in_running_text_or_in_a_path_is_no_call(
+    twelve: tuple[RoutableSkill, ...], request_text: str
+) -> None:
+    assert not any(candidate.named for candidate in rank(request_text, twelve, 8))
+
+
+def test_ties_go_by_name_then_by_id_whatever_the_order_of_the_catalog() -> None:
+    same = [skill(name, "Paint the fence") for name in ("c", "a", "b")]
+    twins = [skill("d", "Paint the fence") for _ in range(2)]
+    catalog = [*same, *[type(twin)(id=f"d{n}", name="d", description=twin.description) for n, twin in enumerate(twins)]]
+    orders = [random.Random(seed).sample(catalog, len(catalog)) for seed in range(5)]
+
+    ranked = {tuple(candidate.skill_id for candidate in rank("paint a fence", order, 4)) for order in orders}
+
+    assert ranked == {("a", "b", "c", "d0")}
+
+
+def test_a_request_without_a_common_word_has_no_candidates(twelve: tuple[RoutableSkill, ...]) -> None:
+    assert rank("zzz qqq xxyy", twelve, 8) == []
+    assert rank("", twelve, 8) == []
+    assert rank("😀 … !!", twelve, 8) == []
+
+
+def test_every_skill_can_match_at_once() -> None:
+    catalog = [skill(f"notes-{number:02}", "Take notes of a lecture") for number in range(40)]
+
+    ranked = rank("take lecture notes", catalog, 8)
+
+    assert [candidate.skill_name for candidate in ranked] == [f"notes-{number:02}" for number in range(8)]
+
+
+def test_a_catalog_of_at_most_k_comes_back_whole_with_scores(twelve: tuple[RoutableSkill, ...]) -> None:
+    ranked = rank("forecast for the city", twelve, 12)
+
+    assert len(ranked) == 12
+    assert ranked[0].skill_name == "weather"
+    assert ranked[0].score > 55
+    assert ranked[-1].score == 0
+    assert ranked[-1].reason == "no word in common with the request"
+
+
+def test_no_skills_and_no_places_give_no_candidates(twelve: tuple[RoutableSkill, ...]) -> None:
+    assert rank("anything", [], 8) == []
+    assert rank("anything", twelve, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("request_text", "expected", "meant"),
+    [
+        ("kuberntes rollbcak", "kubernetes-deploy", "kubernetes"),
+        ("chanegelog plese", "release-notes", "changelog"),
+        ("tempreature tomorow", "weather", "temperature"),
+        ("договору", "документы", "договоров"),
+    ],
+)
+def test_misspelt_words_are_repaired_and_the_reason_says_so(
+    twelve: tuple[RoutableSkill, ...], request_text: str, *, expected: str, meant: str
+) -> None:
+    first = rank(request_text, twelve, 3)[0]
+
+    assert first.skill_name == expected
+    word = request_text.partition(" ")[0]
+    assert (word, meant) in {(match.word, match.meant) for match in first.matched}
+    assert f"{word} (read as {meant})" in first.reason
+
+
+def test_reasons_name_the_words_and_their_fields(twelve: tuple[RoutableSkill, ...]) -> None:
+    catalog = (*twelve, skill("ledger", "Close the books", tags=("accounting",), body="Reconcile every account."))
+
+    first = rank("reconcile the ledger for accounting", catalog, 3)[0]
+
+    fields = {match.word: match.fields for match in first.matched}
+    assert fields == {"ledger": ("name",), "accounting": ("tags", "body"), "reconcile": ("body",)}
+
+
+def test_a_description_counts_more_than_a_body(twelve: tuple[RoutableSkill, ...]) -> None:
+    catalog = (
+        *twelve,
+        skill("a-body", "Something else", body="Knit a scarf."),
+        skill("z-description", "Knit a scarf."),
+    )
+
+    assert [candidate.skill_name for candidate in rank("knit a scarf", catalog, 2)] == ["z-description", "a-body"]
+
+
+def test_stuffing_a_description_with_keywords_does_not_beat_an_honest_one(twelve: tuple[RoutableSkill, ...]) -> None:
+    stuffed = " ".join(["tables pdf invoice review deploy query translate weather image meeting notes release"] * 200)
+    catalog = (*twelve, skill("a-stuffed", stuffed, tags=("pdf",) * 50, body=stuffed))
+    requests = {
+        "extract tables from a pdf": "pdf-tables",
+        "review my pull request": "code-review",
+        "weather forecast for the city": "weather",
+        "write release notes from git history": "release-notes",
+    }
+
+    assert {text: rank(text, catalog, 3)[0].skill_name for text in requests} == requests
+
+
+@pytest.mark.parametrize("word", ["skill ", "/weather ", "a-b-", "`x` ", "tpyo", "\u65e5"])
+def test_a_hostile_megabyte_of_one_word_is_bounded(twelve: tuple[RoutableSkill, ...], word: str) -> None:
+    index = build_index(twelve)
+    text = word * (1_000_000 // len(word))
+
+    started = time.process_time()
+    index.rank(text, 3)
+
+    assert time.process_time() - started < 1
+
+
+def test_of_a_request_of_a_megabyte_the_beginning_and_the_end_are_read(twelve: tuple[RoutableSkill, ...]) -> None:
+    index = build_index(twelve)
+    pasted = " ".join(f"line{number} of a pasted log" for number in range(60_000))
+    assert len(pasted) > 1_000_000
+    index.rank("warm up tpyo", 3)
+
+    started = time.process_time()
+    ranked = index.rank(f"{pasted}\n/weather\n{pasted}\nnow translate these documents", 3)
+
+    assert time.process_time() - started < 1
+    assert ranked[0].skill_name == "translate"
+
+
+@pytest.mark.parametrize("text", ["\x00\x00", "\ud800 lone", "a" * 100_000, "\u202e" * 50, "((((" * 1000, "-" * 9999])
+def test_odd_text_is_ranked_without_an_error(twelve: tuple[RoutableSkill, ...], text: str) -> None:
+    odd = (*twelve, skill("odd", text, tags=(text,), body=text))
+
+    assert isinstance(rank(text, odd, 3), list)
+    assert rank(f"translate {text} documents", odd, 3)
+
+
+def test_two_processes_with_different_hash_seeds_give_the_same_ranking(twelve: tuple[RoutableSkill, ...]) -> None:
+    program = (
+        "import json, sys\n"
+        "from metier.routing import rank\n"
+        "from metier.routing.skill import RoutableSkill\n"
+        "skills = [RoutableSkill(id=n, name=n, description=d) for n, d in json.loads(sys.argv[1])]\n"
+        "texts = ['tabels of teh pdf reviwe', 'write notes of the meeting', 'deploy images to the city database']\n"
+        "print(json.dumps([[(c.skill_id, c.score, c.reason) for c in rank(t, skills, 8)] for t in texts]))"
+    )
+    catalog = json.dumps([(skill.name, skill.description) for skill in twelve])
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", program, catalog],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for seed in ("0", "1", "4242")
+    }
+
+    assert len(outputs) == 1
+    assert all(json.loads(outputs.pop()))

@@ -1,0 +1,73 @@
+"""Older files become newer ones, all or nothing; newer and foreign files are refused."""
+
+import sqlite3
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from metier.store.failures import StoreUnavailable
+from metier.store.sqlite import SqliteStore
+from metier.store.sqlite_schema import MIGRATIONS, migrate
+
+type Open = Callable[[], Awaitable[SqliteStore]]
+
+STEPS = (*MIGRATIONS, "CREATE TABLE more (a TEXT); CREATE TABLE and_more (b TEXT)")
+
+
+def tables(connection: sqlite3.Connection) -> set[str]:
+    return {str(name) for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+
+
+@pytest.mark.anyio
+async def test_a_file_of_an_older_version_is_brought_up_to_date(open_store: Open, database: Path) -> None:
+    await (await open_store()).close()
+    connection = sqlite3.connect(database, isolation_level=None)
+
+    migrate(connection, database, steps=STEPS)
+    migrate(connection, database, steps=STEPS)
+
+    assert {"more", "and_more", "journal"} <= tables(connection)
+    assert connection.execute("SELECT version FROM schema_version").fetchall() == [(1,), (2,)]
+    connection.close()
+
+
+@pytest.mark.anyio
+async def test_a_step_that_fails_changes_nothing(open_store: Open, database: Path) -> None:
+    await (await open_store()).close()
+    connection = sqlite3.connect(database, isolation_level=None)
+    before = tables(connection)
+
+    connection.execute("BEGIN IMMEDIATE")
+    with pytest.raises(sqlite3.Error):
+        migrate(connection, database, steps=(*STEPS, "CREATE TABLE third (a TEXT); CREATE TABLE more (a TEXT)"))
+    connection.execute("ROLLBACK")
+
+    assert tables(connection) == before
+    connection.close()
+    await (await open_store()).close()
+
+
+@pytest.mark.anyio
+async def test_a_file_of_a_newer_version_is_refused(open_store: Open, database: Path) -> None:
+    await (await open_store()).close()
+    connection = sqlite3.connect(database, isolation_level=None)
+    migrate(connection, database, steps=STEPS)
+    connection.close()
+
+    with pytest.raises(StoreUnavailable) as refused:
+        await open_store()
+
+    assert refused.value.message.endswith("has version 2, and this program knows versions up to 1")
+    assert refused.value.hint == "Upgrade metier, or work in another folder"
+
+
+@pytest.mark.anyio
+async def test_the_database_of_another_program_is_refused(open_store: Open, database: Path) -> None:
+    database.parent.mkdir()
+    connection = sqlite3.connect(database)
+    connection.execute("CREATE TABLE theirs (a TEXT)")
+    connection.close()
+
+    with pytest.raises(StoreUnavailable, match="is the database of another program"):
+        await open_store()
