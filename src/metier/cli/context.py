@@ -11,23 +11,23 @@ from metier.settings.load import LoadedSettings, load_settings
 
 def current_settings(config: Path | None, flags: Mapping[str, str]) -> LoadedSettings:
     """The settings for this process; `flags` are texts by dotted key. Raises `ConfigError` with every problem."""
-    return load_settings(flags=flags, environ=os.environ, cwd=_current_directory(), home=_home_folder(), config=config)
+    return load_settings(flags=flags, environ=os.environ, cwd=current_directory(), home=home_folder(), config=config)
 
 
 def current_file(config: Path | None) -> Path | None:
     """The settings file that `current_settings` reads."""
-    found = find_file(config=config, environ=os.environ, cwd=_current_directory(), home=_home_folder())
+    found = find_file(config=config, environ=os.environ, cwd=current_directory(), home=home_folder())
     return found.path if found else None
 
 
-def _current_directory() -> Path:
+def current_directory() -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError as error:
         raise UsageError("The current directory no longer exists", hint="Change to another one") from error
 
 
-def _home_folder() -> Path:
+def home_folder() -> Path:
     try:
         return Path.home()
     except RuntimeError as error:

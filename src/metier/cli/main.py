@@ -2,11 +2,16 @@
 
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 from metier import __version__
 
 
 def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        # A name that the terminal has no letters for is spelled out instead of ending the command.
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))
 
 

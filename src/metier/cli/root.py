@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from metier import __version__
+from metier.errors import UsageError
 
 COMPLETION_VARIABLE = "_AGENT_COMPLETE"
 
@@ -29,11 +30,12 @@ COMMANDS: dict[str, Lazy] = {
     "runs": Lazy("runs", "List, show, watch and cancel runs."),
     "replay": Lazy("replay", "Show a run again from what was written down."),
     "doctor": Lazy("doctor", "Say what is installed, which keys are set, what works here and what to do next."),
+    "check": Lazy("check", "Say which skills are active, what each brings, and why one cannot be loaded."),
     "config": Lazy("config", "Write, check and show the settings."),
     "validate": Lazy("validate", "Check the agents, skills and tasks of a project, and what they name."),
     "skills": Lazy("skills", "List, inspect, validate and route skills."),
     "redact": Lazy("redact", "Show text as the log would: without secrets, without control characters."),
-    "skill": Lazy("skill", "Install, inspect, trust and remove skill packages."),
+    "skill": Lazy("skill", "Install, inspect, trust, test and remove skill packages."),
     "completion": Lazy("completion", "Print the completion script of a shell."),
 }
 
@@ -91,9 +93,12 @@ def root(
         str | None, typer.Option("-p", "--prompt", help="A task: `agent -p TASK …` is `agent run TASK …`.")
     ] = None,
     version: Annotated[bool, typer.Option("--version", help="Show the version and leave.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="The same as `agent check`.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,  # noqa: ARG001
 ) -> None:
-    """`--debug` is taken by `main.run`, which must know it before anything can fail, `-p` by `invoke`."""
+    """`--debug` is taken by `main.run`, before anything can fail; `-p` and a leading `--check` by `invoke`."""
+    if check:
+        raise UsageError("--check stands alone", hint="Write `agent check`, and its options after it")
     if version:
         typer.echo(f"agent {__version__}")
         raise typer.Exit
@@ -110,7 +115,8 @@ def invoke(args: Sequence[str]) -> int:
     if COMPLETION_VARIABLE in os.environ:
         # Typer registers its shells only for apps that offer to install completion themselves.
         importlib.import_module("typer._completion_classes").completion_init()
+    words = ["check", *args[1:]] if list(args[:1]) == ["--check"] else list(args)
     result: object = get_command(app).main(
-        args=_name_command(args), prog_name="agent", complete_var=COMPLETION_VARIABLE, standalone_mode=False
+        args=_name_command(words), prog_name="agent", complete_var=COMPLETION_VARIABLE, standalone_mode=False
     )
     return result if isinstance(result, int) else 0

@@ -1,6 +1,5 @@
 """`agent skill …`: install, inspect, trust and remove skill packages."""
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -8,9 +7,12 @@ from typing import Annotated
 import anyio
 import typer
 
+from metier.cli.catalog import open_places
+from metier.cli.context import current_directory, home_folder
 from metier.cli.output import write_json
 from metier.cli.skill_decision import Decision, decide_interactively, say
 from metier.cli.skill_listing import describe_package, get_package, list_rows, render_rows
+from metier.cli.skill_test import attach
 from metier.cli.skill_view import render_report, render_verification
 from metier.definitions.names import canonical_name, check_name
 from metier.definitions.sources import find_bundled_folder
@@ -39,8 +41,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="Install, inspect, trust and remove skill packages.",
+    help="Install, inspect, trust, test and remove skill packages.",
 )
+attach(app)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Yes = Annotated[bool, typer.Option("--yes", "--trust", "-y", help="Install and trust without asking.")]
@@ -139,7 +142,8 @@ def remove(
 @app.command("list")
 def list_skills(json: Json = False) -> None:
     """List the bundled and installed skills, and which of them are active."""
-    rows = list_rows(_roots(), os.environ.get("AGENT_SKILLS", ""))
+    places = open_places(None)
+    rows = list_rows(places.roots, places.selection)
     if json:
         write_json(rows)
         return
@@ -151,7 +155,7 @@ def list_skills(json: Json = False) -> None:
 @app.command()
 def info(name: Annotated[str, typer.Argument(help="The skill.")], json: Json = False) -> None:
     """Show where a skill came from, whether it is trusted, and what it can do."""
-    roots = _roots()
+    roots = open_places(None).roots
     details, lines = describe_package(get_package(roots, name), roots)
     if json:
         write_json(details)
@@ -166,7 +170,7 @@ def trust(
     json: Json = False,
 ) -> None:
     """Show what a skill can do and allow its code to run, as long as its bytes stay the same."""
-    roots = _roots()
+    roots = open_places(None).roots
     package = get_package(roots, name)
     digest = digest_tree(package.folder)
     for line in render_report(build_report(package.definition, digest)):
@@ -183,7 +187,7 @@ def trust(
 @app.command()
 def untrust(name: Annotated[str, typer.Argument(help="The skill.")], json: Json = False) -> None:
     """Take trust back: the skill can be read, its code does not run."""
-    roots = _roots()
+    roots = open_places(None).roots
     package = get_package(roots, name)
     untrust_package(roots.home, package)
     say(f"{package.definition.name} is no longer trusted")
@@ -221,11 +225,11 @@ def lock(
     if json:
         sys.stdout.write(render_lock(current))
     if check:
-        if load_lock(Path.cwd()) != current:
+        if load_lock(current_directory()) != current:
             say(f"{FILE_NAME} is not current; write it again with `agent skill lock`")
             raise typer.Exit(1)
         return
-    write_lock(Path.cwd(), current)
+    write_lock(current_directory(), current)
     say(f"Wrote {FILE_NAME} with {len(current.skills)} skills")
 
 
@@ -243,7 +247,7 @@ def create(
 
 
 def _roots() -> SkillRoots:
-    return build_roots(home=Path.home(), workspace=Path.cwd(), bundled=find_bundled_folder())
+    return build_roots(home=home_folder(), workspace=current_directory(), bundled=find_bundled_folder())
 
 
 def _installer(max_files: int = _LIMITS.max_files, max_megabytes: int = _LIMITS.max_bytes // MEGABYTE) -> Installer:
@@ -259,7 +263,7 @@ def _frozen_plan(
     source: str | None, *, name: str | None, allow_file: bool
 ) -> list[tuple[InstallSource, str | None, LockedSkill | None]]:
     """What to install from the lock: all of it, one skill by name or address, or a local folder against its entry."""
-    locked = {canonical_name(skill.name): skill for skill in load_lock(Path.cwd()).skills}
+    locked = {canonical_name(skill.name): skill for skill in load_lock(current_directory()).skills}
     if source is None:
         return [(parse_locked_source(skill, allow_file=allow_file), skill.name, skill) for skill in locked.values()]
     by_name = locked.get(canonical_name(name or source))

@@ -5,15 +5,13 @@ from metier.definitions.names import canonical_name, check_name
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.scripts import discover_scripts
 from metier.errors import SkillError, SkillNotFound
-from metier.skills.activation import FoundSkills, SkillRoots, activate, find_packages, parse_selection
+from metier.skills.activation import OPT_IN, FoundSkills, Selection, SkillRoots, activate, find_packages
 from metier.skills.capabilities_report import build_report
 from metier.skills.digest import digest_tree
 from metier.skills.package import SkillPackage
 from metier.skills.placement import read_registry
 from metier.skills.registry import RegistryEntry
 from metier.skills.trust import is_trusted
-
-_PACKAGES = ("bundled", "installed", "user")
 
 
 def get_package(roots: SkillRoots, name: str) -> SkillPackage:
@@ -26,23 +24,37 @@ def get_package(roots: SkillRoots, name: str) -> SkillPackage:
     matching.sort(key=lambda package: ("installed", "user", "bundled", "workspace", "directory").index(package.source))
     if matching:
         return matching[0]
-    broken = found.broken.get(canonical_name(name))
+    raise _not_found(found, name)
+
+
+def get_winner(roots: SkillRoots, name: str) -> SkillPackage:
+    """The skill of that name that a run would use: precedence decides, as in `agent check`."""
+    check_name(name)
+    found = find_packages(roots)
+    package = found.find(name)
+    if package is None:
+        raise _not_found(found, name)
+    return package
+
+
+def _not_found(found: FoundSkills, name: str) -> SkillError:
+    broken = found.find_broken(name)
     if broken:
-        raise SkillError(f"Skill {name!r} cannot be loaded: {broken[-1].message}", hint=broken[-1].file)
+        return SkillError(f"Skill {name!r} cannot be loaded", hint=broken.reason.render())
     known = {canonical_name(package.definition.name) for package in found.packages}
-    hint = hint_nearest(canonical_name(name), known) or "See `agent skill list`"
-    raise SkillNotFound(f"No skill is called {name!r}", hint=hint)
+    hint = hint_nearest(canonical_name(name), known) or "See `agent skills list`"
+    return SkillNotFound(f"No skill is called {name!r}", hint=hint)
 
 
-def list_rows(roots: SkillRoots, selection: str) -> list[dict[str, object]]:
+def list_rows(roots: SkillRoots, selection: Selection) -> list[dict[str, object]]:
     """One row per package, sorted by canonical name."""
     found = find_packages(roots)
-    active = {package.folder for package in activate(found, parse_selection(selection)).packages}
+    active = {package.folder for package in activate(found, selection).packages}
     registry = read_registry(roots.home)
     rows = [
         _row(package, registry.find(package.definition.name), is_active=package.folder in active)
         for package in found.packages
-        if package.source in _PACKAGES
+        if package.source in OPT_IN
     ]
     shown = {row["name_canonical"] for row in rows}
     rows += [_lost_row(entry, found) for key, entry in registry.skills.items() if key not in shown]
@@ -126,7 +138,7 @@ def _row(package: SkillPackage, entry: RegistryEntry | None, *, is_active: bool)
 
 
 def _lost_row(entry: RegistryEntry, found: FoundSkills) -> dict[str, object]:
-    broken = found.broken.get(entry.name_canonical)
+    broken = found.find_broken(entry.name_canonical)
     return {
         "name": entry.name,
         "name_canonical": entry.name_canonical,
@@ -139,5 +151,5 @@ def _lost_row(entry: RegistryEntry, found: FoundSkills) -> dict[str, object]:
         "toolsets": 0,
         "trusted": False,
         "active": False,
-        "state": f"cannot be loaded: {safe(broken[-1].message)}" if broken else "the folder is gone",
+        "state": f"cannot be loaded: {safe(broken.reason.message)}" if broken else "the folder is gone",
     }

@@ -36,9 +36,12 @@ def build_search_path(
     skills. Bundled skills are not hidden by user skills: what is installed cannot take the place of what is trusted.
     """
     asked = () if skills_dir is None else (SkillSource("folder", skills_dir),)
+    users = [home / folder for folder in USER_FOLDERS]
+    # In the home folder itself the two meet: what was installed there is no part of a project.
+    own = [workspace / folder for folder in SKILL_FOLDERS if workspace / folder not in users]
     return (
         *asked,
-        *(SkillSource("workspace", workspace / folder) for folder in SKILL_FOLDERS),
+        *(SkillSource("workspace", folder) for folder in own),
         SkillSource("bundled", bundled or find_bundled_folder()),
-        *(SkillSource("user", home / folder) for folder in USER_FOLDERS),
+        *(SkillSource("user", folder) for folder in users),
     )

@@ -4,7 +4,7 @@ Finding looks at disk; choosing is pure but for the trust check, which reads the
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +26,8 @@ type Selection = Word | tuple[str, ...]
 
 _RANK: dict[PackageSource, int] = {"directory": 4, "workspace": 3, "bundled": 2, "installed": 1, "user": 0}
 """Of two skills with one name the higher one is used."""
-_OPT_IN = ("bundled", "installed", "user")
+OPT_IN: tuple[PackageSource, ...] = ("bundled", "installed", "user")
+"""Packages: active only when somebody names them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +55,31 @@ def build_roots(*, home: Path, workspace: Path, bundled: Path | None, directorie
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenSkill:
+    """A folder with a `SKILL.md` that cannot be loaded."""
+
+    name: str
+    """Canonical, of the folder: nothing else is known of it."""
+    folder: Path
+    source: PackageSource
+    reason: Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FoundSkills:
     """Every skill on this machine that this workspace could use, active or not."""
 
     packages: tuple[SkillPackage, ...] = ()
     problems: tuple[Problem, ...] = ()
-    broken: dict[str, tuple[Problem, ...]] = field(default_factory=dict[str, tuple[Problem, ...]])
-    """Canonical name of the folder to why the skill in it cannot be loaded."""
+    broken: tuple[BrokenSkill, ...] = ()
+
+    def find(self, name: str) -> SkillPackage | None:
+        """The one that wins of those with this name, active or not."""
+        matching = [package for package in self.packages if _name(package) == canonical_name(name)]
+        return max(matching, key=lambda package: _RANK[package.source], default=None)
+
+    def find_broken(self, name: str) -> BrokenSkill | None:
+        return next((skill for skill in self.broken if skill.name == canonical_name(name)), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +119,7 @@ def find_packages(roots: SkillRoots) -> FoundSkills:
     registry = read_registry(roots.home)
     packages: list[SkillPackage] = []
     problems: list[Problem] = []
-    broken: dict[str, tuple[Problem, ...]] = {}
+    broken: list[BrokenSkill] = []
     seen: set[Path] = set()
     for loaded in _load_all(roots, registry):
         if loaded.folder.resolve() in seen:
@@ -109,16 +128,16 @@ def find_packages(roots: SkillRoots) -> FoundSkills:
         problems.extend(loaded.reading.problems)
         package = _package(loaded)
         if package is None:
-            broken[canonical_name(loaded.folder.name)] = loaded.reading.problems
+            broken.append(_broken(loaded))
         else:
             packages.append(package)
-    return FoundSkills(packages=tuple(packages), problems=tuple(problems), broken=broken)
+    return FoundSkills(packages=tuple(packages), problems=tuple(problems), broken=tuple(broken))
 
 
 def activate(found: FoundSkills, selection: Selection) -> Activation:
     """Choose by selection, then by precedence. Names match in any case, with `_` for `-`."""
-    packages = [package for package in found.packages if package.source in _OPT_IN]
-    own = [package for package in found.packages if package.source not in _OPT_IN]
+    packages = [package for package in found.packages if package.source in OPT_IN]
+    own = [package for package in found.packages if package.source not in OPT_IN]
     problems: list[Problem] = []
     match selection:
         case "none":
@@ -190,10 +209,12 @@ def _untrusted(package: SkillPackage) -> Problem:
 
 
 def _missing(name: str, found: FoundSkills) -> Problem:
-    broken = found.broken.get(canonical_name(name))
+    broken = found.find_broken(name)
     if broken:
-        message = f"Skill {name!r} cannot be loaded: {broken[-1].message}"
-        return Problem(severity="error", code="skill_broken", message=message, file=broken[-1].file)
+        message = f"Skill {name!r} cannot be loaded: {broken.reason.message}"
+        return Problem(
+            severity="error", code="skill_broken", message=message, file=broken.reason.file, line=broken.reason.line
+        )
     known = {_name(package) for package in found.packages}
     hint = hint_nearest(canonical_name(name), known) or "`agent skill list` shows what is there"
     return Problem(severity="error", code="unknown_skill", message=f"No skill is called {name!r}", hint=hint)
@@ -233,6 +254,12 @@ def _package(loaded: _Loaded) -> SkillPackage | None:
         trusted_digest=entry.trusted_digest if entry and entry.trusted else None,
         commit=entry.commit_sha if entry else None,
     )
+
+
+def _broken(loaded: _Loaded) -> BrokenSkill:
+    reason = next(problem for problem in loaded.reading.problems if problem.severity == "error")
+    name = canonical_name(loaded.folder.name)
+    return BrokenSkill(name=name, folder=loaded.folder, source=loaded.source, reason=reason)
 
 
 def _name(package: SkillPackage) -> str:

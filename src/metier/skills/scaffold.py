@@ -119,6 +119,8 @@ def _write(target: Path, *, name: str) -> None:
                 "prompt": "How many words are in evals/files/sample.txt?",
                 "expected_output": "The answer says that the file has five words.",
                 "files": ["evals/files/sample.txt"],
+                "script": "example",
+                "args": ["../evals/files/sample.txt"],
             }
         ],
     }

@@ -41,11 +41,22 @@ class ToolsetTool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsetFailure:
+    """A toolset that could not be loaded, or all of a skill's where none is named."""
+
+    package: SkillPackage
+    toolset: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsetReading:
     """What could be loaded, and what not. Close it when the run ends."""
 
     tools: tuple[ToolsetTool, ...] = ()
     problems: tuple[Problem, ...] = ()
+    """The failures in sentences, and names that stand twice."""
+    failures: tuple[ToolsetFailure, ...] = ()
     clients: tuple[ToolsetClient, ...] = ()
 
     async def aclose(self) -> None:
@@ -62,7 +73,7 @@ async def load_toolsets(
 ) -> ToolsetReading:
     """Start a process for each skill that names toolsets. A toolset that fails becomes a problem; the others load."""
     loaded: list[tuple[ToolsetTool, str]] = []
-    problems: list[Problem] = []
+    failed: list[tuple[SkillPackage, LoadFailure]] = []
     clients: list[ToolsetClient] = []
     for package in packages:
         if not package.definition.toolsets:
@@ -72,14 +83,22 @@ async def load_toolsets(
         try:
             reply = await client.load()
         except ToolFailed as error:
-            problems.append(_problem(package, LoadFailure(toolset="", code=error.code, message=error.message)))
+            failed.append((package, LoadFailure(toolset="", code=error.code, message=error.message)))
             continue
-        problems += [_problem(package, failure) for failure in reply.failures]
+        failed += [(package, failure) for failure in reply.failures]
         loaded += [(_build_tool(package, client, described), described.name) for described in reply.tools]
     collisions = _find_collisions(loaded)
+    problems = [_problem(package, failure) for package, failure in failed]
     problems += [_collision(short, names) for short, names in collisions.items()]
-    tools = tuple(tool if short in collisions else _with_alias(tool, short) for tool, short in loaded)
-    return ToolsetReading(tools=tools, problems=tuple(problems), clients=tuple(clients))
+    return ToolsetReading(
+        tools=tuple(tool if short in collisions else _with_alias(tool, short) for tool, short in loaded),
+        problems=tuple(problems),
+        failures=tuple(
+            ToolsetFailure(package=package, toolset=failure.toolset, message=failure.message)
+            for package, failure in failed
+        ),
+        clients=tuple(clients),
+    )
 
 
 def _build_tool(package: SkillPackage, client: ToolsetClient, described: DescribedTool) -> ToolsetTool:
