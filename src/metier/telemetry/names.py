@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
+from metier.telemetry.signs import NamePlace, lower_ascii
 from metier.telemetry.values import is_code_or_placeholder, is_ordinary_word, looks_random, word_set
 
 
@@ -16,9 +17,6 @@ class NamedSecret(NamedTuple):
     start: int
     end: int
 
-
-CORES = word_set("passw passphrase passcode pwd _pass secret token key auth credential bearer cookie")
-"""Every secret name contains one of these, in lower case."""
 
 _LAST_WORDS = word_set(
     "password passwd passw passphrase passcode pwd secret token apikey credential credentials authorization "
@@ -87,39 +85,49 @@ class NameRules:
     """Finds values by names: the generic ones, unless switched off, and configured ones."""
 
     def __init__(self, *, names: Iterable[str] = (), generic: bool = True) -> None:
-        self._configured = frozenset(canonical for name in names if (canonical := _canonical(name)))
+        configured = tuple(names)
+        self._configured = frozenset(canonical for name in configured if (canonical := _canonical(name)))
         self._generic = generic
-        literals = {word.lower() for name in names for word in re.findall(r"[^\W_]+", name)[-1:]}
-        self.cores: tuple[str, ...] = tuple(sorted({*(CORES if generic else ()), *literals}))
+        self.has_configured = bool(self._configured)
+        self._literals = {lower_ascii(word) for name in configured for word in re.findall(r"[^\W_]+", name)[-1:]}
 
     def covers(self, name: str) -> bool:
         return self._is_configured(name) or (self._generic and is_secret_name(name))
 
-    def find(self, text: str) -> Iterator[NamedSecret]:
-        lowered = lower_ascii(text)
+    def find(self, text: str, lowered: str, places: list[NamePlace]) -> Iterator[NamedSecret]:
+        """The values behind secret names; `places` are where generic names may be."""
         seen = -1
-        for position in _positions(lowered, self.cores):
-            if position < seen:
+        for place in self._all_places(lowered, places):
+            if place.inside < seen:
                 continue
-            name_start, name_end = _whole_name(text, position)
-            seen = max(seen, name_end)
-            found = self._value_of(text, name_start, name_end)
+            seen = max(seen, place.end)
+            if lowered.startswith("bearer", place.inside):
+                yield from _bearer(text, place.inside)
+                continue
+            found = self._value_of(text, place)
             if found is not None:
                 seen = max(seen, found.end)
                 yield found
-            if self._generic and lowered.startswith("bearer", position):
-                yield from _bearer(text, position)
 
-    def _value_of(self, text: str, name_start: int, name_end: int) -> NamedSecret | None:
-        name = text[name_start:name_end]
-        if name.lower().endswith("key") and not split_words(name)[:-1]:
-            spaced = _SPACED_KEY.search(text, max(0, name_start - 16), name_start)
+    def _all_places(self, lowered: str, places: list[NamePlace]) -> list[NamePlace]:
+        generic = places if self._generic else []
+        configured = [place for literal in self._literals for place in _places_of(lowered, literal)]
+        return sorted([*generic, *configured]) if configured else generic
+
+    def _value_of(self, text: str, place: NamePlace) -> NamedSecret | None:
+        start = _spaced_start(text, place) if place.spaced else _name_start(text, place.inside)
+        name = text[start : place.end]
+        if name[-3:].lower() == "key" and len(name.strip("-_.")) == 3:  # noqa: PLR2004 - a key, but of what?
+            spaced = _SPACED_KEY.search(text, max(0, start - 16), start)
             name = f"{spaced[1]}_{name}" if spaced else name
         configured = self._is_configured(name)
         if not configured and not (self._generic and is_secret_name(name)):
             return None
-        span = _find_value(text, _Name(name, name_start, name_end), configured=configured)
-        return None if span is None else NamedSecret("name", name_start, *span)
+        found_name = _Name(name, start, place.end)
+        span = _find_value(text, found_name, configured=configured)
+        if span is None and place.spaced and (space := _SPACE.match(text, place.end)):
+            span = _quoted(text, space.end(), found_name) or _bare(text, space.end(), strict=False, name=found_name)
+        return None if span is None else NamedSecret("name", start, *span)
 
     def _is_configured(self, name: str) -> bool:
         return bool(self._configured) and _canonical(name) in self._configured
@@ -135,36 +143,24 @@ class _Name(NamedTuple):
         return "pass" in self.text.lower() or "pwd" in self.text.lower()
 
 
-def lower_ascii(text: str) -> str:
-    """Lower case without a change of length, which some letters have."""
-    lowered = text.lower()
-    if len(lowered) == len(text):
-        return lowered
-    return "".join(character.lower() if character.isascii() else character for character in text)
-
-
 def _canonical(name: str) -> str:
     return "_".join(re.findall(r"[^\W_]+", name.strip("-.").lower()))
 
 
-def _positions(lowered: str, cores: tuple[str, ...]) -> list[int]:
-    positions: list[int] = []
-    for core in cores:
-        at = lowered.find(core)
-        while at >= 0:
-            positions.append(at)
-            at = lowered.find(core, at + len(core))
-    positions.sort()
-    return positions
+def _places_of(lowered: str, literal: str) -> Iterator[NamePlace]:
+    at = lowered.find(literal)
+    while at >= 0:
+        after = _AFTER.match(lowered, at + len(literal))
+        yield NamePlace(at, after.end() if after else at + len(literal))
+        at = lowered.find(literal, at + len(literal))
 
 
-def _whole_name(text: str, position: int) -> tuple[int, int]:
+def _name_start(text: str, position: int) -> int:
     before = _BACKWARDS.match(text[max(0, position - _MAX_NAME) : position][::-1])
-    after = _AFTER.match(text, position)
     start = position - (before.end() if before else 0)
     if start < position and text[start - 1 : start] == "\\" and text[start] in "nrt":
         start += 1  # the line feed of a string inside a string
-    return start, (after.end() if after else position)
+    return start
 
 
 def _bearer(text: str, position: int) -> Iterator[NamedSecret]:
@@ -190,20 +186,16 @@ def _find_value(text: str, name: _Name, *, configured: bool) -> tuple[int, int] 
 
 
 def _spaced(text: str, name: _Name) -> tuple[int, int] | None:
-    """`--password value`, `PASSWORD 'value'`, `login x password value`, `password is value`."""
-    line_start = text.rfind("\n", max(0, name.start - 256), name.start) + 1
-    line = text[line_start : name.start].lstrip()
+    """`password is value`, `PASSWORD 'value'`."""
     if said := _IS.match(text, name.end):
         return _quoted(text, said.end(), name) or _bare(text, said.end(), strict=True, name=name)
     space = _SPACE.match(text, name.end)
-    if not space:
-        return None
-    is_flag = name.text.startswith("-")
-    if is_flag or line == "ENV " or (name.is_password and "login " in line):
-        return _quoted(text, space.end(), name) or _bare(text, space.end(), strict=False, name=name)
-    if name.is_password and text[space.end() : space.end() + 1] in {"'", '"'}:
-        return _quoted(text, space.end(), name)
-    return None
+    return _quoted(text, space.end(), name) if space and name.is_password else None
+
+
+def _spaced_start(text: str, place: NamePlace) -> int:
+    """The start of a flag, or of the last word."""
+    return max(text.rfind(blank, place.inside, place.end) for blank in (" ", "\t", "\n")) + 1 or place.inside
 
 
 def _skip_quote(text: str, at: int) -> int:
