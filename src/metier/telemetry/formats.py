@@ -93,11 +93,8 @@ def _matches(key_format: KeyFormat, text: str) -> Iterator[re.Match[str]]:
 def _find_private_keys(text: str) -> Iterator[Span]:
     at = 0
     while begin := PEM_BEGIN.search(text, at):
-        body = PEM_BODY.match(text, begin.end())
-        end = body.end() if body else begin.end()
-        closing = text.find("-----END", begin.end(), end + len("-----END"))
-        following = text.find("-----BEGIN", begin.end(), end)
-        at = min((place for place in (closing, following) if place >= 0), default=end)
+        stop = text.find("-----", begin.end())
+        body = PEM_BODY.match(text, begin.end(), stop if stop >= 0 else len(text))
+        at = body.end() if body else begin.end()
         if len(text[begin.end() : min(at, begin.end() + 4 * _MIN_PEM)].strip()) >= _MIN_PEM:
             yield Span(begin.end(), at, begin.start(), "private-key")
-        at = max(at, begin.end())

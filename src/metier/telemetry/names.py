@@ -20,15 +20,23 @@ class NamedSecret(NamedTuple):
 
 _LAST_WORDS = word_set(
     "password passwd passw passphrase passcode pwd secret token apikey credential credentials authorization "
-    "cookie accesskey secretkey privatekey authtoken accesstoken"
+    "cookie psk accesskey secretkey privatekey authtoken accesstoken"
 )
 _KEY_KINDS = word_set(
     "api access private secret auth encryption encrypt signing sign master account shared license client service admin "
-    "deploy storage ssh webhook hmac jwt app consumer subscription security session crypto ingest"
+    "deploy storage ssh webhook hmac jwt app consumer subscription security session crypto ingest preshared psk "
+    # whose key it is
+    "openai anthropic claude gemini google gcp aws azure cohere mistral groq deepseek deepl elevenlabs tavily serpapi "
+    "huggingface replicate openrouter perplexity pinecone stripe paypal square plaid twilio sendgrid mailgun mailchimp "
+    "slack discord telegram github gitlab bitbucket heroku netlify vercel cloudflare fastly digitalocean linode datadog "
+    "dd newrelic sentry grafana splunk sumologic launchdarkly okta auth0 algolia adafruit beamer bittrex coinbase "
+    "codecov etsy finnhub freshbooks intercom kraken kucoin lob mapbox mattermost messagebird nytimes rapidapi sendbird "
+    "squarespace trello twitch twitter yandex zendesk hubspot shopify alchemy infura etherscan binance"
 )
 _ORDINARY_TOKENS = word_set("max min page next num pad eos bos unk sep cls mask stop special prev continuation")
 _PASS_OWNERS = word_set("db database user admin root mysql pg postgres redis smtp mail email ftp ssh login http")
-_QUALIFIERS = word_set("prod production dev development staging stage test live old new backup base primary value")
+_QUALIFIERS = word_set("prod production dev development staging stage test live old new backup base primary value "
+    "data b64 base64 hex plain plaintext raw")
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _BACKWARDS = re.compile(r"[\w.-]*", re.ASCII)
 _AFTER = re.compile(r"[\w-]{0,40}", re.ASCII)
@@ -38,7 +46,7 @@ _MAX_NAME = 64
 _SEPARATOR = re.compile(
     r"""\\*["'`]?\]?[ \t]{0,8}
     (?: (?P<typed>:[ ]?[A-Za-z_][\w\[\]|.]{0,40}[ ]?=(?!=))
-      | (?P<sep>=>|:=|={1,3}|:(?!:|//)|%3[DdAa])
+      | (?P<sep>=>|:=|={1,3}|(?<![ ]):(?!:|//)|:(?![:']|//)|%3[DdAa])
       | (?P<comma>(?<=["']),)
     )[ \t]{0,8}""",
     re.VERBOSE,
@@ -46,7 +54,7 @@ _SEPARATOR = re.compile(
 _SPACE = re.compile(r"[ \t]{1,4}")
 _IS = re.compile(r"[ \t](?:is|was)(?::|[ \t])[ \t]?")
 _SCHEME = re.compile(
-    r"(?:Bearer|Basic|Token|Digest|Negotiate|ApiKey|AWS4-HMAC-SHA256|Bot|key)[ \t]{1,4}", re.IGNORECASE
+    r"(?:Bearer|Basic|Token|Digest|Negotiate|ApiKey|AWS4-HMAC-SHA256|Bot|key|SSWS|OAuth|Splunk|GenieKey|FlyV1|Zoho-oauthtoken)[ \t]{1,4}", re.IGNORECASE
 )
 _BEARER = re.compile(r"bearer[ \t]{1,4}(?P<v>[A-Za-z0-9._~+/-]{8,}=*)", re.IGNORECASE)
 _QUOTED = re.compile(r"""(?P<open>[rbuf]{0,2}\\*(?P<mark>["'`]))""")
@@ -54,7 +62,7 @@ _BARE = re.compile(r"""[^\s"'`<>&\\]+""")
 _TO_LINE_END = re.compile(r"[^\r\n\"'\\]+")
 _NEXT_PAIR = re.compile(r"[,;](?=[ \t]*[\w.-]{1,40}[ \t]?[=:]|[ \t]|$)", re.ASCII)
 _MAX_QUOTED = 8192
-_MAX_BARE = 128
+_MAX_JUDGED = 64
 """How much of an unquoted value is judged. All of it is hidden."""
 
 
@@ -211,8 +219,12 @@ def _element(text: str, name: _Name) -> tuple[int, int] | None:
 
 
 def _header(text: str, start: int) -> tuple[int, int] | None:
-    match = _TO_LINE_END.match(text, _skip_quote(text, start))
-    return match.span() if match and "=" in match[0] and looks_random(match[0]) else None
+    begin = _skip_quote(text, start)
+    judged = _TO_LINE_END.match(text, begin, begin + _MAX_JUDGED)
+    if not judged or "=" not in judged[0] or not looks_random(judged[0]):
+        return None
+    whole = _TO_LINE_END.match(text, begin)
+    return whole.span() if whole else None
 
 
 def _quoted(text: str, start: int, name: _Name) -> tuple[int, int] | None:
@@ -246,11 +258,11 @@ def _bare(
     text: str, start: int, *, strict: bool, configured: bool = False, name: _Name | None = None
 ) -> tuple[int, int] | None:
     """An unquoted value. `strict` takes only what looks random, because prose also has colons."""
-    match = _BARE.match(text, start, start + _MAX_BARE)
+    match = _BARE.match(text, start, start + _MAX_JUDGED)
     if not match:
         return None
     span = _judge(text, match, strict=strict and not configured, name=name)
-    whole = _BARE.match(text, start) if span and span[1] == start + _MAX_BARE else None
+    whole = _BARE.match(text, start) if span and span[1] == start + _MAX_JUDGED else None
     return whole.span() if whole else span
 
 
@@ -260,15 +272,12 @@ def _judge(text: str, match: re.Match[str], *, strict: bool, name: _Name | None)
     value = match[0][: pair.start()] if pair else match[0]
     value = value if value.endswith("()") else value.rstrip(",;.)]}")
     span = (start, start + len(value))
-    if not value or is_ordinary_word(value):
+    if not value or is_ordinary_word(value) or (name and value.lower() == name.text.lower()):
         return None
-    if any(is_code_or_placeholder(form, quoted=False) for form in {value, match[0]}):
+    if strict and not looks_random(value) and not (name and name.is_password and _is_alone(text, name, match.end())):
         return None
-    if name and value.lower() == name.text.lower():
-        return None
-    if not strict or looks_random(value):
-        return span
-    return span if name and name.is_password and _is_alone(text, name, match.end()) else None
+    is_harmless = any(is_code_or_placeholder(form, quoted=False) for form in {value, match[0]})
+    return None if is_harmless else span
 
 
 def _is_alone(text: str, name: _Name, end: int) -> bool:

@@ -7,7 +7,7 @@ none that an address gives away.
 import re
 from typing import Literal, NamedTuple
 
-type Gate = Literal["auth", "key", "hook", "sig=", "x-amz-", "curl", "mysql", "sshpass", "address"]
+type Gate = Literal["auth", "key", "hook", "sig=", "x-amz-", "curl", "mysql", "sshpass", "address", "prefix"]
 """What must be in a text before the formats behind it are tried."""
 
 
@@ -32,16 +32,16 @@ _VALUE_MAY_FOLLOW = r"""(?=\\*["'`]?\]?[ \t]{0,8}(?:[=:,]|%3)|[ \t](?:is|was)[: 
 _SIGNS = re.compile(
     "k(?:"
     rf"(?:ey(?<=[\w .-]key)|en(?<=token)(?!s)|ie(?<=cookie)){_REST}{_VALUE_MAY_FOLLOW}"
-    r"|(?<=hook))"
+    r"|(?<=hook)|en\$production\$)"
     rf"|p(?:(?:ass(?![aeit])|wd|sk){_REST}{_VALUE_MAY_FOLLOW}"
-    r"|ass -p(?<=sshpass -p))"
+    r"|ass -p(?<=sshpass -p)|s_ey(?<=ops_ey))"
     rf"|c(?:re(?:dential|t(?<=secret)){_REST}{_VALUE_MAY_FOLLOW}"
-    r"|url )"
+    r"|url |_(?<=glc_)|_(?<=whsec_))"
     rf"|uth(?<=auth)(?:orization{_REST}{_VALUE_MAY_FOLLOW}"
     r"""|(?=token|\\*["]|[ ]?=))"""
     r"|bearer[ \t]"
     r"|gin(?<=login)\s{1,8}\S{1,64}\s{1,8}passw(?:or)?d(?=[ \t])"
-    r"|v (?<=env )[\w.-]{1,64}+(?=[ \t])"
+    r"|v1 (?<=flyv1 )|v (?<=env )[\w.-]{1,64}+(?=[ \t])"
     r"|-(?<![\w.-]-)[\w.-]{4,64}+(?=[ \t])"
     r"|g=(?<=sig=)|z-(?<=x-amz-)|ql(?<=mysql)",
     re.ASCII,
@@ -58,7 +58,12 @@ _GATES: dict[str, Gate] = {
     "ql": "mysql",
     "curl ": "curl",
     "pass -p": "sshpass",
+    "ken$production$": "prefix",
+    "ps_ey": "prefix",
+    "c_": "prefix",
+    "v1 ": "prefix",
 }
+_WITH_NAMES = frozenset({None, "auth", "key"})
 
 
 def lower_ascii(text: str) -> str:
@@ -75,7 +80,7 @@ def find_signs(text: str, lowered: str) -> Signs:
         gate = _GATES.get(match[0]) or _GATES.get(match[0][:3])
         if gate:
             gates.add(gate)
-        if end - start > 2 and gate not in {"curl", "sshpass"}:  # noqa: PLR2004 - shorter signs are no names
+        if end - start > 2 and gate in _WITH_NAMES:  # noqa: PLR2004 - shorter signs are no names
             names.append(NamePlace(start, end, lowered[start] in "-vg"))
     if "@" in text and "://" in text:
         gates.add("address")
