@@ -9,20 +9,22 @@ from typer._click.exceptions import ClickException
 
 from metier.errors import ConfigError, MetierError
 from metier.telemetry.redaction import build_redactor, find_secret_values
-from metier.telemetry.sanitize import sanitize
+from metier.telemetry.sanitize import sanitize, sanitize_line
 
 
 def report(error: Exception, *, debug: bool) -> int:
     """Say what happened and return the exit code; with `debug`, the traceback too."""
     lines, exit_code = describe(error)
+    shown = [*map(sanitize_line, lines)]
     if debug:
-        lines = ["".join(traceback.format_exception(error)).rstrip(), *lines]
-    text = "".join(f"{line}\n" for line in lines)
-    sys.stderr.write(build_redactor(values=find_secret_values(os.environ)).redact(sanitize(text)))
+        shown = [sanitize("".join(traceback.format_exception(error)).rstrip()), *shown]
+    redactor = build_redactor(values=find_secret_values(os.environ))
+    sys.stderr.write("".join(f"{redactor.redact(text)}\n" for text in shown))
     return exit_code
 
 
 def describe(error: Exception) -> tuple[list[str], int]:
+    """One line per fact, and the exit code. What a fact quotes is not yet made safe to show."""
     match error:
         case typer.Exit():
             return [], error.exit_code

@@ -59,9 +59,7 @@ class FormatFinder:
         if b"\\" in words:  # the `n` of a line feed in a string would look like the first letter of the next word
             words = words.replace(b"\\n", b"  ").replace(b"\\r", b"  ").replace(b"\\t", b"  ")
         openings = self._formats.by_opening.keys() & set(_SEGMENT.findall(words))
-        formats += dict.fromkeys(
-            key_format for opening in openings for key_format in self._formats.by_opening[opening]
-        )
+        formats += dict.fromkeys(key_format for opening in openings for key_format in self._formats.by_opening[opening])
         formats += self._formats.among_signs
         formats += [inside for sign, inside in self._formats.inside if sign.search(words)]
         return formats

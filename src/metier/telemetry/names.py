@@ -35,8 +35,10 @@ _KEY_KINDS = word_set(
 )
 _ORDINARY_TOKENS = word_set("max min page next num pad eos bos unk sep cls mask stop special prev continuation")
 _PASS_OWNERS = word_set("db database user admin root mysql pg postgres redis smtp mail email ftp ssh login http")
-_QUALIFIERS = word_set("prod production dev development staging stage test live old new backup base primary value "
-    "data b64 base64 hex plain plaintext raw")
+_QUALIFIERS = word_set(
+    "prod production dev development staging stage test live old new backup base primary value "
+    "data b64 base64 hex plain plaintext raw"
+)
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _BACKWARDS = re.compile(r"[\w.-]*", re.ASCII)
 _AFTER = re.compile(r"[\w-]{0,40}", re.ASCII)
@@ -54,7 +56,8 @@ _SEPARATOR = re.compile(
 _SPACE = re.compile(r"[ \t]{1,4}")
 _IS = re.compile(r"[ \t](?:is|was)(?::|[ \t])[ \t]?")
 _SCHEME = re.compile(
-    r"(?:Bearer|Basic|Token|Digest|Negotiate|ApiKey|AWS4-HMAC-SHA256|Bot|key|SSWS|OAuth|Splunk|GenieKey|FlyV1|Zoho-oauthtoken)[ \t]{1,4}", re.IGNORECASE
+    r"(?:Bearer|Basic|Token|Digest|Negotiate|ApiKey|AWS4-HMAC-SHA256|Bot|key|SSWS|OAuth|Splunk|GenieKey|FlyV1|Zoho-oauthtoken)[ \t]{1,4}",
+    re.IGNORECASE,
 )
 _BEARER = re.compile(r"bearer[ \t]{1,4}(?P<v>[A-Za-z0-9._~+/-]{8,}=*)", re.IGNORECASE)
 _QUOTED = re.compile(r"""(?P<open>[rbuf]{0,2}\\*(?P<mark>["'`]))""")

@@ -200,7 +200,12 @@ _IN_ADDRESS: tuple[tuple[Gate, str, tuple[str, ...], str], ...] = (
     ("hook", "zapier-webhook", ("hooks.zapier.com/",), r"hooks\.zapier\.com/hooks/catch/(?P<v>\d+/[A-Za-z0-9]{6,})"),
     ("key", "azure", ("SharedAccessKey=", "AccountKey="), r"\w+Key=(?P<v>[A-Za-z0-9+/]{40,}={0,2})"),
     ("sig=", "azure-sas", ("sig=",), r"sig=(?P<v>[A-Za-z0-9%+/]{40,}(?:%3[Dd]|=){0,4})"),
-    ("x-amz-", "aws-signature", ("X-Amz-",), r"X-Amz-(?:Signature|Security-Token|Credential)=(?P<v>[A-Za-z0-9%+/=_-]{16,})"),
+    (
+        "x-amz-",
+        "aws-signature",
+        ("X-Amz-",),
+        r"X-Amz-(?:Signature|Security-Token|Credential)=(?P<v>[A-Za-z0-9%+/=_-]{16,})",
+    ),
     (
         "address",
         "url-password",
@@ -253,7 +258,6 @@ _AMONG_SIGNS: tuple[tuple[str, tuple[str, ...], str], ...] = (
 """Kind, literals that begin the match and are no words, and the whole expression."""
 
 
-
 class KeyFormats(NamedTuple):
     """Every known format, by what text must contain for it."""
 
@@ -296,6 +300,8 @@ def _word_formats() -> list[KeyFormat]:
 def _openings(literal: str) -> list[bytes]:
     """The first four characters that a key with this prefix may have."""
     openings = [literal[:4]]
-    for _ in range(4 - len(literal)):
+    if len(literal) == 2:  # noqa: PLR2004 - the bodies of these few begin with hexadecimal digits
+        openings = [literal + digit for digit in "0123456789abcdefABCDEFx"]
+    for _ in range(4 - len(openings[0])):
         openings = [opening + letter for opening in openings for letter in _WORD_CHARACTERS]
     return [opening.encode() for opening in openings]

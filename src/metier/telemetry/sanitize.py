@@ -41,7 +41,9 @@ _PARTS = re.compile(
     "[^\x00-\x08\x0a-\x1f\x7f-\x9f]{0,65536}(?:\x07|\x1b\\\\|\x9c))"
     "|(?P<bad>))"
 )
-_CONTROLS = bytes(0x21 if byte in b"\x00\x01\x02\x03\x04\x05\x06\x07\x08\x7f" or 0x0B <= byte < 0x20 else 0x20 for byte in range(256))
+_CONTROLS = bytes(
+    0x21 if byte in b"\x00\x01\x02\x03\x04\x05\x06\x07\x08\x7f" or 0x0B <= byte < 0x20 else 0x20 for byte in range(256)
+)
 
 
 def sanitize(text: str) -> str:
