@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 from bench.table import Row
-
 from metier.events import Payload, SkillStepExecuted
 from metier.ids import SystemClock, SystemIds
 from metier.telemetry.jsonl import JsonlSink
@@ -31,7 +30,7 @@ OUTPUT = (
 ABROAD = (
     "Die Prüfung ergab 412 Einträge; größere Änderungen: keine. Отчёт записан. 報告書が作成されました。 ✅ naïve café\n"
 )
-IDS = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6 z4PhNX7vuL3xVChQ1m2AB9Yg5AULVxXcgSpIdNs6c5H0NE8X src/metier/telemetry/jsonl.py\n"
+IDS = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6 z4PhNX7vuL3xVChQ1m2AB9Yg5AULVxXcgSpIdNs6c5 src/metier/telemetry/jsonl.py\n"
 SECRET = f"connecting with password={PASSWORD} over https://app:{PASSWORD}@db.test/ \x1b[32mok\x1b[0m\n"
 
 

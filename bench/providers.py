@@ -11,8 +11,8 @@ from statistics import median
 from typing import NamedTuple
 
 import httpx2
-from bench.table import Row
 
+from bench.table import Row
 from metier.messages import Message, TextPart, ToolCallPart, ToolResultPart, ToolSpec, user
 from metier.providers.base import ModelRequest, Provider, SystemBlock
 from metier.providers.connection import ApiStyle

@@ -15,11 +15,12 @@ from metier.telemetry.sanitize import sanitize, sanitize_line
 def report(error: Exception, *, debug: bool) -> int:
     """Say what happened and return the exit code; with `debug`, the traceback too."""
     lines, exit_code = describe(error)
-    shown = [*map(sanitize_line, lines)]
+    redact = build_redactor(values=find_secret_values(os.environ)).redact
+    # Line ends become visible last: some secrets are known by the line they stand on.
+    shown = [sanitize_line(redact(sanitize(line))) for line in lines]
     if debug:
-        shown = [sanitize("".join(traceback.format_exception(error)).rstrip()), *shown]
-    redactor = build_redactor(values=find_secret_values(os.environ))
-    sys.stderr.write("".join(f"{redactor.redact(text)}\n" for text in shown))
+        shown = [redact(sanitize("".join(traceback.format_exception(error)).rstrip())), *shown]
+    sys.stderr.write("".join(f"{line}\n" for line in shown))
     return exit_code
 
 

@@ -28,10 +28,10 @@ _KEY_KINDS = word_set(
     # whose key it is
     "openai anthropic claude gemini google gcp aws azure cohere mistral groq deepseek deepl elevenlabs tavily serpapi "
     "huggingface replicate openrouter perplexity pinecone stripe paypal square plaid twilio sendgrid mailgun mailchimp "
-    "slack discord telegram github gitlab bitbucket heroku netlify vercel cloudflare fastly digitalocean linode datadog "
-    "dd newrelic sentry grafana splunk sumologic launchdarkly okta auth0 algolia adafruit beamer bittrex coinbase "
-    "codecov etsy finnhub freshbooks intercom kraken kucoin lob mapbox mattermost messagebird nytimes rapidapi sendbird "
-    "squarespace trello twitch twitter yandex zendesk hubspot shopify alchemy infura etherscan binance"
+    "slack discord telegram github gitlab bitbucket heroku netlify vercel cloudflare fastly digitalocean linode dd "
+    "datadog newrelic sentry grafana splunk sumologic launchdarkly okta auth0 algolia adafruit beamer bittrex coinbase "
+    "codecov etsy finnhub freshbooks intercom kraken kucoin lob mapbox mattermost messagebird nytimes rapidapi "
+    "sendbird squarespace trello twitch twitter yandex zendesk hubspot shopify alchemy infura etherscan binance"
 )
 _ORDINARY_TOKENS = word_set("max min page next num pad eos bos unk sep cls mask stop special prev continuation")
 _PASS_OWNERS = word_set("db database user admin root mysql pg postgres redis smtp mail email ftp ssh login http")
@@ -53,10 +53,11 @@ _SEPARATOR = re.compile(
     )[ \t]{0,8}""",
     re.VERBOSE,
 )
+_CALL = re.compile(r"""\w\(["']\Z""")
 _SPACE = re.compile(r"[ \t]{1,4}")
 _IS = re.compile(r"[ \t](?:is|was)(?::|[ \t])[ \t]?")
 _SCHEME = re.compile(
-    r"(?:Bearer|Basic|Token|Digest|Negotiate|ApiKey|AWS4-HMAC-SHA256|Bot|key|SSWS|OAuth|Splunk|GenieKey|FlyV1|Zoho-oauthtoken)[ \t]{1,4}",
+    r"(?:Bearer|Basic|Token|Digest|Negotiate|ApiKey|AWS4-HMAC-SHA256|Bot|key|SSWS|OAuth|Splunk|FlyV1)[ \t]{1,4}",
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"bearer[ \t]{1,4}(?P<v>[A-Za-z0-9._~+/-]{8,}=*)", re.IGNORECASE)
@@ -128,7 +129,7 @@ class NameRules:
     def _value_of(self, text: str, place: NamePlace) -> NamedSecret | None:
         start = _spaced_start(text, place) if place.spaced else _name_start(text, place.inside)
         name = text[start : place.end]
-        if name[-3:].lower() == "key" and len(name.strip("-_.")) == 3:  # noqa: PLR2004 - a key, but of what?
+        if name[-3:].lower() == "key" and len(name.strip("-_.")) == 3:
             spaced = _SPACED_KEY.search(text, max(0, start - 16), start)
             name = f"{spaced[1]}_{name}" if spaced else name
         configured = self._is_configured(name)
@@ -148,6 +149,11 @@ class _Name(NamedTuple):
     text: str
     start: int
     end: int
+
+    @property
+    def last(self) -> str:
+        """`self.token = token` assigns a variable."""
+        return self.text.rpartition(".")[2].lower()
 
     @property
     def is_password(self) -> bool:
@@ -185,6 +191,8 @@ def _find_value(text: str, name: _Name, *, configured: bool) -> tuple[int, int] 
     if text[name.start - 1 : name.start] == "<" and text[name.end : name.end + 1] == ">":
         return _element(text, name)
     separator = _SEPARATOR.match(text, name.end)
+    if separator and separator["comma"] and not _CALL.search(text, max(0, name.start - 16), name.start):
+        return None
     if separator:
         if "cookie" in name.text.lower():
             return _header(text, separator.end())
@@ -192,7 +200,10 @@ def _find_value(text: str, name: _Name, *, configured: bool) -> tuple[int, int] 
         if scheme := _SCHEME.match(text, _skip_quote(text, start)) if "auth" in name.text.lower() else None:
             return _bare(text, scheme.end(), strict=False, configured=True)
         tight = separator["sep"] in {"=", "%3D", "%3d"} and text.startswith(("=", "%3"), separator.start())
-        return _quoted(text, start, name) or _bare(text, start, strict=not tight, configured=configured, name=name)
+        quoted = _quoted(text, start, name)
+        if quoted and separator["sep"] in {"==", "==="} and not looks_random(text[slice(*quoted)]):
+            return None
+        return quoted or _bare(text, start, strict=not tight, configured=configured, name=name)
     return _spaced(text, name)
 
 
@@ -273,9 +284,9 @@ def _judge(text: str, match: re.Match[str], *, strict: bool, name: _Name | None)
     start = match.start()
     pair = _NEXT_PAIR.search(match[0])
     value = match[0][: pair.start()] if pair else match[0]
-    value = value if value.endswith("()") else value.rstrip(",;.)]}")
+    value = value if value.endswith("()") else value.rstrip(",;.)]}:")
     span = (start, start + len(value))
-    if not value or is_ordinary_word(value) or (name and value.lower() == name.text.lower()):
+    if not value or is_ordinary_word(value) or (name and value.lower() == name.last):
         return None
     if strict and not looks_random(value) and not (name and name.is_password and _is_alone(text, name, match.end())):
         return None

@@ -300,7 +300,7 @@ def _word_formats() -> list[KeyFormat]:
 def _openings(literal: str) -> list[bytes]:
     """The first four characters that a key with this prefix may have."""
     openings = [literal[:4]]
-    if len(literal) == 2:  # noqa: PLR2004 - the bodies of these few begin with hexadecimal digits
+    if len(literal) == 2:
         openings = [literal + digit for digit in "0123456789abcdefABCDEFx"]
     for _ in range(4 - len(openings[0])):
         openings = [opening + letter for opening in openings for letter in _WORD_CHARACTERS]

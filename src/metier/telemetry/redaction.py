@@ -15,7 +15,7 @@ from metier.telemetry.patterns import LONG_WORD
 from metier.telemetry.signs import find_signs, lower_ascii
 from metier.telemetry.values import MARK, is_code_or_placeholder, is_ordinary_word
 
-type Json = None | bool | int | float | str | list[Json] | dict[str, Json]
+type Json = bool | int | float | str | list[Json] | dict[str, Json] | None
 
 
 class Finding(NamedTuple):
@@ -121,7 +121,7 @@ class Redactor:
 
     def _may_hold_known(self, text: str, words: bytes) -> bool:
         """A quick look for the longest plain part of each form; only long words can hold a long one."""
-        for hint in self._short_hints:  # noqa: SIM110 - twice as fast as any(), and run on every event
+        for hint in self._short_hints:
             if hint in text:
                 return True
         if words:

@@ -31,7 +31,7 @@ _REST = r"[\w-]{0,40}+"
 _VALUE_MAY_FOLLOW = r"""(?=\\*["'`]?\]?[ \t]{0,8}(?:[=:,]|%3)|[ \t](?:is|was)[: \t]|[ \t]{1,4}["'\\rbuf]|>)"""
 _SIGNS = re.compile(
     "k(?:"
-    rf"(?:ey(?<=[\w .-]key)|en(?<=token)(?!s)|ie(?<=cookie)){_REST}{_VALUE_MAY_FOLLOW}"
+    rf"(?:ey(?:(?<=[\w.-]key)|(?<=\w key))|en(?<=token)(?!s)|ie(?<=cookie)){_REST}{_VALUE_MAY_FOLLOW}"
     r"|(?<=hook)|en\$production\$)"
     rf"|p(?:(?:ass(?![aeit])|wd|sk){_REST}{_VALUE_MAY_FOLLOW}"
     r"|ass -p(?<=sshpass -p)|s_ey(?<=ops_ey))"
@@ -80,7 +80,7 @@ def find_signs(text: str, lowered: str) -> Signs:
         gate = _GATES.get(match[0]) or _GATES.get(match[0][:3])
         if gate:
             gates.add(gate)
-        if end - start > 2 and gate in _WITH_NAMES:  # noqa: PLR2004 - shorter signs are no names
+        if end - start > 2 and gate in _WITH_NAMES:
             names.append(NamePlace(start, end, lowered[start] in "-vg"))
     if "@" in text and "://" in text:
         gates.add("address")

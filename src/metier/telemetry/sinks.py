@@ -89,11 +89,11 @@ class Cleaner:
 
     def _model(self, value: Value) -> Value:
         changed: dict[str, object] = {}
-        for name, old in value.__dict__.items():
-            kind = type(old)
-            if kind is int or kind is bool or old is None:
+        fields = cast("dict[str, object]", value.__dict__)  # of an instance, not of the class
+        for name, old in fields.items():
+            if old is None or isinstance(old, int):
                 continue
-            new = self.text(old) if kind is str else self._value(old)
+            new = self.text(old) if isinstance(old, str) else self._value(old)
             if new is not old and not _is_count(value, name):
                 changed[name] = new
         return value.model_copy(update=changed) if changed else value
@@ -109,9 +109,9 @@ class Cleaner:
                 cleaned = tuple(self._value(item) for item in items)
                 return cleaned if any(new is not old for new, old in zip(cleaned, items, strict=True)) else items
             case list() | dict():
-                safe = self._strings(cast("JsonValue", value))  # payloads hold JSON only
-                cleaned = self._redactor.redact_value(safe)
-                return cleaned if cleaned != value else value
+                old = cast("JsonValue", value)  # payloads hold JSON only
+                new = self._redactor.redact_value(self._strings(old))
+                return new if new != old else old
             case _:
                 return value
 

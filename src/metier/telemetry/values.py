@@ -29,6 +29,7 @@ _CODE = re.compile(
         | (?:self|this|os|process|config|settings|env|args|options|opts|params|request|req|ctx|cfg|secrets|vars|var
            |local|data|kwargs|props|state|user|module|each|input|github|steps|st|app|context|credentials|auth)
           \.[A-Za-z_][\w.?]*                                              # config.token
+        | [a-z_]+(?:\.[a-z_]+)*\.(?:key|token|secret|password|api_key|value)  # connection.key
         | [A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+                                   # NAME_OF_A_VARIABLE
         | [A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*\|\|.*                            # n.password||""
         | [A-Za-z_]\w*(?:\[[\w,\ |]*\])?\ ?\|.*                           # str | None
