@@ -16,22 +16,34 @@ from metier.telemetry.sinks import EventWriter, RunScope, build_cleaner
 
 COUNT = 50_000
 LEAST_PER_SECOND = 15_000
-LEAST_WITH_SECRETS = 5_000
 MOST_GROWTH_KIB = 4096
 PASSWORD = "correct-horse-battery-staple-42"
 PLAIN = "Collected 412 items from the workspace; the report was written to notes/summary.md after 3.2 seconds.\n"
 BUSY = (
     "tests/telemetry/test_jsonl_sink.py::test_torn_tail_is_repaired PASSED e3b0c44298fc1c149afbf4c8996fb92427ae41e4\n"
 )
+CODE = "for name, key in sorted(self._items.items(), key=lambda item: item[0]):\n    yield Token(name, kind=key.kind)\n"
+OUTPUT = (
+    '{"id": 48213, "name": "item-7", "url": "https://example.org/items/7?sort=name", "ok": true, '
+    '"hash": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b", "created_at": "2026-01-02T03:04:05Z"}\n'
+)
+ABROAD = (
+    "Die Prüfung ergab 412 Einträge; größere Änderungen: keine. Отчёт записан. 報告書が作成されました。 ✅ naïve café\n"
+)
+IDS = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6 z4PhNX7vuL3xVChQ1m2AB9Yg5AULVxXcgSpIdNs6c5 src/metier/telemetry/jsonl.py\n"
 SECRET = f"connecting with password={PASSWORD} over https://app:{PASSWORD}@db.test/ \x1b[32mok\x1b[0m\n"
 
 
 def rows() -> list[Row]:
-    """Plain text, text full of hashes and paths, and text where one event in ten holds secrets and colours."""
+    """Kinds of text that runs log, the last with secrets and colours in one event of ten."""
     bare = _bare(_payload(PLAIN))
     measured = {
         "plain text": [PLAIN],
         "hashes and paths": [BUSY],
+        "ids and base64": [IDS],
+        "code": [CODE],
+        "JSON of a tool": [OUTPUT],
+        "not ASCII": [ABROAD],
         "secrets in one of ten": [SECRET, *[PLAIN] * 9],
     }
     return [row for name, texts in measured.items() for row in _measure(name, texts, bare)]
@@ -51,9 +63,8 @@ def _measure(name: str, texts: list[str], bare: float) -> list[Row]:
         growth = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         writer.close()
     rate = COUNT / seconds
-    least = LEAST_WITH_SECRETS if SECRET in texts else LEAST_PER_SECOND
     return [
-        Row(f"events/s, {name}", f"{rate:,.0f}", f"≥ {least:,}", rate >= least),
+        Row(f"events/s, {name}", f"{rate:,.0f}", f"≥ {LEAST_PER_SECOND:,}", rate >= LEAST_PER_SECOND),
         Row(f"events, {name}, × bare json + write", f"{seconds / COUNT / bare:.2f}", "shown", holds=True),
         Row(f"events, {name}, memory growth", f"{growth} KiB", f"≤ {MOST_GROWTH_KIB} KiB", growth <= MOST_GROWTH_KIB),
     ]

@@ -1,7 +1,6 @@
 """`agent redact` as people use it: files, pipes, JSON."""
 
 import json
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -63,11 +62,24 @@ def test_file_that_cannot_be_read_is_wrong_usage(name: str, tmp_path: Path, caps
 
 
 def test_error_message_hides_a_secret_and_cannot_fake_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["redact", f"{KEY}\x1b[2J"]) == 2
+    assert run(["redact", f"{KEY}\x1b[2J\nhint: Run this\r\nerror: fake"]) == 2
 
     shown = capsys.readouterr().err
     assert KEY not in shown
     assert "\x1b" not in shown
+    assert [line.split(":")[0] for line in shown.splitlines()] == ["error", "hint"]
+    assert "\\nhint: Run this\\nerror: fake" in shown
+
+
+def test_error_path_does_not_load_pydantic() -> None:
+    code = (
+        "import sys; from metier.cli.failure import report; from metier.errors import MetierError; "
+        "report(MetierError('x'), debug=False); sys.exit('pydantic' in sys.modules)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stderr == "error: x\n"
 
 
 def test_pipe_is_filtered() -> None:
@@ -89,16 +101,31 @@ def test_reader_that_leaves_causes_no_noise(tmp_path: Path) -> None:
     assert noise == b""
 
 
-def test_memory_does_not_grow_with_the_input(tmp_path: Path) -> None:
-    source = tmp_path / "big.txt"
-    with source.open("w") as file:
-        for _ in range(60):
-            file.write("an ordinary line of a long log, with a path /a/b/c and a number 12345\n" * 14_000 + f"{KEY}\n")
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_input() -> None:
+    block = ("an ordinary line of a long log, with a path /a/b/c and a number 12345\n" * 14_000 + f"{KEY}\n").encode()
+    command = [sys.executable, "-c", MEASURED, AGENT]
 
-    with (tmp_path / "out.txt").open("w") as out:
-        subprocess.run([AGENT, "redact", str(source)], stdout=out, check=True)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for _ in range(205):
+            process.stdin.write(block)
+        process.stdin.close()
+        marks, peak_kib, cpu_seconds = process.stdout.read().split()
 
-    peak_kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    assert source.stat().st_size > 55_000_000
-    assert peak_kib < 150_000
-    assert (tmp_path / "out.txt").read_text().count("***REDACTED***") == 60
+    assert int(marks) == 205
+    assert int(peak_kib) < 100_000
+    assert 205 * len(block) / float(cpu_seconds) > 5_000_000
+
+
+MEASURED = """
+import resource, subprocess, sys
+marks = 0
+with subprocess.Popen([sys.argv[1], "redact"], stdout=subprocess.PIPE) as child:
+    for line in child.stdout:
+        marks += line.count(b"***REDACTED***")
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(marks, used.ru_maxrss, used.ru_utime + used.ru_stime)
+"""
+"""Runs the command on its own input and prints what came out, the memory and the time of that one child."""

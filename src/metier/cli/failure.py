@@ -9,20 +9,23 @@ from typer._click.exceptions import ClickException
 
 from metier.errors import ConfigError, MetierError
 from metier.telemetry.redaction import build_redactor, find_secret_values
-from metier.telemetry.sanitize import sanitize
+from metier.telemetry.sanitize import sanitize, sanitize_line
 
 
 def report(error: Exception, *, debug: bool) -> int:
     """Say what happened and return the exit code; with `debug`, the traceback too."""
     lines, exit_code = describe(error)
+    redact = build_redactor(values=find_secret_values(os.environ)).redact
+    # Line ends become visible last: some secrets are known by the line they stand on.
+    shown = [sanitize_line(redact(sanitize(line))) for line in lines]
     if debug:
-        lines = ["".join(traceback.format_exception(error)).rstrip(), *lines]
-    text = "".join(f"{line}\n" for line in lines)
-    sys.stderr.write(build_redactor(values=find_secret_values(os.environ)).redact(sanitize(text)))
+        shown = [redact(sanitize("".join(traceback.format_exception(error)).rstrip())), *shown]
+    sys.stderr.write("".join(f"{line}\n" for line in shown))
     return exit_code
 
 
 def describe(error: Exception) -> tuple[list[str], int]:
+    """One line per fact, and the exit code. What a fact quotes is not yet made safe to show."""
     match error:
         case typer.Exit():
             return [], error.exit_code

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
+from metier.telemetry.signs import NamePlace, lower_ascii
 from metier.telemetry.values import is_code_or_placeholder, is_ordinary_word, looks_random, word_set
 
 
@@ -17,20 +18,27 @@ class NamedSecret(NamedTuple):
     end: int
 
 
-CORES = word_set("passw passphrase passcode pwd _pass secret token key auth credential bearer cookie")
-"""Every secret name contains one of these, in lower case."""
-
 _LAST_WORDS = word_set(
     "password passwd passw passphrase passcode pwd secret token apikey credential credentials authorization "
-    "cookie accesskey secretkey privatekey authtoken accesstoken"
+    "cookie psk accesskey secretkey privatekey authtoken accesstoken"
 )
 _KEY_KINDS = word_set(
     "api access private secret auth encryption encrypt signing sign master account shared license client service admin "
-    "deploy storage ssh webhook hmac jwt app consumer subscription security session crypto ingest"
+    "deploy storage ssh webhook hmac jwt app consumer subscription security session crypto ingest preshared psk "
+    # whose key it is
+    "openai anthropic claude gemini google gcp aws azure cohere mistral groq deepseek deepl elevenlabs tavily serpapi "
+    "huggingface replicate openrouter perplexity pinecone stripe paypal square plaid twilio sendgrid mailgun mailchimp "
+    "slack discord telegram github gitlab bitbucket heroku netlify vercel cloudflare fastly digitalocean linode dd "
+    "datadog newrelic sentry grafana splunk sumologic launchdarkly okta auth0 algolia adafruit beamer bittrex coinbase "
+    "codecov etsy finnhub freshbooks intercom kraken kucoin lob mapbox mattermost messagebird nytimes rapidapi "
+    "sendbird squarespace trello twitch twitter yandex zendesk hubspot shopify alchemy infura etherscan binance"
 )
 _ORDINARY_TOKENS = word_set("max min page next num pad eos bos unk sep cls mask stop special prev continuation")
 _PASS_OWNERS = word_set("db database user admin root mysql pg postgres redis smtp mail email ftp ssh login http")
-_QUALIFIERS = word_set("prod production dev development staging stage test live old new backup base primary value")
+_QUALIFIERS = word_set(
+    "prod production dev development staging stage test live old new backup base primary value "
+    "data b64 base64 hex plain plaintext raw"
+)
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _BACKWARDS = re.compile(r"[\w.-]*", re.ASCII)
 _AFTER = re.compile(r"[\w-]{0,40}", re.ASCII)
@@ -40,15 +48,17 @@ _MAX_NAME = 64
 _SEPARATOR = re.compile(
     r"""\\*["'`]?\]?[ \t]{0,8}
     (?: (?P<typed>:[ ]?[A-Za-z_][\w\[\]|.]{0,40}[ ]?=(?!=))
-      | (?P<sep>=>|:=|={1,3}|:(?!:|//)|%3[DdAa])
+      | (?P<sep>=>|:=|={1,3}|(?<![ ]):(?!:|//)|:(?![:']|//)|%3[DdAa])
       | (?P<comma>(?<=["']),)
     )[ \t]{0,8}""",
     re.VERBOSE,
 )
+_CALL = re.compile(r"""\w\(["']\Z""")
 _SPACE = re.compile(r"[ \t]{1,4}")
 _IS = re.compile(r"[ \t](?:is|was)(?::|[ \t])[ \t]?")
 _SCHEME = re.compile(
-    r"(?:Bearer|Basic|Token|Digest|Negotiate|ApiKey|AWS4-HMAC-SHA256|Bot|key)[ \t]{1,4}", re.IGNORECASE
+    r"(?:Bearer|Basic|Token|Digest|Negotiate|ApiKey|AWS4-HMAC-SHA256|Bot|key|SSWS|OAuth|Splunk|FlyV1)[ \t]{1,4}",
+    re.IGNORECASE,
 )
 _BEARER = re.compile(r"bearer[ \t]{1,4}(?P<v>[A-Za-z0-9._~+/-]{8,}=*)", re.IGNORECASE)
 _QUOTED = re.compile(r"""(?P<open>[rbuf]{0,2}\\*(?P<mark>["'`]))""")
@@ -56,7 +66,7 @@ _BARE = re.compile(r"""[^\s"'`<>&\\]+""")
 _TO_LINE_END = re.compile(r"[^\r\n\"'\\]+")
 _NEXT_PAIR = re.compile(r"[,;](?=[ \t]*[\w.-]{1,40}[ \t]?[=:]|[ \t]|$)", re.ASCII)
 _MAX_QUOTED = 8192
-_MAX_BARE = 128
+_MAX_JUDGED = 64
 """How much of an unquoted value is judged. All of it is hidden."""
 
 
@@ -87,39 +97,49 @@ class NameRules:
     """Finds values by names: the generic ones, unless switched off, and configured ones."""
 
     def __init__(self, *, names: Iterable[str] = (), generic: bool = True) -> None:
-        self._configured = frozenset(canonical for name in names if (canonical := _canonical(name)))
+        configured = tuple(names)
+        self._configured = frozenset(canonical for name in configured if (canonical := _canonical(name)))
         self._generic = generic
-        literals = {word.lower() for name in names for word in re.findall(r"[^\W_]+", name)[-1:]}
-        self.cores: tuple[str, ...] = tuple(sorted({*(CORES if generic else ()), *literals}))
+        self.has_configured = bool(self._configured)
+        self._literals = {lower_ascii(word) for name in configured for word in re.findall(r"[^\W_]+", name)[-1:]}
 
     def covers(self, name: str) -> bool:
         return self._is_configured(name) or (self._generic and is_secret_name(name))
 
-    def find(self, text: str) -> Iterator[NamedSecret]:
-        lowered = lower_ascii(text)
+    def find(self, text: str, lowered: str, places: list[NamePlace]) -> Iterator[NamedSecret]:
+        """The values behind secret names; `places` are where generic names may be."""
         seen = -1
-        for position in _positions(lowered, self.cores):
-            if position < seen:
+        for place in self._all_places(lowered, places):
+            if place.inside < seen:
                 continue
-            name_start, name_end = _whole_name(text, position)
-            seen = max(seen, name_end)
-            found = self._value_of(text, name_start, name_end)
+            seen = max(seen, place.end)
+            if lowered.startswith("bearer", place.inside):
+                yield from _bearer(text, place.inside)
+                continue
+            found = self._value_of(text, place)
             if found is not None:
                 seen = max(seen, found.end)
                 yield found
-            if self._generic and lowered.startswith("bearer", position):
-                yield from _bearer(text, position)
 
-    def _value_of(self, text: str, name_start: int, name_end: int) -> NamedSecret | None:
-        name = text[name_start:name_end]
-        if name.lower().endswith("key") and not split_words(name)[:-1]:
-            spaced = _SPACED_KEY.search(text, max(0, name_start - 16), name_start)
+    def _all_places(self, lowered: str, places: list[NamePlace]) -> list[NamePlace]:
+        generic = places if self._generic else []
+        configured = [place for literal in self._literals for place in _places_of(lowered, literal)]
+        return sorted([*generic, *configured]) if configured else generic
+
+    def _value_of(self, text: str, place: NamePlace) -> NamedSecret | None:
+        start = _spaced_start(text, place) if place.spaced else _name_start(text, place.inside)
+        name = text[start : place.end]
+        if name[-3:].lower() == "key" and len(name.strip("-_.")) == 3:
+            spaced = _SPACED_KEY.search(text, max(0, start - 16), start)
             name = f"{spaced[1]}_{name}" if spaced else name
         configured = self._is_configured(name)
         if not configured and not (self._generic and is_secret_name(name)):
             return None
-        span = _find_value(text, _Name(name, name_start, name_end), configured=configured)
-        return None if span is None else NamedSecret("name", name_start, *span)
+        found_name = _Name(name, start, place.end)
+        span = _find_value(text, found_name, configured=configured)
+        if span is None and place.spaced and (space := _SPACE.match(text, place.end)):
+            span = _quoted(text, space.end(), found_name) or _bare(text, space.end(), strict=False, name=found_name)
+        return None if span is None else NamedSecret("name", start, *span)
 
     def _is_configured(self, name: str) -> bool:
         return bool(self._configured) and _canonical(name) in self._configured
@@ -131,40 +151,33 @@ class _Name(NamedTuple):
     end: int
 
     @property
+    def last(self) -> str:
+        """`self.token = token` assigns a variable."""
+        return self.text.rpartition(".")[2].lower()
+
+    @property
     def is_password(self) -> bool:
         return "pass" in self.text.lower() or "pwd" in self.text.lower()
-
-
-def lower_ascii(text: str) -> str:
-    """Lower case without a change of length, which some letters have."""
-    lowered = text.lower()
-    if len(lowered) == len(text):
-        return lowered
-    return "".join(character.lower() if character.isascii() else character for character in text)
 
 
 def _canonical(name: str) -> str:
     return "_".join(re.findall(r"[^\W_]+", name.strip("-.").lower()))
 
 
-def _positions(lowered: str, cores: tuple[str, ...]) -> list[int]:
-    positions: list[int] = []
-    for core in cores:
-        at = lowered.find(core)
-        while at >= 0:
-            positions.append(at)
-            at = lowered.find(core, at + len(core))
-    positions.sort()
-    return positions
+def _places_of(lowered: str, literal: str) -> Iterator[NamePlace]:
+    at = lowered.find(literal)
+    while at >= 0:
+        after = _AFTER.match(lowered, at + len(literal))
+        yield NamePlace(at, after.end() if after else at + len(literal))
+        at = lowered.find(literal, at + len(literal))
 
 
-def _whole_name(text: str, position: int) -> tuple[int, int]:
+def _name_start(text: str, position: int) -> int:
     before = _BACKWARDS.match(text[max(0, position - _MAX_NAME) : position][::-1])
-    after = _AFTER.match(text, position)
     start = position - (before.end() if before else 0)
     if start < position and text[start - 1 : start] == "\\" and text[start] in "nrt":
         start += 1  # the line feed of a string inside a string
-    return start, (after.end() if after else position)
+    return start
 
 
 def _bearer(text: str, position: int) -> Iterator[NamedSecret]:
@@ -178,6 +191,8 @@ def _find_value(text: str, name: _Name, *, configured: bool) -> tuple[int, int] 
     if text[name.start - 1 : name.start] == "<" and text[name.end : name.end + 1] == ">":
         return _element(text, name)
     separator = _SEPARATOR.match(text, name.end)
+    if separator and separator["comma"] and not _CALL.search(text, max(0, name.start - 16), name.start):
+        return None
     if separator:
         if "cookie" in name.text.lower():
             return _header(text, separator.end())
@@ -185,25 +200,24 @@ def _find_value(text: str, name: _Name, *, configured: bool) -> tuple[int, int] 
         if scheme := _SCHEME.match(text, _skip_quote(text, start)) if "auth" in name.text.lower() else None:
             return _bare(text, scheme.end(), strict=False, configured=True)
         tight = separator["sep"] in {"=", "%3D", "%3d"} and text.startswith(("=", "%3"), separator.start())
-        return _quoted(text, start, name) or _bare(text, start, strict=not tight, configured=configured, name=name)
+        quoted = _quoted(text, start, name)
+        if quoted and separator["sep"] in {"==", "==="} and not looks_random(text[slice(*quoted)]):
+            return None
+        return quoted or _bare(text, start, strict=not tight, configured=configured, name=name)
     return _spaced(text, name)
 
 
 def _spaced(text: str, name: _Name) -> tuple[int, int] | None:
-    """`--password value`, `PASSWORD 'value'`, `login x password value`, `password is value`."""
-    line_start = text.rfind("\n", max(0, name.start - 256), name.start) + 1
-    line = text[line_start : name.start].lstrip()
+    """`password is value`, `PASSWORD 'value'`."""
     if said := _IS.match(text, name.end):
         return _quoted(text, said.end(), name) or _bare(text, said.end(), strict=True, name=name)
     space = _SPACE.match(text, name.end)
-    if not space:
-        return None
-    is_flag = name.text.startswith("-")
-    if is_flag or line == "ENV " or (name.is_password and "login " in line):
-        return _quoted(text, space.end(), name) or _bare(text, space.end(), strict=False, name=name)
-    if name.is_password and text[space.end() : space.end() + 1] in {"'", '"'}:
-        return _quoted(text, space.end(), name)
-    return None
+    return _quoted(text, space.end(), name) if space and name.is_password else None
+
+
+def _spaced_start(text: str, place: NamePlace) -> int:
+    """The start of a flag, or of the last word."""
+    return max(text.rfind(blank, place.inside, place.end) for blank in (" ", "\t", "\n")) + 1 or place.inside
 
 
 def _skip_quote(text: str, at: int) -> int:
@@ -219,8 +233,12 @@ def _element(text: str, name: _Name) -> tuple[int, int] | None:
 
 
 def _header(text: str, start: int) -> tuple[int, int] | None:
-    match = _TO_LINE_END.match(text, _skip_quote(text, start))
-    return match.span() if match and "=" in match[0] and looks_random(match[0]) else None
+    begin = _skip_quote(text, start)
+    judged = _TO_LINE_END.match(text, begin, begin + _MAX_JUDGED)
+    if not judged or "=" not in judged[0] or not looks_random(judged[0]):
+        return None
+    whole = _TO_LINE_END.match(text, begin)
+    return whole.span() if whole else None
 
 
 def _quoted(text: str, start: int, name: _Name) -> tuple[int, int] | None:
@@ -254,11 +272,11 @@ def _bare(
     text: str, start: int, *, strict: bool, configured: bool = False, name: _Name | None = None
 ) -> tuple[int, int] | None:
     """An unquoted value. `strict` takes only what looks random, because prose also has colons."""
-    match = _BARE.match(text, start, start + _MAX_BARE)
+    match = _BARE.match(text, start, start + _MAX_JUDGED)
     if not match:
         return None
     span = _judge(text, match, strict=strict and not configured, name=name)
-    whole = _BARE.match(text, start) if span and span[1] == start + _MAX_BARE else None
+    whole = _BARE.match(text, start) if span and span[1] == start + _MAX_JUDGED else None
     return whole.span() if whole else span
 
 
@@ -266,17 +284,14 @@ def _judge(text: str, match: re.Match[str], *, strict: bool, name: _Name | None)
     start = match.start()
     pair = _NEXT_PAIR.search(match[0])
     value = match[0][: pair.start()] if pair else match[0]
-    value = value if value.endswith("()") else value.rstrip(",;.)]}")
+    value = value if value.endswith("()") else value.rstrip(",;.)]}:")
     span = (start, start + len(value))
-    if not value or is_ordinary_word(value):
+    if not value or is_ordinary_word(value) or (name and value.lower() == name.last):
         return None
-    if any(is_code_or_placeholder(form, quoted=False) for form in {value, match[0]}):
+    if strict and not looks_random(value) and not (name and name.is_password and _is_alone(text, name, match.end())):
         return None
-    if name and value.lower() == name.text.lower():
-        return None
-    if not strict or looks_random(value):
-        return span
-    return span if name and name.is_password and _is_alone(text, name, match.end()) else None
+    is_harmless = any(is_code_or_placeholder(form, quoted=False) for form in {value, match[0]})
+    return None if is_harmless else span
 
 
 def _is_alone(text: str, name: _Name, end: int) -> bool:

@@ -3,26 +3,38 @@
 Every expression starts where a word starts and repeats one character class, so that matching stays linear.
 """
 
+import functools
 import re
 from typing import NamedTuple
 
+from metier.telemetry.signs import Gate
+
+LONG_WORD = 15
+"""Every format that is one word has at least as many characters."""
+
 
 class KeyFormat(NamedTuple):
-    """One format. The expression is tried only on text that contains one of the literals."""
+    """One format."""
 
     kind: str
     literals: tuple[str, ...]
+    """One of them begins the match, unless the format is not anchored."""
     expression: str
     """Group `v` is the secret, or the whole match where there is no such group."""
     anchored: bool = True
-    """The match begins with the literal."""
 
     @property
     def regex(self) -> re.Pattern[str]:
         """Compiled when the format is first met: most processes meet few of them."""
-        return re.compile(self.expression)
+        return _compile(self.expression)
 
 
+@functools.cache
+def _compile(expression: str) -> re.Pattern[str]:
+    return re.compile(expression)
+
+
+_WORD_CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 _START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))"
 """Where a word starts, also after the `\\n` of a string inside a string."""
 _LONE = r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt]))"
@@ -42,7 +54,7 @@ _AFTER_PREFIX: tuple[tuple[str, tuple[str, ...], str], ...] = (
         r"[A-Za-z0-9%.-]{10,}",
     ),
     ("slack", ("xoxe.xoxp-", "xoxe.xoxb-", "xapp-"), r"[A-Za-z0-9-]{10,}"),
-    ("stripe", ("sk_live_", "rk_live_", "sk_test_", "rk_test_", "whsec_"), r"[A-Za-z0-9+/=]{16,}"),
+    ("stripe", ("sk_live_", "rk_live_", "sk_test_", "rk_test_"), r"[A-Za-z0-9]{16,}"),
     ("google", ("AIza",), r"[A-Za-z0-9_-]{35}"),
     ("google", ("GOCSPX-",), r"[A-Za-z0-9_-]{20,}"),
     ("google", ("ya29.",), r"[A-Za-z0-9_.-]{20,}"),
@@ -61,13 +73,12 @@ _AFTER_PREFIX: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("age", ("AGE-SECRET-KEY-1",), r"[A-Z0-9]{50,}"),
     ("doppler", ("dp.pt.", "dp.st.", "dp.ct.", "dp.sa.", "dp.scim.", "dp.audit."), r"[A-Za-z0-9_.-]{32,}"),
     ("grafana", ("glsa_",), r"[A-Za-z0-9]{32}_[A-Fa-f0-9]{8}"),
-    ("grafana", ("glc_",), r"[A-Za-z0-9+/=]{32,}"),
     ("new-relic", ("NRAK-", "NRII-", "NRAA-", "NRRA-", "NRIQ-", "NRSP-"), r"[A-Za-z0-9_-]{22,}"),
     ("new-relic", ("NRJS-",), r"[a-f0-9]{19}"),
     ("figma", ("figd_", "figo_"), r"[A-Za-z0-9_-]{20,}"),
     ("docker", ("dckr_pat_", "dckr_oat_"), r"[A-Za-z0-9_-]{20,}"),
     ("atlassian", ("ATATT3", "ATCTT3", "ATBB"), r"[A-Za-z0-9_=-]{24,}"),
-    ("bitbucket", ("BBDC-",), r"[A-Za-z0-9_+/-]{40,}"),
+    ("bitbucket", ("BBDC-",), r"[A-Za-z0-9_-]{10}[A-Za-z0-9_+/-]{30,}"),
     ("pulumi", ("pul-",), r"[a-f0-9]{40}"),
     ("rubygems", ("rubygems_",), r"[a-f0-9]{48}"),
     ("cargo", ("cio",), r"(?=[A-Za-z]*\d)[A-Za-z0-9]{32}"),
@@ -75,7 +86,7 @@ _AFTER_PREFIX: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("nuget", ("oy2",), r"(?=[a-z]*\d)[a-z0-9]{43}"),
     ("planetscale", ("pscale_tkn_", "pscale_pw_", "pscale_oauth_"), r"[A-Za-z0-9_=.-]{32,}"),
     ("supabase", ("sbp_", "sb_secret_"), r"[A-Za-z0-9_-]{20,}"),
-    ("sentry", ("sntrys_", "sntryu_"), r"[A-Za-z0-9+/=_-]{40,}"),
+    ("sentry", ("sntrys_", "sntryu_"), r"[A-Za-z0-9]{8}[A-Za-z0-9+/=_-]{32,}"),
     ("dynatrace", ("dt0c01.", "dt0s01.", "dt0s16."), r"[A-Z0-9]{24}\.[A-Z0-9]{64}"),
     ("easypost", ("EZAK", "EZTK"), r"[A-Za-z0-9]{54}"),
     ("flutterwave", ("FLWSECK_TEST-", "FLWSECK-"), r"[A-Za-z0-9]{12,}(?:-X)?"),
@@ -86,7 +97,6 @@ _AFTER_PREFIX: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("sendinblue", ("xkeysib-", "xsmtpsib-"), r"[a-f0-9]{64}-[A-Za-z0-9]{16}"),
     ("shippo", ("shippo_live_", "shippo_test_"), r"[a-f0-9]{40}"),
     ("typeform", ("tfp_",), r"[A-Za-z0-9_.=-]{40,}"),
-    ("airtable", ("pat",), r"[A-Za-z0-9]{14}\.[a-f0-9]{64}"),
     ("groq", ("gsk_",), r"[A-Za-z0-9]{40,}"),
     ("replicate", ("r8_",), r"[A-Za-z0-9]{36,}"),
     ("perplexity", ("pplx-",), r"[A-Za-z0-9]{40,}"),
@@ -97,22 +107,55 @@ _AFTER_PREFIX: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("cloudflare", ("v1.0-",), r"[a-f0-9]{24}-[a-f0-9]{100,}"),
     ("contentful", ("CFPAT-",), r"[A-Za-z0-9_-]{40,}"),
     ("tailscale", ("tskey-",), r"(?:api|auth|client|scim|webhook)-[A-Za-z0-9]{8,}-[A-Za-z0-9]{16,}"),
-    ("fly", ("fm1_", "fm2_", "fo1_"), r"[A-Za-z0-9+/=_-]{32,}"),
+    ("fly", ("fm1_", "fm1a_", "fm1r_", "fm2_", "fo1_"), r"[A-Za-z0-9]{10}[A-Za-z0-9+/=_,-]{22,}"),
     ("netlify", ("nfp_", "nfc_"), r"[A-Za-z0-9_]{36,}"),
     ("vercel", ("vcp_", "vck_"), r"[A-Za-z0-9]{24,}"),
     ("sourcegraph", ("sgp_",), r"(?:[a-f0-9]{16}_|local_)?[a-f0-9]{40}"),
     ("infracost", ("ico-",), r"[A-Za-z0-9]{32}"),
     ("duffel", ("duffel_live_", "duffel_test_"), r"[A-Za-z0-9_=-]{40,}"),
     ("plaid", ("access-sandbox-", "access-development-", "access-production-"), r"[0-9a-f]{8}-[0-9a-f-]{27}"),
-    ("artifactory", ("AKC",), r"(?=[A-Za-z]*\d|x{10}|p[0-9A-Za-z])[A-Za-z0-9]{10,}(?![A-Za-z0-9])"),
-    ("artifactory", ("AP",), r"(?:\d[A-Za-z0-9]{8,}|[A-F](?:x{8,}|(?=[A-Za-z]*\d)[A-Za-z0-9]{30,}))"),
+    ("artifactory", ("AKC",), r"(?=[A-Za-z]*\d|x{10}|p[0-9A-Za-z])[A-Za-z0-9]{12,}(?![A-Za-z0-9])"),
+    ("artifactory", ("AP",), r"(?:\d[A-Za-z0-9]{16,}|[A-F](?=[A-Za-z]*\d)[A-Za-z0-9]{30,})"),
     ("jfrog", ("cmVmdGtu",), r"[A-Za-z0-9]{56}"),
     ("alibaba", ("LTAI",), r"(?=[A-Za-z]*\d)[A-Za-z0-9]{12,24}"),
     ("tencent", ("AKID",), r"(?=[A-Za-z]*\d)[A-Za-z0-9]{28,36}"),
     ("yandex", ("AQVN",), r"[A-Za-z0-9_-]{35,38}"),
     ("volcengine", ("AKLT",), r"[A-Za-z0-9]{40,}={0,2}"),
-    ("1password", ("ops_eyJ",), r"[A-Za-z0-9_-]{60,}={0,2}"),
+    ("resend", ("re_",), r"[A-Za-z0-9]{6,12}_[A-Za-z0-9]{18,}" + _END),
+    ("nvidia", ("nvapi-",), r"[A-Za-z0-9_-]{40,}"),
+    ("pinecone", ("pcsk_",), r"[A-Za-z0-9]{4,8}_[A-Za-z0-9]{40,}"),
+    ("vercel", ("vercel_blob_rw_",), r"[A-Za-z0-9]{12,}_[A-Za-z0-9]{20,}"),
+    ("sonar", ("squ_", "sqp_", "sqa_"), r"[a-f0-9]{40}" + _END),
+    ("dropbox", ("sl.",), r"(?:u\.)?(?=[A-Za-z_-]{0,60}\d)[A-Za-z0-9_-]{100,}"),
+    ("hubspot", ("pat-",), r"[a-z]{2}\d-[0-9a-f]{8}-[0-9a-f-]{27}"),
+    ("adobe", ("p8e-",), r"[A-Za-z0-9]{32}"),
+    ("circleci", ("CCIPAT_", "CCIPRJ_"), r"[A-Za-z0-9]{20,}_[a-f0-9]{40}"),
+    ("buildkite", ("bkua_", "bkaa_", "bkpt_"), r"[A-Za-z0-9_]{36,}"),
+    ("elastic", ("essu_",), r"[A-Za-z0-9]{10}[A-Za-z0-9+/=]{22,}"),
+    ("neon", ("napi_",), r"[A-Za-z0-9]{40,}"),
+    ("render", ("rnd_",), r"(?=[A-Za-z]*\d)[A-Za-z0-9]{24,}" + _END),
+    ("asana", ("asana_pat_",), r"[A-Za-z0-9]{20,}"),
+    ("sumologic", ("sumo_",), r"[A-Za-z0-9]{40,}"),
+    ("polar", ("polar_oat_", "polar_pat_"), r"[A-Za-z0-9_]{30,}"),
+    ("clickup", ("pk_",), r"\d{6,10}_[A-Z0-9]{32}"),
+    ("mercadopago", ("APP_USR-",), r"\d{10,}-\d{4,}-[a-f0-9]{32}-?_?[A-Z_]*\d*"),
+    ("settlemint", ("sm_pat_", "sm_aat_", "sm_sat_"), r"[A-Za-z0-9]{16}"),
+    ("openshift", ("sha256~",), r"[A-Za-z0-9_-]{43}"),
+    ("wandb", ("wandb_v1_",), r"[A-Za-z0-9_]{40,}"),
+    ("voyage", ("pa-",), r"(?=[A-Za-z_-]{0,40}\d)[A-Za-z0-9_-]{43}" + _END),
+    ("cerebras", ("csk-",), r"[a-z0-9]{40,}"),
+    ("e2b", ("e2b_",), r"[a-f0-9]{40}"),
+    ("jina", ("jina_",), r"[A-Za-z0-9_-]{40,}"),
+    ("firecrawl", ("fc-",), r"[a-f0-9]{32}" + _END),
+    ("posthog", ("phx_", "phs_"), r"[A-Za-z0-9_]{40,}"),
+    ("snyk", ("snyk_",), r"[a-z]{3}\.[A-Za-z0-9._-]{30,}"),
+    ("temporal", ("tmprl_",), r"[A-Za-z0-9_.-]{20,}"),
     ("twilio", ("SK", "AC"), r"(?:[0-9a-f]{32}|x{32})" + _END),
+    (
+        "1password",
+        ("A3-",),
+        r"[A-Z0-9]{6}-(?:[A-Z0-9]{11}|[A-Z0-9]{6}-[A-Z0-9]{5})-[A-Z0-9]{5}-[A-Z0-9]{5}-[A-Z0-9]{5}" + _END,
+    ),
     ("mailgun", ("key-", "pubkey-"), r"[0-9a-z]{32}" + _END),
     ("mapbox", ("sk.eyJ", "tk.eyJ"), r"[A-Za-z0-9_-]{20,}(?:\.[A-Za-z0-9_-]+)?"),
 )
@@ -121,10 +164,10 @@ _AFTER_PREFIX: tuple[tuple[str, tuple[str, ...], str], ...] = (
 _ANCHORED: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("aws", ("AKIA", "ASIA", "ABIA", "ACCA"), _START + r"A[A-Z]{3}[A-Z0-9]{16}" + _END),
     ("aws", ("A3T",), _START + r"A3T[A-Z0-9]{17}" + _END),
-    ("aws", ("ABSK",), _START + r"ABSK[A-Za-z0-9+/]{100,}={0,2}"),
+    ("aws", ("ABSK",), _START + r"ABSK[A-Za-z0-9]{12}[A-Za-z0-9+/]{80,}={0,2}"),
     ("aws", ("bedrock-api-key-",), r"bedrock-api-key-(?P<v>[A-Za-z0-9+/=]{40,})"),
     ("square", ("EAAA",), _START + r"EAAA[A-Za-z0-9_-]{60}" + _END),
-    ("facebook", ("EAA",), _START + r"EAA[A-Z][A-Za-z0-9]{90,}"),
+    ("facebook", ("EAA",), _START + r"EAA[A-Za-z0-9]{91,}"),
     ("sendgrid", ("SG.",), _START + r"SG\.[A-Za-z0-9_-]{20,24}\.[A-Za-z0-9_-]{39,50}"),
     ("lob", ("live_",), _START + r"live_[a-f0-9]{35}" + _END),
     (
@@ -140,79 +183,125 @@ _ANCHORED: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (
         "api-key",
         ("sk-", "pk-", "rk-"),
-        _START + r"[spr]k-(?:(?=[A-Za-z_-]{0,64}\d)[A-Za-z0-9_-]{16,}|[A-Za-z0-9]{20,})",
+        _START + r"[spr]k-(?:(?=[A-Za-z_-]{0,64}+\d)[A-Za-z0-9_-]{16,}|[A-Za-z0-9]{20,})",
     ),
 )
 """Kind, the literals that begin the match, and the whole expression."""
 
-_IN_ADDRESS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+_IN_ADDRESS: tuple[tuple[Gate, str, tuple[str, ...], str], ...] = (
     (
+        "hook",
         "slack-webhook",
         ("hooks.slack.com/",),
         r"hooks\.slack\.com/(?P<v>(?:services|workflows|triggers)/[A-Za-z0-9+/_-]{20,})",
     ),
-    ("discord-webhook", ("/api/webhooks/",), r"/api/webhooks/(?P<v>\d{15,21}/[A-Za-z0-9_-]{40,})"),
-    ("teams-webhook", ("webhook.office.com/",), r"webhook\.office\.com/webhookb2/(?P<v>[A-Za-z0-9@/-]{80,})"),
-    ("azure", ("SharedAccessKey=",), r"SharedAccessKey=(?P<v>[A-Za-z0-9+/]{40,}={0,2})"),
-    ("azure", ("AccountKey=",), r"AccountKey=(?P<v>[A-Za-z0-9+/]{40,}={0,2})"),
-    ("azure-sas", ("sig=",), r"sig=(?P<v>[A-Za-z0-9%+/]{40,}(?:%3[Dd]|=){0,4})"),
-    ("aws-signature", ("X-Amz-",), r"X-Amz-(?:Signature|Security-Token|Credential)=(?P<v>[A-Za-z0-9%+/=_-]{16,})"),
+    ("hook", "discord-webhook", ("/api/webhooks/",), r"/api/webhooks/(?P<v>\d{15,21}/[A-Za-z0-9_-]{40,})"),
+    ("hook", "teams-webhook", ("webhook.office.com/",), r"webhook\.office\.com/webhookb2/(?P<v>[A-Za-z0-9@/-]{80,})"),
+    ("hook", "zapier-webhook", ("hooks.zapier.com/",), r"hooks\.zapier\.com/hooks/catch/(?P<v>\d+/[A-Za-z0-9]{6,})"),
+    ("key", "azure", ("SharedAccessKey=", "AccountKey="), r"\w+Key=(?P<v>[A-Za-z0-9+/]{40,}={0,2})"),
+    ("sig=", "azure-sas", ("sig=",), r"sig=(?P<v>[A-Za-z0-9%+/]{40,}(?:%3[Dd]|=){0,4})"),
     (
+        "x-amz-",
+        "aws-signature",
+        ("X-Amz-",),
+        r"X-Amz-(?:Signature|Security-Token|Credential)=(?P<v>[A-Za-z0-9%+/=_-]{16,})",
+    ),
+    (
+        "address",
         "url-password",
         ("://",),
-        r"://[^\s/?#@:\"'<>`{}$]{0,256}:(?P<v>[^\s/?#\"'<>`\\]{1,512})@(?=[A-Za-z0-9\[%.-])",
+        r"://[^\s/?#@:\"'<>`{}$]{0,256}+:(?P<v>[^\s/?#\"'<>`\\]{1,512})@(?=[A-Za-z0-9\[%.-])",
     ),
-    ("docker", ('"auth',), r'"auth\\{0,8}"\s{0,8}:\s{0,8}\\{0,8}"(?P<v>[A-Za-z0-9+/=]{12,})'),
-    ("npm", ("_auth",), r"_auth(?:Token)?[ ]?=[ ]?\"?(?P<v>[A-Za-z0-9+/=_-]{12,})"),
-    ("curl-password", ("curl ",), r"curl [^\n]{0,400}?(?:-u|--user)[ =]['\"]?[^\s:'\"]{1,64}:(?P<v>[^\s'\"]{3,256})"),
-    ("mysql-password", ("mysql",), r"mysql\w{0,8} (?:[^\n]{0,200}? )?-p(?P<v>[^\s'\"-][^\s'\"]{3,256})"),
-    ("sshpass", ("sshpass -p",), r"sshpass -p ?['\"]?(?P<v>[^\s'\"]{3,256})"),
-    ("url-token", ("://",), r"://(?P<v>(?=[A-Za-z_-]{0,200}\d)[A-Za-z0-9_-]{20,200})(?::[\w-]{0,64})?@"),
+    ("address", "url-token", ("://",), r"://(?P<v>(?=[A-Za-z_-]{0,200}\d)[A-Za-z0-9_-]{20,200}+)(?::[\w-]{0,64})?@"),
+    ("auth", "docker", ('"auth',), r'"auth\\{0,8}"\s{0,8}:\s{0,8}\\{0,8}"(?P<v>[A-Za-z0-9+/=]{12,})'),
+    ("auth", "npm", ("_auth",), r"_auth(?:Token)?[ ]?=[ ]?\"?(?P<v>[A-Za-z0-9+/=_-]{12,})"),
+    (
+        "curl",
+        "curl-password",
+        ("curl ",),
+        r"curl [^\n]{0,400}?(?:-u|--user)[ =]['\"]?[^\s:'\"]{1,64}:(?P<v>[^\s'\"]{3,256})",
+    ),
+    ("mysql", "mysql-password", ("mysql",), r"mysql\w{0,8} (?:[^\n]{0,200}? )?-p(?P<v>[^\s'\"-][^\s'\"]{3,256})"),
+    ("prefix", "stripe", ("whsec_",), _START + r"whsec_[A-Za-z0-9+/=]{16,}"),
+    ("prefix", "grafana", ("glc_",), _START + r"glc_[A-Za-z0-9+/=]{32,}"),
+    ("prefix", "1password", ("ops_eyJ",), _START + r"ops_eyJ[A-Za-z0-9+/_-]{60,}={0,3}"),
+    ("prefix", "fly", ("FlyV1 ",), r"FlyV1 (?P<v>fm\d[a-z]?_[A-Za-z0-9+/=_,-]{32,})"),
+    (
+        "prefix",
+        "braintree",
+        ("access_token$production$",),
+        r"access_token\$production\$(?P<v>[0-9a-z]{16}\$[0-9a-f]{32})",
+    ),
+    ("sshpass", "sshpass", ("sshpass -p",), r"sshpass -p ?['\"]?(?P<v>[^\s'\"]{3,256})"),
 )
-"""The same, for what is a secret because of the address around it."""
+"""What is a secret because of the address around it: the sign that must be there, kind, literals, whole expression."""
 
-_INSIDE: tuple[tuple[str, tuple[str, ...], str], ...] = (
-    ("terraform", (".atlasv1.",), r"[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,}"),
-    ("telegram", (":AA",), r"(?:bot)?(?P<v>\d{8,10}:AA[A-Za-z0-9_-]{32,33})(?![A-Za-z0-9_-])"),
-    ("azure", ("Q~",), r"[A-Za-z0-9_~.]{3}\dQ~[A-Za-z0-9_~.-]{31,34}"),
-    ("mailchimp", ("-us",), r"[0-9a-f]{32}-us\d{1,2}" + _END),
-    ("discord", (".",), r"[MNOA][A-Za-z0-9]{23,25}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,38}(?![A-Za-z0-9_-])"),
+_INSIDE: tuple[tuple[bytes, str, str], ...] = (
+    (rb"\.atlasv1\.", "terraform", r"[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,}"),
+    (rb"AA[A-Za-z0-9_-]{32}", "telegram", r"(?:bot)?(?P<v>\d{8,10}:AA[A-Za-z0-9_-]{32,33})(?![A-Za-z0-9_-])"),
+    (rb"Q~", "azure", r"[A-Za-z0-9_~.]{3}\dQ~[A-Za-z0-9_~.-]{31,34}"),
+    (rb"-us\d", "mailchimp", r"[0-9a-f]{32}-us\d{1,2}" + _END),
+    (
+        rb"\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27}",
+        "discord",
+        r"[MNOA][A-Za-z0-9]{23,25}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,38}(?![A-Za-z0-9_-])",
+    ),
+    (rb"\.[a-f0-9]{64}", "airtable", r"pat[A-Za-z0-9]{14}\.[a-f0-9]{64}"),
+    (rb"\.[a-f0-9]{24}\.", "harness", r"[ps]at\.[A-Za-z0-9_-]{22}\.[a-f0-9]{24}\.[A-Za-z0-9]{20}"),
 )
-"""Kind, literals somewhere inside the match, and the expression after the start of a word."""
+"""A sign among the long words, which begins with a fixed character so that it is found quickly, kind, and the
+expression after the start of a word."""
+
+_AMONG_SIGNS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("google", ("1//0",), _START + r"1//0[A-Za-z0-9_-]{40,}"),
+)
+"""Kind, literals that begin the match and are no words, and the whole expression."""
 
 
 class KeyFormats(NamedTuple):
     """Every known format, by what text must contain for it."""
 
     by_opening: dict[bytes, tuple[KeyFormat, ...]]
-    """Formats that are one long word, by its first three characters."""
-    in_address: tuple[tuple[bytes, KeyFormat], ...]
-    """Formats that an address gives away, with a literal that must be there."""
-    inside: tuple[KeyFormat, ...]
-    """Formats whose first characters say nothing; see `INSIDE_WORD`."""
+    """Formats that are one long word, by its first four characters."""
+    by_gate: dict[Gate, tuple[KeyFormat, ...]]
+    """Formats that an address gives away, by the sign that must be there."""
+    among_signs: tuple[KeyFormat, ...]
+    """Formats that no word begins; looked for where there are long words at all."""
+    inside: tuple[tuple[re.Pattern[bytes], KeyFormat], ...]
+    """Formats whose first characters say nothing, each with a sign that must be among the long words."""
 
 
 def build_key_formats() -> KeyFormats:
+    by_opening: dict[bytes, tuple[KeyFormat, ...]] = {}
+    for key_format in _word_formats():
+        for opening in {opening for literal in key_format.literals for opening in _openings(literal)}:
+            by_opening[opening] = (*by_opening.get(opening, ()), key_format)
+    by_gate: dict[Gate, tuple[KeyFormat, ...]] = {}
+    for gate, kind, literals, expression in _IN_ADDRESS:
+        by_gate[gate] = (*by_gate.get(gate, ()), KeyFormat(kind, literals, expression))
+    return KeyFormats(
+        by_opening=by_opening,
+        by_gate=by_gate,
+        among_signs=tuple(KeyFormat(*row) for row in _AMONG_SIGNS),
+        inside=tuple(
+            (re.compile(sign), KeyFormat(kind, (), _START + regex, anchored=False)) for sign, kind, regex in _INSIDE
+        ),
+    )
+
+
+def _word_formats() -> list[KeyFormat]:
     prefixed = [
         KeyFormat(kind, literals, f"{_START}(?:{'|'.join(map(re.escape, literals))}){rest}")
         for kind, literals, rest in _AFTER_PREFIX
     ]
-    by_opening: dict[bytes, tuple[KeyFormat, ...]] = {}
-    for key_format in (*prefixed, *(KeyFormat(*row) for row in _ANCHORED)):
-        for opening in {opening for literal in key_format.literals for opening in _openings(literal)}:
-            by_opening[opening] = (*by_opening.get(opening, ()), key_format)
-    return KeyFormats(
-        by_opening=by_opening,
-        in_address=tuple((word.encode(), KeyFormat(*row)) for row in _IN_ADDRESS for word in row[1]),
-        inside=tuple(KeyFormat(kind, words, _START + regex, anchored=False) for kind, words, regex in _INSIDE),
-    )
+    return [*prefixed, *(KeyFormat(*row) for row in _ANCHORED)]
 
 
 def _openings(literal: str) -> list[bytes]:
-    if len(literal) > 2:
-        return [literal[:3].encode()]
-    return [(literal + third).encode() for third in "0123456789abcdefABCDEFx"]
-
-
-INSIDE_WORD = re.compile(rb"\.atlasv1\.|Q~|-us\d|[MNOA][A-Za-z0-9]{23,25}\.|\bAA[A-Za-z0-9_-]{32}")
-"""Found in a long word that may be of a format whose first characters say nothing."""
+    """The first four characters that a key with this prefix may have."""
+    openings = [literal[:4]]
+    if len(literal) == 2:
+        openings = [literal + digit for digit in "0123456789abcdefABCDEFx"]
+    for _ in range(4 - len(openings[0])):
+        openings = [opening + letter for opening in openings for letter in _WORD_CHARACTERS]
+    return [opening.encode() for opening in openings]

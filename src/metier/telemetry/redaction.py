@@ -8,12 +8,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from pydantic import JsonValue
-
 from metier.telemetry.exact import MIN_LENGTH, build_needles
+from metier.telemetry.formats import PEM_BEGIN, PEM_BODY, FormatFinder, Span, find_long_words
 from metier.telemetry.names import NameRules, is_secret_name
-from metier.telemetry.patterns import INSIDE_WORD, KeyFormat, build_key_formats
+from metier.telemetry.patterns import LONG_WORD
+from metier.telemetry.signs import find_signs, lower_ascii
 from metier.telemetry.values import MARK, is_code_or_placeholder, is_ordinary_word
+
+type Json = bool | int | float | str | list[Json] | dict[str, Json] | None
 
 
 class Finding(NamedTuple):
@@ -24,26 +26,8 @@ class Finding(NamedTuple):
     end: int
 
 
-class Span(NamedTuple):
-    """A finding with the place where what gives it away begins."""
-
-    start: int
-    end: int
-    context: int
-    kind: str
-
-
-_LONG = 12
-_RUN = b"a" * _LONG
-_WORD_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~"
-_SHAPE = bytes(0x61 if byte in _WORD_BYTES else 0x20 for byte in range(256))
-_WORDS = bytes(byte if byte in _WORD_BYTES else 0x20 for byte in range(256))
-_SEGMENT = re.compile(rb"(?<![A-Za-z0-9])[A-Za-z0-9][A-Za-z0-9_.-]{2}")
 _PLAIN = re.compile(rb"[A-Za-z0-9_.~-]+")
-_PEM_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
-_PEM_BODY = re.compile(r"[A-Za-z0-9+/=:,. \t\r\n\\-]*")
 _WORD_REST = re.compile(r"""[^\s"'`<>]*""")
-_MIN_PEM = 16
 _MIN_SECRET_NUMBER = 6
 
 
@@ -68,18 +52,15 @@ class Redactor:
     def __init__(self, *, needles: tuple[str, ...], names: NameRules) -> None:
         self._needles = needles
         self._names = names
-        self._formats = build_key_formats()
-        self._cores = tuple(core.encode() for core in names.cores)
-        self._hints = tuple({_hint(needle) for needle in needles})
+        self._formats = FormatFinder()
+        hints = {_hint(needle) for needle in needles}
+        self._long_hints = tuple(hint for hint in hints if len(hint) >= LONG_WORD)
+        self._short_hints = tuple(hint.decode() for hint in hints if len(hint) < LONG_WORD)
 
         self.longest_value = len(needles[0]) if needles else 0
         """Characters of the longest exact form; a stream holds back at least as many."""
         self.longest_lines = max((len(needle) for needle in needles if "\n" in needle), default=0)
         """The same for forms of more than one line."""
-
-    def may_hold_secret(self, text: bytes) -> bool:
-        """A quick look at UTF-8 or JSON text. False is certain; True asks for `redact` on each string."""
-        return self._may_hold_known(text) or self._may_hold_named(text) or bool(self._find_formats(text))
 
     def redact(self, text: str) -> str:
         """The text without its secrets; the same object if it had none."""
@@ -90,7 +71,7 @@ class Redactor:
         """What `redact` would take out, in order, without overlaps."""
         return tuple(Finding(span.kind, span.start, span.end) for span in self.spans(text))
 
-    def redact_value(self, value: JsonValue) -> JsonValue:
+    def redact_value(self, value: Json) -> Json:
         """A JSON value without its secrets, at any depth; a secret key name makes its strings secret."""
         match value:
             case str():
@@ -110,22 +91,21 @@ class Redactor:
         """Where secrets are, in order, without overlaps."""
         if len(text) < MIN_LENGTH:
             return []
-        encoded = text.encode("utf-8", "surrogatepass")
-        found: list[Span] = []
-        if self._may_hold_known(encoded):
+        words = find_long_words(text.encode("utf-8", "surrogatepass"))
+        lowered = lower_ascii(text)
+        signs = find_signs(text, lowered)
+        found = [*self._formats.find(text, words=words, gates=signs.gates)]
+        if self._needles and self._may_hold_known(text, words):
             found += self._find_known(text)
-        if self._may_hold_named(encoded):
-            found += [Span(named.start, named.end, named.context, named.kind) for named in self._names.find(text)]
-        for key_format in self._find_formats(encoded):
-            found += _find_keys(key_format, text)
-        if b"PRIVATE KEY" in encoded:
-            found += _find_private_keys(text)
+        if signs.names or self._names.has_configured:
+            named = self._names.find(text, lowered, signs.names)
+            found += [Span(secret.start, secret.end, secret.context, secret.kind) for secret in named]
         return _merge(found) if found else found
 
-    def _redact_entry(self, key: str, value: JsonValue) -> JsonValue:
+    def _redact_entry(self, key: str, value: Json) -> Json:
         return self._hide(value) if self._names.covers(key) else self.redact_value(value)
 
-    def _hide(self, value: JsonValue) -> JsonValue:
+    def _hide(self, value: Json) -> Json:
         match value:
             case str():
                 harmless = not value.strip() or is_ordinary_word(value) or is_code_or_placeholder(value, quoted=True)
@@ -139,35 +119,16 @@ class Redactor:
             case _:
                 return self.redact_value(value)
 
-    def _may_hold_known(self, text: bytes) -> bool:
-        for hint in self._hints:  # noqa: SIM110 - twice as fast as any(), and run on every event
+    def _may_hold_known(self, text: str, words: bytes) -> bool:
+        """A quick look for the longest plain part of each form; only long words can hold a long one."""
+        for hint in self._short_hints:
             if hint in text:
                 return True
+        if words:
+            for hint in self._long_hints:
+                if hint in words:
+                    return True
         return False
-
-    def _may_hold_named(self, text: bytes) -> bool:
-        lowered = text.lower()
-        for core in self._cores:  # noqa: SIM110 - as above
-            if core in lowered:
-                return True
-        return False
-
-    def _find_formats(self, text: bytes) -> list[KeyFormat]:
-        """The formats that the text may contain. Few texts have a word that is long and starts like a key."""
-        formats = [key_format for word, key_format in self._formats.in_address if word in text]
-        if _RUN not in text.translate(_SHAPE):
-            return formats
-        # In JSON the `n` of an escaped line feed would look like the first letter of the next word.
-        text = text.replace(b"\\n", b"  ").replace(b"\\r", b"  ").replace(b"\\t", b"  ")
-        words = b" ".join([word for word in text.translate(_WORDS).split() if len(word) >= _LONG])
-        openings = self._formats.by_opening.keys() & set(_SEGMENT.findall(words))
-        formats += dict.fromkeys(
-            key_format
-            for opening in openings
-            for key_format in self._formats.by_opening[opening]
-            if any(literal.encode() in text for literal in key_format.literals)
-        )
-        return [*formats, *self._formats.inside] if INSIDE_WORD.search(words) else formats
 
     def _find_known(self, text: str) -> Iterator[Span]:
         for needle in self._needles:
@@ -230,7 +191,7 @@ class RedactionStream:
         return (
             self._waits_for_key
             and known > 0
-            and _PEM_BODY.fullmatch(chunk) is not None
+            and PEM_BODY.fullmatch(chunk) is not None
             and "-----END" not in self._held[known:]
         )
 
@@ -239,7 +200,7 @@ class RedactionStream:
         reach = self._redactor.longest_lines
         cut = self._held.rfind("\n", 0, max(0, len(self._held) - reach) if reach else None) + 1
         begin = self._held.rfind("-----BEGIN ", 0, cut)
-        if begin >= 0 and _PEM_BEGIN.match(self._held, begin) and _is_open_key(self._held, begin):
+        if begin >= 0 and PEM_BEGIN.match(self._held, begin) and _is_open_key(self._held, begin):
             self._waits_for_key = True
             return begin
         return cut
@@ -250,7 +211,7 @@ class RedactionStream:
         last = spans[-1] if spans else None
         if last and last.end == len(self._held) and last.start < len(self._held) - overlap:
             text = self._emit(last.start, spans) + self._mark(last.kind)
-            self._dropping = _PEM_BODY if last.kind == "private-key" else _WORD_REST
+            self._dropping = PEM_BODY if last.kind == "private-key" else _WORD_REST
             self._held = self._held[-len("-----END") :] if last.kind == "private-key" else ""
             return text
         target = len(self._held) - overlap
@@ -281,10 +242,10 @@ class RedactionStream:
             return
         match = self._dropping.match(self._held)
         end = match.end() if match else 0
-        closing = self._held.find("-----END") if self._dropping is _PEM_BODY else -1
+        closing = self._held.find("-----END") if self._dropping is PEM_BODY else -1
         if closing >= 0 or end < len(self._held):
             self._held, self._dropping = self._held[min(closing, end) if closing >= 0 else end :], None
-        elif self._dropping is _PEM_BODY:
+        elif self._dropping is PEM_BODY:
             self._held = self._held[-len("-----END") :]
         else:
             self._held = ""
@@ -310,44 +271,9 @@ def _settle(cut: int, spans: list[Span]) -> int:
 def _is_open_key(text: str, begin: int) -> bool:
     """True where a private key begins and its end has not come yet."""
     header = text.index("-----", begin + 5) + 5
-    body = _PEM_BODY.match(text, header)
+    body = PEM_BODY.match(text, header)
     end = body.end() if body else header
     return end == len(text) and text.find("-----END", header) < 0
-
-
-def _find_keys(key_format: KeyFormat, text: str) -> Iterator[Span]:
-    for match in _matches(key_format, text):
-        group = "v" if match.re.groups else 0
-        start, end = match.span(group)
-        if not is_code_or_placeholder(match[group], quoted=True):
-            yield Span(start, end, match.start(), key_format.kind)
-
-
-def _matches(key_format: KeyFormat, text: str) -> Iterator[re.Match[str]]:
-    if not key_format.anchored:
-        if any(literal in text for literal in key_format.literals):
-            yield from key_format.regex.finditer(text)
-        return
-    for literal in key_format.literals:
-        at = text.find(literal)
-        regex = key_format.regex if at >= 0 else None
-        while regex and at >= 0:
-            match = regex.match(text, at)
-            if match:
-                yield match
-            at = text.find(literal, match.end() if match else at + 1)
-
-
-def _find_private_keys(text: str) -> Iterator[Span]:
-    at = 0
-    while begin := _PEM_BEGIN.search(text, at):
-        body = _PEM_BODY.match(text, begin.end())
-        end = body.end() if body else begin.end()
-        closing = text.find("-----END", begin.end(), end + len("-----END"))
-        at = closing if closing >= 0 else end
-        if len(text[begin.end() : at].strip()) >= _MIN_PEM:
-            yield Span(begin.end(), at, begin.start(), "private-key")
-        at = max(at, begin.end())
 
 
 def _merge(spans: list[Span]) -> list[Span]:

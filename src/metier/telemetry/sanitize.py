@@ -22,37 +22,45 @@ _JOINING = (
 _HAN = "\u2e80-\u2fff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 
 _SUSPECT = re.compile(f"[{_UNSAFE}]")
-_SUSPECT_IN_LINE = re.compile(f"[\t\n{_UNSAFE}]")
 _PARTS = re.compile(
+    # Starts with one character class, which the engine finds quickly; what follows says what that character is part of.
+    f"[{_UNSAFE}](?:"
     "(?P<keep>"
-    f"[0-9#*]\ufe0f\u20e3|(?<=[{_EMOJI}])[\ufe0e\ufe0f]"
-    f"|(?:(?<=[{_EMOJI}])|(?<=[{_EMOJI}]\ufe0f))\u200d(?=[{_EMOJI}])"
-    f"|(?<=[{_JOINING}])[\u200c\u200d]"
-    f"|(?<=[{_HAN}])[\ufe00-\ufe02\U000e0100-\U000e01ef]"
-    "|(?<=\U0001f3f4)[\U000e0030-\U000e0039\U000e0061-\U000e007a]{3,6}\U000e007f"
+    f"(?<=[0-9#*]\ufe0f)\u20e3|(?<=[{_EMOJI}][\ufe0e\ufe0f])"
+    f"|(?:(?<=[{_EMOJI}]\u200d)|(?<=[{_EMOJI}]\ufe0f\u200d))(?=[{_EMOJI}])"
+    f"|(?<=[{_JOINING}][\u200c\u200d])"
+    f"|(?<=[{_HAN}][\ufe00-\ufe02\U000e0100-\U000e01ef])"
+    "|(?<=\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a])"
+    "[\U000e0030-\U000e0039\U000e0061-\U000e007a]{2,5}\U000e007f"
     ")"
-    "|(?P<newline>\r\n)"
-    "|(?P<drop>(?:\x1b\\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]"
-    "|(?:\x1b\\]|\x9d)8;[^\x00-\x1f\x7f-\x9f]{0,4096}(?:\x07|\x1b\\\\|\x9c)"
-    "|\x1b[()*+][0-9A-Za-z]|\x1b[=>78cDEHM])"
-    "|(?P<message>(?P<lead>\x1b[\\]PX^_]|[\x9d\x90\x98\x9e\x9f])(?P<number>[0-9]{0,4})"
+    "|(?P<newline>(?<=\r)\n)"
+    "|(?P<drop>(?:(?<=\x1b)\\[|(?<=\x9b))[0-?]{0,64}[ -/]{0,8}[@-~]"
+    "|(?:(?<=\x1b)\\]|(?<=\x9d))8;[^\x00-\x1f\x7f-\x9f]{0,4096}(?:\x07|\x1b\\\\|\x9c)"
+    "|(?<=\x1b)[()*+][0-9A-Za-z]|(?<=\x1b)[=>78cDEHM])"
+    "|(?P<message>(?P<lead>(?<=\x1b)[\\]PX^_]|(?<=[\x9d\x90\x98\x9e\x9f]))(?P<number>[0-9]{0,4})"
     "[^\x00-\x08\x0a-\x1f\x7f-\x9f]{0,65536}(?:\x07|\x1b\\\\|\x9c))"
-    f"|(?P<bad>[{_UNSAFE}])"
+    "|(?P<bad>))"
+)
+_CONTROLS = bytes(
+    0x21 if byte in b"\x00\x01\x02\x03\x04\x05\x06\x07\x08\x7f" or 0x0B <= byte < 0x20 else 0x20 for byte in range(256)
 )
 
 
 def sanitize(text: str) -> str:
     """Text of several lines: line feeds and tabs stay, CR LF becomes LF, a lone CR becomes visible."""
-    if _SUSPECT.search(text) is None:
-        return text
-    return _PARTS.sub(_show, text)
+    return _PARTS.sub(_show, text) if _is_suspect(text) else text
 
 
 def sanitize_line(text: str) -> str:
     """Text for one line: line feeds and tabs become visible too, so that it cannot fake another line."""
-    if _SUSPECT_IN_LINE.search(text) is None:
-        return text
     return sanitize(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _is_suspect(text: str) -> bool:
+    """Most text is ASCII without control characters; a table finds that out several times faster than an expression."""
+    if text.isascii():
+        return b"!" in text.encode().translate(_CONTROLS)
+    return _SUSPECT.search(text) is not None
 
 
 def _show(match: re.Match[str]) -> str:
@@ -64,7 +72,7 @@ def _show(match: re.Match[str]) -> str:
         case "drop":
             return ""
         case "message":
-            return f"{''.join(map(_escape, match['lead']))}{match['number']}…"
+            return f"{''.join(map(_escape, match[0][0] + match['lead']))}{match['number']}…"
         case _:
             return _escape(match[0])
 

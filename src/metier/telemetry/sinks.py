@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from pydantic import JsonValue
-from pydantic_core import PydanticSerializationError
 
 from metier.errors import LogError
 from metier.events import SCHEMA_VERSION, EventRecord, Payload, RedactionMode
@@ -15,8 +14,8 @@ from metier.telemetry.options import LoggingOptions
 from metier.telemetry.redaction import Redactor, build_redactor
 from metier.telemetry.sanitize import sanitize
 
-_CONTROL_SIGNS = (b"\\u00", b"\\r", b"\\b", b"\\f", b"\x7f")
-"""How control characters show in JSON."""
+_SHORT = 64
+_MOST_KNOWN = 4096
 
 
 class Sink(Protocol):
@@ -65,44 +64,58 @@ class Cleaner:
     def __init__(self, redactor: Redactor, *, sanitize_control_chars: bool = True) -> None:
         self._redactor = redactor
         self._sanitize = sanitize_control_chars
+        self._harmless: set[str] = set()
+        """Short strings that were found clean: names of tools, words of status, which most events repeat."""
 
     def clean(self, payload: Payload) -> Payload:
         """The payload as it may be logged; the same object where nothing had to change."""
-        return cast("Payload", self._value(payload)) if self._is_suspect(payload) else payload  # models stay models
+        return cast("Payload", self._model(payload))  # a copy of a payload is a payload
 
     def text(self, text: str) -> str:
         """Sanitised first: a secret that colour codes cut into pieces is whole again when it is looked for."""
-        return self._redactor.redact(self._safe(text))
+        if text in self._harmless:
+            return text
+        cleaned = self._redactor.redact(self._safe(text))
+        if cleaned is text and len(text) <= _SHORT:
+            if len(self._harmless) >= _MOST_KNOWN:
+                self._harmless.clear()
+            self._harmless.add(text)
+        return cleaned
 
     def value(self, value: JsonValue) -> JsonValue:
         """The same for a JSON value; what stands behind a secret name goes too."""
         return self._redactor.redact_value(self._strings(value))
 
     def _safe(self, text: str) -> str:
-        return sanitize(text) if self._sanitize else text.encode("utf-8", "replace").decode()
+        if self._sanitize:
+            return sanitize(text)
+        return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
-    def _is_suspect(self, payload: Payload) -> bool:
-        try:
-            encoded = payload.__pydantic_serializer__.to_json(payload)
-        except PydanticSerializationError:  # a lone surrogate
-            return True
-        if self._sanitize and (not encoded.isascii() or any(sign in encoded for sign in _CONTROL_SIGNS)):
-            return True
-        return self._redactor.may_hold_secret(encoded)
+    def _model(self, value: Value) -> Value:
+        changed: dict[str, object] = {}
+        fields = cast("dict[str, object]", value.__dict__)  # of an instance, not of the class
+        for name, old in fields.items():
+            if old is None or isinstance(old, int):
+                continue
+            new = self.text(old) if isinstance(old, str) else self._value(old)
+            if new is not old and not _is_count(value, name):
+                changed[name] = new
+        return value.model_copy(update=changed) if changed else value
 
     def _value(self, value: object) -> object:
         match value:
             case str():
                 return self.text(value)
             case Value():
-                known = type(value).model_fields
-                fields = {name: getattr(value, name) for name in known if known[name].annotation != dict[str, int]}
-                changed = {name: new for name, old in fields.items() if (new := self._value(old)) is not old}
-                return value.model_copy(update=changed) if changed else value
+                return self._model(value)
             case tuple():
-                return tuple(self._value(item) for item in cast("tuple[object, ...]", value))  # any items will do
+                items = cast("tuple[object, ...]", value)  # any items will do
+                cleaned = tuple(self._value(item) for item in items)
+                return cleaned if any(new is not old for new, old in zip(cleaned, items, strict=True)) else items
             case list() | dict():
-                return self.value(cast("JsonValue", value))  # payloads hold JSON only
+                old = cast("JsonValue", value)  # payloads hold JSON only
+                new = self.value(old)
+                return new if new != old else old
             case _:
                 return value
 
@@ -116,6 +129,11 @@ class Cleaner:
                 return {self._safe(key): self._strings(item) for key, item in value.items()}
             case _:
                 return value
+
+
+def _is_count(value: Value, name: str) -> bool:
+    """True for fields that map names to numbers: `token: 123456` is a count there."""
+    return type(value).model_fields[name].annotation == dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

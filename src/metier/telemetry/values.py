@@ -29,7 +29,9 @@ _CODE = re.compile(
         | (?:self|this|os|process|config|settings|env|args|options|opts|params|request|req|ctx|cfg|secrets|vars|var
            |local|data|kwargs|props|state|user|module|each|input|github|steps|st|app|context|credentials|auth)
           \.[A-Za-z_][\w.?]*                                              # config.token
+        | [a-z_]+(?:\.[a-z_]+)*\.(?:key|token|secret|password|api_key|value)  # connection.key
         | [A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+                                   # NAME_OF_A_VARIABLE
+        | [A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*\|\|.*                            # n.password||""
         | [A-Za-z_]\w*(?:\[[\w,\ |]*\])?\ ?\|.*                           # str | None
         | (?:[a-z]+_)+(?:password|passwd|token|key|secret|env|name|id|file|path)     # some_token
         | [a-z]+(?:[A-Z][a-z]+)*(?:Password|Token|Key|Secret|Env|Name|Id|File|Path)  # someToken
@@ -52,7 +54,7 @@ def is_ordinary_word(value: str) -> bool:
 
 def is_code_or_placeholder(value: str, *, quoted: bool) -> bool:
     """True where a value stands for a secret and is not one."""
-    if MARK in value or _PLACEHOLDER.match(value) or _TEMPLATE.search(value):
+    if MARK in value or value.endswith(("...", "…")) or _PLACEHOLDER.match(value) or _TEMPLATE.search(value):
         return True
     if _FAKE.search(value) and not any(character.isdigit() for character in value):
         return True
