@@ -217,6 +217,24 @@ def test_plain_marks_where_the_terminal_cannot_show_others(variables: dict[str, 
     assert b"[ok] " in done.stdout
 
 
+def test_folder_that_cannot_be_looked_into_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    loop = Path(".agent/skills/a/b")
+    loop.mkdir(parents=True)
+    (loop / "again").symlink_to(Path(".agent/skills").resolve())
+
+    assert run(["check"]) == 0
+    assert "[link_loop]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "> /dev/full"])
+def test_stream_that_takes_nothing_is_no_crash(closed: str) -> None:
+    done = subprocess.run(["bash", "-c", f"{AGENT} skill list {closed}"], capture_output=True, check=False)
+
+    assert done.returncode == (1 if "full" in closed else 0)
+    assert done.stderr.decode().partition(":")[0] in ("", "error")
+    assert b"Traceback" not in done.stderr
+
+
 def test_reader_that_leaves_early_is_no_error() -> None:
     done = subprocess.run(
         f"set -o pipefail; {AGENT} check | true; exit ${{PIPESTATUS[0]}}",

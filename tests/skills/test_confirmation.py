@@ -1,4 +1,4 @@
-"""A person at a real terminal: the report is shown, the question asked, the answer taken."""
+"""The question before an installation, at a real terminal."""
 
 from __future__ import annotations
 
@@ -15,44 +15,35 @@ import pytest
 if TYPE_CHECKING:
     from tests.skills.conftest import Machine
 
-
-def answer(args: list[str], reply: str) -> tuple[int, str]:
-    """Run `agent` with a terminal on stdin and stderr; what it showed there, and its exit code."""
-    master, slave = pty.openpty()
-    os.write(master, reply.encode())
-    command = [sys.executable, "-c", "from metier.cli.main import main; main()", "skill", *args]
-    process = subprocess.Popen(command, stdin=slave, stderr=slave, stdout=subprocess.DEVNULL)
-    os.close(slave)
-    shown = b""
-    try:
-        while chunk := os.read(master, 4096):
-            shown += chunk
-    except OSError:
-        # Linux reports the end of a terminal as an error.
-        pass
-    os.close(master)
-    return process.wait(), shown.decode()
+AGENT = Path(sys.executable).with_name("agent")
 
 
-@pytest.mark.parametrize(
-    ("reply", "trusted"), [("y\n", [True]), ("u\n", [False]), ("n\n", []), ("\n", []), ("\x04", [])]
-)
-def test_answer_at_the_terminal_decides(
-    machine: Machine, make_folder: Callable[..., Path], *, reply: str, trusted: list[bool]
+@pytest.mark.parametrize("answer", [(b"\x03", 130), (b"\x04", 1), (b"maybe\n", 1), (b"y\n", 0)])
+def test_ctrl_c_end_of_input_and_words_decide(
+    machine: Machine, make_folder: Callable[..., Path], answer: tuple[bytes, int]
 ) -> None:
-    folder = make_folder("notes", **{"scripts/find.py": "print(1)\n"})
+    typed, code = answer
+    folder = make_folder("asked")
+    terminal, end = pty.openpty()
 
-    exit_code, shown = answer(["add", str(folder)], reply)
+    def take_terminal() -> None:
+        os.setsid()
+        os.close(os.open(os.ttyname(end), os.O_RDWR))
 
-    assert exit_code == (0 if trusted else 1)
-    assert shown.index("scripts/find.py") < shown.index("Install and trust it?")
-    assert [entry.trusted for entry in machine.registry.skills.values()] == trusted
+    process = subprocess.Popen(
+        [AGENT, "skill", "add", str(folder)],
+        stdin=end,
+        stdout=subprocess.DEVNULL,
+        stderr=end,
+        cwd=machine.workspace,
+        preexec_fn=take_terminal,  # noqa: PLW1509 - the only way to give a child a terminal of its own
+    )
+    seen = b""
+    while b"[N]o:" not in seen:
+        seen += os.read(terminal, 4096)
+    os.write(terminal, typed)
 
-
-def test_removal_is_confirmed_at_the_terminal(machine: Machine, make_folder: Callable[..., Path]) -> None:
-    machine.agent("add", str(make_folder("notes")), "--yes")
-
-    assert answer(["remove", "notes"], "n\n")[0] == 1
-    assert list(machine.registry.skills) == ["notes"]
-    assert answer(["remove", "notes"], "y\n")[0] == 0
-    assert list(machine.registry.skills) == []
+    assert process.wait(timeout=30) == code
+    assert ("asked" in machine.registry.skills) == (code == 0)
+    os.close(terminal)
+    os.close(end)

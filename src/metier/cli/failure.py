@@ -3,9 +3,10 @@
 import os
 import sys
 import traceback
+from pathlib import Path
 
 import typer
-from typer._click.exceptions import ClickException
+from typer._click.exceptions import ClickException, NoArgsIsHelpError
 
 from metier.errors import ConfigError, MetierError
 from metier.telemetry.redaction import build_redactor, find_secret_values
@@ -35,8 +36,22 @@ def describe(error: Exception) -> tuple[list[str], int]:
             problems = [problem.render() for problem in error.problems] if isinstance(error, ConfigError) else []
             hint = [f"hint: {error.hint}"] if error.hint else []
             return [*problems, f"error: {error.message}", *hint], error.exit_code
+        case NoArgsIsHelpError():
+            return [error.format_message()], 2
         case ClickException():
             return [f"error: {error.format_message().rstrip('.')}", "hint: Add --help to see how it is called"], 2
+        case OSError():
+            return _describe_system(error), 1
         case _:
             name = type(error).__name__
             return [f"error: Unexpected {name}: {error}", "hint: Run it again with --debug and report what it shows"], 1
+
+
+def _describe_system(error: OSError) -> list[str]:
+    """A disk, a folder or a stream that does not do what it should is the machine's fact, not a bug."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return ["error: The current directory no longer exists", "hint: Change to another one"]
+    place = f": {str(error.filename)!r}" if error.filename else ""
+    return [f"error: {error.strerror or error}{place}", "hint: Add --debug to see where it came from"]

@@ -1,5 +1,6 @@
 """The command `agent`: the fast way out for `--version`, and the one place where errors become words and exit codes."""
 
+import os
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
@@ -8,23 +9,22 @@ from metier import __version__
 
 
 def main() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        # A name that the terminal has no letters for is spelled out instead of ending the command.
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    sys.exit(run(sys.argv[1:]))
+    _prepare_streams()
+    sys.exit(_flush(run(sys.argv[1:])))
 
 
 def run(args: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
-    if list(args) == ["--version"]:
-        sys.stdout.write(f"agent {__version__}\n")
-        return 0
-    debug = "--debug" in args
+    # What stands after `--` belongs to somebody else, for instance to a script.
+    own = args[: args.index("--")] if "--" in args else args
+    debug = "--debug" in own
     try:
+        if list(args) == ["--version"]:
+            sys.stdout.write(f"agent {__version__}\n")
+            return 0
         from metier.cli.root import invoke
 
-        return invoke([arg for arg in args if arg != "--debug"])
+        return invoke([*(arg for arg in own if arg != "--debug"), *args[len(own) :]])
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -35,3 +35,33 @@ def run(args: Sequence[str]) -> int:
         from metier.cli.failure import report
 
         return report(error, debug=debug)
+
+
+def _prepare_streams() -> None:
+    """Make the streams such that no text and no caller can break them."""
+    # A caller may have closed them; then there is nobody to tell, and that is no reason to stop.
+    if sys.stdout is None:  # so it is after `>&-`
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - open as long as the process
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+    for stream in (sys.stdout, sys.stderr):
+        # A name that the terminal has no letters for is spelled out instead of ending the command.
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _flush(exit_code: int) -> int:
+    """What is still in the buffer must not fail where nobody says so."""
+    if sys.stdout is None:  # `run` took it away
+        return exit_code
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        sys.stdout = None
+        return 141
+    except OSError as error:
+        from metier.cli.failure import report
+
+        sys.stdout = None
+        return report(error, debug=False)
+    return exit_code

@@ -1,5 +1,6 @@
 """Who says yes: a flag, or the person at the terminal. Nobody is asked where nobody can answer."""
 
+import signal
 import sys
 from dataclasses import dataclass
 
@@ -46,7 +47,12 @@ def say(line: str) -> None:
 def _ask(prompt: str) -> str:
     sys.stderr.write(prompt)
     sys.stderr.flush()
-    return sys.stdin.readline().strip().lower()
+    # The event loop takes the first Ctrl-C for itself and cannot act on it while somebody is asked.
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return sys.stdin.readline().strip().lower()
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 def _check_terminal(hint: str) -> None:

@@ -87,6 +87,7 @@ async def examine_skills(places: SkillPlaces, environ: Mapping[str, str]) -> Sta
             toolsets=toolsets,
         )
         problems = [problem for problem in activation.problems if problem.code not in _TOLD_BY_A_LINE]
+        problems += found.passed_over
         problems += [problem for problem in toolsets.problems if problem.severity == "warning"]
         return StatusReport(skills=_build_statuses(scene), problems=tuple(problems))
     finally:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from metier.cli.context import current_settings, home_folder
 from metier.cli.output import problem_as_json, warn_line, write_json, write_line
 from metier.definitions.catalog import load_catalog
 from metier.definitions.catalog_cache import find_cache_folder
@@ -32,8 +33,9 @@ def validate(
     if not path.is_dir():
         raise UsageError(f"Folder {str(path)!r} does not exist", hint="Give the project folder, the one with '.agent'")
     root = path.parent if path.name in WORKSPACE_FOLDERS else path
-    home = Path.home()
-    catalog = load_catalog(build_search_path(root, home=home), cache_folder=find_cache_folder(os.environ, home=home))
+    home = home_folder()
+    sources = build_search_path(root, home=home, skills_dir=root / current_settings(None, {}).settings.skills.dir)
+    catalog = load_catalog(sources, cache_folder=find_cache_folder(os.environ, home=home))
     workspace = load_workspace(root, catalog, strict=strict)
     if as_json:
         write_json(_as_json(workspace))

@@ -72,6 +72,8 @@ class FoundSkills:
     packages: tuple[SkillPackage, ...] = ()
     problems: tuple[Problem, ...] = ()
     broken: tuple[BrokenSkill, ...] = ()
+    passed_over: tuple[Problem, ...] = ()
+    """Folders that could not be looked into."""
 
     def find(self, name: str) -> SkillPackage | None:
         """The one that wins of those with this name, active or not."""
@@ -121,7 +123,8 @@ def find_packages(roots: SkillRoots) -> FoundSkills:
     problems: list[Problem] = []
     broken: list[BrokenSkill] = []
     seen: set[Path] = set()
-    for loaded in _load_all(roots, registry):
+    passed_over: list[Problem] = []
+    for loaded in _load_all(roots, registry, passed_over):
         if loaded.folder.resolve() in seen:
             continue
         seen.add(loaded.folder.resolve())
@@ -131,7 +134,9 @@ def find_packages(roots: SkillRoots) -> FoundSkills:
             broken.append(_broken(loaded))
         else:
             packages.append(package)
-    return FoundSkills(packages=tuple(packages), problems=tuple(problems), broken=tuple(broken))
+    return FoundSkills(
+        packages=tuple(packages), problems=tuple(problems), broken=tuple(broken), passed_over=tuple(passed_over)
+    )
 
 
 def activate(found: FoundSkills, selection: Selection) -> Activation:
@@ -220,25 +225,27 @@ def _missing(name: str, found: FoundSkills) -> Problem:
     return Problem(severity="error", code="unknown_skill", message=f"No skill is called {name!r}", hint=hint)
 
 
-def _load_all(roots: SkillRoots, registry: Registry) -> Iterator[_Loaded]:
+def _load_all(roots: SkillRoots, registry: Registry, passed_over: list[Problem]) -> Iterator[_Loaded]:
     entries = {roots.home.folder_of(entry): entry for entry in registry.skills.values()}
+    for root, source in _list_places(roots):
+        walk = Walk(root, FILE_NAME)
+        for found in walk:
+            folder = Path(found.path).parent
+            entry = entries.get(folder) if source == "user" else None
+            kind: PackageSource = "installed" if entry and entry.is_installed else source
+            yield _Loaded(reading=load_skill(folder, id=found.id), folder=folder, source=kind, entry=entry)
+        passed_over.extend(walk.problems)
+
+
+def _list_places(roots: SkillRoots) -> Iterator[tuple[Path, PackageSource]]:
     if roots.bundled:
-        yield from _load_root(roots.bundled, "bundled", entries={})
-    yield from _load_root(roots.home.root, "user", entries=entries)
-    for root in roots.user:
-        yield from _load_root(root, "user", entries=entries)
+        yield roots.bundled, "bundled"
+    for root in (roots.home.root, *roots.user):
+        yield root, "user"
     for root in roots.workspace:
-        yield from _load_root(root, "workspace", entries={})
+        yield root, "workspace"
     for root in roots.directories:
-        yield from _load_root(root, "directory", entries={})
-
-
-def _load_root(root: Path, source: PackageSource, *, entries: dict[Path, RegistryEntry]) -> Iterator[_Loaded]:
-    for found in Walk(root, FILE_NAME):
-        folder = Path(found.path).parent
-        entry = entries.get(folder)
-        kind: PackageSource = "installed" if entry and entry.is_installed else source
-        yield _Loaded(reading=load_skill(folder, id=found.id), folder=folder, source=kind, entry=entry)
+        yield root, "directory"
 
 
 def _package(loaded: _Loaded) -> SkillPackage | None:
