@@ -14,7 +14,7 @@ PLANNING = [
     "prompt_budget_computed", "prompt_composed", "llm_decision_decoded",
     "step_started", "skill_step_executed", "skill_invocation_started",
     "skill_disclosure_loaded", "skill_disclosure_loaded",
-    "prompt_budget_computed", "prompt_composed", "llm_decision_decoded", "run_finished",
+    "prompt_budget_computed", "prompt_composed", "llm_decision_decoded", "skill_invocation_finished", "run_finished",
 ]  # fmt: skip
 
 WATCHED = """
@@ -30,6 +30,7 @@ code = run(sys.argv[1:])
 sys.stderr.write("SEEN " + repr(seen) + "\\n")
 sys.exit(code)
 """
+
 
 def test_a_dry_run_opens_no_socket_and_starts_no_process(workspace: Workspace, model: ModelServer) -> None:
     done = _watch(workspace, "run", "Greet somebody", "--dry-run", "true", "--output-format", "json")

@@ -20,9 +20,7 @@ from metier.store.sqlite import open_sqlite_store
 type Capture = pytest.CaptureFixture[str]
 
 
-def test_an_answer_goes_to_the_model_with_its_types(
-    workspace: Workspace, model: ModelServer, capsys: Capture
-) -> None:
+def test_an_answer_goes_to_the_model_with_its_types(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(calls("ask_user", question="How many?"), says("Thanks."))
     assert workspace.agent("run", "Count") == 4
     assert "--input answer=…" in capsys.readouterr().err

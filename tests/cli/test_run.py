@@ -290,4 +290,3 @@ def _read_all(stream: io.RawIOBase | io.FileIO) -> bytes:
     except OSError:  # how Linux says that the other end of a terminal is closed
         pass
     return data
-

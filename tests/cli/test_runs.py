@@ -95,7 +95,10 @@ def test_cancel_ends_a_run_that_waits(workspace: Workspace, model: ModelServer, 
 
     failed = workspace.events()[-1]["payload"]
     assert (failed["reason"], failed["status"]) == ("canceled", "canceled")
-    assert json.loads((workspace.folder / "runs" / workspace.run_ids()[0] / "run.json").read_text())["status"] == "canceled"
+    assert (
+        json.loads((workspace.folder / "runs" / workspace.run_ids()[0] / "run.json").read_text())["status"]
+        == "canceled"
+    )
 
 
 def test_cancel_ends_a_run_that_another_process_drives_with_its_children(
