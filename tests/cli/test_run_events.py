@@ -123,7 +123,7 @@ def test_a_provider_that_does_not_recover_ends_the_run(workspace: Workspace, mod
 
 
 @pytest.mark.parametrize(("strategy", "code"), [("fallback_all_skills", 0), ("fail_fast", 1)])
-def test_a_request_that_no_skill_matches(strategy: str, code: int, workspace: Workspace, model: ModelServer) -> None:
+def test_a_request_that_no_skill_matches(*, strategy: str, code: int, workspace: Workspace, model: ModelServer) -> None:
     skills = {"prefilter_top_k": 1, "prefilter_zero_candidate_strategy": strategy}
     workspace.configure(model=use_model(model), runtime=QUICK, skills=skills)
     workspace.add_skill("farewell", "Say goodbye kindly.")
