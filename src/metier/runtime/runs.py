@@ -23,7 +23,8 @@ from metier.events import PinnedDefinitionUsed
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
 from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, forget_cancellation, one_error
-from metier.runtime.build import RunKind, build_place_cleaner, build_services, check_budget
+from metier.runtime.build import build_place_cleaner, build_services, check_budget
+from metier.runtime.kind import RunKind
 from metier.runtime.pins import pin, use_pinned_settings
 from metier.runtime.place import Place
 from metier.runtime.record import write_record
