@@ -9,7 +9,7 @@ import anyio
 
 from metier.engine.entries import RunFailed
 from metier.engine.stopping import Stopper
-from metier.errors import MetierError
+from metier.errors import LogError, MetierError
 
 CANCEL_FILE = "cancel.request"
 """Its presence in a run folder asks whoever drives the run to end it; it holds who asked."""
@@ -44,11 +44,25 @@ def build_cancellation(by: str) -> RunFailed:
 
 @contextmanager
 def one_error() -> Generator[None]:
-    """Task groups wrap what goes wrong in them; people are told the one thing that did."""
+    """Task groups wrap what goes wrong in them; people are told the one thing that did.
+
+    A file of the run that cannot be written is one of those things: the journal is safe, so the run can go on later.
+    """
     try:
         yield
     except BaseExceptionGroup as group:
-        raise _find_cause(group) from group
+        raise _translate(_find_cause(group)) from group
+    except OSError as error:
+        raise _translate(error) from error
+
+
+def _translate(error: BaseException) -> BaseException:
+    if not isinstance(error, OSError) or isinstance(error, BrokenPipeError):
+        return error
+    return LogError(
+        f"A file of the run cannot be written: {error.strerror or error} ({error.filename or 'no name'})",
+        hint="Mend that, then go on with `agent resume latest`",
+    )
 
 
 def _find_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
