@@ -14,6 +14,7 @@ MetierError                     1   something failed that a person can act on
 │   └── NoSkillMatches          1   no skill is near enough to a request
 ├── ToolFailed                  1   a tool could not do its work; the model reads why
 ├── ProviderError               8   a model could not answer; its kinds are in `providers/failures.py`
+├── ArchiveRefused             1   an exported run that was changed or cannot be read
 ├── PromptTooLarge              6   what must be said does not fit the context budget
 └── StoreError                  1   the run store cannot be used
 """
@@ -120,6 +121,10 @@ class PromptTooLarge(MetierError):
     """What must be said does not fit the context budget, even with everything dropped that may be dropped."""
 
     exit_code = 6
+
+
+class ArchiveRefused(MetierError):
+    """The file of an exported run was changed, or is none."""
 
 
 class StoreError(MetierError):

@@ -80,7 +80,7 @@ def running_model() -> Generator[ModelServer]:
             except ConnectionError:
                 self.close_connection = True
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002, ARG002 - the name is the base class's
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
             return None
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Door)

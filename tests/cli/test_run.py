@@ -194,18 +194,20 @@ def test_a_runs_folder_that_cannot_be_made_is_one_sentence(workspace: Workspace,
 def test_a_file_of_the_run_that_cannot_be_written_is_one_sentence_and_the_run_is_safe(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
-    block = "import pathlib, sys\nnext(pathlib.Path(sys.argv[1]).glob('2*')).joinpath('run.json').mkdir()\n"
+    block = (
+        "import pathlib, sys\nnext(pathlib.Path(sys.argv[1]).glob('2*')).joinpath('llm/turn-2.request.json').mkdir()\n"
+    )
     workspace.add_skill("blocker", "Get in the way.", block=block)
     runs = workspace.folder / "runs"
     blocks = calls("script_run", skill_name="blocker", script_name="block", args=[str(runs)], json=False)
     model.follow(blocks, says("Done."))
 
-    assert workspace.agent("run", "Get in the way") == 1
+    assert workspace.agent("run", "Get in the way", "--debug-llm") == 1
     err = capsys.readouterr().err
     assert "error: A file of the run cannot be written: Is a directory" in err
     assert "Traceback" not in err
 
-    (runs / workspace.run_ids()[0] / "run.json").rmdir()
+    (runs / workspace.run_ids()[0] / "llm" / "turn-2.request.json").rmdir()
     assert workspace.agent("resume", "latest", "-q") == 0
     assert capsys.readouterr().out == "Done.\n"
     assert len(model.received) == 2

@@ -33,7 +33,7 @@ class Answers:
             effect="read",
         )
 
-    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:  # noqa: ARG002
+    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         return ToolResult(ok=True, output="nothing special")
 
 

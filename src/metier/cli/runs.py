@@ -16,6 +16,9 @@ from metier.cli.live import JsonLines
 from metier.cli.output import write_json, write_line
 from metier.cli.resume import RunName, get_user
 from metier.cli.run import Config
+from metier.cli.runs_diff import attach as attach_diff
+from metier.cli.runs_export import attach as attach_export
+from metier.cli.runs_upkeep import attach as attach_upkeep
 from metier.engine.journal import read_entries
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState, fold
@@ -27,8 +30,14 @@ from metier.store.base import RunRow
 from metier.telemetry.console import ConsoleSink
 
 app = typer.Typer(
-    rich_markup_mode=None, add_completion=False, no_args_is_help=True, help="List, show, watch and cancel runs."
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    help="List, show, watch, cancel, export, import, compare and delete runs.",
 )
+
+for attach in (attach_export, attach_diff, attach_upkeep):
+    attach(app)
 
 CANCEL_SECONDS = 20.0
 """How long `cancel` waits for the driver to obey: its grace period, and time to write down the end."""

@@ -1,5 +1,7 @@
 """One turn with the model: the request is recorded, sent, its reply recorded, and only then understood."""
 
+from typing import NamedTuple
+
 from metier.context.budget import FittedPrompt, fit_exactly
 from metier.context.decoder import Decoded, RejectedCall, Undecodable
 from metier.decisions import ActionStep
@@ -25,7 +27,7 @@ from metier.providers.retry import RetryPolicy, Turn, reply_with_retries
 async def call_model(action: CallModel, log: RunLog, services: Services) -> None:
     """Ask, and record what came back. At least once: a kill before the reply is recorded asks again."""
     try:
-        fitted, request = await compose(log, services)
+        fitted, request, counted = await compose(log, services)
     except PromptTooLarge as error:
         await log.record(RunFailed(reason="prompt_too_large", message=error.message, status="escalated"))
         return
@@ -36,6 +38,7 @@ async def call_model(action: CallModel, log: RunLog, services: Services) -> None
         request_hash=fingerprint.hash,
         prefix_hash=fitted.prefix_hash,
         estimated_tokens=fitted.estimated,
+        counted_tokens=counted,
         repair=action.repair,
     )
     await log.record(intent)
@@ -67,18 +70,30 @@ def is_rehearsal(state: RunState) -> bool:
     return state.started is not None and state.started.mode == "dry_run"
 
 
-async def compose(log: RunLog, services: Services) -> tuple[FittedPrompt, ModelRequest]:
+class Composed(NamedTuple):
+    fitted: FittedPrompt
+    request: ModelRequest
+    counted: int | None
+    """Tokens as the provider counted them, where it was asked."""
+
+
+async def compose(log: RunLog, services: Services) -> Composed:
     """The request of this turn, checked by the provider's own count where the estimate is close to the limit."""
     state = log.state
     texts = {piece.digest: await _piece_text(piece.digest, services) for piece in state.pieces}
     prompt = build_prompt(state, services, texts)
     fitted, request = fit_request(prompt, state, services, factor=state.factor)
-    factor = await fit_exactly(
-        fitted, request=request, budget=get_budget(services), count=services.provider.count_tokens
-    )
+    counted: int | None = None
+
+    async def count(asked: ModelRequest) -> int | None:
+        nonlocal counted
+        counted = await services.provider.count_tokens(asked)
+        return counted
+
+    factor = await fit_exactly(fitted, request=request, budget=get_budget(services), count=count)
     if factor is None:
-        return fitted, request
-    return fit_request(prompt, state, services, factor=max(factor, state.factor))
+        return Composed(fitted, request, counted)
+    return Composed(*fit_request(prompt, state, services, factor=max(factor, state.factor)), counted)
 
 
 async def decode(log: RunLog, services: Services) -> None:

@@ -90,6 +90,8 @@ def _start(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
         return a.RefuseStep(
             first.step_id, "The same call was made before with the same result; try another way", "skipped"
         )
+    if first.phase == "asking":
+        return a.AskApproval(first.step_id, "")
     if first.phase == "pending":
         verdict = policy.judge(first.action, skill=state.skill)
         if verdict.decision == "deny":

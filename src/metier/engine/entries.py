@@ -37,6 +37,8 @@ class RunStarted(Value):
     context_id: str
     trace_id: str
     parent_run_id: str = ""
+    forked_at: int = 0
+    """So many entries, this one among them, were taken over from the parent; none of them was done by this run."""
     workspace: str
     limits: Limits = Limits()
     pins: dict[str, str] = Field(default_factory=dict)
@@ -85,6 +87,8 @@ class ModelCallStarted(Value):
     request_hash: str
     prefix_hash: str
     estimated_tokens: int
+    counted_tokens: int | None = None
+    """What the provider counted, where it was asked because the estimate was close to the limit."""
     repair: bool = False
 
 

@@ -3,13 +3,13 @@
 import hashlib
 from typing import NamedTuple
 
-from metier.messages import Message
+from metier.messages import Message, ToolSpec
 from metier.providers.base import ModelRequest
 
 
 class Fingerprint(NamedTuple):
     hash: str
-    """The same words to the same model give the same hash."""
+    """The same words and tools to the same model give the same hash."""
     bytes: int
 
 
@@ -19,9 +19,12 @@ class Fingerprints:
     def __init__(self) -> None:
         self._chain: list[tuple[Message, bytes, int]] = []
         """Each message with the hash and size of everything up to it."""
+        self._tools: tuple[tuple[ToolSpec, ...], bytes] = ((), b"")
+        """The tools of the last request and their hash; they are the same object turn after turn."""
 
     def of(self, request: ModelRequest) -> Fingerprint:
         digest = hashlib.sha256(request.model.encode())
+        digest.update(self._digest_tools(request.tools))
         size = 0
         for block in request.system:
             text = block.text.encode("utf-8", "surrogatepass")
@@ -32,6 +35,12 @@ class Fingerprints:
             digest.update(self._chain[-1][1])
             size += self._chain[-1][2]
         return Fingerprint(digest.hexdigest()[:32], size)
+
+    def _digest_tools(self, tools: tuple[ToolSpec, ...]) -> bytes:
+        if tools is not self._tools[0]:
+            text = b"\0".join(tool.__pydantic_serializer__.to_json(tool) for tool in tools)
+            self._tools = (tools, hashlib.sha256(text).digest())
+        return self._tools[1]
 
     def _extend(self, messages: tuple[Message, ...]) -> None:
         known = 0

@@ -14,7 +14,7 @@ from metier.context.layers import Exchange
 from metier.context.tokens import calibrate
 from metier.decisions import ActionStep, ModelDecision, StepExecutionResult
 from metier.engine import entries as e
-from metier.engine.phases import Phase, check_transition
+from metier.engine.phases import IllegalTransition, Phase, check_transition
 from metier.events import Candidate, TaskState
 from metier.messages import Message, ModelReply, Part, TextPart, ToolResultPart
 
@@ -85,7 +85,11 @@ class RunState:
     """Correction of the token estimate, learnt from what the vendor reported."""
 
     def step(self, step_id: str) -> Step:
-        return next(step for step in self.steps if step.step_id == step_id)
+        """Raises `IllegalTransition`: the journal names a step that this turn does not have."""
+        for step in self.steps:
+            if step.step_id == step_id:
+                return step
+        raise IllegalTransition(f"Turn {self.turn} has no step {step_id!r}")
 
     @property
     def needs_overview(self) -> bool:
@@ -295,7 +299,8 @@ def _apply_answer(state: RunState, entry: e.ApprovalAsked | e.ApprovalDecided | 
             state.question = entry
             state.step(entry.step_id).phase = "running"
         case e.InputGiven():
-            assert state.question is not None
+            if state.question is None or state.question.request_id != entry.request_id:
+                raise IllegalTransition(f"Nothing was asked under {entry.request_id!r}")
             step = state.step(state.question.step_id)
             text = json.dumps(entry.values, ensure_ascii=False)
             state.question = None

@@ -19,6 +19,7 @@ from metier.engine.journal import RunLog
 from metier.engine.planning import get_limits
 from metier.engine.services import Services
 from metier.engine.state import Step
+from metier.engine.unwrapping import unwrapped
 from metier.events import Payload, SkillDisclosureLoaded, SkillStepExecuted
 from metier.store.base import ApprovalRow
 from metier.tools.base import ToolContext, ToolResult
@@ -33,11 +34,16 @@ POLICY_TOOLS = frozenset({"script_run"})
 
 
 async def run_steps(action: a.RunSteps, log: RunLog, services: Services) -> None:
-    """Intents first, synced where an effect cannot be repeated; then the effects; then the results in call order."""
+    """Intents first; then the effects; then the results in call order."""
+    await finish_steps(await record_intents(action, log, services), log, services)
+
+
+async def record_intents(action: a.RunSteps, log: RunLog, services: Services) -> list[Step]:
+    """Write down what is about to happen, synced where an effect cannot be repeated."""
     steps = [log.state.step(step_id) for step_id in action.step_ids]
     intents = [_intent(step, log, services) for step in steps]
     await log.record(*intents, durable=any(intent.effect != "read" for intent in intents))
-    await finish_steps(steps, log, services)
+    return steps
 
 
 async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> None:
@@ -49,9 +55,10 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
         results[index] = await _execute(step, log, services)
 
     try:
-        async with anyio.create_task_group() as group:
-            for index, step in enumerate(steps):
-                group.start_soon(run, index, step)
+        with unwrapped():
+            async with anyio.create_task_group() as group:
+                for index, step in enumerate(steps):
+                    group.start_soon(run, index, step)
     except anyio.get_cancelled_exc_class():
         with anyio.CancelScope(shield=True):
             await log.record(*(result or _interrupted(step) for result, step in zip(results, steps, strict=True)))
@@ -85,7 +92,7 @@ async def ask_approval(action: a.AskApproval, log: RunLog, services: Services) -
         return
     payload = json.dumps(step.action.model_dump(mode="json"), sort_keys=True).encode()
     digest = hashlib.sha256(payload).hexdigest()
-    approval_id = f"ap-{hashlib.sha256(f'{log.state.run_id}/{step.step_id}'.encode()).hexdigest()[:12]}"
+    approval_id = build_approval_id(log.state.run_id, step.step_id)
     now = services.clock.now()
     expires = now + timedelta(hours=APPROVAL_HOURS)
     asked = e.ApprovalAsked(
@@ -128,6 +135,11 @@ def _intent(step: Step, log: RunLog, services: Services) -> e.StepStarted:
         effect=services.policy.effect(step.action),
         idempotency_key=build_key(log.state.run_id, step.step_id),
     )
+
+
+def build_approval_id(run_id: str, step_id: str) -> str:
+    """A step that is asked about twice is asked about under one id."""
+    return f"ap-{hashlib.sha256(f'{run_id}/{step_id}'.encode()).hexdigest()[:12]}"
 
 
 def build_key(run_id: str, step_id: str) -> str:
@@ -210,7 +222,7 @@ async def build_finished(
     status: StepStatus = "succeeded" if result.ok else "timeout" if code == "timeout" else "failed"
     if code == "permission_denied":
         status = "denied"
-    is_skill_failure = code in FAILURES_OF_SKILLS and (name in POLICY_TOOLS or "." in name)
+    is_skill_failure = code in FAILURES_OF_SKILLS and is_work_of_skill(name)
     return e.StepFinished(
         step_id=step.step_id,
         status=status,
@@ -226,6 +238,11 @@ async def build_finished(
         counts_as_failure=is_skill_failure,
         artifacts=_artifacts(result, services),
     )
+
+
+def is_work_of_skill(name: str) -> bool:
+    """Scripts and toolsets: the failure policy is for these."""
+    return name in POLICY_TOOLS or "." in name
 
 
 async def _use_skill(step: Step, _log: RunLog, services: Services) -> ToolResult:

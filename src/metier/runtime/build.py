@@ -7,6 +7,7 @@ from pathlib import Path
 from metier.approval.profile import ProfilePolicy
 from metier.context.base_prompt import BASE, SAFETY
 from metier.definitions.problems import Problem
+from metier.engine.decide import Policy
 from metier.engine.services import Instructions, Services
 from metier.engine.shelf import build_shelf
 from metier.errors import UsageError
@@ -16,8 +17,9 @@ from metier.providers.options import ModelOptions
 from metier.providers.registry import OFFLINE
 from metier.runtime.kind import RunKind
 from metier.runtime.models import open_models
-from metier.runtime.pins import use_pinned
+from metier.runtime.pins import find_instructions, use_pinned
 from metier.runtime.place import Place
+from metier.settings.model import Settings
 from metier.skills.activation import activate, build_roots, find_packages
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
@@ -62,6 +64,10 @@ def build_place_cleaner(place: Place) -> Cleaner:
     return build_cleaner(place.settings.logging, values=find_secret_values(place.environ))
 
 
+def build_policy(settings: Settings, tools: Toolbox) -> Policy:
+    return ProfilePolicy(settings.runtime.profile, tools)
+
+
 @asynccontextmanager
 async def build_services(
     place: Place, store: Store, *, run: RunKind, observe: Observer | None = None
@@ -87,11 +93,11 @@ async def build_services(
             provider=models.provider,
             fallbacks=models.fallbacks,
             facts=facts,
-            policy=ProfilePolicy(settings.runtime.profile, tools),
+            policy=_narrow(place, build_policy(settings, tools)),
             tools=tools,
             shelf=shelf,
-            instructions=load_instructions(place),
-            model=_model_options(place, models.provider),
+            instructions=await find_instructions(run.pins, store) or load_instructions(place),
+            model=get_model_options(place, models.provider),
             runtime=settings.runtime,
             skills=settings.skills,
             clock=place.clock,
@@ -118,7 +124,7 @@ def _script_tools(packages: Sequence[SkillPackage], place: Place) -> tuple[Tool,
     return build_script_tools(ScriptCatalog(packages), runner, limits)
 
 
-def _model_options(place: Place, provider: Provider) -> ModelOptions:
+def get_model_options(place: Place, provider: Provider) -> ModelOptions:
     """The backbone calls tools; it cannot be asked for JSON instead."""
     options = place.settings.model
     return options.model_copy(update={"structured_output_mode": "native"}) if provider.name == OFFLINE else options
@@ -139,6 +145,10 @@ def check_budget(place: Place) -> None:
 def _facts_file(place: Place) -> Path | None:
     named = place.settings.model.facts_file
     return place.workspace / named if named else None
+
+
+def _narrow(place: Place, policy: Policy) -> Policy:
+    return place.narrow(policy) if place.narrow is not None else policy
 
 
 def _read(path: Path) -> str:

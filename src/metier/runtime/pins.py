@@ -1,19 +1,34 @@
-"""What a run is pinned to: the bytes of its definitions and settings. A resumed run uses those, whatever changed."""
+"""What a run is pinned to: the bytes of its definitions, instructions, tools and settings.
+
+A resumed run uses those, whatever changed meanwhile; a replay needs nothing else.
+"""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
+from pydantic import TypeAdapter
+
 from metier.definitions.skill import parse_skill
+from metier.engine.services import Instructions, Services
 from metier.runtime.place import Place
 from metier.settings.model import Settings
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
+from metier.store.failures import BlobUnknown
+from metier.tools.base import ToolInfo
 
 MOST_KEPT = 200
 """Of larger catalogs only the hashes are pinned; what a model was shown is kept with the run anyway."""
 SETTINGS = "settings"
+INSTRUCTIONS = "instructions"
+TOOLS = "tools"
+SKILL = "skill:"
+
+_INSTRUCTIONS: TypeAdapter[Instructions] = TypeAdapter(Instructions)
+_TOOLS: TypeAdapter[tuple[ToolInfo, ...]] = TypeAdapter(tuple[ToolInfo, ...])
 PINNED_SECTIONS = ("model", "runtime", "skills", "shell")
 """What a run does, and how freely; not `logging` and `store`."""
 
@@ -24,9 +39,15 @@ class PinnedSkills(NamedTuple):
     """Names of skills whose file is no longer what the run began with."""
 
 
-async def pin(packages: Sequence[SkillPackage], settings: Settings, store: Store) -> dict[str, str]:
+async def pin(services: Services, settings: Settings) -> dict[str, str]:
     """Definition id → digest. The bytes are in the store under that digest."""
-    pins = {SETTINGS: await store.put_blob(settings.model_dump_json().encode())}
+    store = services.store
+    packages = tuple(services.shelf.packages.values())
+    pins = {
+        SETTINGS: await store.put_blob(settings.model_dump_json().encode()),
+        INSTRUCTIONS: await store.put_blob(_INSTRUCTIONS.dump_json(services.instructions)),
+        TOOLS: await store.put_blob(_TOOLS.dump_json(services.tools.infos())),
+    }
     for package in packages:
         data = package.definition.file.read_bytes()
         keep = len(packages) <= MOST_KEPT
@@ -40,8 +61,7 @@ async def use_pinned(packages: Sequence[SkillPackage], pins: Mapping[str, str], 
     changed: list[str] = []
     for package in packages:
         digest = pins.get(_id(package), "")
-        current = hashlib.sha256(package.definition.file.read_bytes()).hexdigest()
-        if not digest or digest == current or len(pins) > MOST_KEPT:
+        if not digest or digest == _digest(package) or sum(name.startswith(SKILL) for name in pins) > MOST_KEPT:
             result.append(package)
             continue
         changed.append(package.definition.name)
@@ -60,5 +80,52 @@ async def use_pinned_settings(place: Place, pins: Mapping[str, str], store: Stor
     return replace(place, settings=place.settings.model_copy(update=sections))
 
 
+async def find_instructions(pins: Mapping[str, str], store: Store) -> Instructions | None:
+    digest = pins.get(INSTRUCTIONS)
+    return _INSTRUCTIONS.validate_json(await store.get_blob(digest)) if digest else None
+
+
+async def find_tools(pins: Mapping[str, str], store: Store) -> tuple[ToolInfo, ...]:
+    """What the tools of the run said of themselves."""
+    digest = pins.get(TOOLS)
+    return _TOOLS.validate_json(await store.get_blob(digest)) if digest else ()
+
+
+async def rebuild_packages(
+    pins: Mapping[str, str], found: Iterable[SkillPackage], store: Store
+) -> tuple[SkillPackage, ...]:
+    """The catalog from what is kept alone, in its order; `found` stand in for bytes that were too many to keep.
+
+    Raises `BlobUnknown` where neither has the bytes.
+    """
+    here = {_id(package): package for package in found}
+    packages: list[SkillPackage] = []
+    for name, digest in pins.items():
+        if name.startswith(SKILL):
+            here_now = here.get(name)
+            if here_now is None or _digest(here_now) != digest:
+                here_now = await _rebuild_package(name, digest, store)
+            packages.append(here_now)
+    return tuple(packages)
+
+
+async def _rebuild_package(name: str, digest: str, store: Store) -> SkillPackage:
+    try:
+        data = await store.get_blob(digest)
+    except BlobUnknown as error:
+        raise BlobUnknown(
+            f"The bytes of {name!r} that the run used are nowhere to be found",
+            hint=f"Catalogs of more than {MOST_KEPT} skills are not kept; restore its SKILL.md as it was",
+        ) from error
+    folder = Path(name.removeprefix(SKILL))
+    reading = parse_skill(data, file=folder / "SKILL.md", id=folder.name)
+    assert reading.skill is not None, "only what could be parsed is pinned"
+    return SkillPackage(definition=reading.skill, folder=folder, source="directory")
+
+
+def _digest(package: SkillPackage) -> str:
+    return hashlib.sha256(package.definition.file.read_bytes()).hexdigest()
+
+
 def _id(package: SkillPackage) -> str:
-    return f"skill:{package.definition.name}"
+    return f"{SKILL}{package.definition.name}"

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,11 +18,12 @@ from metier.engine.phases import FINAL
 from metier.engine.services import Services
 from metier.engine.state import RunState, fold
 from metier.engine.stopping import Stopper
+from metier.engine.unwrapping import unwrapped
 from metier.errors import UsageError
 from metier.events import PinnedDefinitionUsed
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
-from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, forget_cancellation, one_error
+from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, forget_cancellation
 from metier.runtime.build import build_place_cleaner, build_services, check_budget
 from metier.runtime.kind import RunKind
 from metier.runtime.pins import pin, use_pinned_settings
@@ -37,6 +38,8 @@ from metier.telemetry.sinks import EventWriter, FanOut, RunScope, Sink, get_reda
 DATABASE = "state.db"
 DRY_RUN = "dry_run"
 """The reason in the index of a dry run that has not begun."""
+NEVER_BEGAN = "never_began"
+"""Why a run failed that was killed between its place in the index and its first entry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,13 +130,13 @@ class Runtime:
             return state
         driver = Driver(store=self.store, owner=self.place.owner)
         try:
-            with one_error():
+            with unwrapped():
                 async with hold_lease(run_id, driver) as lease:
-                    log = await self._open_log(lease, driver, Watch())
-                    if log.state.phase not in FINAL:
-                        await log.record(build_cancellation(by), durable=True)
-                    await self._settle(log)
-                    return log.state
+                    with closing(await self._open_log(lease, driver, Watch())) as log:
+                        if log.state.phase not in FINAL:
+                            await log.record(build_cancellation(by), durable=True)
+                        await self._settle(log)
+                        return log.state
         except LeaseHeld:
             ask_to_cancel(self.folder(run_id), by=by)
             return await self.read(run_id)
@@ -166,24 +169,26 @@ class Runtime:
         pins = started.pins if started else {}
         run = RunKind(folder=self.folder(run_id), is_dry=mode == "dry_run", pins=pins)
         stopper = watch.stopper or Stopper(place.settings.runtime.signal_grace_seconds)
-        with one_error():
+        with unwrapped():
             async with (
                 build_services(place, self.store, run=run, observe=watch.observe) as services,
                 hold_lease(run_id, services) as lease,
             ):
-                log = await self._open_log(lease, services, watch)
-                if request is not None and log.state.started is None:
-                    packages = tuple(services.shelf.packages.values())
-                    pins = await pin(packages, place.settings, self.store)
-                    await log.record(build_start(request, place, services, pins=pins), durable=True)
-                if answer is None or await self._take_answer(log, answer):
-                    self._tell_of_changes(log, services)
-                    await self._check_provider(log, services)
-                    await log.update_index()
-                    async with bounded(stopper, run.folder, timeout_seconds=watch.timeout_seconds):
-                        await drive(log, services, stopper)
-                await self._settle(log)
-                return log.state
+                with closing(await self._open_log(lease, services, watch)) as log:
+                    if request is not None and log.state.started is None:
+                        pins = await pin(services, place.settings)
+                        await log.record(build_start(request, place, services, pins=pins), durable=True)
+                    elif log.state.started is None:
+                        message = "The run was stopped before it began; nothing was done. Start it again"
+                        await log.record(e.RunFailed(reason=NEVER_BEGAN, message=message), durable=True)
+                    if answer is None or await self._take_answer(log, answer):
+                        self._tell_of_changes(log, services)
+                        await self._check_provider(log, services)
+                        await log.update_index()
+                        async with bounded(stopper, run.folder, timeout_seconds=watch.timeout_seconds):
+                            await drive(log, services, stopper)
+                    await self._settle(log)
+                    return log.state
         raise AssertionError("the block above returns or raises")
 
     async def _check_provider(self, log: RunLog, services: Services) -> None:
@@ -218,7 +223,7 @@ class Runtime:
         waits_for_someone = state.pause is not None and state.pause.pause in ("approval", "input", "in_doubt")
         if waits_for_someone and not entries:
             return False
-        reason = state.pause.reason if state.pause else "after an interruption"
+        reason = state.pause.reason if state.pause else _reason_to_go_on(state)
         await log.record(e.RunResumed(reason=reason, driver=log.lease.owner), *entries)
         return True
 
@@ -248,12 +253,15 @@ class Runtime:
             await self._write_summary(log)
         if log.state.phase in FINAL:
             forget_cancellation(self.folder(log.state.run_id))
-        log.close()
 
     async def _write_summary(self, log: RunLog) -> None:
         await log.update_index()
+        if log.state.started is None:
+            return
         entries = await read_entries(self.store, log.state.run_id)
-        write_record(self.folder(log.state.run_id), entries, log.state, now=self.place.clock.now())
+        # The journal is the run: where there is no room for its record, that is written when it next comes to rest.
+        with suppress(OSError):
+            write_record(self.folder(log.state.run_id), entries, log.state, now=self.place.clock.now())
 
 
 def build_start(request: RunRequest, place: Place, services: Services, *, pins: dict[str, str]) -> e.RunStarted:
@@ -275,6 +283,13 @@ def build_start(request: RunRequest, place: Place, services: Services, *, pins: 
         pins=pins,
         extra_context=request.extra_context,
     )
+
+
+def _reason_to_go_on(state: RunState) -> str:
+    started = state.started
+    if started is not None and started.forked_at == state.seq:
+        return f"forked from run {started.parent_run_id} at entry {started.forked_at}"
+    return "after an interruption"
 
 
 def _given(state: RunState, answer: Answer) -> list[e.Entry]:

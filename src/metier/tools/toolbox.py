@@ -7,7 +7,7 @@ from rapidfuzz import fuzz, process
 
 from metier.errors import MetierError, ToolFailed, UsageError
 from metier.messages import ToolSpec
-from metier.tools.base import Tool, ToolContext, ToolResult
+from metier.tools.base import Tool, ToolContext, ToolInfo, ToolResult
 from metier.tools.schemas import SchemaCheck
 
 _NEAREST = 3
@@ -31,11 +31,15 @@ class Toolbox:
     def find(self, name: str) -> Tool | None:
         return self._tools.get(name) or self._tools.get(self._aliases.get(name, ""))
 
+    def infos(self) -> tuple[ToolInfo, ...]:
+        """What is known of each tool, sorted by name."""
+        return tuple(sorted((tool.info for tool in self._tools.values()), key=lambda info: info.name))
+
     def specs(self) -> tuple[ToolSpec, ...]:
         """The tools as a model sees them, sorted by name so that the same tools give the same bytes."""
-        infos = sorted((tool.info for tool in self._tools.values()), key=lambda info: info.name)
         return tuple(
-            ToolSpec(name=info.name, description=info.description, input_schema=info.input_schema) for info in infos
+            ToolSpec(name=info.name, description=info.description, input_schema=info.input_schema)
+            for info in self.infos()
         )
 
     async def call(self, name: str, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:

@@ -1,0 +1,238 @@
+"""Drive a recorded run again with its effects blocked: models and tools answer from the record, nothing is sent or run.
+
+The loop is `drive` and the choices are `decide`'s; only `perform` is another one. Requests are composed anew and their
+hashes compared, replies are decoded anew, verdicts and intents are found anew. What came from the world is given: the
+replies, the results of steps, the text of disclosed files, what people answered, where a kill cut the run short.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from metier.engine import actions as a
+from metier.engine import entries as e
+from metier.engine.journal import RunLog
+from metier.engine.loop import drive
+from metier.engine.perform import perform
+from metier.engine.phases import IllegalTransition
+from metier.engine.services import Services
+from metier.engine.state import RunState, Step, apply
+from metier.engine.stepping import record_intents
+from metier.engine.stopping import Stopper
+from metier.engine.tape import Diverged, Divergence, Tape, is_given
+from metier.engine.tape_store import TapeStore
+from metier.errors import PromptTooLarge
+from metier.events import EventRecord
+from metier.messages import ModelReply
+from metier.providers.base import ModelRequest, Observer
+from metier.providers.failures import CallFailed
+from metier.store.base import Lease
+from metier.telemetry.redaction import build_redactor
+from metier.telemetry.sinks import Cleaner, EventWriter, RunScope
+
+_NO_TRACE = "0" * 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """How far a replay came."""
+
+    entries: tuple[e.Entry, ...]
+    """The record; what follows from the input derived anew, where that was asked for."""
+    compared: int
+    """Entries that were found again as they stand in the record."""
+    given: int
+    """Entries of a fork that were taken over from its parent and are not driven again."""
+    divergence: Divergence | None = None
+
+
+async def replay(run_id: str, entries: Sequence[e.Entry], services: Services, *, rederive: bool = False) -> Replayed:
+    """Compare a run with its record, entry by entry, up to the first that differs.
+
+    With `rederive`, what the run itself wrote is replaced by what it would write now, and only another kind of entry
+    counts as different: for a record whose input was changed on purpose, as redaction does.
+    """
+    tape = Tape(entries, rederive=rederive)
+    store = TapeStore(services.store, tape)
+    state = RunState(run_id)
+    given = _take_over(tape, state)
+    player = _Player(tape)
+    played = replace(services, store=store, provider=_RecordedProvider(tape, _find_provider(entries)), fallbacks=())
+    lease = Lease(run_id=run_id, owner=services.owner, token=0)
+    log = RunLog(state, store=store, lease=lease, writer=_silent_writer(run_id, services))
+    try:
+        await _play(player, log, played)
+    except Diverged as diverged:
+        return Replayed(
+            entries=tuple(tape.entries), compared=tape.position, given=given, divergence=diverged.divergence
+        )
+    return Replayed(entries=tuple(tape.entries), compared=tape.position, given=given)
+
+
+class _FromOutside(Exception):
+    """The next entry of the record is not for the run to write."""
+
+
+class _EndOfRecord(Exception):
+    """Everything that was recorded was played."""
+
+
+async def _play(player: "_Player", log: RunLog, services: Services) -> None:
+    """Each pass is what one start or one resume of the run was."""
+    while not player.tape.is_over:
+        await player.give(log)
+        try:
+            await drive(log, services, Stopper(), perform=player.perform)
+        except _EndOfRecord:
+            return
+        except _FromOutside:
+            pass
+        if not player.tape.is_over and not is_given(player.tape.peek()):
+            raise Diverged(player.tape.diverge(None))
+
+
+def _take_over(tape: Tape, state: RunState) -> int:
+    """What a fork has from its parent was done under other definitions, so it is believed and not compared."""
+    first = tape.peek()
+    count = first.forked_at if isinstance(first, e.RunStarted) else 0
+    for entry in tape.entries[:count]:
+        apply(state, entry)
+    tape.position = min(count, len(tape.entries))
+    return tape.position
+
+
+class _Player:
+    """`perform` for a replay."""
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+
+    async def give(self, log: RunLog) -> None:
+        """Write down what came from outside, as it came. Raises `Diverged` when it cannot follow."""
+        while is_given(entry := self.tape.peek()) and entry is not None:
+            await self._record(entry, log)
+
+    async def perform(self, action: a.Action, log: RunLog, services: Services) -> None:
+        if self.tape.is_over:
+            raise _EndOfRecord
+        if is_given(self.tape.peek()):
+            raise _FromOutside
+        match action:
+            case a.Disclose():
+                await self._disclose(log)
+            case a.RunSteps():
+                await self._give_results(await record_intents(action, log, services), log)
+            case a.SettleDoubt():
+                await self._settle(action, log, services)
+            case a.CallModel():
+                await self._ask(action, log, services)
+            case _:
+                await perform(action, log, services)
+
+    async def _ask(self, action: a.CallModel, log: RunLog, services: Services) -> None:
+        before = log.state.cost_usd
+        await perform(action, log, services)
+        last = self.tape.entries[self.tape.position - 1]
+        if isinstance(last, e.ModelReplied):
+            # Price lists change; what was paid does not.
+            log.state.cost_usd = before + last.cost_usd
+
+    async def _disclose(self, log: RunLog) -> None:
+        """The files may be gone; their text is kept with the run."""
+        entry = self.tape.peek()
+        await self._record(entry if isinstance(entry, e.ContextDisclosed) else e.ContextDisclosed(), log)
+
+    async def _give_results(self, steps: Sequence[Step], log: RunLog) -> None:
+        for step in steps:
+            entry = self.tape.peek()
+            if entry is None:
+                raise _EndOfRecord
+            if is_given(entry):
+                raise _FromOutside
+            if not isinstance(entry, e.StepFinished) or entry.step_id != step.step_id:
+                text = "Run now, and its result awaited"
+                raise Diverged(self.tape.diverge(e.StepFinished(step_id=step.step_id, status="succeeded", text=text)))
+            await self._record(entry, log)
+
+    async def _settle(self, action: a.SettleDoubt, log: RunLog, services: Services) -> None:
+        step = log.state.step(action.step_id)
+        entry = self.tape.peek()
+        if step.phase == "in_doubt" or not isinstance(entry, e.StepInDoubt):
+            if step.phase == "in_doubt":
+                await perform(action, log, services)
+            else:
+                await self._give_results([step], log)
+            return
+        # What was found after the kill is part of the world: the question, then the pause that goes with it.
+        await self._record(entry, log)
+        pause = self.tape.peek()
+        if isinstance(pause, e.RunPaused):
+            await self._record(pause, log)
+
+    async def _record(self, entry: e.Entry, log: RunLog) -> None:
+        try:
+            await log.record(entry)
+        except IllegalTransition as error:
+            self.tape.position -= 1
+            divergence = self.tape.diverge(entry)
+            raise Diverged(
+                replace(divergence, sentence=f"The entry cannot follow what is before it: {error}")
+            ) from error
+
+
+class _RecordedProvider:
+    """Says what was said."""
+
+    def __init__(self, tape: Tape, name: str) -> None:
+        self.name = name
+        self._tape = tape
+
+    async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:  # noqa: ARG002
+        match self._tape.peek():
+            case e.ModelReplied() as replied:
+                return replied.reply
+            case e.RunFailed() as failed if not is_given(failed):
+                raise _RecordedFailure(failed)
+            case None:
+                raise _EndOfRecord
+            case _:
+                raise _FromOutside
+
+    async def count_tokens(self, request: ModelRequest) -> int | None:  # noqa: ARG002
+        match self._tape.peek():
+            case e.ModelCallStarted() as call:
+                return call.counted_tokens
+            case e.RunFailed(reason="prompt_too_large") as failed:
+                raise PromptTooLarge(failed.message)
+            case _:
+                return None
+
+    async def close(self) -> None:
+        return None
+
+
+class _RecordedFailure(CallFailed):
+    """A call that failed then fails again, at once and with the same words."""
+
+    def __init__(self, failed: e.RunFailed) -> None:
+        super().__init__(failed.message)
+        self.reason = failed.reason  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class _Silence:
+    """Nobody is told of a replay."""
+
+    def write(self, record: EventRecord) -> None:
+        del record
+
+    def close(self) -> None:
+        return None
+
+
+def _silent_writer(run_id: str, services: Services) -> EventWriter:
+    scope = RunScope(run_id=run_id, trace_id=_NO_TRACE)
+    return EventWriter(_Silence(), Cleaner(build_redactor()), scope=scope, clock=services.clock, ids=services.ids)
+
+
+def _find_provider(entries: Sequence[e.Entry]) -> str:
+    first = entries[0] if entries else None
+    return first.provider if isinstance(first, e.RunStarted) else ""

@@ -1,0 +1,174 @@
+"""A recorded journal while it is played again: what comes next, and whether what happens now is what happened then."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from pydantic import JsonValue
+
+from metier.engine import entries as e
+
+IGNORED = frozenset({"duration_ms", "latency_ms", "driver", "expires_at", "cost_usd"})
+"""Times, prices and who drove: these say nothing about what a run decided."""
+
+_GIVEN = ("run_started", "run_resumed", "approval_decided", "input_given", "doubt_resolved")
+_GIVEN_PAUSES = ("signal", "explicit", "storage", "delegation")
+_GIVEN_STATUS = ("canceled", "timeout")
+_GIVEN_REASONS = ("missing_provider_api_key",)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One place at which two entries are not the same."""
+
+    path: str
+    recorded: JsonValue
+    replayed: JsonValue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """The first entry that would not be written again as it was."""
+
+    number: int
+    sentence: str
+    recorded: e.Entry | None
+    """None where the record is at its end."""
+    replayed: e.Entry | None
+    """None where nothing would happen."""
+    differences: tuple[Difference, ...] = ()
+
+
+class Diverged(Exception):
+    """Ends a replay: what happens now is not what happened then."""
+
+    def __init__(self, divergence: Divergence) -> None:
+        super().__init__(divergence.sentence)
+        self.divergence = divergence
+
+
+class Tape:
+    """The entries of a run, read once from the first to the last."""
+
+    def __init__(self, entries: Sequence[e.Entry], *, rederive: bool = False) -> None:
+        self.entries = list(entries)
+        self.position = 0
+        self._rederive = rederive
+
+    @property
+    def is_over(self) -> bool:
+        return self.position >= len(self.entries)
+
+    def peek(self) -> e.Entry | None:
+        return None if self.is_over else self.entries[self.position]
+
+    def take(self, replayed: e.Entry) -> None:
+        """Compare with what was written at this place. Raises `Diverged`.
+
+        A tape that is to be re-derived takes over what follows from changed input, as long as it is of the same kind.
+        """
+        recorded = self.peek()
+        differences = () if recorded is None else compare(recorded, replayed)
+        if self._rederive and recorded is not None and recorded.kind == replayed.kind:
+            self.entries[self.position] = _keep_ignored(recorded, replayed) if differences else recorded
+        elif differences or recorded is None:
+            raise Diverged(self.diverge(replayed, differences))
+        self.position += 1
+
+    def diverge(self, replayed: e.Entry | None, differences: tuple[Difference, ...] = ()) -> Divergence:
+        recorded = self.peek()
+        return Divergence(
+            number=self.position + 1,
+            sentence=describe(recorded, replayed, differences),
+            recorded=recorded,
+            replayed=replayed,
+            differences=differences,
+        )
+
+
+def is_given(entry: e.Entry | None) -> bool:
+    """It came from a person, a signal or whoever started the run, so nothing in the run leads to it."""
+    match entry:
+        case None:
+            return False
+        case e.RunPaused():
+            return entry.pause in _GIVEN_PAUSES
+        case e.RunFailed():
+            # The model that somebody aborted is a decision of the run; a cancelled run is not.
+            is_decision = entry.reason == "aborted"
+            return (entry.status in _GIVEN_STATUS and not is_decision) or entry.reason in _GIVEN_REASONS
+        case _:
+            return entry.kind in _GIVEN
+
+
+def compare(recorded: e.Entry, replayed: e.Entry) -> tuple[Difference, ...]:
+    """Every difference that matters, as paths like `decision.planned_actions[0].params.path`."""
+    return tuple(find_differences(_dump(recorded, IGNORED), _dump(replayed, IGNORED)))
+
+
+def find_differences(recorded: JsonValue, replayed: JsonValue, path: str = "") -> Iterator[Difference]:
+    """Where two JSON values are not the same, depth first."""
+    if isinstance(recorded, dict) and isinstance(replayed, dict):
+        for key in dict.fromkeys((*recorded, *replayed)):
+            place = f"{path}.{key}" if path else key
+            yield from find_differences(recorded.get(key), replayed.get(key), place)
+    elif isinstance(recorded, list) and isinstance(replayed, list):
+        for index in range(max(len(recorded), len(replayed))):
+            left = recorded[index] if index < len(recorded) else None
+            right = replayed[index] if index < len(replayed) else None
+            yield from find_differences(left, right, f"{path}[{index}]")
+    elif recorded != replayed or type(recorded) is not type(replayed):
+        yield Difference(path, recorded, replayed)
+
+
+def _keep_ignored(recorded: e.Entry, replayed: e.Entry) -> e.Entry:
+    fields = IGNORED & type(recorded).model_fields.keys()
+    return replayed.model_copy(update={name: getattr(recorded, name) for name in fields})
+
+
+def _dump(entry: e.Entry, without: frozenset[str]) -> JsonValue:
+    return cast("JsonValue", entry.model_dump(mode="json", exclude=set(without)))  # what JSON mode gives is JSON
+
+
+_SENTENCES = {
+    "catalog_loaded": "The catalog holds other skills than it did",
+    "skills_ranked": "The skills are ranked differently for this task",
+    "decision_made": "The recorded reply is understood differently",
+    "decode_failed": "The recorded reply is understood differently",
+    "step_started": "Another call would be made, or with another effect class",
+    "step_finished": "The step would end differently without running",
+    "approval_asked": "Another approval would be asked for",
+    "progress_verified": "The run would go on elsewhere after this turn",
+    "handed_off": "The run would be handed to another skill",
+    "run_finished": "The run would end with another result",
+    "run_failed": "The run would fail for another reason",
+}
+
+
+def describe(recorded: e.Entry | None, replayed: e.Entry | None, differences: tuple[Difference, ...]) -> str:
+    """One sentence for a person."""
+    if recorded is None:
+        return f"The record is at its end, and the run would go on with {_word(replayed)}"
+    if replayed is None:
+        return f"The record goes on with {_word(recorded)}, and the run would do nothing"
+    if recorded.kind != replayed.kind:
+        return f"The record goes on with {_word(recorded)}, and the run would go on with {_word(replayed)}"
+    if isinstance(recorded, e.ModelCallStarted) and isinstance(replayed, e.ModelCallStarted):
+        return _describe_request(recorded, replayed, differences)
+    return _SENTENCES.get(recorded.kind, f"The entry {recorded.kind!r} would be written differently")
+
+
+def _describe_request(
+    recorded: e.ModelCallStarted, replayed: e.ModelCallStarted, differences: tuple[Difference, ...]
+) -> str:
+    start = f"The request of turn {recorded.turn} is not the one that was sent"
+    names = {difference.path for difference in differences}
+    if "request_hash" not in names:
+        return f"{start}: its words are the same, {', '.join(sorted(names))} is not"
+    if recorded.prefix_hash != replayed.prefix_hash:
+        return f"{start}: instructions, skill descriptions or the way they are put together changed"
+    return f"{start}: the task, the tools, what was disclosed or what the steps gave changed"
+
+
+def _word(entry: e.Entry | None) -> str:
+    return entry.kind.replace("_", " ") if entry is not None else "nothing"

@@ -1,0 +1,186 @@
+"""One file that holds a run: journal, blobs, record and event log. Read back and replayed anywhere, without a key.
+
+A zip file without compression, so that the same run gives the same bytes on every machine. `manifest.json` has the hash
+of every other member and of itself: a file that was changed is refused. It is no signature: whoever can write the file
+can also write another one.
+"""
+
+import hashlib
+import json
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from metier.engine.entries import Entry, RunStarted, parse_entry, render_entry
+from metier.engine.phases import IllegalTransition
+from metier.engine.state import RunState, fold
+from metier.errors import ArchiveRefused
+from metier.messages import Value
+
+FORMAT = "metier-run"
+VERSION = 1
+MANIFEST, JOURNAL, RECORD, EVENTS, BLOBS = "manifest.json", "journal.jsonl", "run.json", "events.jsonl", "blobs/"
+MOST_BYTES = 512 * 1024 * 1024
+"""An archive may unpack to no more than this."""
+_RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,120}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+class Manifest(Value):
+    """What an archive says of itself."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    run_id: str
+    redacted: bool
+    """Texts were cleaned of secrets before they were written."""
+    members: dict[str, str] = Field(default_factory=dict)
+    """Name → SHA-256 of each other member."""
+    checksum: str = ""
+    """SHA-256 of this manifest without this field."""
+
+    def sign(self) -> "Manifest":
+        return self.model_copy(update={"checksum": self._digest()})
+
+    @property
+    def is_whole(self) -> bool:
+        return self.checksum == self._digest()
+
+    def _digest(self) -> str:
+        words = self.model_dump(mode="json", exclude={"checksum"})
+        return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archive:
+    """A run in memory, as it goes into a file and comes out of one."""
+
+    run_id: str
+    redacted: bool
+    entries: tuple[Entry, ...]
+    blobs: Mapping[str, bytes]
+    record: bytes = b""
+    events: bytes = b""
+
+    @property
+    def started(self) -> RunStarted:
+        first = self.entries[0]
+        assert isinstance(first, RunStarted), "checked when the archive was read"
+        return first
+
+    def fold(self) -> RunState:
+        return fold(self.run_id, self.entries)
+
+
+def render_archive(archive: Archive) -> bytes:
+    """The bytes of the file; the same run always gives the same ones."""
+    members = {
+        JOURNAL: b"".join(render_entry(entry) + b"\n" for entry in archive.entries),
+        RECORD: archive.record,
+        EVENTS: archive.events,
+        **{f"{BLOBS}{digest}": data for digest, data in sorted(archive.blobs.items())},
+    }
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}
+    manifest = Manifest(run_id=archive.run_id, redacted=archive.redacted, members=digests).sign()
+    buffer = BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as file:
+        file.writestr(_member(MANIFEST), manifest.model_dump_json(indent=2) + "\n")
+        for name, data in members.items():
+            file.writestr(_member(name), data)
+    return buffer.getvalue()
+
+
+def load_archive(path: Path) -> Archive:
+    """Read a file and check all of it. Raises `ArchiveRefused`."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            members = _read_members(file, path)
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+        raise _refuse(path, "it is not a zip file, or it is cut off or damaged") from error
+    except OSError as error:
+        raise _refuse(path, f"it cannot be read: {(error.strerror or type(error).__name__).lower()}") from error
+    manifest = _check_manifest(members, path)
+    entries = _read_journal(members.get(JOURNAL, b""), path)
+    archive = Archive(
+        run_id=manifest.run_id,
+        redacted=manifest.redacted,
+        entries=entries,
+        blobs=_read_blobs(members, path),
+        record=members.get(RECORD, b""),
+        events=members.get(EVENTS, b""),
+    )
+    try:
+        archive.fold()
+    except IllegalTransition as error:
+        raise _refuse(path, f"its journal makes no sense: {error}") from error
+    return archive
+
+
+def find_digests(entries: Sequence[Entry]) -> tuple[str, ...]:
+    """Everything in a journal that may be the name of a blob."""
+    found = (match for entry in entries for match in _DIGEST.findall(render_entry(entry).decode()))
+    return tuple(dict.fromkeys(found))
+
+
+def _member(name: str) -> zipfile.ZipInfo:
+    member = zipfile.ZipInfo(name, date_time=_EPOCH)
+    member.external_attr = 0o600 << 16
+    member.create_system = 3
+    return member
+
+
+def _read_members(file: zipfile.ZipFile, path: Path) -> dict[str, bytes]:
+    """Nothing is unpacked to a name that the file chooses."""
+    names = file.namelist()
+    if len(set(names)) != len(names):
+        raise _refuse(path, "a member is in it twice")
+    if sum(member.file_size for member in file.infolist()) > MOST_BYTES:
+        raise _refuse(path, f"it holds more than {MOST_BYTES // 1024 // 1024} MB")
+    return {name: file.read(name) for name in names}
+
+
+def _check_manifest(members: dict[str, bytes], path: Path) -> Manifest:
+    try:
+        manifest = Manifest.model_validate_json(members.pop(MANIFEST, b""))
+    except ValidationError as error:
+        raise _refuse(path, "it has no manifest that can be read") from error
+    if manifest.format != FORMAT or manifest.version != VERSION:
+        raise _refuse(path, f"it has the format {manifest.format!r} in version {manifest.version}")
+    if not manifest.is_whole:
+        raise _refuse(path, "its manifest was changed")
+    if not _RUN_ID.fullmatch(manifest.run_id):
+        raise _refuse(path, f"{manifest.run_id!r} is not the id of a run")
+    if manifest.members.keys() != members.keys():
+        raise _refuse(path, "members were added or removed")
+    for name, data in members.items():
+        if hashlib.sha256(data).hexdigest() != manifest.members[name]:
+            raise _refuse(path, f"{name!r} was changed")
+    return manifest
+
+
+def _read_journal(data: bytes, path: Path) -> tuple[Entry, ...]:
+    try:
+        entries = tuple(parse_entry(line) for line in data.splitlines())
+    except ValidationError as error:
+        raise _refuse(path, "its journal was written by a newer version of Metier, or by nobody") from error
+    if not entries or not isinstance(entries[0], RunStarted):
+        raise _refuse(path, "its journal has no beginning")
+    return entries
+
+
+def _read_blobs(members: Mapping[str, bytes], path: Path) -> dict[str, bytes]:
+    blobs = {name.removeprefix(BLOBS): data for name, data in members.items() if name.startswith(BLOBS)}
+    for digest, data in blobs.items():
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise _refuse(path, f"the blob {digest!r} holds other bytes")
+    return blobs
+
+
+def _refuse(path: Path, why: str) -> ArchiveRefused:
+    return ArchiveRefused(f"'{path}' cannot be used: {why}", hint="Export the run again with `agent runs export`")

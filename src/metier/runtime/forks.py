@@ -1,0 +1,157 @@
+"""A fork: a new run that shares the first entries of another one and goes on from there with the files of now."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from metier.engine import entries as e
+from metier.engine.entries import render_entry
+from metier.engine.journal import read_entries
+from metier.engine.state import RunState, apply
+from metier.engine.stepping import build_approval_id
+from metier.errors import UsageError
+from metier.runtime.build import build_services, find_skills
+from metier.runtime.kind import RunKind
+from metier.runtime.pins import pin
+from metier.runtime.place import Place
+from metier.runtime.replays import find_changed, get_start
+from metier.runtime.runs import Runtime, Watch
+from metier.store.base import RunRow, StoredEntry
+
+_UNSETTLED = frozenset({"running", "in_doubt", "asking"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A place in a journal: `number` entries are taken over, `kind` is the last of them."""
+
+    number: int
+    kind: str
+    turn: int
+    phase: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkRequest:
+    at: int
+    model: str = ""
+    provider: str = ""
+    task: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fork:
+    state: RunState
+    changed: tuple[str, ...]
+    """What is not as it was in the parent: definitions, model, provider, task."""
+
+
+def find_points(run_id: str, entries: Sequence[e.Entry]) -> tuple[Point, ...]:
+    """Where a run can be forked: nothing is under way there and nobody is being waited for."""
+    state = RunState(run_id)
+    points: list[Point] = []
+    for number, entry in enumerate(entries, start=1):
+        apply(state, entry)
+        if _can_go_on(state):
+            points.append(Point(number=number, kind=entry.kind, turn=state.turn, phase=state.phase))
+    return tuple(points)
+
+
+async def fork_run(runtime: Runtime, run_id: str, request: ForkRequest, *, watch: Watch | None = None) -> Fork:
+    """Make the new run and drive it. Raises `UsageError` for a number at which a run cannot be forked."""
+    entries = await read_entries(runtime.store, run_id)
+    started = get_start(run_id, entries)
+    _check_point(request.at, find_points(run_id, entries))
+    forking = Runtime(_build_place(runtime.place, started, request), runtime.store)
+    now = forking.place.clock.now()
+    new_id = forking.place.ids.run_id(now)
+    beginning = await _build_start(forking, started, request, parent=run_id, new_id=new_id)
+    taken = [beginning, *(_adapt(entry, new_id) for entry in entries[1 : request.at])]
+    row = RunRow(
+        run_id=new_id,
+        context_id=new_id,
+        status="pending",
+        task=beginning.task,
+        agent=beginning.agent,
+        model=beginning.model,
+        parent_run_id=run_id,
+        created_at=now,
+        updated_at=now,
+    )
+    await _write(forking, row, taken)
+    changed = (*find_changed(started.pins, find_skills(forking.place)[0]), *_changed_words(started, beginning))
+    return Fork(state=await forking.resume(new_id, watch=watch), changed=changed)
+
+
+def _can_go_on(state: RunState) -> bool:
+    if state.phase in ("INIT", "DONE", "ERROR") or state.pause is not None or state.call is not None:
+        return False
+    return state.question is None and not state.aborted and not any(step.phase in _UNSETTLED for step in state.steps)
+
+
+def _check_point(number: int, points: Sequence[Point]) -> None:
+    numbers = [point.number for point in points]
+    if number in numbers:
+        return
+    before = max((found for found in numbers if found < number), default=None)
+    after = min((found for found in numbers if found > number), default=None)
+    nearest = " or ".join(str(found) for found in (before, after) if found is not None)
+    raise UsageError(
+        f"The run cannot be forked at entry {number}: something is under way or awaited there, or it has ended",
+        hint=f"Fork at {nearest}; `agent replay <run> --points` lists every place" if nearest else "",
+    )
+
+
+def _build_place(place: Place, started: e.RunStarted, request: ForkRequest) -> Place:
+    """The settings of now, with the model of the parent unless another one is asked for."""
+    model = place.settings.model
+    provider = request.provider or (model.provider if place.provider else started.provider)
+    name = request.model or (model.name if request.provider else started.model)
+    changed = type(model).model_validate({**model.model_dump(), "provider": provider, "name": name})
+    return replace(place, settings=place.settings.model_copy(update={"model": changed}))
+
+
+async def _build_start(
+    runtime: Runtime, started: e.RunStarted, request: ForkRequest, *, parent: str, new_id: str
+) -> e.RunStarted:
+    place = runtime.place
+    run = RunKind(folder=runtime.folder(new_id), is_dry=started.mode == "dry_run")
+    async with build_services(place, runtime.store, run=run) as services:
+        pins = await pin(services, place.settings)
+        provider = services.provider.name
+    return started.model_copy(
+        update={
+            "task": request.task or started.task,
+            "provider": provider,
+            "model": place.settings.model.name if provider != "offline" else "offline",
+            "context_id": new_id,
+            "trace_id": hashlib.sha256(new_id.encode()).hexdigest()[:32],
+            "parent_run_id": parent,
+            "forked_at": request.at,
+            "workspace": str(place.workspace),
+            "pins": pins,
+        }
+    )
+
+
+def _adapt(entry: e.Entry, new_id: str) -> e.Entry:
+    """Approvals belong to one run: those that were decided keep their decision under an id of the new one."""
+    if isinstance(entry, e.ApprovalAsked | e.ApprovalDecided):
+        return entry.model_copy(update={"approval_id": build_approval_id(new_id, entry.step_id)})
+    return entry
+
+
+def _changed_words(before: e.RunStarted, after: e.RunStarted) -> list[str]:
+    names = ("provider", "model", "task")
+    return [name for name in names if getattr(before, name) != getattr(after, name)]
+
+
+async def _write(runtime: Runtime, row: RunRow, entries: Sequence[e.Entry]) -> None:
+    store = runtime.store
+    await store.create_run(row)
+    lease = await store.take_lease(row.run_id, owner=runtime.place.owner, seconds=60)
+    try:
+        stored = [StoredEntry(seq, entry.kind, render_entry(entry)) for seq, entry in enumerate(entries, start=1)]
+        await store.append(lease, 1, stored, durable=True)
+    finally:
+        await store.release_lease(lease)

@@ -1,0 +1,119 @@
+"""Replay of a run from what is kept with it: no key, no network, no process, and none of its files."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from metier.definitions.problems import Problem
+from metier.engine import entries as e
+from metier.engine.journal import read_entries
+from metier.engine.replay import Replayed, replay
+from metier.engine.services import Services
+from metier.engine.shelf import build_shelf
+from metier.providers.absent import AbsentProvider
+from metier.providers.facts import load_facts
+from metier.providers.failures import MissingKey
+from metier.runtime.build import build_policy, find_skills, get_model_options, load_instructions
+from metier.runtime.pins import SKILL, find_instructions, find_tools, rebuild_packages, use_pinned_settings
+from metier.runtime.place import Place
+from metier.runtime.runs import Runtime
+from metier.skills.package import SkillPackage
+from metier.store.base import Store
+from metier.store.failures import StoreDamaged
+from metier.tools.base import ToolContext, ToolInfo, ToolResult
+from metier.tools.toolbox import Toolbox
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayReport:
+    run_id: str
+    outcome: Replayed
+    changed: tuple[str, ...] = ()
+    """Definitions of this workspace that are no longer what the run used."""
+
+    @property
+    def is_equal(self) -> bool:
+        return self.outcome.divergence is None
+
+
+async def replay_run(runtime: Runtime, run_id: str, *, with_current_files: bool = False) -> ReplayReport:
+    """Drive a run again from its journal and compare.
+
+    It sees the definitions that are pinned to the run, or those of the workspace as they are now. Raises `BlobUnknown`
+    when what it used is not kept.
+    """
+    entries = await read_entries(runtime.store, run_id)
+    services = await build_replay_services(runtime.place, runtime.store, entries, with_current_files=with_current_files)
+    started = get_start(run_id, entries)
+    is_at_home = started.workspace == str(runtime.place.workspace)
+    changed = find_changed(started.pins, find_skills(runtime.place)[0]) if is_at_home else ()
+    return ReplayReport(run_id=run_id, outcome=await replay(run_id, entries, services), changed=changed)
+
+
+def get_start(run_id: str, entries: Sequence[e.Entry]) -> e.RunStarted:
+    """Raises `StoreDamaged` for a journal without a beginning."""
+    first = entries[0] if entries else None
+    if not isinstance(first, e.RunStarted):
+        raise StoreDamaged(f"The journal of run {run_id!r} does not say how it began", hint="It cannot be used")
+    return first
+
+
+def find_changed(pins: Mapping[str, str], found: Sequence[SkillPackage]) -> tuple[str, ...]:
+    """Skills whose files differ from the pinned bytes, that are new, or that are gone."""
+    now = {
+        f"{SKILL}{package.definition.name}": hashlib.sha256(package.definition.file.read_bytes()).hexdigest()
+        for package in found
+    }
+    then = {name: digest for name, digest in pins.items() if name.startswith(SKILL)}
+    return tuple(sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name)))
+
+
+async def build_replay_services(
+    place: Place, store: Store, entries: Sequence[e.Entry], *, with_current_files: bool = False
+) -> Services:
+    """What the run had, without anything that could have an effect."""
+    started = get_start("", entries)
+    place = await use_pinned_settings(place, started.pins, store)
+    settings = place.settings
+    found, _ = find_skills(place)
+    packages = found if with_current_files else await rebuild_packages(started.pins, found, store)
+    pinned = None if with_current_files else await find_instructions(started.pins, store)
+    tools = Toolbox(_RecordedTool(info) for info in await find_tools(started.pins, store))
+    provider = AbsentProvider(started.provider, MissingKey("A replay asks nobody"))
+    return Services(
+        store=store,
+        provider=provider,
+        facts=load_facts(),
+        policy=build_policy(settings, tools),
+        tools=tools,
+        shelf=build_shelf(packages, workspace=place.workspace, problems=_problems(entries)),
+        instructions=pinned or load_instructions(place),
+        model=get_model_options(place, provider),
+        runtime=settings.runtime,
+        skills=settings.skills,
+        clock=place.clock,
+        ids=place.ids,
+        workspace=place.workspace,
+        run_folder=place.runs,
+        clean=lambda text: text,
+        owner=place.owner,
+    )
+
+
+def _problems(entries: Sequence[e.Entry]) -> tuple[Problem, ...]:
+    """As many as there were then: files that could not be loaded are not kept."""
+    count = next((entry.problems for entry in entries if isinstance(entry, e.CatalogLoaded)), 0)
+    return (Problem(severity="error", code="recorded", message="Recorded with the run"),) * count
+
+
+class _RecordedTool:
+    """A tool that is known and is not run: the results of steps come from the record."""
+
+    def __init__(self, info: ToolInfo) -> None:
+        self.info = info
+
+    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+        del arguments, context
+        return ToolResult(ok=False, error="A replay runs nothing", meta={"code": "permission_denied"})

@@ -1,0 +1,217 @@
+"""Runs out of a workspace and into another one: export with or without secrets, and import."""
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+from pydantic import JsonValue
+
+from metier.engine import entries as e
+from metier.engine.entries import Entry, parse_entry, render_entry
+from metier.engine.journal import read_entries
+from metier.engine.replay import replay
+from metier.engine.state import RunState
+from metier.engine.tape import Tape
+from metier.engine.tape_store import TapeStore
+from metier.errors import UsageError
+from metier.events import Payload
+from metier.runtime.archive import Archive, find_digests
+from metier.runtime.build import build_place_cleaner, find_skills
+from metier.runtime.pins import SKILL
+from metier.runtime.place import Place
+from metier.runtime.record import FILE_NAME as RECORD_FILE
+from metier.runtime.replays import build_replay_services, get_start
+from metier.runtime.runs import Runtime
+from metier.store.base import ApprovalRow, RunRow, StoredEntry
+from metier.store.failures import BlobUnknown
+from metier.telemetry.jsonl import FILE_NAME as EVENTS_FILE
+from metier.telemetry.sinks import Cleaner
+
+
+async def export_run(runtime: Runtime, run_id: str, *, exact: bool = False) -> Archive:
+    """Everything that is kept of a run. Unless `exact`, texts are cleaned of secrets, and the journal still folds and
+    replays: what follows from a cleaned text is derived anew.
+
+    Raises `UsageError` where a secret decides what the run does, so that it cannot be taken out.
+    """
+    entries = tuple(await read_entries(runtime.store, run_id))
+    get_start(run_id, entries)
+    folder = runtime.folder(run_id)
+    archive = Archive(
+        run_id=run_id,
+        redacted=False,
+        entries=entries,
+        blobs=await _read_blobs(entries, runtime),
+        record=_read(folder / RECORD_FILE),
+        events=_read(folder / EVENTS_FILE),
+    )
+    return archive if exact else await _redact(archive, runtime)
+
+
+async def import_run(runtime: Runtime, archive: Archive) -> RunState:
+    """Put a run into this workspace under its own id. Raises `RunExists`."""
+    state = archive.fold()
+    started, now = archive.started, runtime.place.clock.now()
+    row = RunRow(
+        run_id=archive.run_id,
+        context_id=started.context_id,
+        status=state.status,
+        task=started.task,
+        agent=started.agent,
+        model=started.model,
+        parent_run_id=started.parent_run_id,
+        created_at=now,
+        updated_at=now,
+        turns=state.turn,
+        cost_usd=state.cost_usd,
+        reason=state.failure.reason if state.failure else "",
+    )
+    store = runtime.store
+    await store.create_run(row)
+    for data in archive.blobs.values():
+        await store.put_blob(data)
+    lease = await store.take_lease(archive.run_id, owner=runtime.place.owner, seconds=60)
+    try:
+        stored = [StoredEntry(n, entry.kind, render_entry(entry)) for n, entry in enumerate(archive.entries, start=1)]
+        await store.append(lease, 1, stored, durable=True)
+        for approval in _open_approvals(archive, state, now_row=row):
+            await store.put_approval(lease, approval)
+    finally:
+        await store.release_lease(lease)
+    _write_files(runtime.folder(archive.run_id), archive)
+    return state
+
+
+def _open_approvals(archive: Archive, state: RunState, *, now_row: RunRow) -> list[ApprovalRow]:
+    """What the run waits for can be decided here too."""
+    return [
+        ApprovalRow(
+            approval_id=step.approval_id,
+            run_id=archive.run_id,
+            step_id=step.step_id,
+            payload=json.dumps(step.action.model_dump(mode="json"), sort_keys=True).encode(),
+            created_at=now_row.created_at,
+        )
+        for step in state.steps
+        if step.phase == "asking"
+    ]
+
+
+def _write_files(folder: Path, archive: Archive) -> None:
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for name, data in ((RECORD_FILE, archive.record), (EVENTS_FILE, archive.events)):
+        if data:
+            (folder / name).write_bytes(data)
+
+
+async def _read_blobs(entries: tuple[Entry, ...], runtime: Runtime) -> dict[str, bytes]:
+    blobs: dict[str, bytes] = {}
+    missing: set[str] = set()
+    for digest in find_digests(entries):
+        try:
+            blobs[digest] = await runtime.store.get_blob(digest)
+        except BlobUnknown:  # 64 hexadecimal digits that name nothing, or a catalog too large to be kept
+            missing.add(digest)
+    return blobs | _read_definitions(missing, runtime.place)
+
+
+def _read_definitions(missing: Collection[str], place: Place) -> dict[str, bytes]:
+    """Of large catalogs only hashes are pinned; files that are still the same can go along."""
+    if not missing:
+        return {}
+    files = [package.definition.file.read_bytes() for package in find_skills(place)[0]]
+    return {digest: data for data in files if (digest := hashlib.sha256(data).hexdigest()) in missing}
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+async def _redact(archive: Archive, runtime: Runtime) -> Archive:
+    cleaner = build_place_cleaner(runtime.place)
+    blobs, renamed = _clean_blobs(archive.blobs, archive.started, cleaner)
+    entries = tuple(_rename(_clean_entry(entry, cleaner), renamed) for entry in archive.entries)
+    if entries != archive.entries:
+        entries = await _derive(archive.run_id, entries, blobs, runtime=runtime)
+    record = cleaner.text(archive.record.decode("utf-8", "replace")).encode()
+    return replace(archive, redacted=True, entries=entries, blobs=blobs, record=record)
+
+
+def _clean_entry(entry: Entry, cleaner: Cleaner) -> Entry:
+    """Texts and arguments; digests, ids and hashes are no text."""
+    cleaned = cast("Entry", cleaner.clean(cast("Payload", entry)))  # it takes any value and gives one of its kind
+    if isinstance(entry, e.RunStarted):
+        return cleaned.model_copy(update={"pins": entry.pins, "trace_id": entry.trace_id})
+    if isinstance(entry, e.ContextDisclosed):
+        return entry
+    return cleaned
+
+
+def _clean_blobs(
+    blobs: Mapping[str, bytes], started: e.RunStarted, cleaner: Cleaner
+) -> tuple[dict[str, bytes], dict[str, str]]:
+    """Cleaned bytes have another name; the second value says which."""
+    as_json = {digest for name, digest in started.pins.items() if not name.startswith(SKILL)}
+    cleaned: dict[str, bytes] = {}
+    renamed: dict[str, str] = {}
+    for digest, data in blobs.items():
+        new = _clean_json(data, cleaner) if digest in as_json else _clean_text(data, cleaner)
+        name = hashlib.sha256(new).hexdigest()
+        cleaned[name] = new
+        if name != digest:
+            renamed[digest] = name
+    return cleaned, renamed
+
+
+def _clean_text(data: bytes, cleaner: Cleaner) -> bytes:
+    try:
+        return cleaner.text(data.decode()).encode()
+    except UnicodeDecodeError:
+        return data
+
+
+def _clean_json(data: bytes, cleaner: Cleaner) -> bytes:
+    """Strings one by one, so that it stays JSON."""
+    before = cast("JsonValue", json.loads(data))  # what a parser of JSON gives
+    after = _clean_strings(before, cleaner)
+    return data if after == before else json.dumps(after, ensure_ascii=False).encode()
+
+
+def _clean_strings(value: JsonValue, cleaner: Cleaner) -> JsonValue:
+    match value:
+        case str():
+            return cleaner.text(value)
+        case list():
+            return [_clean_strings(item, cleaner) for item in value]
+        case dict():
+            return {key: _clean_strings(item, cleaner) for key, item in value.items()}
+        case _:
+            return value
+
+
+def _rename(entry: Entry, renamed: Mapping[str, str]) -> Entry:
+    data = render_entry(entry)
+    for old, new in renamed.items():
+        data = data.replace(old.encode(), new.encode())
+    return parse_entry(data)
+
+
+async def _derive(
+    run_id: str, entries: tuple[Entry, ...], blobs: Mapping[str, bytes], *, runtime: Runtime
+) -> tuple[Entry, ...]:
+    """Hashes of requests and whatever else follows from texts that are no longer the same."""
+    store = TapeStore(runtime.store, Tape(()), blobs=blobs)
+    services = await build_replay_services(runtime.place, store, entries)
+    outcome = await replay(run_id, entries, services, rederive=True)
+    if outcome.divergence is not None:
+        raise UsageError(
+            f"Without its secrets the run would do something else from entry {outcome.divergence.number} on",
+            hint="Export it with --exact, and keep the file as you keep the secrets",
+        )
+    return outcome.entries

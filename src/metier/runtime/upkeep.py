@@ -1,0 +1,130 @@
+"""Looking after runs that are over: deleting old ones, and writing an event log anew from the journal."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from metier.engine.entries import Entry
+from metier.engine.journal import read_entries
+from metier.engine.projection import project
+from metier.engine.state import RunState, apply
+from metier.errors import LogError
+from metier.events import EventRecord
+from metier.ids import SystemClock
+from metier.runtime.build import build_place_cleaner
+from metier.runtime.replays import get_start
+from metier.runtime.runs import Runtime
+from metier.store.base import RunRow
+from metier.store.failures import LeaseHeld
+from metier.telemetry.jsonl import FILE_NAME, JsonlSink, read_events
+from metier.telemetry.sinks import EventWriter, RunScope, Sink, get_redaction_mode
+
+ENDED = frozenset({"completed", "failed", "timeout", "escalated", "canceled"})
+_PAGE = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilt:
+    events: int
+    lost: int
+    """Events of the old log that only watched: a journal does not hold them."""
+
+
+async def find_old_runs(
+    runtime: Runtime, *, keep: int | None = None, older_than_days: float | None = None
+) -> list[RunRow]:
+    """Ended runs that nobody drives, beyond the newest `keep` and last changed more than so many days ago."""
+    rows = await runtime.store.list_runs(limit=_PAGE)
+    ended = [row for row in rows if row.status in ENDED and not row.driver]
+    ended = ended[keep or 0 :]
+    if older_than_days is None:
+        return ended
+    before = runtime.place.clock.now() - timedelta(days=older_than_days)
+    return [row for row in ended if row.updated_at < before]
+
+
+async def delete_runs(runtime: Runtime, rows: Sequence[RunRow]) -> list[RunRow]:
+    """Those that were deleted: a run that somebody began to drive meanwhile stays."""
+    deleted: list[RunRow] = []
+    for row in rows:
+        try:
+            await runtime.store.delete_run(row.run_id)
+        except LeaseHeld:
+            continue
+        # The row is gone first: a folder that is left over belongs to nothing and harms nothing.
+        shutil.rmtree(runtime.folder(row.run_id), ignore_errors=True)
+        deleted.append(row)
+    return deleted
+
+
+async def rebuild_events(runtime: Runtime, run_id: str) -> Rebuilt:
+    """Write `events.jsonl` anew. Events keep their times where the old log still has them.
+
+    Raises `LeaseHeld` while somebody drives the run.
+    """
+    lease = await runtime.store.take_lease(run_id, owner=runtime.place.owner, seconds=60)
+    try:
+        entries = await read_entries(runtime.store, run_id)
+        path = runtime.folder(run_id) / FILE_NAME
+        old = _read_old(path)
+        draft = path.parent / "rebuilt" / FILE_NAME
+        shutil.rmtree(draft.parent, ignore_errors=True)
+        count = _write_events(
+            runtime, run_id, entries, sink=_Restamping(JsonlSink.open(draft, clock=SystemClock()), old)
+        )
+        draft.replace(path)
+        shutil.rmtree(draft.parent, ignore_errors=True)
+    finally:
+        await runtime.store.release_lease(lease)
+    return Rebuilt(events=count, lost=sum(1 for record in old if not record.entry))
+
+
+def _write_events(runtime: Runtime, run_id: str, entries: Sequence[Entry], *, sink: Sink) -> int:
+    place = runtime.place
+    scope = RunScope(
+        run_id=run_id,
+        trace_id=get_start(run_id, entries).trace_id,
+        redaction_mode=get_redaction_mode(place.settings.logging),
+    )
+    writer = EventWriter(sink, build_place_cleaner(place), scope=scope, clock=place.clock, ids=place.ids)
+    state = RunState(run_id)
+    count = 0
+    for entry in entries:
+        apply(state, entry)
+        for payload in project(entry, state):
+            writer.emit(payload, entry=state.seq)
+            count += 1
+    writer.close()
+    return count
+
+
+class _Restamping:
+    """Gives events the time and the span that they had."""
+
+    def __init__(self, sink: Sink, old: Sequence[EventRecord]) -> None:
+        self._sink = sink
+        self._old: dict[tuple[int, str], list[EventRecord]] = {}
+        for record in old:
+            self._old.setdefault((record.entry, record.event_type), []).append(record)
+
+    def write(self, record: EventRecord) -> None:
+        known = self._old.get((record.entry, record.event_type))
+        if known:
+            before = known.pop(0)
+            record = record.model_copy(update={"timestamp": before.timestamp, "span_id": before.span_id})
+        self._sink.write(record)
+
+    def close(self) -> None:
+        self._sink.close()
+
+
+def _read_old(path: Path) -> list[EventRecord]:
+    """What can still be read; a damaged log is a reason to rebuild it."""
+    records: list[EventRecord] = []
+    try:
+        records.extend(read_events(path))
+    except LogError:
+        return records
+    return records
