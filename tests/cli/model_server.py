@@ -80,7 +80,7 @@ def running_model() -> Generator[ModelServer]:
             except ConnectionError:
                 self.close_connection = True
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
             return None
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
@@ -132,7 +132,8 @@ def _stream(reply: Reply, number: int) -> Iterator[bytes]:
     base = {"id": f"r{number}", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     for delta in deltas:
         yield _event({**base, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
-    yield _event({**base, "choices": [{"index": 0, "delta": {}, "finish_reason": _finish(reply)}]})
+    last: dict[str, object] = {"index": 0, "delta": dict[str, str](), "finish_reason": _finish(reply)}
+    yield _event({**base, "choices": [last]})
     yield _event({**base, "choices": [], "usage": _USAGE})
     yield b"data: [DONE]\n\n"
 

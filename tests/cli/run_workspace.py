@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -27,7 +28,7 @@ description: {description}
 class Workspace:
     folder: Path
 
-    def configure(self, **sections: dict[str, object]) -> None:
+    def configure(self, **sections: Mapping[str, object]) -> None:
         (self.folder / "agent.yaml").write_text(json.dumps(sections), encoding="utf-8")
 
     def add_skill(self, name: str, description: str, *, body: str = "Do it.", **scripts: str) -> Path:

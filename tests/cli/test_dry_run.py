@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 from model_server import ModelServer, says
@@ -14,7 +13,7 @@ PLANNING = [
     "prompt_budget_computed", "prompt_composed", "llm_decision_decoded",
     "step_started", "skill_step_executed", "skill_invocation_started",
     "skill_disclosure_loaded", "skill_disclosure_loaded",
-    "prompt_budget_computed", "prompt_composed", "llm_decision_decoded", "run_finished",
+    "prompt_budget_computed", "prompt_composed", "llm_decision_decoded", "skill_invocation_finished", "run_finished",
 ]  # fmt: skip
 
 WATCHED = """
@@ -85,8 +84,8 @@ def test_dry_run_false_is_a_live_run(workspace: Workspace, model: ModelServer) -
     assert len(model.received) == 1
 
 
-def _watch(workspace: Workspace, *args: str) -> Any:
+def _watch(workspace: Workspace, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", WATCHED, *args], cwd=workspace.folder, capture_output=True, text=True,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL, check=False,
     )  # fmt: skip

@@ -51,7 +51,7 @@ def test_a_run_that_still_waits_says_so_again(workspace: Workspace, model: Model
     ],
 )
 def test_an_answer_that_nobody_asked_for_is_refused(
-    arguments: list[str], message: str, workspace: Workspace, model: ModelServer, capsys: Capture
+    *, arguments: list[str], message: str, workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(calls("script_run", skill_name="greeter", script_name="greet"))
     assert workspace.agent("run", "Greet", "--profile", "guarded") == 3
@@ -115,7 +115,7 @@ def killed_run(workspace: Workspace, model: ModelServer) -> tuple[Path, str]:
 
 
 def test_a_killed_run_with_a_step_in_doubt_asks_and_obeys_the_answer(
-    killed_run: tuple[Path, str], workspace: Workspace, model: ModelServer, capsys: Capture
+    *, killed_run: tuple[Path, str], workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     fifo, run_id = killed_run
 

@@ -77,7 +77,7 @@ def test_a_quiet_run_says_nothing_beside_its_result(workspace: Workspace, model:
     "arguments", [["-p", "Greet"], ["--max-turns", "3", "-p", "Greet"], ["--prompt=Greet", "--debug-llm", "false"]]
 )
 def test_a_prompt_at_the_root_is_the_same_command(
-    arguments: list[str], workspace: Workspace, model: ModelServer, capsys: Capture
+    *, arguments: list[str], workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(says("Done."))
 
@@ -99,7 +99,9 @@ def test_the_task_can_come_from_a_file(workspace: Workspace, model: ModelServer)
 def test_the_task_can_come_from_stdin(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Done."))
 
-    done = subprocess.run([AGENT, "run", "-"], input="Greet", text=True, capture_output=True, cwd=workspace.folder)
+    done = subprocess.run(
+        [AGENT, "run", "-"], input="Greet", text=True, capture_output=True, cwd=workspace.folder, check=False
+    )
 
     assert (done.returncode, done.stdout) == (0, "Done.\n")
     assert workspace.events()[0]["payload"]["task"] == "Greet"
@@ -109,7 +111,12 @@ def test_what_is_piped_in_beside_a_task_is_its_context(workspace: Workspace, mod
     model.follow(says("Done."))
 
     done = subprocess.run(
-        [AGENT, "run", "Explain this"], input="a line of a log", text=True, capture_output=True, cwd=workspace.folder
+        [AGENT, "run", "Explain this"],
+        input="a line of a log",
+        text=True,
+        capture_output=True,
+        cwd=workspace.folder,
+        check=False,
     )
 
     assert done.returncode == 0
@@ -119,7 +126,7 @@ def test_what_is_piped_in_beside_a_task_is_its_context(workspace: Workspace, mod
 
 def test_more_than_a_megabyte_piped_in_is_refused(workspace: Workspace, model: ModelServer) -> None:
     done = subprocess.run(
-        [AGENT, "run", "Explain this"], input=b"x" * 1_000_001, capture_output=True, cwd=workspace.folder
+        [AGENT, "run", "Explain this"], input=b"x" * 1_000_001, capture_output=True, cwd=workspace.folder, check=False
     )
 
     assert done.returncode == 2
@@ -131,7 +138,7 @@ def test_closed_stdin_is_no_context(workspace: Workspace, model: ModelServer) ->
     model.follow(says("Done."))
 
     done = subprocess.run(
-        ["sh", "-c", f"'{AGENT}' run -q Greet <&-"], capture_output=True, text=True, cwd=workspace.folder
+        ["sh", "-c", f"'{AGENT}' run -q Greet <&-"], capture_output=True, text=True, cwd=workspace.folder, check=False
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "Done.\n", "")
@@ -154,7 +161,7 @@ def test_closed_stdin_is_no_context(workspace: Workspace, model: ModelServer) ->
     ],
 )
 def test_a_wrong_call_is_one_sentence_and_exit_code_2_before_anything_happens(
-    arguments: list[str], message: str, workspace: Workspace, model: ModelServer, capsys: Capture
+    *, arguments: list[str], message: str, workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     assert workspace.agent(*arguments) == 2
 
@@ -184,6 +191,28 @@ def test_a_runs_folder_that_cannot_be_made_is_one_sentence(workspace: Workspace,
     assert "Traceback" not in err
 
 
+def test_a_file_of_the_run_that_cannot_be_written_is_one_sentence_and_the_run_is_safe(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    block = (
+        "import pathlib, sys\nnext(pathlib.Path(sys.argv[1]).glob('2*')).joinpath('llm/turn-2.request.json').mkdir()\n"
+    )
+    workspace.add_skill("blocker", "Get in the way.", block=block)
+    runs = workspace.folder / "runs"
+    blocks = calls("script_run", skill_name="blocker", script_name="block", args=[str(runs)], json=False)
+    model.follow(blocks, says("Done."))
+
+    assert workspace.agent("run", "Get in the way", "--debug-llm") == 1
+    err = capsys.readouterr().err
+    assert "error: A file of the run cannot be written: Is a directory" in err
+    assert "Traceback" not in err
+
+    (runs / workspace.run_ids()[0] / "llm" / "turn-2.request.json").rmdir()
+    assert workspace.agent("resume", "latest", "-q") == 0
+    assert capsys.readouterr().out == "Done.\n"
+    assert len(model.received) == 2
+
+
 @pytest.mark.parametrize(
     ("script", "arguments", "code", "reason"),
     [
@@ -195,7 +224,7 @@ def test_a_runs_folder_that_cannot_be_made_is_one_sentence(workspace: Workspace,
     ],
 )
 def test_the_exit_code_says_how_the_run_stands(
-    script: list[Any], arguments: list[str], code: int, reason: str, workspace: Workspace, model: ModelServer,
+    *, script: list[Any], arguments: list[str], code: int, reason: str, workspace: Workspace, model: ModelServer,
     capsys: Capture,
 ) -> None:  # fmt: skip
     model.follow(*script)
@@ -267,7 +296,7 @@ def test_text_is_shown_on_a_terminal_while_it_grows(workspace: Workspace, model:
         stderr=terminal, check=True, env={**os.environ, "NO_COLOR": "1"},
     )  # fmt: skip
     os.close(terminal)
-    with open(controller, "rb", buffering=0) as stream:
+    with io.FileIO(controller) as stream:
         shown = _read_all(stream)
 
     assert done.stdout == b"A rather long answer.\n"
@@ -282,7 +311,7 @@ def test_flags_take_a_word_behind_them() -> None:
     assert join_words(["--", "--dry-run", "true"]) == ["--", "--dry-run", "true"]
 
 
-def _read_all(stream: io.RawIOBase | io.FileIO) -> bytes:
+def _read_all(stream: io.FileIO) -> bytes:
     data = b""
     try:
         while chunk := stream.read(65536):

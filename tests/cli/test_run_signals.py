@@ -32,7 +32,7 @@ def start_waiting(workspace: Workspace, model: ModelServer, fifo: Path, **option
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_lets_the_step_under_way_end_and_pauses_the_run(
-    number: signal.Signals, code: int, workspace: Workspace, model: ModelServer, fifo: Path
+    *, number: signal.Signals, code: int, workspace: Workspace, model: ModelServer, fifo: Path
 ) -> None:
     process = start_waiting(workspace, model, fifo)
     pipe = wait_for_script(fifo)
@@ -55,7 +55,7 @@ def test_a_signal_lets_the_step_under_way_end_and_pauses_the_run(
 
 
 def test_a_stopped_run_goes_on_where_it_was_without_repeating_what_was_done(
-    workspace: Workspace, model: ModelServer, fifo: Path, capsys: pytest.CaptureFixture[str]
+    *, workspace: Workspace, model: ModelServer, fifo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     process = start_waiting(workspace, model, fifo)
     pipe = wait_for_script(fifo)

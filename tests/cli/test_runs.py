@@ -142,7 +142,9 @@ def test_a_damaged_log_is_named_with_its_line(workspace: Workspace, model: Model
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([lines[0], b"{broken\n", *lines[2:]]))
 
-    done = subprocess.run([AGENT, "replay", "latest"], cwd=workspace.folder, capture_output=True, text=True)
+    done = subprocess.run(
+        [AGENT, "replay", "latest"], cwd=workspace.folder, capture_output=True, text=True, check=False
+    )
 
     assert done.returncode == 1
     assert "Line 2" in done.stderr

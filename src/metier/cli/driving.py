@@ -20,7 +20,7 @@ from metier.cli.signals import obeying_signals
 from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
-from metier.errors import UsageError
+from metier.errors import LogError, UsageError
 from metier.providers.options import ModelOptions
 from metier.runtime.place import Place
 from metier.runtime.runs import Runtime, Watch, open_runtime
@@ -86,10 +86,18 @@ async def _drive(place: Place, work: Work, view: View, stopper: Stopper) -> tupl
         timeout_seconds=view.timeout_seconds,
         report=warn_line,
     )
-    with unwrapped():
-        async with obeying_signals(stopper), open_runtime(place) as runtime:
-            state = await work(runtime, watch)
-            return state, runtime.folder(state.run_id)
+    try:
+        with unwrapped():
+            async with obeying_signals(stopper), open_runtime(place) as runtime:
+                state = await work(runtime, watch)
+                return state, runtime.folder(state.run_id)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise LogError(
+            f"A file of the run cannot be written: {error.strerror or error} ({error.filename or 'no name'})",
+            hint="Mend that, then go on with `agent resume latest`",
+        ) from error
     raise AssertionError("the block above returns or raises")
 
 

@@ -20,8 +20,9 @@ from metier.providers.cost import cost_usd
 
 def rehearse(state: RunState, services: Services, *, fitted: FittedPrompt, request: ModelRequest) -> ModelReply:
     """The reply that stands for the model's. Costs nothing, so it counts no tokens."""
-    best = state.candidates[0].skill_name if state.candidates else ""
-    if best and not state.skill and not state.strategy:
+    likely = [c.skill_name for c in state.candidates if c.score >= services.skills.prefilter_min_score]
+    best = likely[0] if likely else ""
+    if best and not state.skill:
         reason = "Dry run: the best-ranked candidate, without asking a model"
         call = ToolCallPart(id="dry-run-1", name="use_skill", arguments={"skill": best, "reason": reason})
     else:

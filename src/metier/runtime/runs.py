@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -132,11 +132,11 @@ class Runtime:
         try:
             with unwrapped():
                 async with hold_lease(run_id, driver) as lease:
-                    log = await self._open_log(lease, driver, Watch())
-                    if log.state.phase not in FINAL:
-                        await log.record(build_cancellation(by), durable=True)
-                    await self._settle(log)
-                    return log.state
+                    with closing(await self._open_log(lease, driver, Watch())) as log:
+                        if log.state.phase not in FINAL:
+                            await log.record(build_cancellation(by), durable=True)
+                        await self._settle(log)
+                        return log.state
         except LeaseHeld:
             ask_to_cancel(self.folder(run_id), by=by)
             return await self.read(run_id)
@@ -174,21 +174,21 @@ class Runtime:
                 build_services(place, self.store, run=run, observe=watch.observe) as services,
                 hold_lease(run_id, services) as lease,
             ):
-                log = await self._open_log(lease, services, watch)
-                if request is not None and log.state.started is None:
-                    pins = await pin(services, place.settings)
-                    await log.record(build_start(request, place, services, pins=pins), durable=True)
-                elif log.state.started is None:
-                    message = "The run was stopped before it began; nothing was done. Start it again"
-                    await log.record(e.RunFailed(reason=NEVER_BEGAN, message=message), durable=True)
-                if answer is None or await self._take_answer(log, answer):
-                    self._tell_of_changes(log, services)
-                    await self._check_provider(log, services)
-                    await log.update_index()
-                    async with bounded(stopper, run.folder, timeout_seconds=watch.timeout_seconds):
-                        await drive(log, services, stopper)
-                await self._settle(log)
-                return log.state
+                with closing(await self._open_log(lease, services, watch)) as log:
+                    if request is not None and log.state.started is None:
+                        pins = await pin(services, place.settings)
+                        await log.record(build_start(request, place, services, pins=pins), durable=True)
+                    elif log.state.started is None:
+                        message = "The run was stopped before it began; nothing was done. Start it again"
+                        await log.record(e.RunFailed(reason=NEVER_BEGAN, message=message), durable=True)
+                    if answer is None or await self._take_answer(log, answer):
+                        self._tell_of_changes(log, services)
+                        await self._check_provider(log, services)
+                        await log.update_index()
+                        async with bounded(stopper, run.folder, timeout_seconds=watch.timeout_seconds):
+                            await drive(log, services, stopper)
+                    await self._settle(log)
+                    return log.state
         raise AssertionError("the block above returns or raises")
 
     async def _check_provider(self, log: RunLog, services: Services) -> None:
@@ -253,7 +253,6 @@ class Runtime:
             await self._write_summary(log)
         if log.state.phase in FINAL:
             forget_cancellation(self.folder(log.state.run_id))
-        log.close()
 
     async def _write_summary(self, log: RunLog) -> None:
         await log.update_index()
