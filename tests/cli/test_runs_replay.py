@@ -73,6 +73,30 @@ def test_a_fork_goes_on_live_and_says_what_changed(
     assert workspace.agent("runs", "diff", run_id, fork) == 1
 
 
+def test_skills_that_the_environment_enabled_then_are_not_changed_now(
+    workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("AGENT_SKILLS", "all")
+    model.follow(says("Done."))
+    workspace.agent("run", "Go", "-q")
+    monkeypatch.delenv("AGENT_SKILLS")
+    capsys.readouterr()
+
+    assert workspace.agent("replay", "latest", "--execute") == 0
+
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("options", [("--provider", "offline"), ("--provider", "offline", "--dry-run"), ("--dry-run",)])
+def test_runs_without_a_model_replay_equal(options: tuple[str, ...], workspace: Workspace, capsys: Capture) -> None:
+    workspace.agent("run", "Greet somebody kindly", "-q", *options)
+    capsys.readouterr()
+
+    assert workspace.agent("replay", "latest", "--execute") == 0
+
+    assert capsys.readouterr().out.startswith("equal: ")
+
+
 def test_points_are_listed_for_people(run_id: str, workspace: Workspace, capsys: Capture) -> None:
     assert workspace.agent("replay", run_id, "--points") == 0
 

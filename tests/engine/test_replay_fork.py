@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from run_scenarios import ENOUGH, SKILL, answer_all, build_workspace, carry_out, open_at
+from run_scenarios import ENOUGH, SKILL, answer_all, build_tools, build_workspace, carry_out, open_at
 
 from metier.engine.journal import read_entries
 from metier.errors import UsageError
@@ -103,12 +103,12 @@ async def test_a_fork_takes_another_model_and_task_and_the_files_of_now(workspac
 
 
 async def test_a_step_that_was_done_before_the_fork_is_not_done_again(workspace: Path) -> None:
-    async with open_at(workspace, WORK, *ENOUGH) as runtime:
+    tools = build_tools()
+    async with open_at(workspace, WORK, *ENOUGH, tools=tools) as runtime:
         parent = await carry_out(runtime)
-        tools = runtime.place.tools
         entries = await read_entries(runtime.store, parent.run_id)
         after = next(n for n, entry in enumerate(entries, 1) if entry.kind == "progress_verified")
 
         await fork_run(runtime, parent.run_id, ForkRequest(at=after))
 
-        assert [tool.ran for tool in tools if tool.info.name == "Pay"] == [["1.3"]]  # pyright: ignore[reportAttributeAccessIssue]
+        assert [tool.ran for tool in tools if tool.info.name == "Pay"] == [["1.3"]]
