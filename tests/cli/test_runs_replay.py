@@ -74,7 +74,7 @@ def test_a_fork_goes_on_live_and_says_what_changed(
 
 
 def test_skills_that_the_environment_enabled_then_are_not_changed_now(
-    workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    *, workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setenv("AGENT_SKILLS", "all")
     model.follow(says("Done."))
