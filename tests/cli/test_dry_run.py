@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 import pytest
-from model_server import ModelServer
+from model_server import ModelServer, says
 from run_workspace import Workspace
 
 PLANNING = [
@@ -31,13 +31,6 @@ sys.stderr.write("SEEN " + repr(seen) + "\\n")
 sys.exit(code)
 """
 
-TOOLSET = """
-from metier.tools.toolset import AgentToolset
-
-class Loud(AgentToolset):
-    pass
-"""
-
 
 def test_a_dry_run_opens_no_socket_and_starts_no_process(workspace: Workspace, model: ModelServer) -> None:
     done = _watch(workspace, "run", "Greet somebody", "--dry-run", "true", "--output-format", "json")
@@ -54,8 +47,6 @@ def test_a_dry_run_opens_no_socket_and_starts_no_process(workspace: Workspace, m
 
 
 def test_the_audit_hook_would_have_seen_a_live_run(workspace: Workspace, model: ModelServer) -> None:
-    from model_server import says
-
     model.follow(says("Done."))
 
     done = _watch(workspace, "run", "Greet somebody", "-q")
@@ -87,8 +78,6 @@ def test_a_guarded_dry_run_tells_what_would_be_asked(workspace: Workspace, capsy
 
 
 def test_dry_run_false_is_a_live_run(workspace: Workspace, model: ModelServer) -> None:
-    from model_server import says
-
     model.follow(says("Done."))
 
     assert workspace.agent("run", "Greet", "--dry-run", "false") == 0

@@ -36,6 +36,8 @@ async def test_a_fork_at_every_point_completes_and_replays_equal(workspace: Path
         points = find_points(parent.run_id, entries)
 
     assert len(points) >= 10
+    under_way = {"model_call_started", "step_started", "approval_asked", "input_asked", "run_paused", "run_finished"}
+    assert under_way.isdisjoint(point.kind for point in points)
     for point in points:
         async with open_at(workspace, *ENOUGH, profile="guarded") as runtime:
             fork = await fork_run(runtime, parent.run_id, ForkRequest(at=point.number))

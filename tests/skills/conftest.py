@@ -34,7 +34,7 @@ class Result:
     err: str
 
     @property
-    def json(self) -> Any:  # noqa: ANN401 - whatever was printed
+    def json(self) -> Any:
         return json.loads(self.out)
 
 

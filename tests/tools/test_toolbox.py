@@ -39,7 +39,7 @@ class Search:
     error: Exception | None = None
     calls: int = 0
 
-    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:  # noqa: ARG002
+    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         self.calls += 1
         if self.error:
             raise self.error

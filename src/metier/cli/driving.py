@@ -19,9 +19,9 @@ from metier.cli.plan import parse_plan, render_plan
 from metier.cli.signals import obeying_signals
 from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
+from metier.engine.unwrapping import unwrapped
 from metier.errors import UsageError
 from metier.providers.options import ModelOptions
-from metier.runtime.bounds import one_error
 from metier.runtime.place import Place
 from metier.runtime.runs import Runtime, Watch, open_runtime
 from metier.settings.load import LoadedSettings
@@ -86,7 +86,7 @@ async def _drive(place: Place, work: Work, view: View, stopper: Stopper) -> tupl
         timeout_seconds=view.timeout_seconds,
         report=warn_line,
     )
-    with one_error():
+    with unwrapped():
         async with obeying_signals(stopper), open_runtime(place) as runtime:
             state = await work(runtime, watch)
             return state, runtime.folder(state.run_id)

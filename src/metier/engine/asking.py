@@ -54,7 +54,7 @@ async def call_model(action: CallModel, log: RunLog, services: Services) -> None
         return
     keep_reply(action, reply, services)
     latency = round((services.clock.monotonic() - started) * 1000, 3)
-    price = cost_usd(reply.usage, services.facts.find(reply.provider, request.model)) or 0.0
+    price = cost_usd(reply.usage, services.facts.find(reply.provider, reply.model)) or 0.0
     await log.record(ModelReplied(turn=action.turn, reply=reply, cost_usd=price, latency_ms=latency))
 
 

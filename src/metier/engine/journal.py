@@ -9,7 +9,7 @@ from metier.engine.projection import project
 from metier.engine.state import RunState, apply
 from metier.events import Payload
 from metier.store.base import Lease, Store, StoredEntry
-from metier.store.failures import StoreDamaged
+from metier.store.failures import StoreDamaged, StoreFull
 from metier.telemetry.sinks import EventWriter
 
 
@@ -21,6 +21,8 @@ class RunLog:
         self._store = store
         self._lease = lease
         self._writer = writer
+        self.is_short_of_room = False
+        """The disk was full; what is known is on record, and nothing new should be begun."""
 
     @property
     def lease(self) -> Lease:
@@ -35,7 +37,12 @@ class RunLog:
             StoredEntry(self.state.seq + offset, entry.kind, render_entry(entry))
             for offset, entry in enumerate(entries, start=1)
         ]
-        await self._store.append(self._lease, self.state.seq + 1, stored, durable=durable)
+        try:
+            await self._store.append(self._lease, self.state.seq + 1, stored, durable=durable)
+        except StoreFull:
+            # The store gave up its reserve. A result that is known must not be lost for want of room.
+            await self._store.append(self._lease, self.state.seq + 1, stored, durable=durable)
+            self.is_short_of_room = True
         for entry in entries:
             apply(self.state, entry)
             self._tell(project(entry, self.state))

@@ -8,13 +8,16 @@ import anyio
 
 from metier.engine.actions import Action, Wait
 from metier.engine.decide import decide
+from metier.engine.entries import RunFailed, RunPaused
 from metier.engine.journal import RunLog, read_entries
 from metier.engine.perform import perform
 from metier.engine.projection import project
 from metier.engine.services import Services
 from metier.engine.state import RunState, apply
 from metier.engine.stopping import Stopper
+from metier.engine.unwrapping import unwrapped
 from metier.store.base import Lease, Store
+from metier.store.failures import StoreFull
 from metier.telemetry.sinks import EventWriter
 
 LEASE_SECONDS = 15.0
@@ -28,16 +31,25 @@ type Perform = Callable[[Action, RunLog, Services], Awaitable[None]]
 async def drive(log: RunLog, services: Services, stopper: Stopper, *, perform: Perform = perform) -> RunState:
     """Do what is to be done until nothing is, or somebody must be waited for, or somebody says stop."""
     stopper.attach(log.emit, count_children=lambda: sum(step.phase == "running" for step in log.state.steps))
-    while not stopper.is_set:
+    while not (stopper.is_set or log.is_short_of_room):
         action = decide(log.state, services.policy)
         if isinstance(action, Wait):
             return log.state
-        with stopper.interruptible():
-            await perform(action, log, services)
+        try:
+            with stopper.interruptible():
+                await perform(action, log, services)
+        except StoreFull:
+            log.is_short_of_room = True
     with anyio.CancelScope(shield=True):
         if log.state.phase not in ("DONE", "ERROR") and log.state.pause is None:
-            await log.record(stopper.ending, durable=True)
+            await log.record(_build_ending(log, stopper), durable=True)
     return log.state
+
+
+def _build_ending(log: RunLog, stopper: Stopper) -> RunPaused | RunFailed:
+    if log.is_short_of_room:
+        return RunPaused(pause="storage", reason="The disk of the run store is full; free some space, then resume")
+    return stopper.ending
 
 
 class Driver(Protocol):
@@ -73,10 +85,11 @@ async def hold_lease(run_id: str, services: Driver, *, seconds: float = LEASE_SE
     """
     lease = await services.store.take_lease(run_id, owner=services.owner, seconds=seconds)
     try:
-        async with anyio.create_task_group() as group:
-            group.start_soon(_beat, lease, services, seconds)
-            yield lease
-            group.cancel_scope.cancel()
+        with unwrapped():
+            async with anyio.create_task_group() as group:
+                group.start_soon(_beat, lease, services, seconds)
+                yield lease
+                group.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):
             await services.store.release_lease(lease)

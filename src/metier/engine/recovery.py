@@ -13,10 +13,11 @@ from metier.engine.stepping import (
     build_finished,
     finish_steps,
     get_spool_path,
+    is_work_of_skill,
     name_and_arguments,
 )
 from metier.tools.base import Probing
-from metier.tools.spool import SpoolNote, read_spool
+from metier.tools.spool import SpoolNote, read_spool, wait_until_released
 
 REPEATABLE = frozenset({"read", "idempotent", "keyed"})
 
@@ -54,29 +55,37 @@ async def _find_out(step: Step, log: RunLog, services: Services) -> e.StepFinish
     tool = services.tools.find(name)
     if isinstance(tool, Probing):
         result = await tool.probe(arguments, build_context(step, log, services))
+        if result is not None and not result.ok:
+            return None
         if result is not None:
             finished = await build_finished(step, name, result, duration_ms=0, services=services)
             return finished.model_copy(update={"adopted": True})
     if tool is None or not tool.info.spools:
         return _Unknown("the tool leaves no trace of its own")
-    return _judge_note(step, read_spool(get_spool_path(step, services)))
+    spool = get_spool_path(step, services)
+    if not await wait_until_released(spool):
+        return _Unknown("it is still running, and cannot be ended")
+    return _judge_note(step, name, read_spool(spool))
 
 
-def _judge_note(step: Step, note: SpoolNote) -> e.StepFinished | _Unknown | None:
+def _judge_note(step: Step, name: str, note: SpoolNote) -> e.StepFinished | _Unknown | None:
     if not note.started:
         return None
     if not note.ended:
         return _Unknown("it was started, and nothing says how it ended")
     if note.stopped:
         return _Unknown("it was started, and was killed with the agent before it ended by itself")
-    status = "succeeded" if note.exit_code == 0 else "failed"
+    is_failed = note.exit_code != 0
     text = f"It ended with exit code {note.exit_code}; what it printed was lost when the agent was killed"
     return e.StepFinished(
         step_id=step.step_id,
-        status=status,
+        status="failed" if is_failed else "succeeded",
         text=text,
-        is_error=note.exit_code != 0,
+        is_error=is_failed,
         exit_code=note.exit_code,
+        error_type="execution_failed" if is_failed else "",
+        retryable=is_failed,
+        counts_as_failure=is_failed and is_work_of_skill(name),
         adopted=True,
     )
 

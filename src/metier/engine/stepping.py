@@ -19,6 +19,7 @@ from metier.engine.journal import RunLog
 from metier.engine.planning import get_limits
 from metier.engine.services import Services
 from metier.engine.state import Step
+from metier.engine.unwrapping import unwrapped
 from metier.events import Payload, SkillDisclosureLoaded, SkillStepExecuted
 from metier.store.base import ApprovalRow
 from metier.tools.base import ToolContext, ToolResult
@@ -54,9 +55,10 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
         results[index] = await _execute(step, log, services)
 
     try:
-        async with anyio.create_task_group() as group:
-            for index, step in enumerate(steps):
-                group.start_soon(run, index, step)
+        with unwrapped():
+            async with anyio.create_task_group() as group:
+                for index, step in enumerate(steps):
+                    group.start_soon(run, index, step)
     except anyio.get_cancelled_exc_class():
         with anyio.CancelScope(shield=True):
             await log.record(*(result or _interrupted(step) for result, step in zip(results, steps, strict=True)))
@@ -220,7 +222,7 @@ async def build_finished(
     status: StepStatus = "succeeded" if result.ok else "timeout" if code == "timeout" else "failed"
     if code == "permission_denied":
         status = "denied"
-    is_skill_failure = code in FAILURES_OF_SKILLS and (name in POLICY_TOOLS or "." in name)
+    is_skill_failure = code in FAILURES_OF_SKILLS and is_work_of_skill(name)
     return e.StepFinished(
         step_id=step.step_id,
         status=status,
@@ -236,6 +238,11 @@ async def build_finished(
         counts_as_failure=is_skill_failure,
         artifacts=_artifacts(result, services),
     )
+
+
+def is_work_of_skill(name: str) -> bool:
+    """Scripts and toolsets: the failure policy is for these."""
+    return name in POLICY_TOOLS or "." in name
 
 
 async def _use_skill(step: Step, _log: RunLog, services: Services) -> ToolResult:

@@ -1,15 +1,14 @@
 """What can end a run from outside while it is driven: its time limit, and somebody who cancels it."""
 
 import os
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 
 from metier.engine.entries import RunFailed
 from metier.engine.stopping import Stopper
-from metier.errors import MetierError
 
 CANCEL_FILE = "cancel.request"
 """Its presence in a run folder asks whoever drives the run to end it; it holds who asked."""
@@ -40,28 +39,6 @@ def forget_cancellation(folder: Path) -> None:
 
 def build_cancellation(by: str) -> RunFailed:
     return RunFailed(reason="canceled", message=f"Canceled by {by or 'somebody'}", status="canceled")
-
-
-@contextmanager
-def one_error() -> Generator[None]:
-    """Task groups wrap what goes wrong in them; people are told the one thing that did."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        raise _find_cause(group) from group
-
-
-def _find_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    leaves = list(_leaves(group))
-    return next((leaf for leaf in leaves if isinstance(leaf, MetierError)), leaves[0])
-
-
-def _leaves(error: BaseException) -> Generator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:  # pyright: ignore[reportUnknownVariableType,reportUnknownMemberType]
-            yield from _leaves(inner)  # pyright: ignore[reportUnknownArgumentType]
-    else:
-        yield error
 
 
 async def _obey_cancellation(stopper: Stopper, folder: Path) -> None:

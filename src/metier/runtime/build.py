@@ -1,27 +1,22 @@
 """Put together what one run needs: skills, tools, provider, policy, instructions. Decides nothing itself."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from metier.approval.profile import ProfilePolicy
 from metier.context.base_prompt import BASE, SAFETY
 from metier.definitions.problems import Problem
 from metier.engine.decide import Policy
-from metier.engine.earlier import FILE_NAME as RESULTS
 from metier.engine.services import Instructions, Services
-from metier.engine.shelf import Shelf, build_shelf
+from metier.engine.shelf import build_shelf
 from metier.errors import UsageError
-from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer, Provider
-from metier.providers.dry_run import DryRunProvider
-from metier.providers.facts import FactBook, load_facts
-from metier.providers.failures import MissingKey
-from metier.providers.offline import build_offline
-from metier.providers.offline_plan import Places
+from metier.providers.facts import load_facts
 from metier.providers.options import ModelOptions
-from metier.providers.registry import OFFLINE, choose_provider, open_provider
+from metier.providers.registry import OFFLINE
+from metier.runtime.kind import RunKind
+from metier.runtime.models import open_models
 from metier.runtime.pins import find_instructions, use_pinned
 from metier.runtime.place import Place
 from metier.settings.model import Settings
@@ -69,37 +64,6 @@ def build_place_cleaner(place: Place) -> Cleaner:
     return build_cleaner(place.settings.logging, values=find_secret_values(place.environ))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunKind:
-    """What must be known of a run before its journal is open."""
-
-    folder: Path
-    is_dry: bool = False
-    pins: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What it began with; empty when it has not begun."""
-
-
-def choose(place: Place, facts: FactBook, shelf: Shelf, *, run: RunKind) -> Provider:
-    """The provider of the settings; one that has no key is there and cannot be asked. Raises `UsageError`."""
-    if run.is_dry:
-        return DryRunProvider(place.settings.model.provider)
-    if place.provider is not None:
-        return place.provider
-    if place.settings.model.provider == OFFLINE:
-        places = Places(
-            workspace=str(place.workspace),
-            artifacts=str(run.folder / "artifacts"),
-            previous=str(run.folder / RESULTS),
-        )
-        packages = tuple(shelf.packages.values())
-        return build_offline(packages, _rank(shelf), places=places, max_turns=place.settings.runtime.max_turns)
-    choice = choose_provider(place.settings.model)
-    try:
-        return open_provider(choice, facts, environment=place.environ)
-    except MissingKey as missing:
-        return AbsentProvider(choice.name, missing)
-
-
 def build_policy(settings: Settings, tools: Toolbox) -> Policy:
     return ProfilePolicy(settings.runtime.profile, tools)
 
@@ -120,19 +84,20 @@ async def build_services(
         opened.push_async_callback(toolsets.aclose)
         shelf = build_shelf(packages, workspace=place.workspace, problems=(*problems, *toolsets.problems))
         facts = load_facts(_facts_file(place))
-        provider = choose(place, facts, shelf, run=run)
-        opened.push_async_callback(provider.close)
+        models = open_models(place, facts, shelf, run=run)
+        opened.push_async_callback(models.aclose)
         tools = Toolbox((*_script_tools(packages, place), *toolsets.tools, *place.tools))
         cleaner = build_place_cleaner(place)
         yield Services(
             store=store,
-            provider=provider,
+            provider=models.provider,
+            fallbacks=models.fallbacks,
             facts=facts,
-            policy=build_policy(settings, tools),
+            policy=_narrow(place, build_policy(settings, tools)),
             tools=tools,
             shelf=shelf,
             instructions=await find_instructions(run.pins, store) or load_instructions(place),
-            model=get_model_options(place, provider),
+            model=get_model_options(place, models.provider),
             runtime=settings.runtime,
             skills=settings.skills,
             clock=place.clock,
@@ -182,11 +147,8 @@ def _facts_file(place: Place) -> Path | None:
     return place.workspace / named if named else None
 
 
-def _rank(shelf: Shelf) -> Callable[[str], list[tuple[str, float]]]:
-    def rank(request: str) -> list[tuple[str, float]]:
-        return [(hit.skill_name, hit.score) for hit in shelf.index.rank(request, 8)]
-
-    return rank
+def _narrow(place: Place, policy: Policy) -> Policy:
+    return place.narrow(policy) if place.narrow is not None else policy
 
 
 def _read(path: Path) -> str:

@@ -10,7 +10,8 @@ from metier.engine.journal import read_entries
 from metier.engine.state import RunState, apply
 from metier.engine.stepping import build_approval_id
 from metier.errors import UsageError
-from metier.runtime.build import RunKind, build_services, find_skills
+from metier.runtime.build import build_services, find_skills
+from metier.runtime.kind import RunKind
 from metier.runtime.pins import INSTRUCTIONS, TOOLS, pin
 from metier.runtime.place import Place
 from metier.runtime.replays import find_changed, get_start

@@ -2,10 +2,11 @@
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from metier.engine.decide import Policy
 from metier.ids import Clock, Ids, SystemClock, SystemIds
 from metier.providers.base import Provider
 from metier.providers.retry import Seams
@@ -26,6 +27,8 @@ class Place:
     """Answers instead of the one that the settings name."""
     tools: tuple[Tool, ...] = ()
     """Beside those that skills bring."""
+    narrow: Callable[[Policy], Policy] | None = None
+    """Puts a stricter policy around the one of the settings."""
 
     @property
     def runs(self) -> Path:

@@ -1,7 +1,6 @@
 """`run.json`: the record of a run for people and programs, written from its journal whenever the run comes to rest."""
 
 import json
-import os
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +18,8 @@ VERSION = 1
 def write_record(folder: Path, entries: Iterable[e.Entry], state: RunState, *, now: datetime) -> None:
     """Replace the record as a whole."""
     record = build_record(entries, state, now=now)
-    temporary = folder / f".{FILE_NAME}.{os.getpid()}"
+    # One name for all: whoever drives the run next replaces what a kill left.
+    temporary = folder / f".{FILE_NAME}.part"
     temporary.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     temporary.replace(folder / FILE_NAME)
 

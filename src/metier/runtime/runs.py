@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,12 +18,14 @@ from metier.engine.phases import FINAL
 from metier.engine.services import Services
 from metier.engine.state import RunState, fold
 from metier.engine.stopping import Stopper
+from metier.engine.unwrapping import unwrapped
 from metier.errors import UsageError
 from metier.events import PinnedDefinitionUsed
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
-from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, forget_cancellation, one_error
-from metier.runtime.build import RunKind, build_place_cleaner, build_services, check_budget
+from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, forget_cancellation
+from metier.runtime.build import build_place_cleaner, build_services, check_budget
+from metier.runtime.kind import RunKind
 from metier.runtime.pins import pin, use_pinned_settings
 from metier.runtime.place import Place
 from metier.runtime.record import write_record
@@ -36,6 +38,8 @@ from metier.telemetry.sinks import EventWriter, FanOut, RunScope, Sink, get_reda
 DATABASE = "state.db"
 DRY_RUN = "dry_run"
 """The reason in the index of a dry run that has not begun."""
+NEVER_BEGAN = "never_began"
+"""Why a run failed that was killed between its place in the index and its first entry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +130,7 @@ class Runtime:
             return state
         driver = Driver(store=self.store, owner=self.place.owner)
         try:
-            with one_error():
+            with unwrapped():
                 async with hold_lease(run_id, driver) as lease:
                     log = await self._open_log(lease, driver, Watch())
                     if log.state.phase not in FINAL:
@@ -165,7 +169,7 @@ class Runtime:
         pins = started.pins if started else {}
         run = RunKind(folder=self.folder(run_id), is_dry=mode == "dry_run", pins=pins)
         stopper = watch.stopper or Stopper(place.settings.runtime.signal_grace_seconds)
-        with one_error():
+        with unwrapped():
             async with (
                 build_services(place, self.store, run=run, observe=watch.observe) as services,
                 hold_lease(run_id, services) as lease,
@@ -174,6 +178,9 @@ class Runtime:
                 if request is not None and log.state.started is None:
                     pins = await pin(services, place.settings)
                     await log.record(build_start(request, place, services, pins=pins), durable=True)
+                elif log.state.started is None:
+                    message = "The run was stopped before it began; nothing was done. Start it again"
+                    await log.record(e.RunFailed(reason=NEVER_BEGAN, message=message), durable=True)
                 if answer is None or await self._take_answer(log, answer):
                     self._tell_of_changes(log, services)
                     await self._check_provider(log, services)
@@ -250,8 +257,12 @@ class Runtime:
 
     async def _write_summary(self, log: RunLog) -> None:
         await log.update_index()
+        if log.state.started is None:
+            return
         entries = await read_entries(self.store, log.state.run_id)
-        write_record(self.folder(log.state.run_id), entries, log.state, now=self.place.clock.now())
+        # The journal is the run: where there is no room for its record, that is written when it next comes to rest.
+        with suppress(OSError):
+            write_record(self.folder(log.state.run_id), entries, log.state, now=self.place.clock.now())
 
 
 def build_start(request: RunRequest, place: Place, services: Services, *, pins: dict[str, str]) -> e.RunStarted:

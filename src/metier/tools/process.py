@@ -18,6 +18,7 @@ from anyio.abc import ByteReceiveStream, ByteSendStream, Process
 
 from metier.errors import ToolFailed
 from metier.tools.output import Capture, Output
+from metier.tools.spool import hold
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
@@ -146,11 +147,12 @@ class ProcessTree:
     async def _start_supervised(
         cls, command: Command, limits: ProcessLimits, *, environment: dict[str, str], stdin: int
     ) -> Self:
+        lock = hold(command.spool) if command.spool else -1
         their_control, control = os.pipe()
         status, their_status = os.pipe()
         resources = ",".join(f"{name}={value}" for name, value in limits.resources.items())
         spool = str(command.spool) if command.spool else ""
-        orders = [str(their_control), str(their_status), str(limits.grace_seconds), resources, spool]
+        orders = [str(their_control), str(their_status), str(limits.grace_seconds), resources, spool, str(lock)]
         try:
             process = await anyio.open_process(
                 [base_interpreter(), "-I", "-S", str(SUPERVISOR), *orders, *command.arguments],
@@ -158,7 +160,7 @@ class ProcessTree:
                 cwd=command.folder,
                 env=environment,
                 start_new_session=True,
-                pass_fds=(their_control, their_status),
+                pass_fds=[descriptor for descriptor in (their_control, their_status, lock) if descriptor >= 0],
             )
         except BaseException:
             os.close(control)
@@ -167,6 +169,8 @@ class ProcessTree:
         finally:
             os.close(their_control)
             os.close(their_status)
+            if lock >= 0:
+                os.close(lock)
         return cls(process, control=control, status=status, mark=environment[TREE_VARIABLE])
 
     @property

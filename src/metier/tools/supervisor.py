@@ -1,6 +1,6 @@
 """Run one command and answer for every process it starts, until none is left.
 
-Executed as a file by the interpreter alone (`python -I -S supervisor.py CONTROL STATUS GRACE LIMITS SPOOL COMMAND…`),
+Executed as a file by the interpreter alone (`python -I -S supervisor.py CONTROL STATUS GRACE LIMITS SPOOL LOCK COMMAND…`),
 between the agent and the command. On Linux it is the reaper of all descendants, so a process that forks twice, starts
 a session of its own or ignores signals still becomes its child and is killed. It imports nothing of Metier and knows
 no secrets.
@@ -9,6 +9,7 @@ CONTROL is a descriptor: when it is closed, because the agent says so or because
 STATUS is a descriptor that receives one line: `EXIT SIGNAL STOPPED LEFT`, or `! ERRNO` if the command did not start.
 SPOOL is a path, or nothing: `SPOOL.started` is on disk before the command runs and `SPOOL.ended` after it ended, so
 that how it ended is known even if the agent is killed before it could write it down (see `spool.py`).
+LOCK is a descriptor that holds a lock until this process ends, or -1.
 """
 
 import ctypes
@@ -34,14 +35,16 @@ class Order(NamedTuple):
     grace_seconds: float
     limits: str
     spool: str
+    lock: int
     command: list[str]
 
 
 def main(arguments: list[str]) -> int:
-    control, status, grace, limits, spool, *command = arguments
-    order = Order(int(control), int(status), float(grace), limits, spool, command)
-    for descriptor in (order.control, order.status):
-        os.set_inheritable(descriptor, False)  # noqa: FBT003  its second parameter has no name
+    control, status, grace, limits, spool, lock, *command = arguments
+    order = Order(int(control), int(status), float(grace), limits, spool, int(lock), command)
+    for descriptor in (order.control, order.status, order.lock):
+        if descriptor >= 0:
+            os.set_inheritable(descriptor, False)  # noqa: FBT003  its second parameter has no name
     return supervise(order)
 
 

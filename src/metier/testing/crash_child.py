@@ -1,0 +1,225 @@
+"""One life of a scenario in a process of its own: go on from wherever the last one was ended, to the end.
+
+`python -m metier.testing.crash_child FILE FUNCTION` loads the scenario once and then, for each JSON line on its
+standard input, forks a process that lives it; a fork that nothing ran in before is as fresh as a new process, and
+costs less. It answers each line with how that process ended.
+"""
+
+import importlib.util
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import anyio
+from pydantic import JsonValue
+
+from metier.engine.journal import read_entries
+from metier.engine.projection import project
+from metier.engine.state import RunState, apply
+from metier.errors import MetierError
+from metier.messages import Value
+from metier.runtime.runs import NEVER_BEGAN, Answer, RunRequest, Runtime, Watch
+from metier.store.machine import SystemMachine
+from metier.telemetry.jsonl import read_events
+from metier.testing.crash_points import CrashPoint, PointedSink, Points, instrument, watch_files
+from metier.testing.crash_scenario import Build, Scenario
+
+OUTCOME = "outcome.json"
+MOST_ROUNDS = 60
+"""More answers than this and a run is going in circles."""
+
+
+class Order(Value):
+    """How one process is to live, and where it is to be ended."""
+
+    folder: str
+    name: str = ""
+    occurrence: int = 1
+    index: int = 0
+    action: Literal["kill", "stop"] = "kill"
+    ahead_seconds: float = 0
+    """How far this process's idea of time is ahead: a lease of 15 seconds is over for one that is a minute ahead."""
+    outcome: str = OUTCOME
+    """The file in the folder that receives how it went; its process id is in the file of that name and `.pid`."""
+
+    @property
+    def point(self) -> CrashPoint | None:
+        return CrashPoint(self.name, self.occurrence) if self.name else None
+
+
+class Outcome(Value):
+    """What a life came to."""
+
+    error: str = ""
+    """The class and message of what was raised."""
+    status: str = ""
+    result: str = ""
+    turns: int = 0
+    skills: tuple[str, ...] = ()
+    steps: tuple[tuple[str, str, str], ...] = ()
+    """Id, tool and status of each step."""
+    asked: tuple[str, ...] = ()
+    """What was asked and answered on the way, by kind."""
+    problems: tuple[str, ...] = ()
+    """What is wrong between journal and event log."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineAhead:
+    """This machine, seen by a process that was asleep for a while."""
+
+    real: SystemMachine
+    seconds: float
+
+    def boot_id(self) -> str:
+        return self.real.boot_id()
+
+    def uptime(self) -> float:
+        return self.real.uptime() + self.seconds
+
+    def process(self) -> str:
+        return self.real.process()
+
+    def is_gone(self, process: str) -> bool:
+        return self.real.is_gone(process)
+
+
+def load_build(file: Path, function: str) -> Build:
+    """The scenario's function, by file: tests need not be importable."""
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))  # it may import its neighbours
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module
+    spec.loader.exec_module(module)
+    return getattr(module, function)
+
+
+async def live(build: Build, order: Order) -> Outcome:
+    """Go on with the scenario's run, or begin it, and answer whatever it asks, until it ends."""
+    folder = Path(order.folder)
+    points = Points(folder / "points", at=order.point, at_index=order.index, action=order.action)
+    scenario = build(folder, points.reach)
+    place = instrument(scenario.place, points)
+    watch_files(place.runs, points)
+    machine = MachineAhead(SystemMachine(), order.ahead_seconds) if order.ahead_seconds else None
+    store = await scenario.open_store(place, points, machine=machine)
+    runtime = scenario.open_runtime(place, store)
+    watch = Watch(sinks=[PointedSink(place.runs, points)])
+    asked: list[str] = []
+    try:
+        problems = await find_early_events(runtime)
+        state = await _go_on(runtime, scenario, watch)
+        while state.phase not in ("DONE", "ERROR") and len(asked) < MOST_ROUNDS:
+            asked.append(state.pause.pause if state.pause else "nothing")
+            state = await runtime.resume(state.run_id, await _answer(runtime, scenario, state), watch)
+        problems += await find_log_problems(runtime, state.run_id)
+        return _build_outcome(state, asked, problems)
+    except MetierError as error:
+        return Outcome(error=f"{type(error).__name__}: {error.message}", asked=tuple(asked))
+    finally:
+        await store.close()
+
+
+async def _go_on(runtime: Runtime, scenario: Scenario, watch: Watch) -> RunState:
+    rows = [row for row in await runtime.store.list_runs() if row.reason != NEVER_BEGAN]
+    if rows:
+        state = await runtime.resume(rows[0].run_id, watch=watch)
+        if state.failure is None or state.failure.reason != NEVER_BEGAN:
+            return state
+    return await runtime.start(RunRequest(task=scenario.task), watch)
+
+
+async def _answer(runtime: Runtime, scenario: Scenario, state: RunState) -> Answer:
+    for row in await runtime.store.list_approvals(run_id=state.run_id, status="open"):
+        await runtime.store.decide_approval(row.approval_id, status="approved", decided_by="crash kit")
+    if state.question is not None:
+        return Answer(values=scenario.answer(state.question.question), by="crash kit")
+    doubtful = next((step for step in state.steps if step.phase == "in_doubt"), None)
+    if doubtful is not None and doubtful.started is not None:
+        return Answer(doubt=scenario.settle(doubtful.started.idempotency_key), by="crash kit")
+    return Answer()
+
+
+async def find_early_events(runtime: Runtime) -> list[str]:
+    """Events that tell of an entry that the journal does not have: nobody may be told what did not happen."""
+    problems: list[str] = []
+    for row in await runtime.store.list_runs():
+        log = runtime.folder(row.run_id) / "events.jsonl"
+        last = max((record.entry for record in read_events(log)), default=0) if log.exists() else 0
+        entries = len(await runtime.store.read_journal(row.run_id))
+        if last > entries:
+            problems.append(f"the log tells of entry {last}, the journal ends at {entries}")
+    return problems
+
+
+async def find_log_problems(runtime: Runtime, run_id: str) -> list[str]:
+    """What the event log does not tell of the journal, or tells twice."""
+    state = RunState(run_id)
+    expected: list[tuple[int, str]] = []
+    for entry in await read_entries(runtime.store, run_id):
+        apply(state, entry)
+        expected += [(state.seq, payload.event_type) for payload in project(entry, state)]
+    records = list(read_events(runtime.folder(run_id) / "events.jsonl"))
+    problems: list[str] = []
+    if [(record.entry, record.event_type) for record in records if record.entry] != expected:
+        problems.append("the event log is not the projection of the journal")
+    if [record.seq for record in records] != sorted({record.seq for record in records}):
+        problems.append("events are not in order")
+    return problems
+
+
+def _build_outcome(state: RunState, asked: list[str], problems: list[str]) -> Outcome:
+    steps = tuple(
+        (step.step_id, step.tool, step.status) for exchange in state.run for step in exchange.steps if step.step_id
+    )
+    return Outcome(
+        status=state.status,
+        result=state.result or (state.failure.message if state.failure else ""),
+        turns=state.turn,
+        skills=tuple(state.used_skills),
+        steps=steps,
+        asked=tuple(asked),
+        problems=tuple(problems),
+    )
+
+
+def live_and_tell(build: Build, order: Order) -> None:
+    """Live, and leave the outcome in the folder."""
+    file = Path(order.folder, order.outcome)
+    file.with_name(f"{file.name}.pid").write_text(str(os.getpid()), encoding="ascii")
+    outcome = anyio.run(live, build, order)
+    file.write_text(outcome.model_dump_json(), encoding="utf-8")
+
+
+def _fork(build: Build, order: Order) -> dict[str, JsonValue]:
+    started = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            live_and_tell(build, order)
+            code = 0
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    return {"code": os.waitstatus_to_exitcode(status), "seconds": round(time.monotonic() - started, 3)}
+
+
+def main() -> None:
+    file, function = sys.argv[1:]
+    build = load_build(Path(file), function)
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(_fork(build, Order.model_validate_json(line))) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,290 @@
+"""Where a process can be ended on purpose: named points around everything of a run that leaves a trace.
+
+A `Points` counts the points that its process reaches and sends it SIGKILL (or SIGSTOP) at the one it was told. The
+wrappers put points around the seams: the store, the events, the tools, the model, files and processes.
+"""
+
+import os
+import re
+import signal
+import sqlite3
+import sys
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import JsonValue
+
+from metier.events import EventRecord
+from metier.ids import Ids
+from metier.messages import ModelReply
+from metier.providers.base import ModelRequest, Observer, Provider
+from metier.runtime.place import Place
+from metier.store.base import ApprovalRow, Lease, RunRow, Store, StoredEntry
+from metier.testing.store_wrapper import StoreWrapper
+from metier.tools.base import Probing, Tool, ToolContext, ToolInfo, ToolResult
+
+REACHED, ARMED = "reached", "armed"
+"""Files in the folder of points: names that were reached, one a line; the point at which a script ends the agent."""
+
+_NUMBER = re.compile(r"\d{3,}")
+_RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{12}")
+_HASH = re.compile(r"[0-9a-f]{16,}")
+
+
+@dataclass(frozen=True, slots=True)
+class CrashPoint:
+    """The `occurrence`-th time that a process comes to `name`."""
+
+    name: str
+    occurrence: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.name}#{self.occurrence}"
+
+
+class Points:
+    """Ends this process at `at`, or at the `at_index`-th point of any name."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        at: CrashPoint | None = None,
+        at_index: int = 0,
+        action: Literal["kill", "stop"] = "kill",
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._at = at
+        self._at_index = at_index
+        self._signal = signal.SIGKILL if action == "kill" else signal.SIGSTOP
+        self._counts: Counter[str] = Counter()
+        self._lock = threading.RLock()
+        self._trace = os.open(folder / REACHED, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        armed = folder / ARMED
+        armed.unlink(missing_ok=True)
+        if at is not None:
+            armed.write_text(f"{at.name} {at.occurrence} {os.getpid()}", encoding="utf-8")
+
+    def reach(self, name: str) -> None:
+        """Called at every point. Does not return from the one that was chosen."""
+        if self.comes_to(name):
+            os.kill(os.getpid(), self._signal)
+
+    def comes_to(self, name: str) -> bool:
+        """Count the point; True when this process is to end here."""
+        with self._lock:
+            os.write(self._trace, f"{name}\n".encode())
+            self._counts[name] += 1
+            return CrashPoint(name, self._counts[name]) == self._at or self._counts.total() == self._at_index
+
+    def end(self) -> None:
+        """End this process here."""
+        os.kill(os.getpid(), self._signal)
+
+
+def read_points(folder: Path) -> list[CrashPoint]:
+    """The points that were reached in this folder, in order, scripts included."""
+    counts: Counter[str] = Counter()
+    points: list[CrashPoint] = []
+    for name in (folder / REACHED).read_text(encoding="utf-8").splitlines():
+        counts[name] += 1
+        points.append(CrashPoint(name, counts[name]))
+    return points
+
+
+class PointedStore(StoreWrapper):
+    """A point before and after everything that changes the store."""
+
+    def __init__(self, inner: Store, points: Points) -> None:
+        super().__init__(inner)
+        self._points = points
+
+    async def create_run(self, row: RunRow) -> None:
+        self._points.reach("store:create_run:before")
+        await self.inner.create_run(row)
+        self._points.reach("store:create_run:after")
+
+    async def append(
+        self, lease: Lease, first_seq: int, entries: Sequence[StoredEntry], *, durable: bool = True
+    ) -> None:
+        kinds = "+".join(dict.fromkeys(entry.kind for entry in entries))
+        self._points.reach(f"journal:{kinds}:before")
+        await self.inner.append(lease, first_seq, entries, durable=durable)
+        self._points.reach(f"journal:{kinds}:after")
+
+    async def take_lease(self, run_id: str, *, owner: str, seconds: float) -> Lease:
+        self._points.reach("store:take_lease:before")
+        lease = await self.inner.take_lease(run_id, owner=owner, seconds=seconds)
+        self._points.reach("store:take_lease:after")
+        return lease
+
+    async def release_lease(self, lease: Lease) -> None:
+        self._points.reach("store:release_lease:before")
+        await self.inner.release_lease(lease)
+        self._points.reach("store:release_lease:after")
+
+    async def update_run(self, lease: Lease, changes: Mapping[str, str | int | float]) -> None:
+        self._points.reach("store:update_run:before")
+        await self.inner.update_run(lease, changes)
+        self._points.reach("store:update_run:after")
+
+    async def put_blob(self, data: bytes) -> str:
+        self._points.reach("store:put_blob:before")
+        digest = await self.inner.put_blob(data)
+        self._points.reach("store:put_blob:after")
+        return digest
+
+    async def put_approval(self, lease: Lease, row: ApprovalRow) -> None:
+        self._points.reach("store:put_approval:before")
+        await self.inner.put_approval(lease, row)
+        self._points.reach("store:put_approval:after")
+
+
+def build_connection_class(points: Points) -> type[sqlite3.Connection]:
+    """For SQLite: a point inside each transaction, where everything is written and nothing is committed."""
+
+    class PointedConnection(sqlite3.Connection):
+        def execute(self, sql: str, parameters: object = (), /) -> sqlite3.Cursor:
+            if sql == "COMMIT":
+                points.reach("sqlite:commit:before")
+            return super().execute(sql, parameters)  # pyright: ignore[reportArgumentType]  handed on as it came
+
+    return PointedConnection
+
+
+class PointedTool:
+    """A point before and after each call. A tool that can probe still can."""
+
+    def __init__(self, inner: Tool, points: Points) -> None:
+        self._inner = inner
+        self._points = points
+
+    @property
+    def info(self) -> ToolInfo:
+        return self._inner.info
+
+    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+        self._points.reach(f"tool:{self.info.name}:before")
+        result = await self._inner.execute(arguments, context)
+        self._points.reach(f"tool:{self.info.name}:after")
+        return result
+
+
+class PointedProbingTool(PointedTool):
+    def __init__(self, inner: Tool, points: Points, *, prober: Probing) -> None:
+        super().__init__(inner, points)
+        self._prober = prober
+
+    async def probe(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult | None:
+        self._points.reach(f"tool:{self.info.name}:probe")
+        return await self._prober.probe(arguments, context)
+
+
+class PointedProvider:
+    """A point before a request is sent and after its reply came."""
+
+    def __init__(self, inner: Provider, points: Points) -> None:
+        self._inner = inner
+        self._points = points
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
+        self._points.reach("model:before")
+        reply = await self._inner.reply(request, observe=observe)
+        self._points.reach("model:after")
+        return reply
+
+    async def count_tokens(self, request: ModelRequest) -> int | None:
+        return await self._inner.count_tokens(request)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class PointedIds:
+    """Every event gets a span id right before it is written, which makes this the point before it."""
+
+    def __init__(self, inner: Ids, points: Points) -> None:
+        self._inner = inner
+        self._points = points
+
+    def run_id(self, started: datetime) -> str:
+        return self._inner.run_id(started)
+
+    def trace_id(self) -> str:
+        return self._inner.trace_id()
+
+    def span_id(self) -> str:
+        self._points.reach("event:before")
+        return self._inner.span_id()
+
+
+class PointedSink:
+    """Comes after the log on disk: a point where an event is written, and one where only half of it is."""
+
+    def __init__(self, runs: Path, points: Points) -> None:
+        self._runs = runs
+        self._points = points
+
+    def write(self, record: EventRecord) -> None:
+        if self._points.comes_to(f"event:{record.event_type}:torn"):
+            _tear(self._runs / record.run_id / "events.jsonl")
+            self._points.end()
+        self._points.reach(f"event:{record.event_type}:after")
+
+    def close(self) -> None:
+        return None
+
+
+def _tear(log: Path) -> None:
+    """Leave half of the last line, as a kill in the middle of a write would."""
+    data = log.read_bytes()
+    start = data.rstrip(b"\n").rfind(b"\n") + 1
+    os.truncate(log, start + (len(data) - start) // 2)
+
+
+def instrument(place: Place, points: Points) -> Place:
+    """The same place, with points around its tools, its model and its events."""
+    tools = tuple(
+        PointedProbingTool(tool, points, prober=tool) if isinstance(tool, Probing) else PointedTool(tool, points)
+        for tool in place.tools
+    )
+    provider = PointedProvider(place.provider, points) if place.provider is not None else None
+    return replace(place, tools=tools, provider=provider, ids=PointedIds(place.ids, points))
+
+
+def watch_files(runs: Path, points: Points) -> None:
+    """A point before each file of the runs folder is opened for writing, renamed or removed, and before each process.
+
+    It cannot be undone: for processes that do nothing else.
+    """
+    root = str(runs)
+
+    def notice(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "subprocess.Popen":
+            points.reach("process:start")
+        elif event in ("os.rename", "os.remove", "os.truncate", "os.mkdir", "os.link"):
+            _reach_file(event.removeprefix("os."), arguments[0])
+        elif event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR):
+            _reach_file("open", arguments[0])
+
+    def _reach_file(what: str, path: object) -> None:
+        if isinstance(path, str | os.PathLike) and (name := os.fspath(path)) and str(name).startswith(root):
+            points.reach(f"file:{what}:{_shorten(str(name).removeprefix(root))}")
+
+    sys.addaudithook(notice)
+
+
+def _shorten(path: str) -> str:
+    """Without what differs from run to run: ids and process numbers."""
+    for pattern in (_RUN_ID, _HASH, _NUMBER):
+        path = pattern.sub("N", path)
+    return re.sub(r"\.state\.db\.\w+$", ".state.db.N", path.lstrip("/")) or "."

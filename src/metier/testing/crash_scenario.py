@@ -1,0 +1,53 @@
+"""What the crash kit runs: a task with its model, tools and skills, and how whoever is asked would answer."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from pydantic import JsonValue
+
+from metier.runtime.place import Place
+from metier.runtime.runs import DATABASE, Runtime
+from metier.store.base import Store
+from metier.store.machine import Machine
+from metier.store.sqlite import open_sqlite_store
+from metier.testing.crash_points import PointedStore, Points, build_connection_class
+
+type Reach = Callable[[str], None]
+type DoubtAnswer = Literal["done", "retry", "skip", "abort"]
+
+
+class OpenStore(Protocol):
+    """How a process of the scenario opens the store; wrap it in `PointedStore` so that it has points."""
+
+    def __call__(self, place: Place, points: Points, *, machine: Machine | None) -> Awaitable[Store]: ...
+
+
+async def open_pointed_sqlite(place: Place, points: Points, *, machine: Machine | None) -> Store:
+    """The embedded store, with points before and after each change and inside each transaction."""
+    store = await open_sqlite_store(
+        place.runs / DATABASE, clock=place.clock, machine=machine, connection_class=build_connection_class(points)
+    )
+    return PointedStore(store, points)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    place: Place
+    """The provider must answer from the request alone: after a kill another process asks it."""
+    task: str
+    effects: Path
+    """Where effects are counted: one JSON line each, with `effect`, `name` and `key`. See `record_effect`."""
+    settle: Callable[[str], DoubtAnswer]
+    """What a person would answer about the step with this idempotency key, after a look at the world."""
+    answer: Callable[[str], dict[str, JsonValue]] = lambda _question: {}
+    """What a person would answer to a question."""
+    artifacts: tuple[Path, ...] = ()
+    """Files that must have the same bytes as after a run that nobody disturbed."""
+    open_store: OpenStore = open_pointed_sqlite
+    open_runtime: Callable[[Place, Store], Runtime] = Runtime
+
+
+type Build = Callable[[Path, Reach], Scenario]
+"""Builds the scenario in an empty folder, or in one where it was built before. `reach` marks points of your own."""

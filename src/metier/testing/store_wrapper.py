@@ -1,0 +1,76 @@
+"""A store that hands everything on to another one: what a wrapper around a store starts from."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from metier.events import TaskState
+from metier.store.base import ApprovalRow, Lease, RunRow, Store, StoredEntry
+
+
+class StoreWrapper:
+    """`store.base.Store` by delegation. Override what should be different."""
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+
+    async def create_run(self, row: RunRow) -> None:
+        await self.inner.create_run(row)
+
+    async def append(
+        self, lease: Lease, first_seq: int, entries: Sequence[StoredEntry], *, durable: bool = True
+    ) -> None:
+        await self.inner.append(lease, first_seq, entries, durable=durable)
+
+    async def read_journal(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[StoredEntry]:
+        return await self.inner.read_journal(run_id, after=after, limit=limit)
+
+    async def take_lease(self, run_id: str, *, owner: str, seconds: float) -> Lease:
+        return await self.inner.take_lease(run_id, owner=owner, seconds=seconds)
+
+    async def renew_lease(self, lease: Lease, *, seconds: float) -> None:
+        await self.inner.renew_lease(lease, seconds=seconds)
+
+    async def release_lease(self, lease: Lease) -> None:
+        await self.inner.release_lease(lease)
+
+    async def update_run(self, lease: Lease, changes: Mapping[str, str | int | float]) -> None:
+        await self.inner.update_run(lease, changes)
+
+    async def find_run(self, run_id: str) -> RunRow | None:
+        return await self.inner.find_run(run_id)
+
+    async def list_runs(
+        self, *, prefix: str = "", status: TaskState | None = None, context_id: str = "", limit: int = 100
+    ) -> list[RunRow]:
+        return await self.inner.list_runs(prefix=prefix, status=status, context_id=context_id, limit=limit)
+
+    async def delete_run(self, run_id: str) -> None:
+        await self.inner.delete_run(run_id)
+
+    async def put_blob(self, data: bytes) -> str:
+        return await self.inner.put_blob(data)
+
+    async def get_blob(self, digest: str) -> bytes:
+        return await self.inner.get_blob(digest)
+
+    async def put_approval(self, lease: Lease, row: ApprovalRow) -> None:
+        await self.inner.put_approval(lease, row)
+
+    async def decide_approval(
+        self,
+        approval_id: str,
+        *,
+        status: Literal["approved", "denied", "expired"],
+        decided_by: str,
+        reason: str = "",
+        edited_payload: bytes | None = None,
+    ) -> bool:
+        return await self.inner.decide_approval(
+            approval_id, status=status, decided_by=decided_by, reason=reason, edited_payload=edited_payload
+        )
+
+    async def list_approvals(self, *, run_id: str = "", status: str = "") -> list[ApprovalRow]:
+        return await self.inner.list_approvals(run_id=run_id, status=status)
+
+    async def close(self) -> None:
+        await self.inner.close()

@@ -1,0 +1,207 @@
+"""A short run, and the same one on engines that are broken on purpose: the suite must notice each of them."""
+
+import copy
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pydantic import JsonValue
+from reference_scenario import AskFor, Call, Deed, Narrator, build_settle
+
+from metier.engine import entries as e
+from metier.engine.journal import RunLog
+from metier.engine.projection import project
+from metier.engine.services import Services
+from metier.engine.state import apply
+from metier.runtime.place import Place
+from metier.runtime.runs import DATABASE, Answer, Runtime, Watch
+from metier.settings.model import Settings
+from metier.store.base import Lease, Store, StoredEntry
+from metier.store.machine import Machine
+from metier.testing.crash_kit import record_effect
+from metier.testing.crash_points import Points
+from metier.testing.crash_scenario import OpenStore, Reach, Scenario, open_pointed_sqlite
+from metier.testing.store_wrapper import StoreWrapper
+from metier.tools.base import ToolContext, ToolResult
+
+LINES: list[list[Call]] = [
+    [("look", {}), ("look", {"at": "b"})],
+    [("post", {})],
+    [("launch", {})],
+    [("ask_user", {"question": "Go on?"})],
+    [("pay", {})],
+    [("finish", {"result": "done"})],
+]
+
+
+def build(folder: Path, reach: Reach) -> Scenario:
+    effects = folder / "effects.jsonl"
+    tools = (
+        Deed("look", "read", effects, reach),
+        Deed("post", "keyed", effects, reach),
+        Deed("launch", "opaque", effects, reach),
+        Deed("pay", "opaque", effects, reach),
+    )
+    place = Place(
+        settings=Settings(),
+        workspace=folder,
+        home=folder / "home",
+        environ={},
+        provider=Narrator(LINES),
+        tools=tools,
+        narrow=lambda policy: AskFor(policy, "pay"),
+    )
+    return Scenario(
+        place=place, task="A short run", effects=effects, settle=build_settle(effects), answer=lambda _question: {}
+    )
+
+
+def open_with(wrap: Callable[[Store], Store]) -> OpenStore:
+    async def open_store(place: Place, points: Points, *, machine: Machine | None) -> Store:
+        return wrap(await open_pointed_sqlite(place, points, machine=machine))
+
+    return open_store
+
+
+class LateIntents(StoreWrapper):
+    """The effect begins before its intent is on record: both are written together when it is over."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self._held: list[StoredEntry] = []
+
+    async def append(
+        self, lease: Lease, first_seq: int, entries: Sequence[StoredEntry], *, durable: bool = True
+    ) -> None:
+        self._held += entries
+        if all(entry.kind == "step_started" for entry in entries):
+            return
+        held, self._held = self._held, []
+        await super().append(lease, held[0].seq, held, durable=durable)
+
+
+def build_late_intents(folder: Path, reach: Reach) -> Scenario:
+    return replace(build(folder, reach), open_store=open_with(LateIntents))
+
+
+@dataclass
+class Backlog:
+    """Effects that were promised and not done yet."""
+
+    left: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+
+    def work_off(self) -> None:
+        while self.left:
+            self.left.pop()()
+
+
+@dataclass(frozen=True, slots=True)
+class LaterDeed(Deed):
+    """Says that it is done, and does it when the result is on record."""
+
+    backlog: Backlog
+
+    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+        key = context.idempotency_key
+        self.backlog.left.append(lambda: record_effect(self.effects, effect=self.effect, name=self.name, key=key))
+        return ToolResult(ok=True, output="done")
+
+
+class EarlyResults(StoreWrapper):
+    """The result is on record before the effect."""
+
+    def __init__(self, inner: Store, backlog: Backlog) -> None:
+        super().__init__(inner)
+        self._backlog = backlog
+
+    async def append(
+        self, lease: Lease, first_seq: int, entries: Sequence[StoredEntry], *, durable: bool = True
+    ) -> None:
+        await super().append(lease, first_seq, entries, durable=durable)
+        if any(entry.kind == "step_finished" for entry in entries):
+            self._backlog.work_off()
+
+
+def build_early_results(folder: Path, reach: Reach) -> Scenario:
+    whole = build(folder, reach)
+    backlog = Backlog()
+    tools = tuple(
+        LaterDeed(tool.name, tool.effect, tool.effects, tool.reach, backlog)
+        if isinstance(tool, Deed) and tool.name != "look"
+        else tool
+        for tool in whole.place.tools
+    )
+    place = replace(whole.place, tools=tools)
+    return replace(whole, place=place, open_store=open_with(lambda store: EarlyResults(store, backlog)))
+
+
+class TalkativeLog(RunLog):
+    """Tells of an entry before it is written."""
+
+    async def record(self, *entries: e.Entry, durable: bool = False) -> None:
+        ahead = copy.deepcopy(self.state)
+        for entry in entries:
+            apply(ahead, entry)
+            for payload in project(entry, ahead):
+                self._writer.emit(payload, entry=ahead.seq)
+        first = self.state.seq + 1
+        stored = [StoredEntry(first + i, entry.kind, e.render_entry(entry)) for i, entry in enumerate(entries)]
+        await self._store.append(self._lease, first, stored, durable=durable)
+        for entry in entries:
+            apply(self.state, entry)
+
+
+class TalkativeRuntime(Runtime):
+    async def _open_log(self, lease: Lease, services: Services, watch: Watch) -> RunLog:
+        log = await super()._open_log(lease, services, watch)
+        return TalkativeLog(log.state, store=log._store, lease=lease, writer=log._writer)  # pyright: ignore[reportPrivateUsage]
+
+
+def build_early_events(folder: Path, reach: Reach) -> Scenario:
+    return replace(build(folder, reach), open_runtime=TalkativeRuntime)
+
+
+class RashRuntime(Runtime):
+    """Repeats whatever was under way, as most others do."""
+
+    async def _take_answer(self, log: RunLog, answer: Answer) -> bool:
+        taken = await super()._take_answer(log, answer)
+        running = [step for step in log.state.steps if step.phase == "running"] if taken else []
+        for step in running:
+            await log.record(e.StepRetried(step_id=step.step_id, reason="it was under way"))
+        return taken
+
+
+def build_rash_recovery(folder: Path, reach: Reach) -> Scenario:
+    return replace(build(folder, reach), open_runtime=RashRuntime)
+
+
+class NaiveStore(StoreWrapper):
+    """Looks where the journal ends and writes there, whoever drives the run."""
+
+    def __init__(self, inner: Store, database: Path) -> None:
+        super().__init__(inner)
+        self._database = database
+
+    async def append(
+        self, lease: Lease, first_seq: int, entries: Sequence[StoredEntry], *, durable: bool = True
+    ) -> None:
+        last = len(await self.inner.read_journal(lease.run_id))
+        moved = [replace(entry, seq=last + 1 + index) for index, entry in enumerate(entries)]
+        await super().append(self._find_current(lease), last + 1, moved, durable=durable)
+
+    async def update_run(self, lease: Lease, changes: dict[str, str | int | float]) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        await super().update_run(self._find_current(lease), changes)
+
+    def _find_current(self, lease: Lease) -> Lease:
+        connection = sqlite3.connect(self._database)
+        query = "SELECT owner, token FROM leases WHERE run_id = ?"
+        owner, token = connection.execute(query, (lease.run_id,)).fetchone()
+        connection.close()
+        return replace(lease, owner=owner, token=token)
+
+
+def build_naive_store(folder: Path, reach: Reach) -> Scenario:
+    whole = build(folder, reach)
+    return replace(whole, open_store=open_with(lambda store: NaiveStore(store, whole.place.runs / DATABASE)))

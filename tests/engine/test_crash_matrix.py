@@ -1,0 +1,86 @@
+"""The reference run, killed with SIGKILL wherever it leaves a trace: always the same end, nothing lost, nothing twice.
+
+Every name of a point is killed once, and every step at each of its boundaries. `METIER_CRASH_ALL=1` kills at all.
+"""
+
+import os
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from reference_scenario import build
+
+from metier.testing.crash_kit import Baseline, CrashKit, CrashReport
+from metier.testing.crash_points import CrashPoint
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="processes are looked for in /proc"),
+    pytest.mark.timeout(600),
+]
+
+IS_WHOLE = bool(os.environ.get("METIER_CRASH_ALL"))
+CHUNKS = 48 if IS_WHOLE else 12
+EACH = ("journal:step_started", "journal:step_finished", "tool:", "effect:", "script:", "journal:model_replied:before")
+"""Effect boundaries: killed at every occurrence."""
+
+
+@pytest.fixture(scope="module")
+def kit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashKit]:
+    with CrashKit(build, tmp_path_factory.mktemp("crash")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def baseline(kit: CrashKit) -> Baseline:
+    return kit.survey()
+
+
+def choose(points: tuple[CrashPoint, ...]) -> list[CrashPoint]:
+    """All of them, or for every name one occurrence that stays the same from run to run."""
+    most = Counter(point.name for point in points)
+    return [
+        point
+        for point in points
+        if IS_WHOLE
+        or point.name.startswith(EACH)
+        or point.occurrence == zlib.crc32(point.name.encode()) % most[point.name] + 1
+    ]
+
+
+def test_reference_run_has_what_it_must_have(baseline: Baseline) -> None:
+    tools = {tool for _, tool, _ in baseline.outcome.steps}
+
+    assert baseline.outcome.status == "completed"
+    assert len(baseline.outcome.steps) >= 12
+    assert {"look", "set_value", "post", "launch", "mail", "script_run", "pay", "ask_user"} <= tools
+    assert baseline.outcome.skills == ("alpha", "beta", "gamma")
+    assert baseline.outcome.asked == ("input", "approval")
+    assert len(baseline.artifacts) == 1
+    names = {point.name for point in baseline.points}
+    assert {"journal:decode_failed:after", "journal:step_retried:after", "journal:handed_off:after"} <= names
+    assert len(baseline.points) >= 170
+    assert len(choose(baseline.points)) >= 170
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_run_killed_at_any_point_ends_as_if_nothing_had_happened(chunk: int, kit: CrashKit, baseline: Baseline) -> None:
+    points = choose(baseline.points)[chunk::CHUNKS]
+
+    report = CrashReport(outcomes=tuple(kit.check(point, baseline) for point in points))
+
+    print(report.render())
+    assert report.ok, report.render()
+
+
+@pytest.mark.parametrize("again", [(1,), (4, 2), (9, 3, 14), (25,), (40, 40)])
+def test_recovery_may_be_killed_too(again: tuple[int, ...], kit: CrashKit, baseline: Baseline) -> None:
+    names = ("effect:launch:done", "script:record:middle", "journal:step_finished:before", "effect:post:done")
+    points = [point for point in baseline.points if point.name in names and point.occurrence in (1, 8)]
+
+    report = CrashReport(outcomes=tuple(kit.check(point, baseline, again=again) for point in points))
+
+    assert len(points) == 5
+    assert report.ok, report.render()

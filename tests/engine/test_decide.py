@@ -1,0 +1,280 @@
+"""What a run does next, in tables: the same state always gives the same action."""
+
+import pytest
+from journals import (
+    TablePolicy,
+    asked,
+    broke,
+    decided,
+    ended,
+    finish,
+    folded,
+    intent,
+    question,
+    replied,
+    started,
+    tool,
+    turn_of,
+    until_call,
+    use_skill,
+)
+
+from metier.engine import actions as a
+from metier.engine import entries as e
+from metier.engine.decide import decide
+
+LOOK = tool("look", "c1")
+LOOK_AGAIN = tool("look-again", "c2")
+PUSH = tool("push", "c3")
+ALLOW = TablePolicy()
+
+
+def after_turn(turn: int = 1) -> list[e.Entry]:
+    """A whole turn with one read."""
+    step = tool("look", f"t{turn}", n=str(turn))
+    verified = e.ProgressVerified(following="CALL_LLM")
+    return [*turn_of(step, turn=turn), intent(f"{turn}.1", step), ended(f"{turn}.1"), verified]
+
+
+@pytest.mark.parametrize(
+    ("entries", "action"),
+    [
+        ([], a.Wait()),
+        ([started()], a.LoadCatalog()),
+        (until_call()[:2], a.RankSkills()),
+        (until_call()[:3], a.Disclose("")),
+        (until_call(), a.CallModel(1)),
+        ([*until_call(), asked(), replied()], a.Decode()),
+        ([*until_call(), *turn_of(LOOK)], a.RunSteps(("1.1",))),
+        ([*until_call(), *turn_of(question())], a.AskInput("1.1")),
+        ([*until_call(), *turn_of(finish("yes"))], a.Finish("yes")),
+        ([*until_call(), *turn_of(PUSH), intent("1.1", PUSH)], a.SettleDoubt("1.1")),
+        ([*until_call(), *turn_of(LOOK), intent("1.1", LOOK), ended("1.1")], a.Proceed("CALL_LLM")),
+        ([*until_call(), *after_turn(1)], a.CallModel(2)),
+        ([*until_call(), e.RunPaused(pause="signal", reason="x")], a.Wait()),
+        ([*until_call(), e.RunFailed(reason="x", message="y")], a.Wait()),
+        ([*until_call(), *turn_of(finish()), e.RunFinished(result="")], a.Wait()),
+    ],
+)
+def test_next_action_of_each_phase(entries: list[e.Entry], action: a.Action) -> None:
+    assert decide(folded(entries), ALLOW) == action
+
+
+@pytest.mark.parametrize("cut", range(1, 4))
+def test_request_without_a_recorded_reply_is_asked_again_in_the_same_turn(cut: int) -> None:
+    repeats = [asked(1)] * cut
+
+    assert decide(folded(until_call(max_turns=1), repeats), ALLOW) == a.CallModel(1)
+
+
+def test_repair_is_the_same_turn_even_at_the_limit() -> None:
+    bad = e.DecodeFailed(turn=1, reason="empty", message="", repair=True)
+
+    state = folded(until_call(max_turns=1), asked(1), replied(), bad)
+
+    assert decide(state, ALLOW) == a.CallModel(1, repair=True)
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"), [("empty", "decision_invalid"), ("refusal", "refusal"), ("truncated", "truncated")]
+)
+def test_second_failure_to_decode_ends_the_run(reason: str, told: str) -> None:
+    first = e.DecodeFailed(turn=1, reason=reason, message="no", repair=True)
+    second = e.DecodeFailed(turn=1, reason=reason, message="still no", repair=False)
+
+    state = folded(until_call(), asked(1), replied(), first, asked(1, repair=True), replied(), second)
+
+    assert decide(state, ALLOW) == a.Fail(told, "still no")
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_exactly_max_turns_are_taken(limit: int) -> None:
+    turns = [entry for turn in range(1, limit + 1) for entry in after_turn(turn)]
+
+    before = folded(until_call(max_turns=limit), turns[: 6 * (limit - 1)])
+    after = folded(until_call(max_turns=limit), turns)
+
+    assert decide(before, ALLOW) == a.CallModel(limit)
+    assert decide(after, ALLOW) == a.Fail(
+        "max_turns_exceeded", f"The run took {limit} turns, which is the limit", "escalated"
+    )
+
+
+@pytest.mark.parametrize(("cost", "is_over"), [(0.99, False), (1.0, True), (1.01, True)])
+def test_cost_limit_stops_before_the_next_request(cost: float, is_over: bool) -> None:
+    state = folded(
+        until_call(max_cost_usd=1.0),
+        turn_of(LOOK, cost=cost),
+        intent("1.1", LOOK),
+        ended("1.1"),
+        e.ProgressVerified(following="CALL_LLM"),
+    )
+
+    action = decide(state, ALLOW)
+
+    assert isinstance(action, a.Fail) == is_over
+    assert not is_over or action == a.Fail("budget_exceeded", action.message, "escalated")
+
+
+@pytest.mark.parametrize(
+    ("actions", "group"),
+    [
+        ((LOOK, LOOK_AGAIN), ("1.1", "1.2")),
+        ((LOOK, LOOK_AGAIN, PUSH), ("1.1", "1.2")),
+        ((LOOK, PUSH, LOOK_AGAIN), ("1.1",)),
+        ((PUSH, LOOK), ("1.1",)),
+        ((LOOK, use_skill("a")), ("1.1",)),
+        ((LOOK, finish()), ("1.1",)),
+    ],
+)
+def test_only_reads_that_follow_each_other_run_together(actions: tuple[e.ActionStep, ...], group: tuple[str]) -> None:
+    assert decide(folded(until_call("a"), turn_of(*actions)), ALLOW) == a.RunSteps(group)
+
+
+def test_a_read_that_must_be_asked_for_does_not_slip_in_with_the_others() -> None:
+    state = folded(until_call(), turn_of(LOOK, LOOK_AGAIN))
+
+    assert decide(state, TablePolicy(asks=frozenset({"look-again"}))) == a.RunSteps(("1.1",))
+    assert decide(state, TablePolicy(denies=frozenset({"look-again"}))) == a.RunSteps(("1.1",))
+
+
+def test_verdicts_are_obeyed() -> None:
+    state = folded(until_call(), turn_of(PUSH))
+
+    assert decide(state, TablePolicy(asks=frozenset({"push"}))) == a.AskApproval("1.1", "push is asked for")
+    assert decide(state, TablePolicy(denies=frozenset({"push"}))) == a.RefuseStep("1.1", "push is denied")
+
+
+@pytest.mark.parametrize(
+    ("decision", "action"),
+    [
+        ("approved", a.RunSteps(("1.1",))),
+        ("denied", a.RefuseStep("1.1", "The approval was denied")),
+        ("expired", a.RefuseStep("1.1", "The approval was expired")),
+    ],
+)
+def test_decided_approval_is_not_asked_for_again(decision: str, action: a.Action) -> None:
+    state = folded(
+        until_call(),
+        turn_of(PUSH),
+        e.ApprovalAsked(approval_id="x", step_id="1.1", arguments_hash="h", reason="r"),
+        e.ApprovalDecided.model_validate({"approval_id": "x", "step_id": "1.1", "decision": decision}),
+    )
+
+    assert decide(state, TablePolicy(asks=frozenset({"push"}))) == action
+
+
+def test_identical_call_is_refused_after_the_allowed_number() -> None:
+    entries: list[e.Entry] = []
+    for turn in range(1, 4):
+        same = tool("push", f"t{turn}", hard="yes")
+        entries += [*turn_of(same, turn=turn), intent(f"{turn}.1", same), ended(f"{turn}.1")]
+        entries += [e.ProgressVerified(following="CALL_LLM")]
+
+    fourth = folded(until_call(), entries, turn_of(tool("push", "t4", hard="yes"), turn=4))
+    other = folded(until_call(), entries, turn_of(tool("push", "t4", hard="no"), turn=4))
+
+    refused = decide(fourth, ALLOW)
+    assert isinstance(refused, a.RefuseStep)
+    assert refused.status == "skipped"
+    assert decide(other, ALLOW) == a.RunSteps(("4.1",))
+
+
+FAILED = [*turn_of(PUSH), intent("1.1", PUSH), broke("1.1")]
+RETRIED = [*FAILED, e.StepRetried(step_id="1.1", reason="x"), intent("1.1", PUSH, attempt=2), broke("1.1")]
+RETRY = a.RetryStep("1.1", "execution_failed")
+FALL_BACK = a.HandOff("b", "Step 1.1 failed: it broke", fallback=True)
+ABORT = a.Fail("step_failed", "Step 1.1 failed: it broke")
+
+
+@pytest.mark.parametrize(
+    ("policy", "first", "second", "without_fallback"),
+    [
+        ("retry_once_then_fallback_then_abort", RETRY, FALL_BACK, ABORT),
+        ("fallback_then_abort", FALL_BACK, FALL_BACK, ABORT),
+        ("retry_once_then_abort", RETRY, ABORT, ABORT),
+        ("abort", ABORT, ABORT, ABORT),
+    ],
+)
+def test_failure_policy(policy: str, first: a.Action, second: a.Action, without_fallback: a.Action) -> None:
+    assert decide(folded(until_call("b", on_step_failure=policy), FAILED), ALLOW) == first
+    assert decide(folded(until_call("b", on_step_failure=policy), RETRIED), ALLOW) == second
+    assert decide(folded(until_call(on_step_failure=policy), RETRIED), ALLOW) == without_fallback
+
+
+def test_failure_that_a_retry_cannot_help_is_not_retried() -> None:
+    failed = [*turn_of(PUSH), intent("1.1", PUSH), broke("1.1", retryable=False)]
+
+    assert decide(folded(until_call("b"), failed), ALLOW) == FALL_BACK
+
+
+def test_there_is_one_fallback_and_never_to_a_skill_that_was_in_charge() -> None:
+    entries: list[e.Entry] = [
+        *FAILED,
+        e.HandedOff(from_skill="", to_skill="b", rationale="x", fallback=True),
+        e.ContextDisclosed(),
+        *turn_of(PUSH, turn=2),
+        intent("2.1", PUSH),
+        broke("2.1", retryable=False),
+    ]
+
+    state = folded(until_call("b", "c", on_step_failure="fallback_then_abort"), entries)
+
+    assert decide(state, ALLOW) == a.Fail("step_failed", "Step 2.1 failed: it broke")
+
+
+def test_run_does_not_finish_over_a_failed_sibling() -> None:
+    ran = [*turn_of(PUSH, finish()), intent("1.1", PUSH)]
+
+    well = folded(until_call(), ran, ended("1.1"))
+    badly = folded(until_call(), ran, ended("1.1", ok=False))
+
+    assert decide(well, ALLOW) == a.Proceed("HANDOFF_OR_FINISH", "The model finished")
+    assert decide(badly, ALLOW) == a.Proceed("CALL_LLM")
+
+
+def test_run_does_not_finish_over_a_rejected_call() -> None:
+    no = (e.Rejection(call_id="c9", tool="nope", code="unknown_tool", message="no"),)
+
+    state = folded(until_call(), asked(), replied(finish()), decided(finish(), rejected=no))
+
+    assert decide(state, ALLOW) == a.Proceed("CALL_LLM")
+
+
+def test_abort_over_a_step_in_doubt_cancels_the_run() -> None:
+    state = folded(
+        until_call(),
+        turn_of(PUSH),
+        intent("1.1", PUSH),
+        e.StepInDoubt(step_id="1.1", known="?"),
+        e.DoubtResolved(step_id="1.1", answer="abort"),
+    )
+
+    action = decide(state, ALLOW)
+    assert isinstance(action, a.Fail)
+    assert action.status == "canceled"
+
+
+def test_called_skill_is_handed_over_to_with_its_reason() -> None:
+    first: list[e.Entry] = [
+        *turn_of(use_skill("a")),
+        intent("1.1", use_skill("a")),
+        ended("1.1"),
+        e.ProgressVerified(following="DISCLOSE_CONTEXT_STAGE"),
+        e.ContextDisclosed(),
+        *turn_of(use_skill("b"), turn=2),
+        intent("2.1", use_skill("b")),
+        ended("2.1"),
+    ]
+
+    state = folded(until_call("a", "b"), first)
+    assert decide(state, ALLOW) == a.Proceed("HANDOFF_OR_FINISH", "Skill 'b' was called")
+
+    handing = folded(until_call("a", "b"), first, e.ProgressVerified(following="HANDOFF_OR_FINISH"))
+    assert decide(handing, ALLOW) == a.HandOff("b", "for b")
+
+
+def test_new_skill_is_shown_before_the_model_is_asked_again() -> None:
+    state = folded(until_call("a"), turn_of(use_skill("a")), intent("1.1", use_skill("a")), ended("1.1"))
+
+    assert decide(state, ALLOW) == a.Proceed("DISCLOSE_CONTEXT_STAGE", "More of the skill is needed")
