@@ -27,8 +27,8 @@ class Lazy(NamedTuple):
 COMMANDS: dict[str, Lazy] = {
     "run": Lazy("run", "Give a task to an agent, and watch it work."),
     "resume": Lazy("resume", "Go on with a run: after an answer, an approval, a signal or a crash."),
-    "runs": Lazy("runs", "List, show, watch and cancel runs."),
-    "replay": Lazy("replay", "Show a run again from what was written down."),
+    "runs": Lazy("runs", "List, show, watch, cancel, export, compare and delete runs."),
+    "replay": Lazy("replay", "Show a run again, drive it again without effects, or fork it."),
     "doctor": Lazy("doctor", "Say what is installed, which keys are set, what works here and what to do next."),
     "check": Lazy("check", "Say which skills are active, what each brings, and why one cannot be loaded."),
     "config": Lazy("config", "Write, check and show the settings."),

@@ -12,7 +12,7 @@ from metier.engine.stepping import build_approval_id
 from metier.errors import UsageError
 from metier.runtime.build import build_services, find_skills
 from metier.runtime.kind import RunKind
-from metier.runtime.pins import pin
+from metier.runtime.pins import INSTRUCTIONS, TOOLS, pin
 from metier.runtime.place import Place
 from metier.runtime.replays import find_changed, get_start
 from metier.runtime.runs import Runtime, Watch
@@ -43,7 +43,7 @@ class ForkRequest:
 class Fork:
     state: RunState
     changed: tuple[str, ...]
-    """What is not as it was in the parent: definitions, model, provider, task."""
+    """What is not as it was in the parent: definitions, instructions, tools, model, provider, task."""
 
 
 def find_points(run_id: str, entries: Sequence[e.Entry]) -> tuple[Point, ...]:
@@ -143,7 +143,8 @@ def _adapt(entry: e.Entry, new_id: str) -> e.Entry:
 
 def _changed_words(before: e.RunStarted, after: e.RunStarted) -> list[str]:
     names = ("provider", "model", "task")
-    return [name for name in names if getattr(before, name) != getattr(after, name)]
+    words = [name for name in names if getattr(before, name) != getattr(after, name)]
+    return [*(name for name in (INSTRUCTIONS, TOOLS) if before.pins.get(name) != after.pins.get(name)), *words]
 
 
 async def _write(runtime: Runtime, row: RunRow, entries: Sequence[e.Entry]) -> None:

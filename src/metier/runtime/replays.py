@@ -48,7 +48,8 @@ async def replay_run(runtime: Runtime, run_id: str, *, with_current_files: bool 
     services = await build_replay_services(runtime.place, runtime.store, entries, with_current_files=with_current_files)
     started = get_start(run_id, entries)
     is_at_home = started.workspace == str(runtime.place.workspace)
-    changed = find_changed(started.pins, find_skills(runtime.place)[0]) if is_at_home else ()
+    place = await use_pinned_settings(runtime.place, started.pins, runtime.store)
+    changed = find_changed(started.pins, find_skills(place)[0]) if is_at_home else ()
     return ReplayReport(run_id=run_id, outcome=await replay(run_id, entries, services), changed=changed)
 
 

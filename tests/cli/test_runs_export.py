@@ -1,0 +1,148 @@
+"""`agent runs export` and `agent runs import`: a run as one file, on another machine, without a key."""
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+from model_server import ModelServer, calls, says
+from run_workspace import Workspace
+
+from metier.cli.main import run
+
+type Capture = pytest.CaptureFixture[str]
+
+SECRET = "sk-" + "proj-" + "Zq8" * 12
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def run_id(workspace: Workspace, model: ModelServer, capsys: Capture) -> str:
+    """The task, the model's words and an argument hold a secret."""
+    model.follow(
+        calls("script_run", skill_name="greeter", script_name="greet", args=[SECRET]), says(f"Greeted {SECRET}.")
+    )
+    assert workspace.agent("run", f"Greet with {SECRET}", "-q") == 0
+    capsys.readouterr()
+    return workspace.run_ids()[0]
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_an_exported_run_replays_in_an_empty_folder(
+    *, exact: bool, run_id: str, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    file = elsewhere / "a.metier-run"
+    assert run(["runs", "export", run_id, "-o", str(file), *(["--exact"] if exact else [])]) == 0
+    monkeypatch.chdir(elsewhere)
+
+    assert run(["runs", "import", str(file)]) == 0
+    assert run(["replay", run_id, "--execute"]) == 0
+    assert run(["runs", "show", run_id]) == 0
+    assert run(["replay", run_id, "--event-stream"]) == 0
+
+    assert (SECRET.encode() in file.read_bytes()) == exact
+    assert "equal: " in capsys.readouterr().out
+
+
+def test_the_same_run_gives_the_same_bytes(run_id: str, elsewhere: Path) -> None:
+    for name in ("a", "b"):
+        assert run(["runs", "export", run_id, "-o", str(elsewhere / name)]) == 0
+
+    assert (elsewhere / "a").read_bytes() == (elsewhere / "b").read_bytes()
+    assert (elsewhere / "a").stat().st_mode & 0o077 == 0
+
+
+def test_a_run_is_not_imported_twice(run_id: str, elsewhere: Path, capsys: Capture) -> None:
+    file = elsewhere / "a.metier-run"
+    assert run(["runs", "export", run_id, "-o", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["redacted"] is True
+
+    assert run(["runs", "import", str(file)]) == 2
+
+
+def rewrite(file: Path, change: dict[str, bytes | None]) -> None:
+    with zipfile.ZipFile(file) as old:
+        members = {name: old.read(name) for name in old.namelist()}
+    with zipfile.ZipFile(file, "w") as new:
+        for name, data in {**members, **change}.items():
+            if data is not None:
+                new.writestr(name, data)
+
+
+@pytest.mark.parametrize(
+    ("member", "data", "sentence"),
+    [
+        ("journal.jsonl", b"", "'journal.jsonl' was changed"),
+        ("run.json", b"{}", "'run.json' was changed"),
+        ("events.jsonl", None, "members were added or removed"),
+        ("more.txt", b"x", "members were added or removed"),
+        ("manifest.json", b"{}", "no manifest"),
+        ("manifest.json", b'{"run_id": "../../x", "redacted": false}', "its manifest was changed"),
+    ],
+)
+def test_a_file_that_was_tampered_with_is_refused(
+    *, member: str, data: bytes | None, sentence: str, run_id: str, elsewhere: Path, capsys: Capture
+) -> None:
+    file = elsewhere / "a.metier-run"
+    run(["runs", "export", run_id, "-o", str(file)])
+    rewrite(file, {member: data})
+
+    assert run(["runs", "import", str(file)]) == 1
+
+    assert sentence in capsys.readouterr().err
+
+
+def test_every_changed_byte_is_noticed(
+    *, run_id: str, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    whole = elsewhere / "a.metier-run"
+    run(["runs", "export", run_id, "-o", str(whole)])
+    data = whole.read_bytes()
+    with zipfile.ZipFile(whole) as file:
+        offsets = [info.header_offset + 30 + len(info.filename) + info.file_size // 2 for info in file.infolist()]
+        sizes = [info.file_size for info in file.infolist()]
+    monkeypatch.chdir(elsewhere)
+
+    for offset, size in zip(offsets, sizes, strict=True):
+        if size:
+            broken = elsewhere / "broken.metier-run"
+            broken.write_bytes(data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :])
+            assert run(["runs", "import", str(broken)]) == 1
+    assert not (elsewhere / "runs" / run_id).exists()
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("data", [b"", b"PK", b"not a zip file"])
+def test_a_file_that_is_no_export_is_refused(
+    *, data: bytes, workspace: Workspace, elsewhere: Path, capsys: Capture
+) -> None:
+    file = elsewhere / "a"
+    file.write_bytes(data)
+
+    assert workspace.agent("runs", "import", str(file)) == 1
+    assert workspace.agent("runs", "import", str(elsewhere / "nowhere")) == 1
+
+    assert "cannot be used" in capsys.readouterr().err
+
+
+def test_a_run_that_waits_can_be_answered_where_it_is_imported(
+    *, workspace: Workspace, model: ModelServer, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    model.follow(calls("ask_user", question="Which?"), says("Thank you."))
+    assert workspace.agent("run", "Ask", "-q") == 4
+    run_id = workspace.run_ids()[0]
+    file = elsewhere / "a.metier-run"
+    assert run(["runs", "export", run_id, "-o", str(file)]) == 0
+    monkeypatch.chdir(elsewhere)
+    run(["runs", "import", str(file)])
+    capsys.readouterr()
+
+    assert run(["resume", run_id, "--input", "answer=this", "-q"]) == 0
+
+    assert capsys.readouterr().out == "Thank you.\n"

@@ -1,0 +1,78 @@
+"""Writes the journals of `tests/corpus`: run it as a program once per release, and keep the old ones.
+
+Small runs that together write every kind of entry. A journal in the corpus is never changed: it stands for those that
+users have on their disks.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import anyio
+from run_scenarios import ENOUGH, answer_all, build_tools, build_workspace, carry_out, open_at
+
+from metier import __version__
+from metier.engine import entries as e
+from metier.engine.entries import Entry, render_entry
+from metier.engine.journal import read_entries
+from metier.engine.stopping import Stopper
+from metier.runtime.archive import Archive
+from metier.runtime.transfer import export_run, import_run
+from metier.testing.scripted import Line, ToolCall, calls, says
+
+CORPUS = Path(__file__).resolve().parent.parent / "corpus"
+
+USE_NOTES = calls(ToolCall("use_skill", {"skill": "notes", "reason": "It fits"}))
+WORK = calls(ToolCall("Look", {"text": "a"}), ToolCall("Look", {"text": "b"}), ToolCall("Pay", {"text": "c"}))
+JOURNALS: dict[str, tuple[Line, ...]] = {
+    "skills-and-hand-off": (USE_NOTES, WORK, calls(ToolCall("use_skill", {"skill": "reports"})), *ENOUGH),
+    "approvals-and-input": (WORK, calls(ToolCall("ask_user", {"question": "Which colour?"})), *ENOUGH),
+    "retry-fallback-abort": (USE_NOTES, *(calls(ToolCall("notes.break")) for _ in range(4))),
+    "repair-and-signal": (says(""), calls(ToolCall("Stop")), *ENOUGH),
+}
+
+
+async def write(folder: Path) -> None:
+    for name, script in JOURNALS.items():
+        with tempfile.TemporaryDirectory() as place:
+            stopper = Stopper()
+            profile = "guarded" if "approvals" in name else "permissive"
+            workspace = build_workspace(Path(place))
+            async with open_at(workspace, *script, profile=profile, tools=build_tools(stopper)) as runtime:
+                state = await carry_out(runtime, stopper=stopper)
+                _write(folder, name, await read_entries(runtime.store, state.run_id))
+    await _write_in_doubt(folder)
+
+
+async def _write_in_doubt(folder: Path) -> None:
+    """A kill between the intent and the result of a step that must not be repeated."""
+    with tempfile.TemporaryDirectory() as place:
+        async with open_at(build_workspace(Path(place) / "a"), WORK, *ENOUGH) as runtime:
+            whole = await export_run(runtime, (await carry_out(runtime)).run_id, exact=True)
+        cut = max(number for number, entry in enumerate(whole.entries, 1) if isinstance(entry, e.StepStarted))
+        killed = Archive(run_id=whole.run_id, redacted=False, entries=whole.entries[:cut], blobs=whole.blobs)
+        async with open_at(build_workspace(Path(place) / "b"), *ENOUGH) as runtime:
+            await import_run(runtime, killed)
+            await answer_all(runtime, await runtime.resume(whole.run_id))
+            _write(folder, "in-doubt", await read_entries(runtime.store, whole.run_id))
+
+
+def _write(folder: Path, name: str, entries: list[Entry]) -> None:
+    lines = [render_entry(_without_place(entry)) + b"\n" for entry in entries]
+    (folder / f"{__version__}-{name}.jsonl").write_bytes(b"".join(lines))
+
+
+def _without_place(entry: Entry) -> Entry:
+    """Where it was written, and by which process, is nobody's business."""
+    match entry:
+        case e.RunStarted():
+            return entry.model_copy(update={"workspace": "/project"})
+        case e.RunResumed():
+            return entry.model_copy(update={"driver": "host:1"})
+        case _:
+            return entry
+
+
+if __name__ == "__main__":
+    CORPUS.mkdir(exist_ok=True)
+    anyio.run(write, Path(sys.argv[1]) if len(sys.argv) > 1 else CORPUS)

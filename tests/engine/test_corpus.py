@@ -1,0 +1,44 @@
+"""Journals that earlier releases wrote still mean what they meant."""
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from metier.engine.entries import Entry, parse_entry
+from metier.engine.projection import project
+from metier.engine.state import RunState, apply
+
+CORPUS = Path(__file__).resolve().parent.parent / "corpus"
+FILES = sorted(CORPUS.glob("*.jsonl"))
+ENDINGS = {
+    "skills-and-hand-off": "completed",
+    "approvals-and-input": "completed",
+    "retry-fallback-abort": "failed",
+    "repair-and-signal": "completed",
+    "in-doubt": "completed",
+}
+
+
+def read(file: Path) -> list[Entry]:
+    return [parse_entry(line) for line in file.read_bytes().splitlines()]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_journal_of_an_earlier_release_still_folds_and_is_still_told(file: Path) -> None:
+    state = RunState("a-run")
+    told = 0
+    for entry in read(file):
+        apply(state, entry)
+        told += len(project(entry, state))
+
+    name = file.stem.partition("-")[2]
+    assert state.status == ENDINGS[name]
+    assert told > 5
+
+
+def test_every_kind_of_entry_is_in_the_corpus() -> None:
+    union = get_args(Entry.__value__)[0]
+    kinds = {kind.model_fields["kind"].default for kind in get_args(union)}
+
+    assert kinds - {entry.kind for file in FILES for entry in read(file)} == set()
