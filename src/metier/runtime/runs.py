@@ -114,18 +114,21 @@ class Runtime:
             hold_lease(run_id, services) as lease,
         ):
             log = await self._open_log(lease, services, watch)
-            if request is not None:
-                packages = tuple(services.shelf.packages.values())
-                pins = await pin(packages, self.place.settings, self.store)
-                await log.record(build_start(request, self.place, services, pins=pins), durable=True)
-            elif log.state.started is None:
-                message = "The run was stopped before it began; nothing was done. Start it again"
-                await log.record(e.RunFailed(reason=NEVER_BEGAN, message=message), durable=True)
-            if answer is None or await self._take_answer(log, answer):
-                self._tell_of_changes(log, services)
-                await self._check_provider(log, services)
-                await drive(log, services, stopper)
-            await self._settle(log)
+            try:
+                if request is not None:
+                    packages = tuple(services.shelf.packages.values())
+                    pins = await pin(packages, self.place.settings, self.store)
+                    await log.record(build_start(request, self.place, services, pins=pins), durable=True)
+                elif log.state.phase == "INIT":
+                    message = "The run was stopped before it began; nothing was done. Start it again"
+                    await log.record(e.RunFailed(reason=NEVER_BEGAN, message=message), durable=True)
+                if answer is None or await self._take_answer(log, answer):
+                    self._tell_of_changes(log, services)
+                    await self._check_provider(log, services)
+                    await drive(log, services, stopper)
+                await self._settle(log)
+            finally:
+                log.close()
             return log.state
 
     async def _read_pins(self, run_id: str) -> dict[str, str]:
@@ -140,8 +143,9 @@ class Runtime:
 
     async def _open_log(self, lease: Lease, services: Services, watch: Watch) -> RunLog:
         path = self.folder(lease.run_id) / FILE_NAME
-        told = sum(1 for record in read_events(path) if record.entry) if path.exists() else 0
-        jsonl = JsonlSink.open(path, clock=self.place.clock)
+        # Whoever has the lease writes the log, even if another process hangs with its hand on it.
+        jsonl = JsonlSink.open(path, clock=self.place.clock, take_over=True)
+        told = sum(1 for record in read_events(path) if record.entry)
         problems: list[str] = []
         fan_out = FanOut([jsonl, *watch.sinks], report=problems.append)
         trace_id = hashlib.sha256(lease.run_id.encode()).hexdigest()[:32]
@@ -154,7 +158,11 @@ class Runtime:
             ids=self.place.ids,
             next_seq=jsonl.next_seq,
         )
-        return await open_log(lease, services, writer, told=told)
+        try:
+            return await open_log(lease, services, writer, told=told)
+        except BaseException:
+            writer.close()
+            raise
 
     async def _take_answer(self, log: RunLog, answer: Answer) -> bool:
         """Record what was answered meanwhile; False when the run still waits, or has ended."""
@@ -196,7 +204,6 @@ class Runtime:
             # The journal is the run: where there is no room for its record, that is written when it next comes to rest.
             with suppress(OSError):
                 write_record(self.folder(log.state.run_id), entries, log.state, now=self.place.clock.now())
-        log.close()
 
 
 def build_start(request: RunRequest, place: Place, services: Services, *, pins: dict[str, str]) -> e.RunStarted:
@@ -232,7 +239,6 @@ def _given(state: RunState, answer: Answer) -> list[e.Entry]:
 @asynccontextmanager
 async def open_runtime(place: Place) -> AsyncGenerator[Runtime]:
     """The runs of a workspace, for as long as the block lasts."""
-    place.runs.mkdir(parents=True, exist_ok=True)
     store = await open_sqlite_store(place.runs / DATABASE, clock=place.clock)
     try:
         yield Runtime(place, store)

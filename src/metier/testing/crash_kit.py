@@ -111,7 +111,6 @@ class CrashKit:
     build: Build
     folder: Path
     _process: subprocess.Popen[str] | None = field(default=None, init=False)
-    _cases: int = field(default=0, init=False)
 
     def __enter__(self) -> Self:
         file = inspect.getfile(self.build)
@@ -170,10 +169,7 @@ class CrashKit:
 
     def open_case(self) -> Path:
         """An empty folder."""
-        self._cases += 1
-        case = self.folder / f"case-{os.getpid()}-{self._cases}"
-        case.mkdir(parents=True)
-        return case
+        return Path(tempfile.mkdtemp(prefix="case-", dir=self.folder))
 
     def begin(self, order: Order) -> None:
         """Start a life without waiting for its end."""
