@@ -18,7 +18,7 @@ class TablePolicy:
         self.asks = asks
         self.denies = denies
 
-    def judge(self, action: ActionStep, *, skill: str) -> Verdict:
+    def judge(self, action: ActionStep, *, skill: str) -> Verdict:  # noqa: ARG002
         tool = str(action.params.get("tool", ""))
         if tool in self.denies:
             return Verdict(decision="deny", reason=f"{tool} is denied")

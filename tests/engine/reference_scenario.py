@@ -134,7 +134,7 @@ class Narrator:
         self.spoilt = spoilt
         """The turn whose first reply is cut off."""
 
-    async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
+    async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:  # noqa: ARG002
         said = [part.id for m in request.messages for part in m.parts if isinstance(part, ToolCallPart)]
         turn = max((int(call_id.partition(".")[0]) for call_id in said), default=0) + 1
         last = "".join(part.text for part in request.messages[-1].parts if isinstance(part, TextPart))
@@ -148,7 +148,7 @@ class Narrator:
         )
         return ModelReply(parts=calls, stop_reason="tool_calls", usage=usage, provider=self.name, model="play")
 
-    async def count_tokens(self, request: ModelRequest) -> int | None:
+    async def count_tokens(self, request: ModelRequest) -> int | None:  # noqa: ARG002
         return None
 
     async def close(self) -> None:

@@ -19,7 +19,8 @@ from metier.engine.journal import read_entries
 from metier.engine.projection import project
 from metier.engine.state import RunState, apply
 from metier.events import LogRepaired, PinnedDefinitionUsed
-from metier.providers.base import ModelRequest
+from metier.messages import ModelReply
+from metier.providers.base import ModelRequest, Observer
 from metier.runtime.place import Place
 from metier.runtime.runs import DATABASE, NEVER_BEGAN, Answer, RunRequest, Runtime, open_runtime
 from metier.store.base import RunRow
@@ -143,9 +144,9 @@ class Listener(Narrator):
         super().__init__(lines)
         self.requests: list[ModelRequest] = []
 
-    async def reply(self, request: ModelRequest, **rest: Any) -> Any:
+    async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
         self.requests.append(request)
-        return await super().reply(request, **rest)
+        return await super().reply(request, observe=observe)
 
 
 def write_skill(workspace: Path, body: str) -> Path:

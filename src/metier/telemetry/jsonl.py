@@ -55,9 +55,9 @@ class JsonlSink:
     def open(cls, path: Path, *, clock: Clock, fsync: bool = False, take_over: bool = False) -> Self:
         """Open for writing, making folder and file where they are missing, and repair a torn end.
 
-        With `take_over` a writer that still has it loses it: what it writes from now on reaches nobody. For who knows
-        by other means that it must not write any more. Raises `LogLocked` while another writer has it, `LogDamaged` for damage that is not at the end, `LogError`
-        where the file cannot be written.
+        With `take_over` a writer that still has it loses it: what it writes from now on reaches nobody. For those who
+        know by other means that it must not write any more. Raises `LogLocked` while another writer has it,
+        `LogDamaged` for damage that is not at the end, `LogError` where the file cannot be written.
         """
         lock = _take_lock(path) if not take_over else _take_over_lock(path)
         try:

@@ -22,10 +22,10 @@ from metier.engine.projection import project
 from metier.engine.state import RunState, apply
 from metier.errors import MetierError
 from metier.messages import Value
-from metier.runtime.runs import NEVER_BEGAN, Answer, Runtime, RunRequest, Watch
+from metier.runtime.runs import NEVER_BEGAN, Answer, RunRequest, Runtime, Watch
 from metier.store.machine import SystemMachine
 from metier.telemetry.jsonl import read_events
-from metier.testing.crash_points import CrashPoint, Points, PointedSink, instrument, watch_files
+from metier.testing.crash_points import CrashPoint, PointedSink, Points, instrument, watch_files
 from metier.testing.crash_scenario import Build, Scenario
 
 OUTCOME = "outcome.json"

@@ -89,8 +89,8 @@ class CrashReport:
         times = [outcome.resume_seconds for outcome in self.outcomes] or [0.0]
         asked = Counter(kind for outcome in self.outcomes for kind in outcome.asked)
         figures = (
-            f"{len(self.outcomes)} kills, {len(broken)} violations; resumed to the end in {statistics.median(times):.2f} s"
-            f" (median), {max(times):.2f} s (most); answered {dict(asked)}"
+            f"{len(self.outcomes)} kills, {len(broken)} violations; answered {dict(asked)};"
+            f" gone on to the end in {statistics.median(times):.2f} s (median), {max(times):.2f} s (most)"
         )
         return "\n".join([*broken, figures])
 
@@ -127,9 +127,9 @@ class CrashKit:
 
     def survey(self) -> Baseline:
         """Run undisturbed, twice: the first time warms up what is kept between runs."""
-        for _ in range(2):
-            case = self.open_case()
-            self.live(Order(folder=str(case)))
+        self.live(Order(folder=str(self.open_case())))
+        case = self.open_case()
+        self.live(Order(folder=str(case)))
         outcome = read_outcome(case)
         if outcome.error or outcome.problems:
             raise AssertionError(f"The scenario does not run undisturbed: {outcome.error} {outcome.problems}")

@@ -12,7 +12,7 @@ from metier.runtime.runs import DATABASE, Runtime
 from metier.store.base import Store
 from metier.store.machine import Machine
 from metier.store.sqlite import open_sqlite_store
-from metier.testing.crash_points import Points, PointedStore, build_connection_class
+from metier.testing.crash_points import PointedStore, Points, build_connection_class
 
 type Reach = Callable[[str], None]
 type DoubtAnswer = Literal["done", "retry", "skip", "abort"]
