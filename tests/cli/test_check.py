@@ -31,7 +31,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def ask(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """Run a command with --json and return what it printed."""
 
-    def call(*args: str) -> Any:  # noqa: ANN401 - whatever was printed
+    def call(*args: str) -> Any:
         run([*args, "--json"])
         return json.loads(capsys.readouterr().out)
 

@@ -2,7 +2,7 @@
 
 import copy
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -72,7 +72,12 @@ class LateIntents(StoreWrapper):
         self._held: list[StoredEntry] = []
 
     async def append(
-        self, lease: Lease, first_seq: int, entries: Sequence[StoredEntry], *, durable: bool = True
+        self,
+        lease: Lease,
+        first_seq: int,
+        entries: Sequence[StoredEntry],
+        *,
+        durable: bool = True,
     ) -> None:
         self._held += entries
         if all(entry.kind == "step_started" for entry in entries):
@@ -185,13 +190,18 @@ class NaiveStore(StoreWrapper):
         self._database = database
 
     async def append(
-        self, lease: Lease, first_seq: int, entries: Sequence[StoredEntry], *, durable: bool = True
+        self,
+        lease: Lease,
+        first_seq: int,
+        entries: Sequence[StoredEntry],
+        *,
+        durable: bool = True,
     ) -> None:
         last = len(await self.inner.read_journal(lease.run_id))
         moved = [replace(entry, seq=last + 1 + index) for index, entry in enumerate(entries)]
         await super().append(self._find_current(lease), last + 1, moved, durable=durable)
 
-    async def update_run(self, lease: Lease, changes: dict[str, str | int | float]) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    async def update_run(self, lease: Lease, changes: Mapping[str, str | int | float]) -> None:
         await super().update_run(self._find_current(lease), changes)
 
     def _find_current(self, lease: Lease) -> Lease:

@@ -47,5 +47,5 @@ def test_every_pair_of_phases_is_allowed_or_raises(current: Phase, following: Ph
 
 
 def test_nothing_follows_the_end() -> None:
-    assert FINAL == {"DONE", "ERROR"}
+    assert {"DONE", "ERROR"} == FINAL
     assert not [pair for pair in TRANSITIONS if pair[0] in FINAL]

@@ -275,3 +275,22 @@ def _write(path: Path, count: int) -> list[EventRecord]:
         sink.write(record)
     sink.close()
     return records
+
+
+def test_writer_that_lost_its_log_writes_to_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "events.jsonl"
+    frozen = JsonlSink.open(path, clock=SystemClock())
+    frozen.write(_record(1))
+
+    with pytest.raises(LogLocked):
+        JsonlSink.open(path, clock=SystemClock())
+    successor = JsonlSink.open(path, clock=CLOCK, take_over=True)
+    frozen.write(_record(2))
+    successor.write(_record(2))
+    successor.write(_record(3))
+    frozen.close()
+
+    assert [record.seq for record in read_events(path)] == [1, 2, 3]
+    with pytest.raises(LogLocked):
+        JsonlSink.open(path, clock=SystemClock())
+    successor.close()

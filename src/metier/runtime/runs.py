@@ -178,7 +178,7 @@ class Runtime:
                     if request is not None and log.state.started is None:
                         pins = await pin(services, place.settings)
                         await log.record(build_start(request, place, services, pins=pins), durable=True)
-                    elif log.state.started is None:
+                    elif log.state.phase == "INIT":
                         message = "The run was stopped before it began; nothing was done. Start it again"
                         await log.record(e.RunFailed(reason=NEVER_BEGAN, message=message), durable=True)
                     if answer is None or await self._take_answer(log, answer):
@@ -199,9 +199,17 @@ class Runtime:
 
     async def _open_log(self, lease: Lease, services: LogDriver, watch: Watch) -> RunLog:
         path = self.folder(lease.run_id) / FILE_NAME
+<<<<<<< HEAD
         told = sum(1 for record in read_events(path) if record.entry) if path.exists() else 0
         jsonl = JsonlSink.open(path, clock=self.place.clock)
         fan_out = FanOut([jsonl, *watch.sinks], report=watch.report)
+=======
+        # Whoever has the lease writes the log, even if another process hangs with its hand on it.
+        jsonl = JsonlSink.open(path, clock=self.place.clock, take_over=True)
+        told = sum(1 for record in read_events(path) if record.entry)
+        problems: list[str] = []
+        fan_out = FanOut([jsonl, *watch.sinks], report=problems.append)
+>>>>>>> crash
         trace_id = hashlib.sha256(lease.run_id.encode()).hexdigest()[:32]
         mode = get_redaction_mode(self.place.settings.logging)
         writer = EventWriter(
@@ -212,7 +220,11 @@ class Runtime:
             ids=self.place.ids,
             next_seq=jsonl.next_seq,
         )
-        return await open_log(lease, services, writer, told=told)
+        try:
+            return await open_log(lease, services, writer, told=told)
+        except BaseException:
+            writer.close()
+            raise
 
     async def _take_answer(self, log: RunLog, answer: Answer) -> bool:
         """Record what was answered meanwhile; False when the run still waits, or has ended."""
@@ -256,12 +268,20 @@ class Runtime:
 
     async def _write_summary(self, log: RunLog) -> None:
         await log.update_index()
+<<<<<<< HEAD
         if log.state.started is None:
             return
         entries = await read_entries(self.store, log.state.run_id)
         # The journal is the run: where there is no room for its record, that is written when it next comes to rest.
         with suppress(OSError):
             write_record(self.folder(log.state.run_id), entries, log.state, now=self.place.clock.now())
+=======
+        if log.state.started is not None:
+            entries = await read_entries(self.store, log.state.run_id)
+            # The journal is the run: where there is no room for its record, that is written when it next comes to rest.
+            with suppress(OSError):
+                write_record(self.folder(log.state.run_id), entries, log.state, now=self.place.clock.now())
+>>>>>>> crash
 
 
 def build_start(request: RunRequest, place: Place, services: Services, *, pins: dict[str, str]) -> e.RunStarted:
@@ -304,6 +324,7 @@ def _given(state: RunState, answer: Answer) -> list[e.Entry]:
 @asynccontextmanager
 async def open_runtime(place: Place) -> AsyncGenerator[Runtime]:
     """The runs of a workspace, for as long as the block lasts."""
+<<<<<<< HEAD
     try:
         place.runs.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -311,6 +332,8 @@ async def open_runtime(place: Place) -> AsyncGenerator[Runtime]:
             f"The runs folder {str(place.runs)!r} cannot be made: {error.strerror}",
             hint="Choose a folder that you may write to with `logging.jsonl_dir`",
         ) from error
+=======
+>>>>>>> crash
     store = await open_sqlite_store(place.runs / DATABASE, clock=place.clock)
     try:
         yield Runtime(place, store)

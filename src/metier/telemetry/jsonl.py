@@ -52,13 +52,14 @@ class JsonlSink:
         self._last_seq = 0
 
     @classmethod
-    def open(cls, path: Path, *, clock: Clock, fsync: bool = False) -> Self:
+    def open(cls, path: Path, *, clock: Clock, fsync: bool = False, take_over: bool = False) -> Self:
         """Open for writing, making folder and file where they are missing, and repair a torn end.
 
-        Raises `LogLocked` while another writer has it, `LogDamaged` for damage that is not at the end, `LogError`
-        where the file cannot be written.
+        With `take_over` a writer that still has it loses it: what it writes from now on reaches nobody. For those who
+        know by other means that it must not write any more. Raises `LogLocked` while another writer has it,
+        `LogDamaged` for damage that is not at the end, `LogError` where the file cannot be written.
         """
-        lock = _take_lock(path)
+        lock = _take_lock(path) if not take_over else _take_over_lock(path)
         try:
             descriptor = os.open(path, _FLAGS, 0o600)
         except OSError as error:
@@ -161,6 +162,22 @@ def _take_lock(path: Path) -> FileLock:
     except OSError as error:
         raise _translate(error, path) from error
     return lock
+
+
+def _take_over_lock(path: Path) -> FileLock:
+    try:
+        return _take_lock(path)
+    except LogLocked:
+        # The other one may be frozen in the middle of anything. It keeps its file; ours is a copy under the same name.
+        try:
+            copy = path.with_name(f".{path.name}.part")
+            copy.write_bytes(path.read_bytes())
+            copy.chmod(0o600)
+            copy.replace(path)
+            path.with_name(_LOCK_NAME).unlink(missing_ok=True)
+        except OSError as error:
+            raise _translate(error, path) from error
+        return _take_lock(path)
 
 
 def _scan(file: BinaryIO, path: Path) -> _Tail:

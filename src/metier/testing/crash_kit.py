@@ -89,8 +89,8 @@ class CrashReport:
         times = [outcome.resume_seconds for outcome in self.outcomes] or [0.0]
         asked = Counter(kind for outcome in self.outcomes for kind in outcome.asked)
         figures = (
-            f"{len(self.outcomes)} kills, {len(broken)} violations; resumed to the end in {statistics.median(times):.2f} s"
-            f" (median), {max(times):.2f} s (most); answered {dict(asked)}"
+            f"{len(self.outcomes)} kills, {len(broken)} violations; answered {dict(asked)};"
+            f" gone on to the end in {statistics.median(times):.2f} s (median), {max(times):.2f} s (most)"
         )
         return "\n".join([*broken, figures])
 
@@ -111,7 +111,6 @@ class CrashKit:
     build: Build
     folder: Path
     _process: subprocess.Popen[str] | None = field(default=None, init=False)
-    _cases: int = field(default=0, init=False)
 
     def __enter__(self) -> Self:
         file = inspect.getfile(self.build)
@@ -128,9 +127,9 @@ class CrashKit:
 
     def survey(self) -> Baseline:
         """Run undisturbed, twice: the first time warms up what is kept between runs."""
-        for _ in range(2):
-            case = self.open_case()
-            self.live(Order(folder=str(case)))
+        self.live(Order(folder=str(self.open_case())))
+        case = self.open_case()
+        self.live(Order(folder=str(case)))
         outcome = read_outcome(case)
         if outcome.error or outcome.problems:
             raise AssertionError(f"The scenario does not run undisturbed: {outcome.error} {outcome.problems}")
@@ -170,10 +169,7 @@ class CrashKit:
 
     def open_case(self) -> Path:
         """An empty folder."""
-        self._cases += 1
-        case = self.folder / f"case-{os.getpid()}-{self._cases}"
-        case.mkdir(parents=True)
-        return case
+        return Path(tempfile.mkdtemp(prefix="case-", dir=self.folder))
 
     def begin(self, order: Order) -> None:
         """Start a life without waiting for its end."""

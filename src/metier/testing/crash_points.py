@@ -277,8 +277,9 @@ def watch_files(runs: Path, points: Points) -> None:
             _reach_file("open", arguments[0])
 
     def _reach_file(what: str, path: object) -> None:
-        if isinstance(path, str | os.PathLike) and (name := os.fspath(path)) and str(name).startswith(root):
-            points.reach(f"file:{what}:{_shorten(str(name).removeprefix(root))}")
+        name = str(path)
+        if name.startswith(root):
+            points.reach(f"file:{what}:{_shorten(name.removeprefix(root))}")
 
     sys.addaudithook(notice)
 

@@ -85,7 +85,7 @@ class Probing(Protocol):
     """A tool that can find out, after a crash, whether a call had its effect."""
 
     async def probe(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult | None:
-        """The result if the effect happened, a failed one if it did not (the call is then made), None if nobody can know.
+        """The result if the effect happened, a failed one if it did not (the call is then made), None if unknown.
 
         Asked in another process than the one that made the call, which has ended.
         """

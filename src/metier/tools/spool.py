@@ -4,6 +4,7 @@ A lock beside the notes is held from before the wrapper exists until it has ende
 has waited for it reads notes that will not change any more.
 """
 
+import errno
 import os
 import sys
 from dataclasses import dataclass
@@ -11,8 +12,22 @@ from pathlib import Path
 
 import anyio
 
-if sys.platform != "win32":
+if sys.platform == "win32":
+
+    def _lock(descriptor: int) -> bool:  # noqa: ARG001  there are no wrappers here, and nobody to wait for
+        return True
+
+else:
     import fcntl
+
+    def _lock(descriptor: int) -> bool:
+        """Take the lock if nobody has it. It goes with the last copy of the descriptor, inherited ones included."""
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
 
 STARTED, ENDED, LOCK = ".started", ".ended", ".lock"
 WAIT_SECONDS = 20.0
@@ -43,39 +58,31 @@ def read_spool(path: Path) -> SpoolNote:
 
 
 def hold(path: Path) -> int:
-    """Take the lock and return its descriptor, for the wrapper to inherit; -1 where there are no such locks."""
-    if sys.platform == "win32":
-        return -1
+    """Take the lock and return its descriptor, for the wrapper to inherit. Raises `OSError` when a wrapper has it."""
     descriptor = os.open(path.with_name(path.name + LOCK), os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    if not _lock(descriptor):
         os.close(descriptor)
-        raise
+        raise BlockingIOError(errno.EBUSY, os.strerror(errno.EBUSY), str(path))
     return descriptor
 
 
 async def wait_until_released(path: Path) -> bool:
     """Until no wrapper works under this name; False when one will not end."""
     with anyio.move_on_after(WAIT_SECONDS):
-        while is_held(path):
+        while True:
+            if not is_held(path):
+                return True
             await anyio.sleep(_RETRY_SECONDS)
-        return True
     return False
 
 
 def is_held(path: Path) -> bool:
     """Does a wrapper work under this name now?"""
-    if sys.platform == "win32":
-        return False
     try:
         descriptor = os.open(path.with_name(path.name + LOCK), os.O_RDWR)
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not _lock(descriptor)
     finally:
         os.close(descriptor)
-    return False

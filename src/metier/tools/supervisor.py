@@ -1,9 +1,10 @@
 """Run one command and answer for every process it starts, until none is left.
 
-Executed as a file by the interpreter alone (`python -I -S supervisor.py CONTROL STATUS GRACE LIMITS SPOOL LOCK COMMAND…`),
-between the agent and the command. On Linux it is the reaper of all descendants, so a process that forks twice, starts
-a session of its own or ignores signals still becomes its child and is killed. It imports nothing of Metier and knows
-no secrets.
+Executed as a file by the interpreter alone, between the agent and the command. On Linux it is the reaper of all
+descendants, so a process that forks twice, starts a session of its own or ignores signals still becomes its child and
+is killed. It imports nothing of Metier and knows no secrets.
+
+    python -I -S supervisor.py CONTROL STATUS GRACE LIMITS SPOOL LOCK COMMAND…
 
 CONTROL is a descriptor: when it is closed, because the agent says so or because the agent died, everything is stopped.
 STATUS is a descriptor that receives one line: `EXIT SIGNAL STOPPED LEFT`, or `! ERRNO` if the command did not start.

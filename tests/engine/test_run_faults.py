@@ -1,0 +1,267 @@
+"""Torn logs, damaged journals, full and read-only disks, odd clocks, files that changed: a clear word, nothing lost."""
+
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import small_scenarios as small
+from reference_scenario import Call, Narrator
+
+from metier.engine.journal import read_entries
+from metier.engine.projection import project
+from metier.engine.state import RunState, apply
+from metier.events import LogRepaired, PinnedDefinitionUsed
+from metier.messages import ModelReply
+from metier.providers.base import ModelRequest, Observer
+from metier.runtime.place import Place
+from metier.runtime.runs import DATABASE, NEVER_BEGAN, Answer, RunRequest, Runtime, open_runtime
+from metier.store.base import RunRow
+from metier.store.failures import StoreDamaged
+from metier.telemetry.jsonl import read_events
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+CHILD = Path(__file__).with_name("fault_child.py")
+
+
+def build_place(folder: Path) -> Place:
+    return small.build(folder, lambda _name: None).place
+
+
+async def expect_whole_log(runtime: Runtime, run_id: str) -> None:
+    """The log tells of every entry once, in order."""
+    state, expected = RunState(run_id), list[tuple[int, str]]()
+    for entry in await read_entries(runtime.store, run_id):
+        apply(state, entry)
+        expected += [(state.seq, payload.event_type) for payload in project(entry, state)]
+    records = list(read_events(runtime.folder(run_id) / "events.jsonl"))
+    assert [(record.entry, record.event_type) for record in records if record.entry] == expected
+    assert [record.seq for record in records] == list(range(1, len(records) + 1))
+
+
+async def test_log_cut_at_any_byte_of_its_last_record_is_mended_and_says_so(tmp_path: Path) -> None:
+    async with open_runtime(build_place(tmp_path)) as runtime:
+        run_id = (await runtime.start(RunRequest(task="A short run"))).run_id
+        log = runtime.folder(run_id) / "events.jsonl"
+        whole = log.read_bytes()
+        start = whole.rstrip(b"\n").rfind(b"\n") + 1
+
+        for cut in range(start, len(whole)):
+            log.write_bytes(whole[:cut])
+            state = await runtime.resume(run_id)
+
+            assert state.status == "input_required"
+            await expect_whole_log(runtime, run_id)
+            repairs = [record for record in read_events(log) if isinstance(record.payload, LogRepaired)]
+            # Nothing after the last line feed, or all but the line feed: then nothing was lost.
+            assert len(repairs) == (0 if cut in (start, len(whole) - 1) else 1)
+
+        assert (await runtime.resume(run_id, Answer(values={}))).status == "paused"
+        await expect_whole_log(runtime, run_id)
+
+
+@pytest.mark.parametrize("how", ["flip", "remove"])
+async def test_damaged_journal_is_refused_and_left_as_it_is(how: str, tmp_path: Path) -> None:
+    async with open_runtime(build_place(tmp_path)) as runtime:
+        run_id = (await runtime.start(RunRequest(task="A short run"))).run_id
+        log = (runtime.folder(run_id) / "events.jsonl").read_bytes()
+    database = sqlite3.connect(tmp_path / "runs" / DATABASE)
+    if how == "flip":
+        flipped = "CAST(replace(CAST(data AS TEXT), 'look', 'lock') AS BLOB)"
+        database.execute(f"UPDATE journal SET data = {flipped} WHERE seq = 7")
+    else:
+        database.execute("DELETE FROM journal WHERE seq = 7")
+    database.commit()
+    rows = database.execute("SELECT * FROM journal ORDER BY seq").fetchall()
+
+    async with open_runtime(build_place(tmp_path)) as runtime:
+        with pytest.raises(StoreDamaged, match="Entry 7 of run"):
+            await runtime.resume(run_id, Answer(values={}))
+
+    assert database.execute("SELECT * FROM journal ORDER BY seq").fetchall() == rows
+    assert (tmp_path / "runs" / run_id / "events.jsonl").read_bytes() == log
+    database.close()
+
+
+class BackwardsClock:
+    """Somebody sets the clock back by an hour whenever it is looked at."""
+
+    def __init__(self) -> None:
+        self.wall = datetime(2026, 11, 1, tzinfo=UTC)
+        self.seconds = 0.0
+
+    def now(self) -> datetime:
+        self.wall -= timedelta(hours=1)
+        return self.wall
+
+    def monotonic(self) -> float:
+        self.seconds += 0.001
+        return self.seconds
+
+
+async def test_clock_that_jumps_back_changes_the_order_of_nothing(tmp_path: Path) -> None:
+    place = replace(build_place(tmp_path), clock=BackwardsClock())
+    async with open_runtime(place) as runtime:
+        run_id = (await runtime.start(RunRequest(task="A short run"))).run_id
+        state = await runtime.resume(run_id, Answer(values={}))
+        (approval,) = await runtime.store.list_approvals(run_id=run_id)
+        await runtime.store.decide_approval(approval.approval_id, status="approved", decided_by="me")
+        state = await runtime.resume(run_id)
+
+        assert (state.status, state.result) == ("completed", "done")
+        await expect_whole_log(runtime, run_id)
+        records = list(read_events(runtime.folder(run_id) / "events.jsonl"))
+        assert records[-1].timestamp < records[0].timestamp
+        assert all(getattr(record.payload, "duration_ms", 0) >= 0 for record in records)
+
+
+async def test_run_that_was_killed_before_its_first_entry_ends_with_a_word(tmp_path: Path) -> None:
+    place = build_place(tmp_path)
+    now = place.clock.now()
+    async with open_runtime(place) as runtime:
+        row = RunRow(run_id="r1", context_id="r1", status="pending", task="x", created_at=now, updated_at=now)
+        await runtime.store.create_run(row)
+
+        state = await runtime.resume("r1")
+
+        assert state.failure is not None
+        assert state.failure.reason == NEVER_BEGAN
+        assert (await runtime.find("r1")).status == "failed"
+        assert (await runtime.resume("r1")).failure == state.failure
+
+
+class Listener(Narrator):
+    """Keeps what it was asked with."""
+
+    def __init__(self, lines: list[list[Call]]) -> None:
+        super().__init__(lines)
+        self.requests: list[ModelRequest] = []
+
+    async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
+        self.requests.append(request)
+        return await super().reply(request, observe=observe)
+
+
+def write_skill(workspace: Path, body: str) -> Path:
+    folder = workspace / ".agent" / "skills" / "notes"
+    (folder / "references").mkdir(parents=True, exist_ok=True)
+    (folder / "references" / "more.md").write_text("# More\n\nThe small print.\n")
+    (folder / "SKILL.md").write_text(f"---\nname: notes\ndescription: Take a short note.\n---\n# Notes\n\n{body}\n")
+    return folder
+
+
+SKILLED: list[list[Call]] = [
+    [("ask_user", {"question": "Go on?"})],
+    [("use_skill", {"skill": "notes"})],
+    [("read_skill_files", {"paths": ["references/more.md"]})],
+    [("finish", {"result": "done"})],
+]
+
+
+def text_of(request: ModelRequest) -> str:
+    return "".join(block.text for block in request.system) + "".join(
+        getattr(part, "text", "") for message in request.messages for part in message.parts
+    )
+
+
+async def test_skill_that_changed_while_the_run_waited_is_used_as_it_was(tmp_path: Path) -> None:
+    write_skill(tmp_path, "Write with a pencil.")
+    listener = Listener(SKILLED)
+    place = replace(build_place(tmp_path), provider=listener)
+    async with open_runtime(place) as runtime:
+        run_id = (await runtime.start(RunRequest(task="Take a note with notes"))).run_id
+        write_skill(tmp_path, "Write with a crayon.")
+        state = await runtime.resume(run_id, Answer(values={}))
+
+        assert state.status == "completed"
+        assert "pencil" in text_of(listener.requests[-1])
+        assert "crayon" not in text_of(listener.requests[-1])
+        told = [r.payload for r in read_events(runtime.folder(run_id) / "events.jsonl")]
+        used = [payload for payload in told if isinstance(payload, PinnedDefinitionUsed)]
+        assert [payload.definition for payload in used] == ["skill:notes"]
+
+
+async def test_file_that_was_deleted_while_the_run_waited_is_missed_in_a_sentence(tmp_path: Path) -> None:
+    folder = write_skill(tmp_path, "Write with a pencil.")
+    listener = Listener(SKILLED)
+    async with open_runtime(replace(build_place(tmp_path), provider=listener)) as runtime:
+        run_id = (await runtime.start(RunRequest(task="Take a note with notes"))).run_id
+        (folder / "references" / "more.md").unlink()
+        state = await runtime.resume(run_id, Answer(values={}))
+
+        assert state.status == "completed"
+        assert "Not given: " in text_of(listener.requests[-1])
+        await expect_whole_log(runtime, run_id)
+
+
+async def test_skill_that_was_deleted_while_the_run_waited_is_answered_like_an_unknown_one(tmp_path: Path) -> None:
+    folder = write_skill(tmp_path, "Write with a pencil.")
+    listener = Listener(SKILLED)
+    async with open_runtime(replace(build_place(tmp_path), provider=listener)) as runtime:
+        run_id = (await runtime.start(RunRequest(task="Take a note with notes"))).run_id
+        shutil.rmtree(folder)
+        state = await runtime.resume(run_id, Answer(values={}))
+
+        assert state.phase in ("DONE", "ERROR")
+        assert "There is no skill 'notes'" in text_of(listener.requests[-1])
+        await expect_whole_log(runtime, run_id)
+
+
+def run_child(*arguments: str | Path, before: str) -> dict[str, Any]:
+    """Runs the child after shell commands in a mount namespace of its own."""
+    command = [sys.executable, str(CHILD), *map(str, arguments)]
+    command = ["unshare", "-m", "sh", "-ec", f'{before}\nexec "$@"', "sh", *command]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def can_mount() -> bool:
+    if sys.platform != "linux" or shutil.which("unshare") is None:
+        return False
+    probe = ["unshare", "-m", "mount", "-t", "tmpfs", "-o", "size=1m", "none", "/mnt"]
+    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not can_mount(), reason="mounting is not permitted here")
+@pytest.mark.parametrize("spare_kib", [0, 40, 90])
+async def test_run_on_a_full_disk_pauses_and_goes_on_after_space_is_freed(spare_kib: int, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+
+    def work() -> dict[str, Any]:
+        return run_child("full", disk, str(spare_kib), before=f"mount -t tmpfs -o size=16m none '{disk}'")
+
+    report = await anyio.to_thread.run_sync(work)
+
+    assert report == {
+        "first": "paused",
+        "pause": "storage",
+        "reason": "The disk of the run store is full; free some space, then resume",
+        "then": "completed",
+        "posts": report["posts"],
+        "keys": 30,
+        "launches": 30,
+        "log_is_whole": True,
+    }
+    assert report["posts"] >= 30
+
+
+@pytest.mark.skipif(not can_mount(), reason="mounting is not permitted here")
+async def test_read_only_runs_folder_is_refused_at_the_start_in_one_sentence(tmp_path: Path) -> None:
+    before = f"mount --bind '{tmp_path}' '{tmp_path}'\nmount -o remount,ro,bind '{tmp_path}'"
+
+    report = await anyio.to_thread.run_sync(lambda: run_child("start", tmp_path, before=before))
+
+    assert report["failed"] in ("StoreUnavailable", "UsageError")
+    assert str(tmp_path) in report["message"]
+    assert "\n" not in report["message"]
+    assert report["hint"]
