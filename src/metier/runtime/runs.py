@@ -199,17 +199,10 @@ class Runtime:
 
     async def _open_log(self, lease: Lease, services: LogDriver, watch: Watch) -> RunLog:
         path = self.folder(lease.run_id) / FILE_NAME
-<<<<<<< HEAD
-        told = sum(1 for record in read_events(path) if record.entry) if path.exists() else 0
-        jsonl = JsonlSink.open(path, clock=self.place.clock)
-        fan_out = FanOut([jsonl, *watch.sinks], report=watch.report)
-=======
         # Whoever has the lease writes the log, even if another process hangs with its hand on it.
         jsonl = JsonlSink.open(path, clock=self.place.clock, take_over=True)
         told = sum(1 for record in read_events(path) if record.entry)
-        problems: list[str] = []
-        fan_out = FanOut([jsonl, *watch.sinks], report=problems.append)
->>>>>>> crash
+        fan_out = FanOut([jsonl, *watch.sinks], report=watch.report)
         trace_id = hashlib.sha256(lease.run_id.encode()).hexdigest()[:32]
         mode = get_redaction_mode(self.place.settings.logging)
         writer = EventWriter(
@@ -268,20 +261,12 @@ class Runtime:
 
     async def _write_summary(self, log: RunLog) -> None:
         await log.update_index()
-<<<<<<< HEAD
         if log.state.started is None:
             return
         entries = await read_entries(self.store, log.state.run_id)
         # The journal is the run: where there is no room for its record, that is written when it next comes to rest.
         with suppress(OSError):
             write_record(self.folder(log.state.run_id), entries, log.state, now=self.place.clock.now())
-=======
-        if log.state.started is not None:
-            entries = await read_entries(self.store, log.state.run_id)
-            # The journal is the run: where there is no room for its record, that is written when it next comes to rest.
-            with suppress(OSError):
-                write_record(self.folder(log.state.run_id), entries, log.state, now=self.place.clock.now())
->>>>>>> crash
 
 
 def build_start(request: RunRequest, place: Place, services: Services, *, pins: dict[str, str]) -> e.RunStarted:
@@ -324,7 +309,6 @@ def _given(state: RunState, answer: Answer) -> list[e.Entry]:
 @asynccontextmanager
 async def open_runtime(place: Place) -> AsyncGenerator[Runtime]:
     """The runs of a workspace, for as long as the block lasts."""
-<<<<<<< HEAD
     try:
         place.runs.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -332,8 +316,6 @@ async def open_runtime(place: Place) -> AsyncGenerator[Runtime]:
             f"The runs folder {str(place.runs)!r} cannot be made: {error.strerror}",
             hint="Choose a folder that you may write to with `logging.jsonl_dir`",
         ) from error
-=======
->>>>>>> crash
     store = await open_sqlite_store(place.runs / DATABASE, clock=place.clock)
     try:
         yield Runtime(place, store)
