@@ -20,7 +20,7 @@ from metier.tools.scripts import build_script_tools
 from metier.tools.toolbox import Toolbox
 from metier.tools.toolset_loader import load_toolsets
 
-_SAMPLE = "# Sample\n\nThis folder exists for one trial. TODO: nothing is left to do here.\n"
+_SAMPLE = "# Sample\n\nThis folder exists for one trial. - [ ] Nothing is left to do here.\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
