@@ -238,7 +238,7 @@ async def test_run_on_a_full_disk_pauses_and_goes_on_after_space_is_freed(spare_
     disk.mkdir()
 
     def work() -> dict[str, Any]:
-        return run_child("full", disk, str(spare_kib), before=f"mount -t tmpfs -o size=16m none '{disk}'")
+        return run_child("full", disk, str(spare_kib), before=f"mount -t tmpfs -o size=64m none '{disk}'")
 
     report = await anyio.to_thread.run_sync(work)
 
