@@ -11,8 +11,8 @@ from reference_scenario import AskFor, Call, Deed, Narrator, build_settle
 
 from metier.engine import entries as e
 from metier.engine.journal import RunLog
+from metier.engine.loop import Driver
 from metier.engine.projection import project
-from metier.engine.services import Services
 from metier.engine.state import apply
 from metier.runtime.place import Place
 from metier.runtime.runs import DATABASE, Answer, Runtime, Watch
@@ -158,7 +158,7 @@ class TalkativeLog(RunLog):
 
 
 class TalkativeRuntime(Runtime):
-    async def _open_log(self, lease: Lease, services: Services, watch: Watch) -> RunLog:
+    async def _open_log(self, lease: Lease, services: Driver, watch: Watch) -> RunLog:
         log = await super()._open_log(lease, services, watch)
         return TalkativeLog(log.state, store=log._store, lease=lease, writer=log._writer)  # pyright: ignore[reportPrivateUsage]
 

@@ -13,8 +13,7 @@ import pytest
 import small_scenarios as small
 
 from metier.engine.loop import hold_lease
-from metier.runtime.build import build_services
-from metier.runtime.runs import DATABASE, RunRequest, open_runtime
+from metier.runtime.runs import DATABASE, Driver, RunRequest, open_runtime
 from metier.store.failures import LeaseLost
 from metier.store.machine import SystemMachine
 from metier.store.sqlite import open_sqlite_store
@@ -131,19 +130,18 @@ async def test_losing_the_run_cancels_what_is_under_way_and_says_so(tmp_path: Pa
         run_id = (await runtime.start(RunRequest(task="Wait for me"))).run_id
         ahead = MachineAhead(SystemMachine(), 60)
         other = await open_sqlite_store(place.runs / DATABASE, machine=ahead)
-        async with build_services(place, runtime.store, run_folder=runtime.folder(run_id), pins={}) as services:
 
-            async def drive_until_stolen() -> None:
-                nonlocal was_cut_short
-                async with hold_lease(run_id, services, seconds=0.05):
-                    await other.take_lease(run_id, owner="thief", seconds=60)
-                    try:
-                        await anyio.sleep_forever()
-                    finally:
-                        was_cut_short = True
+        async def drive_until_stolen() -> None:
+            nonlocal was_cut_short
+            async with hold_lease(run_id, Driver(store=runtime.store, owner="me"), seconds=0.05):
+                await other.take_lease(run_id, owner="thief", seconds=60)
+                try:
+                    await anyio.sleep_forever()
+                finally:
+                    was_cut_short = True
 
-            with anyio.fail_after(20), pytest.raises(LeaseLost, match="'thief' drives it now"):
-                await drive_until_stolen()
+        with anyio.fail_after(20), pytest.raises(LeaseLost, match="'thief' drives it now"):
+            await drive_until_stolen()
         await other.close()
 
     assert was_cut_short

@@ -22,7 +22,7 @@ from metier.events import LogRepaired, PinnedDefinitionUsed
 from metier.messages import ModelReply
 from metier.providers.base import ModelRequest, Observer
 from metier.runtime.place import Place
-from metier.runtime.runs import DATABASE, NEVER_BEGAN, Answer, RunRequest, Runtime, open_runtime
+from metier.runtime.runs import DATABASE, Answer, RunRequest, Runtime, open_runtime
 from metier.store.base import RunRow
 from metier.store.failures import StoreDamaged
 from metier.telemetry.jsonl import read_events
@@ -122,7 +122,7 @@ async def test_clock_that_jumps_back_changes_the_order_of_nothing(tmp_path: Path
         assert all(getattr(record.payload, "duration_ms", 0) >= 0 for record in records)
 
 
-async def test_run_that_was_killed_before_its_first_entry_ends_with_a_word(tmp_path: Path) -> None:
+async def test_run_that_was_killed_before_its_first_entry_is_begun_by_whoever_resumes_it(tmp_path: Path) -> None:
     place = build_place(tmp_path)
     now = place.clock.now()
     async with open_runtime(place) as runtime:
@@ -131,10 +131,10 @@ async def test_run_that_was_killed_before_its_first_entry_ends_with_a_word(tmp_p
 
         state = await runtime.resume("r1")
 
-        assert state.failure is not None
-        assert state.failure.reason == NEVER_BEGAN
-        assert (await runtime.find("r1")).status == "failed"
-        assert (await runtime.resume("r1")).failure == state.failure
+        assert state.started is not None
+        assert state.started.task == "x"
+        assert (await runtime.find("r1")).status == "input_required"
+        await expect_whole_log(runtime, "r1")
 
 
 class Listener(Narrator):
@@ -238,7 +238,7 @@ async def test_run_on_a_full_disk_pauses_and_goes_on_after_space_is_freed(spare_
     disk.mkdir()
 
     def work() -> dict[str, Any]:
-        return run_child("full", disk, str(spare_kib), before=f"mount -t tmpfs -o size=16m none '{disk}'")
+        return run_child("full", disk, str(spare_kib), before=f"mount -t tmpfs -o size=64m none '{disk}'")
 
     report = await anyio.to_thread.run_sync(work)
 

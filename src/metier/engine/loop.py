@@ -1,7 +1,7 @@
 """The one loop: starting, going on after an answer, recovering from a kill and replaying are all `drive`."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
 import anyio
@@ -91,7 +91,8 @@ async def hold_lease(run_id: str, services: Driver, *, seconds: float = LEASE_SE
                 yield lease
                 group.cancel_scope.cancel()
     finally:
-        with anyio.CancelScope(shield=True):
+        # A lease that cannot be given back ends with its time, or with this process.
+        with anyio.CancelScope(shield=True), suppress(StoreFull):
             await services.store.release_lease(lease)
 
 

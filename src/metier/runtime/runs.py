@@ -38,8 +38,6 @@ from metier.telemetry.sinks import EventWriter, FanOut, RunScope, Sink, get_reda
 DATABASE = "state.db"
 DRY_RUN = "dry_run"
 """The reason in the index of a dry run that has not begun."""
-NEVER_BEGAN = "never_began"
-"""Why a run failed that was killed between its place in the index and its first entry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,9 +176,6 @@ class Runtime:
                     if request is not None and log.state.started is None:
                         pins = await pin(services, place.settings)
                         await log.record(build_start(request, place, services, pins=pins), durable=True)
-                    elif log.state.phase == "INIT":
-                        message = "The run was stopped before it began; nothing was done. Start it again"
-                        await log.record(e.RunFailed(reason=NEVER_BEGAN, message=message), durable=True)
                     if answer is None or await self._take_answer(log, answer):
                         self._tell_of_changes(log, services)
                         await self._check_provider(log, services)

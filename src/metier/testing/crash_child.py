@@ -22,7 +22,7 @@ from metier.engine.projection import project
 from metier.engine.state import RunState, apply
 from metier.errors import MetierError
 from metier.messages import Value
-from metier.runtime.runs import NEVER_BEGAN, Answer, RunRequest, Runtime, Watch
+from metier.runtime.runs import Answer, RunRequest, Runtime, Watch
 from metier.store.machine import SystemMachine
 from metier.telemetry.jsonl import read_events
 from metier.testing.crash_points import CrashPoint, PointedSink, Points, instrument, watch_files
@@ -66,6 +66,8 @@ class Outcome(Value):
     """What was asked and answered on the way, by kind."""
     problems: tuple[str, ...] = ()
     """What is wrong between journal and event log."""
+    resume_seconds: float = 0
+    """From the start of this life to its first event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,7 @@ def load_build(file: Path, function: str) -> Build:
 
 async def live(build: Build, order: Order) -> Outcome:
     """Go on with the scenario's run, or begin it, and answer whatever it asks, until it ends."""
+    began = time.monotonic()
     folder = Path(order.folder)
     points = Points(folder / "points", at=order.point, at_index=order.index, action=order.action)
     scenario = build(folder, points.reach)
@@ -111,7 +114,8 @@ async def live(build: Build, order: Order) -> Outcome:
     machine = MachineAhead(SystemMachine(), order.ahead_seconds) if order.ahead_seconds else None
     store = await scenario.open_store(place, points, machine=machine)
     runtime = scenario.open_runtime(place, store)
-    watch = Watch(sinks=[PointedSink(place.runs, points)])
+    sink = PointedSink(place.runs, points)
+    watch = Watch(sinks=[sink])
     asked: list[str] = []
     try:
         problems = await find_early_events(runtime)
@@ -120,7 +124,8 @@ async def live(build: Build, order: Order) -> Outcome:
             asked.append(state.pause.pause if state.pause else "nothing")
             state = await runtime.resume(state.run_id, await _answer(runtime, scenario, state), watch)
         problems += await find_log_problems(runtime, state.run_id)
-        return _build_outcome(state, asked, problems)
+        outcome = _build_outcome(state, asked, problems)
+        return outcome.model_copy(update={"resume_seconds": (sink.first_at or began) - began})
     except MetierError as error:
         return Outcome(error=f"{type(error).__name__}: {error.message}", asked=tuple(asked))
     finally:
@@ -128,11 +133,9 @@ async def live(build: Build, order: Order) -> Outcome:
 
 
 async def _go_on(runtime: Runtime, scenario: Scenario, watch: Watch) -> RunState:
-    rows = [row for row in await runtime.store.list_runs() if row.reason != NEVER_BEGAN]
+    rows = await runtime.store.list_runs()
     if rows:
-        state = await runtime.resume(rows[0].run_id, watch=watch)
-        if state.failure is None or state.failure.reason != NEVER_BEGAN:
-            return state
+        return await runtime.resume(rows[0].run_id, watch=watch)
     return await runtime.start(RunRequest(task=scenario.task), watch)
 
 

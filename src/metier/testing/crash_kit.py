@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self, cast
+from typing import Self
 
 from pydantic import JsonValue
 
@@ -73,6 +73,7 @@ class CrashOutcome:
     lives: int = 0
     asked: tuple[str, ...] = ()
     resume_seconds: float = 0
+    """Until the run went on; how long it then took to its end is not counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +91,7 @@ class CrashReport:
         asked = Counter(kind for outcome in self.outcomes for kind in outcome.asked)
         figures = (
             f"{len(self.outcomes)} kills, {len(broken)} violations; answered {dict(asked)};"
-            f" gone on to the end in {statistics.median(times):.2f} s (median), {max(times):.2f} s (most)"
+            f" resumed in {statistics.median(times):.2f} s (median), {max(times):.2f} s (most)"
         )
         return "\n".join([*broken, figures])
 
@@ -157,7 +158,7 @@ class CrashKit:
             violations=tuple(violations),
             lives=lives + 1,
             asked=outcome.asked,
-            resume_seconds=float(cast("float", last["seconds"])),  # written by `_fork`
+            resume_seconds=outcome.resume_seconds,
         )
 
     def find_violations(self, case: Path, outcome: Outcome, baseline: Baseline) -> list[str]:

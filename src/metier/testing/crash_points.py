@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -233,8 +234,12 @@ class PointedSink:
     def __init__(self, runs: Path, points: Points) -> None:
         self._runs = runs
         self._points = points
+        self.first_at: float | None = None
+        """When the first event was told, by the monotonic clock."""
 
     def write(self, record: EventRecord) -> None:
+        if self.first_at is None:
+            self.first_at = time.monotonic()
         if self._points.comes_to(f"event:{record.event_type}:torn"):
             _tear(self._runs / record.run_id / "events.jsonl")
             self._points.end()
