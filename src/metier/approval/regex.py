@@ -1,0 +1,47 @@
+"""Regular expressions whose cost is linear in the text: RE2, always matched against the whole value."""
+
+import re
+from collections.abc import Callable
+from typing import Any, cast
+
+import re2
+
+MAX_PATTERN_CHARACTERS = 1_000
+MAX_MEMORY_BYTES = 1 << 20
+"""Of the compiled expression and its matching: what needs more is refused when it is loaded."""
+
+_REPEATED_REPETITION = re.compile(r"\((?:\?:)?(?:\\.|\[[^\]]+\]|[^\\()\[\]])[+*]\)(?:[+*]|\{\d+,\})")
+
+
+class BadPattern(ValueError):
+    """The expression cannot be used; the text says why."""
+
+
+def compile_pattern(pattern: str) -> Callable[[str], bool]:
+    """A test for "the whole text matches". Raises `BadPattern`."""
+    if len(pattern) > MAX_PATTERN_CHARACTERS:
+        raise BadPattern(f"it is longer than {MAX_PATTERN_CHARACTERS} characters")
+    if found := _REPEATED_REPETITION.search(pattern):
+        raise BadPattern(f"{found[0]!r} repeats a repetition")
+    options: Any = re2.Options()
+    options.max_mem = MAX_MEMORY_BYTES
+    options.log_errors = False
+    try:
+        compiled: Any = re2.compile(pattern, options)  # pyright: ignore[reportUnknownMemberType] - it has no types
+    except re2.error as error:  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        raise BadPattern(_reason(cast(Exception, error))) from error
+    fullmatch = compiled.fullmatch
+
+    def test(text: str) -> bool:
+        try:
+            return fullmatch(text) is not None
+        except UnicodeEncodeError:
+            # A lone surrogate is not text that an expression can speak about.
+            return False
+
+    return test
+
+
+def _reason(error: Exception) -> str:
+    first: object = error.args[0] if error.args else ""
+    return first.decode("utf-8", "replace") if isinstance(first, bytes) else str(first) or "it is not valid"
