@@ -14,6 +14,7 @@ MetierError                     1   something failed that a person can act on
 │   └── NoSkillMatches          1   no skill is near enough to a request
 ├── ToolFailed                  1   a tool could not do its work; the model reads why
 ├── ProviderError               8   a model could not answer; its kinds are in `providers/failures.py`
+├── ApprovalClosed             10   somebody decided before, or nobody did in time
 ├── PromptTooLarge              6   what must be said does not fit the context budget
 └── StoreError                  1   the run store cannot be used
 """
@@ -109,6 +110,12 @@ class ProviderError(MetierError):
     """A model could not answer."""
 
     exit_code = 8
+
+
+class ApprovalClosed(MetierError):
+    """An approval that was decided before, or that nobody decided in time."""
+
+    exit_code = 10
 
 
 class PromptTooLarge(MetierError):

@@ -74,8 +74,16 @@ class RulePolicy:
             return Explanation(verdict=ALLOW, said=(), winner=None, tool=call.tool, arguments=call.arguments)
         said = tuple(listen(scope, call) for scope in self._speakers(skill))
         winner = choose(said)
-        verdict = self._profile.judge(action, skill=skill) if winner is None else build_verdict(winner)
+        verdict = build_verdict(winner) if winner is not None else self._judge_unspoken(action, said, call)
         return Explanation(verdict=verdict, said=said, winner=winner, tool=call.tool, arguments=call.arguments)
+
+    def _judge_unspoken(self, action: ActionStep, said: Sequence[Said], call: Call) -> Verdict:
+        """Who writes down what is allowed wants to be asked about the rest; the host says that by its profile."""
+        for one in said:
+            rules = one.scope.tasks if call.is_task else one.scope.tools
+            if rules.is_written and one.scope.kind != "host":
+                return Verdict(decision="ask", reason=f"No rule of {one.scope.title} allows this call")
+        return self._profile.judge(action, skill="")
 
     def _speakers(self, skill: str) -> tuple[Scope, ...]:
         in_charge = self._skills.get(canonical_name(skill)) if skill else None

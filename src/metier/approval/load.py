@@ -65,7 +65,7 @@ class _Reader:
 
     def read_list(self, node: Node) -> RuleList:
         if isinstance(node, Sequence):
-            return RuleList(self._read_rules(node.items))
+            return RuleList(self._read_rules(node.items), is_written=True)
         if not isinstance(node, Mapping):
             self.report(
                 "not_a_policy", "Approvals must be a mapping with 'rules'", node.line, "Write 'rules:' below it"
@@ -79,7 +79,7 @@ class _Reader:
             items = entry.value.items
         elif entry is not None:
             self.report("not_a_list", "Field 'rules' must be a list", entry.line, "Write one '- tool: …' for each")
-        return RuleList(self._read_rules(items), self._read_default(fields))
+        return RuleList(self._read_rules(items), self._read_default(fields), is_written=True)
 
     def _fields(self, node: Mapping) -> Fields:
         return Fields(node, file=self.source.file, strict=True, problems=self.problems, first_line=node.line)
@@ -133,8 +133,7 @@ class _Reader:
         known = self.source.known
         if known is None or name in known or self._is_pattern(name):
             return name
-        # Tools of MCP servers are known only once their server runs.
-        if key == "tool" and "/" in name.strip("/"):
+        if key == "tool" and _is_from_elsewhere(name, known):
             return name
         hint = hint_nearest(name, known) or f"Known are {', '.join(sorted(known))}"
         self.report(f"unknown_{key}", f"No {key} is called {name!r}", entry.line, hint)
@@ -239,6 +238,14 @@ def _check_example(
         why = f"Rule {found.number} in line {found.line} matches it first"
     message = f"Example {example.number} under {example.expected!r} is judged {decision!r}"
     report("failed_example", message, example.line, f"{why}; correct the rule or move the example")
+
+
+def _is_from_elsewhere(name: str, known: Collection[str]) -> bool:
+    """Tools of MCP servers are known once their server runs, those of toolsets while their skill is active."""
+    if "/" in name.strip("/"):
+        return True
+    skill, dot, _ = name.partition(".")
+    return bool(dot) and not any(other.startswith(f"{skill}.") for other in known)
 
 
 def _is_exact(node: Node) -> bool:

@@ -51,6 +51,8 @@ class RuleList:
     rules: tuple[Rule, ...] = ()
     default: Decision | None = None
     """What the list says where none of its rules matches; usually nothing."""
+    is_written: bool = False
+    """Somebody wrote it down: then a call that nobody allows is asked about, whatever the profile."""
 
 
 NO_RULES = RuleList()

@@ -5,12 +5,21 @@ from metier.context.decoder import Decoded, RejectedCall, Undecodable
 from metier.decisions import ActionStep
 from metier.definitions.nearest import hint_nearest
 from metier.engine.actions import CallModel
-from metier.engine.entries import DecisionMade, DecodeFailed, ModelCallStarted, ModelReplied, Rejection, RunFailed
+from metier.engine.decide import describe_disabled
+from metier.engine.entries import (
+    DecisionMade,
+    DecodeFailed,
+    ModelCallStarted,
+    ModelReplied,
+    Rejection,
+    RunFailed,
+    RunPaused,
+)
 from metier.engine.fingerprints import Fingerprint
 from metier.engine.journal import RunLog
 from metier.engine.prompting import build_prompt, fit_request, get_budget, get_offer
 from metier.engine.services import Services
-from metier.errors import PromptTooLarge
+from metier.errors import ConfigError, PromptTooLarge
 from metier.events import PromptBudgetComputed, PromptComposed
 from metier.providers.base import ModelRequest
 from metier.providers.cost import cost_usd
@@ -21,7 +30,13 @@ from metier.providers.retry import RetryPolicy, Turn, reply_with_retries
 async def call_model(action: CallModel, log: RunLog, services: Services) -> None:
     """Ask, and record what came back. At least once: a kill before the reply is recorded asks again."""
     try:
-        fitted, request = await compose(log, services)
+        disabled = services.read_access()
+    except ConfigError as error:
+        # Not knowing what is allowed is no reason to go on, nor to lose the run.
+        await log.record(RunPaused(pause="explicit", reason=f"{error.message}: {error.hint}"), durable=True)
+        return
+    try:
+        fitted, request = await compose(log, services, disabled=disabled)
     except PromptTooLarge as error:
         await log.record(RunFailed(reason="prompt_too_large", message=error.message, status="escalated"))
         return
@@ -33,6 +48,7 @@ async def call_model(action: CallModel, log: RunLog, services: Services) -> None
         prefix_hash=fitted.prefix_hash,
         estimated_tokens=fitted.estimated,
         repair=action.repair,
+        disabled_tools=tuple(sorted(disabled)),
     )
     await log.record(intent)
     started = services.clock.monotonic()
@@ -46,25 +62,27 @@ async def call_model(action: CallModel, log: RunLog, services: Services) -> None
     await log.record(ModelReplied(turn=action.turn, reply=reply, cost_usd=price, latency_ms=latency))
 
 
-async def compose(log: RunLog, services: Services) -> tuple[FittedPrompt, ModelRequest]:
+async def compose(
+    log: RunLog, services: Services, *, disabled: frozenset[str] = frozenset()
+) -> tuple[FittedPrompt, ModelRequest]:
     """The request of this turn, checked by the provider's own count where the estimate is close to the limit."""
     state = log.state
     texts = {piece.digest: await _piece_text(piece.digest, services) for piece in state.pieces}
     prompt = build_prompt(state, services, texts)
-    fitted, request = fit_request(prompt, state, services, factor=state.factor)
+    fitted, request = fit_request(prompt, state, services, factor=state.factor, disabled=disabled)
     factor = await fit_exactly(
         fitted, request=request, budget=get_budget(services), count=services.provider.count_tokens
     )
     if factor is None:
         return fitted, request
-    return fit_request(prompt, state, services, factor=max(factor, state.factor))
+    return fit_request(prompt, state, services, factor=max(factor, state.factor), disabled=disabled)
 
 
 async def decode(log: RunLog, services: Services) -> None:
     """Record what the reply means, or that it means nothing and whether the model is told so."""
     state = log.state
     assert state.reply is not None
-    outcome = get_offer(state, services).decoder.decode(state.reply)
+    outcome = get_offer(state, services, disabled=state.disabled).decoder.decode(state.reply)
     if isinstance(outcome, Undecodable):
         can_repair = outcome.can_repair and state.repair is None
         failed = DecodeFailed(turn=state.turn, reason=outcome.reason, message=outcome.message, repair=can_repair)
@@ -72,10 +90,14 @@ async def decode(log: RunLog, services: Services) -> None:
         return
     outcome = _check_skill(outcome, services)
     path = "repaired" if state.repair is not None and outcome.path == "json" else outcome.path
-    rejected = tuple(
-        Rejection(call_id=no.call_id, tool=no.tool, code=no.code, message=no.message) for no in outcome.rejected
-    )
+    rejected = tuple(_reject(no, state.disabled) for no in outcome.rejected)
     await log.record(DecisionMade(turn=state.turn, decision=outcome.decision, path=path, rejected=rejected))
+
+
+def _reject(no: RejectedCall, disabled: frozenset[str]) -> Rejection:
+    if no.tool in disabled:
+        return Rejection(call_id=no.call_id, tool=no.tool, code="disabled_tool", message=describe_disabled(no.tool))
+    return Rejection(call_id=no.call_id, tool=no.tool, code=no.code, message=no.message)
 
 
 def _check_skill(outcome: Decoded, services: Services) -> Decoded:

@@ -4,7 +4,6 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from metier.approval.profile import ProfilePolicy
 from metier.context.base_prompt import BASE, SAFETY
 from metier.definitions.problems import Problem
 from metier.engine.services import Instructions, Services
@@ -16,13 +15,15 @@ from metier.providers.failures import MissingKey
 from metier.providers.offline import Places, build_offline
 from metier.providers.options import ModelOptions
 from metier.providers.registry import OFFLINE, choose_provider, open_provider
-from metier.runtime.pins import use_pinned
+from metier.runtime.pins import use_pinned, use_pinned_policy
 from metier.runtime.place import Place
+from metier.runtime.policy import build_policy, read_policy_file
 from metier.skills.activation import activate, build_roots, find_packages
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
 from metier.telemetry.redaction import find_secret_values
 from metier.telemetry.sinks import Cleaner, build_cleaner
+from metier.tools.access import AccessFile
 from metier.tools.base import Tool
 from metier.tools.script_catalog import ScriptCatalog
 from metier.tools.script_contract import ScriptLimits
@@ -89,6 +90,9 @@ async def build_services(
     settings = place.settings
     found, problems = find_skills(place)
     packages, changed = await use_pinned(found, pins, store)
+    policy = await use_pinned_policy(read_policy_file(place.workspace), pins, store)
+    access = AccessFile(place.workspace)
+    access.read()
     async with AsyncExitStack() as opened:
         toolsets = await load_toolsets(packages, place.environ)
         opened.push_async_callback(toolsets.aclose)
@@ -101,7 +105,10 @@ async def build_services(
             store=store,
             provider=provider,
             facts=facts,
-            policy=ProfilePolicy(settings.runtime.profile, tools),
+            policy=build_policy(
+                packages, tools, workspace=place.workspace, profile=settings.runtime.profile, host=policy.text
+            ),
+            read_access=lambda: tools.resolve(access.read()),
             tools=tools,
             shelf=shelf,
             instructions=load_instructions(place),
@@ -113,7 +120,7 @@ async def build_services(
             workspace=place.workspace,
             run_folder=run_folder,
             clean=build_place_cleaner(place).text,
-            changed=changed,
+            changed=(*changed, *policy.changed),
             owner=place.owner,
             observe=observe,
             seams=place.seams,

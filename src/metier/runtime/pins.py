@@ -13,17 +13,28 @@ from metier.store.base import Store
 MOST_KEPT = 200
 """Of larger catalogs only the hashes are pinned; what a model was shown is kept with the run anyway."""
 SETTINGS = "settings"
+POLICY = "policy"
 
 
 class PinnedSkills(NamedTuple):
     packages: tuple[SkillPackage, ...]
     changed: tuple[str, ...]
-    """Names of skills whose file is no longer what the run began with."""
+    """Ids of definitions whose file is no longer what the run began with."""
 
 
-async def pin(packages: Sequence[SkillPackage], settings: Settings, store: Store) -> dict[str, str]:
+class PinnedPolicy(NamedTuple):
+    text: bytes
+    changed: tuple[str, ...] = ()
+
+
+async def pin(
+    packages: Sequence[SkillPackage], settings: Settings, store: Store, *, policy: bytes = b""
+) -> dict[str, str]:
     """Definition id → digest. The bytes are in the store under that digest."""
-    pins = {SETTINGS: await store.put_blob(settings.model_dump_json().encode())}
+    pins = {
+        SETTINGS: await store.put_blob(settings.model_dump_json().encode()),
+        POLICY: await store.put_blob(policy),
+    }
     for package in packages:
         data = package.definition.file.read_bytes()
         keep = len(packages) <= MOST_KEPT
@@ -41,11 +52,19 @@ async def use_pinned(packages: Sequence[SkillPackage], pins: Mapping[str, str], 
         if not digest or digest == current or len(pins) > MOST_KEPT:
             result.append(package)
             continue
-        changed.append(package.definition.name)
+        changed.append(_id(package))
         data = await store.get_blob(digest)
         reading = parse_skill(data, file=package.definition.file, id=package.definition.id)
         result.append(replace(package, definition=reading.skill) if reading.skill else package)
     return PinnedSkills(tuple(result), tuple(changed))
+
+
+async def use_pinned_policy(current: bytes, pins: Mapping[str, str], store: Store) -> PinnedPolicy:
+    """The host's rules as the run knew them."""
+    digest = pins.get(POLICY, "")
+    if not digest or digest == hashlib.sha256(current).hexdigest():
+        return PinnedPolicy(current)
+    return PinnedPolicy(await store.get_blob(digest), (POLICY,))
 
 
 def _id(package: SkillPackage) -> str:
