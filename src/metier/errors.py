@@ -33,6 +33,11 @@ class MetierError(Exception):
         self.message = message
         self.hint = hint
 
+    @property
+    def sentence(self) -> str:
+        """Fact and advice in one line, where there is room for one line only."""
+        return f"{self.message}. {self.hint}" if self.hint else self.message
+
 
 class Located(Protocol):
     """A problem that can say where it is; `definitions.problems.Problem` is the usual one."""

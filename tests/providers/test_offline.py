@@ -134,10 +134,10 @@ def simple_skill(name: str, *args: str) -> OfflineSkill:
 
 
 def rank_by_word(text: str) -> Sequence[tuple[str, float]]:
-    """A skill scores 90 where its name occurs, 50 where its first letter stands alone, else nothing."""
+    """A skill scores 90 where its name occurs, 58 where its first letter stands alone, else nothing."""
     words = text.lower().split()
     scores = {
-        name: 90.0 if name in words else 50.0 if name[0] in words else 0.0
+        name: 90.0 if name in words else 58.0 if name[0] in words else 0.0
         for name in ("alpha", "beta", "gamma", "delta")
     }
     return sorted(scores.items(), key=lambda entry: (-entry[1], entry[0]))

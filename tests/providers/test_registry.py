@@ -87,7 +87,7 @@ def test_unknown_provider_is_told_which_there_are() -> None:
     with pytest.raises(UsageError) as caught:
         open_provider(ProviderChoice(name="nobody"), load_facts(), environment={})
 
-    assert caught.value.hint == "Use one of " + ", ".join(f"`{name}`" for name in sorted(BUILT_IN))
+    assert caught.value.hint == "Use one of " + ", ".join(f"`{name}`" for name in sorted([*BUILT_IN, "offline"]))
 
 
 @pytest.mark.parametrize("base_url", ["http://[bad", "http://host:port/v1", "ftp://host", "localhost:8080", "http://"])

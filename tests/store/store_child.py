@@ -63,13 +63,13 @@ async def fill(path: Path, filler: Path) -> None:
     await store.create_run(build_run("r1"))
     await store.create_run(build_run("old"))
     old = await store.take_lease("old", owner="child", seconds=600)
-    await store.append(old, 1, [StoredEntry(seq, "note", b"x" * 10_000) for seq in range(1, 31)])
+    await store.append(old, 1, [StoredEntry(seq, "note", b"x" * 30_000) for seq in range(1, 31)])
     await store.release_lease(old)
     lease = await store.take_lease("r1", owner="child", seconds=600)
     seq, failure = 0, ""
     while not failure and seq < 2000:
         try:
-            await store.append(lease, seq + 1, [StoredEntry(seq + 1, "note", b"x" * 16_000)], durable=seq % 2 == 0)
+            await store.append(lease, seq + 1, [StoredEntry(seq + 1, "note", b"x" * 48_000)], durable=seq % 2 == 0)
             seq += 1
         except MetierError as error:
             failure = f"{type(error).__name__}: {error.hint}"

@@ -42,13 +42,13 @@ def can_mount() -> bool:
 
 
 @pytest.mark.skipif(not can_mount(), reason="mounting is not permitted here")
-@pytest.mark.parametrize("size_kib", [12288, 12300, 12311, 12330])
+@pytest.mark.parametrize("size_kib", [40960, 41000, 41511, 42330])
 def test_a_full_disk_refuses_whole_entries_and_the_run_goes_on_after_space_is_freed(
     size_kib: int, tmp_path: Path
 ) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    before = f"mount -t tmpfs -o size={size_kib}k none '{disk}'\nhead -c 7000000 /dev/zero > '{disk}/filler'"
+    before = f"mount -t tmpfs -o size={size_kib}k none '{disk}'\nhead -c 20000000 /dev/zero > '{disk}/filler'"
 
     report = run_child("fill", disk / "state.db", disk / "filler", before=before)
 
@@ -247,7 +247,7 @@ broken line
 @pytest.mark.parametrize(
     ("folder", "kind"),
     [
-        ("/work", "ext4"),
+        ("/srv", "ext4"),
         ("/home", "nfs4"),
         ("/homes", "ext4"),
         ("/home/ann/runs", "nfs4"),

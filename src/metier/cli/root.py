@@ -24,6 +24,10 @@ class Lazy(NamedTuple):
 
 
 COMMANDS: dict[str, Lazy] = {
+    "run": Lazy("run", "Give a task to an agent, and watch it work."),
+    "resume": Lazy("resume", "Go on with a run: after an answer, an approval, a signal or a crash."),
+    "runs": Lazy("runs", "List, show, watch and cancel runs."),
+    "replay": Lazy("replay", "Show a run again from what was written down."),
     "doctor": Lazy("doctor", "Say what is installed, which keys are set, what works here and what to do next."),
     "config": Lazy("config", "Write, check and show the settings."),
     "validate": Lazy("validate", "Check the agents, skills and tasks of a project, and what they name."),
@@ -83,13 +87,22 @@ app = typer.Typer(
 
 @app.callback()
 def root(
+    prompt: Annotated[  # noqa: ARG001
+        str | None, typer.Option("-p", "--prompt", help="A task: `agent -p TASK …` is `agent run TASK …`.")
+    ] = None,
     version: Annotated[bool, typer.Option("--version", help="Show the version and leave.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,  # noqa: ARG001
 ) -> None:
-    """`--debug` is taken by `main.run`, which must know it before anything can fail."""
+    """`--debug` is taken by `main.run`, which must know it before anything can fail, `-p` by `invoke`."""
     if version:
         typer.echo(f"agent {__version__}")
         raise typer.Exit
+
+
+def _name_command(args: Sequence[str]) -> list[str]:
+    """`agent -p TASK --model M` is `agent run -p TASK --model M`: with all of its options, in any order."""
+    is_prompt = bool(args) and args[0].startswith("-") and any(arg.split("=")[0] in ("-p", "--prompt") for arg in args)
+    return ["run", *args] if is_prompt else list(args)
 
 
 def invoke(args: Sequence[str]) -> int:
@@ -98,6 +111,6 @@ def invoke(args: Sequence[str]) -> int:
         # Typer registers its shells only for apps that offer to install completion themselves.
         importlib.import_module("typer._completion_classes").completion_init()
     result: object = get_command(app).main(
-        args=list(args), prog_name="agent", complete_var=COMPLETION_VARIABLE, standalone_mode=False
+        args=_name_command(args), prog_name="agent", complete_var=COMPLETION_VARIABLE, standalone_mode=False
     )
     return result if isinstance(result, int) else 0

@@ -5,6 +5,7 @@ from metier.context.decoder import Decoded, RejectedCall, Undecodable
 from metier.decisions import ActionStep
 from metier.definitions.nearest import hint_nearest
 from metier.engine.actions import CallModel
+from metier.engine.bodies import keep_reply, keep_request
 from metier.engine.decide import describe_disabled
 from metier.engine.entries import (
     DecisionMade,
@@ -18,7 +19,9 @@ from metier.engine.entries import (
 from metier.engine.fingerprints import Fingerprint
 from metier.engine.journal import RunLog
 from metier.engine.prompting import build_prompt, fit_request, get_budget, get_offer
+from metier.engine.rehearsal import rehearse
 from metier.engine.services import Services
+from metier.engine.state import RunState
 from metier.errors import ConfigError, PromptTooLarge
 from metier.events import PromptBudgetComputed, PromptComposed
 from metier.providers.base import ModelRequest
@@ -51,15 +54,25 @@ async def call_model(action: CallModel, log: RunLog, services: Services) -> None
         disabled_tools=tuple(sorted(disabled)),
     )
     await log.record(intent)
+    keep_request(action, request, services)
+    if is_rehearsal(log.state):
+        reply = rehearse(log.state, services, fitted=fitted, request=request)
+        await log.record(ModelReplied(turn=action.turn, reply=reply))
+        return
     started = services.clock.monotonic()
     try:
         reply = await reply_with_retries(services.provider, request, _turn(action.turn, log, services))
     except CallFailed as failure:
-        await log.record(RunFailed(reason=failure.reason, message=failure.message))
+        await log.record(RunFailed(reason=failure.reason, message=failure.sentence))
         return
+    keep_reply(action, reply, services)
     latency = round((services.clock.monotonic() - started) * 1000, 3)
-    price = cost_usd(reply.usage, services.facts.find(reply.provider, request.model)) or 0.0
+    price = cost_usd(reply.usage, services.facts.find(reply.provider, reply.model)) or 0.0
     await log.record(ModelReplied(turn=action.turn, reply=reply, cost_usd=price, latency_ms=latency))
+
+
+def is_rehearsal(state: RunState) -> bool:
+    return state.started is not None and state.started.mode == "dry_run"
 
 
 async def compose(

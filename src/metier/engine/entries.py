@@ -155,6 +155,8 @@ class StepFinished(Value):
     duration_ms: float = 0
     error_type: str = ""
     truncated: bool = False
+    digest: str = ""
+    """The blob that holds the whole text, where `text` is only its beginning and end."""
     retryable: bool = False
     counts_as_failure: bool = False
     """The failure policy applies: work of a skill failed, rather than a call that the model can correct."""

@@ -2,19 +2,19 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 import anyio
 
 from metier.engine.actions import Wait
 from metier.engine.decide import decide
-from metier.engine.entries import RunPaused
 from metier.engine.journal import RunLog, read_entries
 from metier.engine.perform import perform
 from metier.engine.projection import project
 from metier.engine.services import Services
 from metier.engine.state import RunState, apply
 from metier.engine.stopping import Stopper
-from metier.store.base import Lease
+from metier.store.base import Lease, Store
 from metier.telemetry.sinks import EventWriter
 
 LEASE_SECONDS = 15.0
@@ -23,6 +23,7 @@ BEAT_SECONDS = 5.0
 
 async def drive(log: RunLog, services: Services, stopper: Stopper) -> RunState:
     """Do what is to be done until nothing is, or somebody must be waited for, or somebody says stop."""
+    stopper.attach(log.emit, count_children=lambda: sum(step.phase == "running" for step in log.state.steps))
     while not stopper.is_set:
         action = decide(log.state, services.policy)
         if isinstance(action, Wait):
@@ -31,11 +32,21 @@ async def drive(log: RunLog, services: Services, stopper: Stopper) -> RunState:
             await perform(action, log, services)
     with anyio.CancelScope(shield=True):
         if log.state.phase not in ("DONE", "ERROR") and log.state.pause is None:
-            await log.record(RunPaused(pause="signal", reason=f"Stopped by {stopper.reason}"), durable=True)
+            await log.record(stopper.ending, durable=True)
     return log.state
 
 
-async def open_log(lease: Lease, services: Services, writer: EventWriter, *, told: int) -> RunLog:
+class Driver(Protocol):
+    """Who drives, and where the run lives; `Services` is one."""
+
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def owner(self) -> str: ...
+
+
+async def open_log(lease: Lease, services: Driver, writer: EventWriter, *, told: int) -> RunLog:
     """Fold the journal, and tell of what a kill left untold.
 
     `told` is the number of events that the log has of the journal, all entries together.
@@ -51,7 +62,7 @@ async def open_log(lease: Lease, services: Services, writer: EventWriter, *, tol
 
 
 @asynccontextmanager
-async def hold_lease(run_id: str, services: Services, *, seconds: float = LEASE_SECONDS) -> AsyncGenerator[Lease]:
+async def hold_lease(run_id: str, services: Driver, *, seconds: float = LEASE_SECONDS) -> AsyncGenerator[Lease]:
     """Be the driver of a run while this block lasts. Losing the run to another driver cancels the block.
 
     Raises `LeaseHeld`, `RunUnknown`, `LeaseLost`.
@@ -67,7 +78,7 @@ async def hold_lease(run_id: str, services: Services, *, seconds: float = LEASE_
             await services.store.release_lease(lease)
 
 
-async def _beat(lease: Lease, services: Services, seconds: float) -> None:
+async def _beat(lease: Lease, services: Driver, seconds: float) -> None:
     while True:
         await anyio.sleep(seconds * BEAT_SECONDS / LEASE_SECONDS)
         await services.store.renew_lease(lease, seconds=seconds)

@@ -22,7 +22,7 @@ def project(entry: e.Entry, state: RunState) -> tuple[ev.Payload, ...]:
 def _project(entry: e.Entry, state: RunState) -> Iterable[ev.Payload]:
     match entry:
         case e.RunStarted() | e.RunPaused() | e.RunResumed() | e.RunFinished() | e.RunFailed():
-            return [_project_run(entry, state)]
+            return [*_project_last_skill(entry, state), _project_run(entry, state)]
         case e.CatalogLoaded() | e.SkillsRanked() | e.HandedOff():
             return _project_planning(entry, state)
         case e.ContextDisclosed():
@@ -62,6 +62,14 @@ def _project_run(
             )
         case e.RunFailed():
             return ev.RunFailed(reason=entry.reason, message=entry.message, status=entry.status, turns=state.turn)
+
+
+def _project_last_skill(entry: e.Entry, state: RunState) -> list[ev.Payload]:
+    """The skill that is in charge at the end hands control back with it."""
+    if not state.skill or not isinstance(entry, e.RunFinished | e.RunFailed):
+        return []
+    status = "succeeded" if isinstance(entry, e.RunFinished) else "failed"
+    return [ev.SkillInvocationFinished(skill_name=state.skill, status=status)]
 
 
 def _project_planning(entry: e.CatalogLoaded | e.SkillsRanked | e.HandedOff, state: RunState) -> list[ev.Payload]:

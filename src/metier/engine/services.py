@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from metier.context.layers import Prompt
 from metier.context.tokens import TokenCounter
 from metier.engine.decide import Policy
@@ -56,6 +58,8 @@ class Services:
     """`runs/<run_id>`: artifacts, spool, debug bodies."""
     clean: Callable[[str], str]
     """Redacts and sanitises outside text before the model, the journal or the log sees it."""
+    clean_body: Callable[[JsonValue], JsonValue] | None = None
+    """Does the same to a whole request or reply; None where these are not kept."""
     changed: tuple[str, ...] = ()
     """Ids of definitions that are no longer what the run began with; it uses what it is pinned to."""
     owner: str

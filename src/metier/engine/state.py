@@ -149,7 +149,7 @@ def _apply_run(state: RunState, entry: e.RunStarted | e.RunPaused | e.RunResumed
             state.result, state.status = entry.result, "completed"
             state.enter("DONE")
         case e.RunFailed():
-            state.failure, state.status = entry, entry.status
+            state.failure, state.status, state.pause = entry, entry.status, None
             state.enter("ERROR")
 
 

@@ -14,6 +14,7 @@ from metier.context.disclosure import disclose_files
 from metier.decisions import StepStatus
 from metier.engine import actions as a
 from metier.engine import entries as e
+from metier.engine.earlier import keep_results
 from metier.engine.journal import RunLog
 from metier.engine.planning import get_limits
 from metier.engine.services import Services
@@ -39,6 +40,7 @@ async def run_steps(action: a.RunSteps, log: RunLog, services: Services) -> None
 
 async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> None:
     """Carry out steps whose intent is on record."""
+    await keep_results(log.state.run_id, [step.action for step in steps], services)
     results: list[e.StepFinished | None] = [None] * len(steps)
 
     async def run(index: int, step: Step) -> None:
@@ -161,8 +163,7 @@ async def build_finished(
     raw = result.error if not result.ok else _as_text(result.output)
     text = services.clean(raw)
     kept, is_cut = cut_middle(text, MAX_RESULT_CHARACTERS)
-    if is_cut:
-        await services.store.put_blob(text.encode("utf-8", "surrogatepass"))
+    digest = await services.store.put_blob(text.encode("utf-8", "surrogatepass")) if is_cut else ""
     code = str(result.meta.get("code", "")) if not result.ok else ""
     status: StepStatus = "succeeded" if result.ok else "timeout" if code == "timeout" else "failed"
     if code == "permission_denied":
@@ -178,6 +179,7 @@ async def build_finished(
         duration_ms=duration_ms,
         error_type=code,
         truncated=is_cut,
+        digest=digest,
         retryable=is_skill_failure and step.started is not None,
         counts_as_failure=is_skill_failure,
         artifacts=_artifacts(result, services),

@@ -1,33 +1,70 @@
 """A way to say stop to a run: no new work, then no patience. What is under way is ended, and on record."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import anyio
 
+from metier.engine.entries import RunFailed, RunPaused
+from metier.events import GracefulShutdownStarted, Payload, SignalReceived
+
 
 class Stopper:
-    """Set once, by a signal or a caller. The action under way gets a grace period, then it is cancelled."""
+    """Set by a signal, a caller or a time limit. The action under way gets a grace period, then it is cancelled."""
 
     def __init__(self, grace_seconds: float = 10.0) -> None:
         self.reason = ""
+        self.signal = ""
+        """The first signal that came, by name."""
         self._grace_seconds = grace_seconds
+        self._signals = 0
+        self._failure: RunFailed | None = None
         self._scope: anyio.CancelScope | None = None
+        self._untold: list[Payload] = []
+        self._tell: Callable[[Payload], None] = self._untold.append
+        self._count_children: Callable[[], int] = int
 
     @property
     def is_set(self) -> bool:
         return bool(self.reason)
 
+    @property
+    def ending(self) -> RunFailed | RunPaused:
+        """What the journal says of a run that was stopped."""
+        return self._failure or RunPaused(pause="signal", reason=f"Stopped by {self.reason}")
+
+    def attach(self, tell: Callable[[Payload], None], *, count_children: Callable[[], int]) -> None:
+        """From now on there is a log to tell of signals; those that came before are told now."""
+        for payload in self._untold:
+            tell(payload)
+        self._tell, self._count_children = tell, count_children
+
+    def receive(self, signal: str) -> None:
+        """The process got a signal: the first one is graceful, the second is not."""
+        self._signals += 1
+        self.signal = self.signal or signal
+        self._tell(SignalReceived(signal=signal, count=self._signals))
+        if self._signals == 1:
+            children = self._count_children()
+            self._tell(GracefulShutdownStarted(grace_seconds=self._grace_seconds, children=children))
+        self.request(signal)
+
     def request(self, reason: str) -> None:
         """Stop after what is under way, or when the grace period is over. A second request does not wait."""
         is_second = self.is_set
         self.reason = self.reason or reason
-        if self._scope is None:
+        self._cut_short(0 if is_second else self._grace_seconds)
+
+    def fail(self, failure: RunFailed) -> None:
+        """End the run for good, without a grace period. A run that is stopping already is left to its pause."""
+        if self.is_set:
             return
-        if is_second:
-            self._scope.cancel()
-        else:
-            self._scope.deadline = min(self._scope.deadline, anyio.current_time() + self._grace_seconds)
+        self.reason, self._failure = failure.reason, failure
+        self._cut_short(0)
+
+    def _cut_short(self, seconds: float) -> None:
+        if self._scope is not None:
+            self._scope.deadline = min(self._scope.deadline, anyio.current_time() + seconds)
 
     @contextmanager
     def interruptible(self) -> Generator[None]:

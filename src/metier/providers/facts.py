@@ -73,6 +73,11 @@ class FactBook:
         matching = [pattern for pattern in known if fnmatchcase(model.lower(), pattern)]
         return known[max(matching, key=lambda pattern: (len(pattern), pattern))] if matching else _UNKNOWN
 
+    def knows(self, provider: str, model: str) -> bool:
+        """There is an entry for this model, not only one for every model of the provider."""
+        patterns = self.entries.get(provider, {})
+        return any(pattern != "*" and fnmatchcase(model.lower(), pattern) for pattern in patterns)
+
 
 def load_facts(override: Path | None = None) -> FactBook:
     """The facts that come with the package, and over them those of the file `override`.

@@ -13,9 +13,9 @@ from metier.definitions.skill import Entrypoint
 from metier.providers.offline_request import read_request, split_parts, split_weakly
 from metier.providers.offline_words import find_keywords, find_matched
 
-MIN_SCORE = 35.0
+MIN_SCORE = 55.0
 """On 0-100: below it a skill counts as no answer. Running the wrong script is worse than saying that none fits."""
-WEAK_MIN_SCORE = 45.0
+WEAK_MIN_SCORE = 60.0
 """What both sides of a weak joint must reach, by different skills, to be two pieces of work."""
 MAX_STEPS = 50
 MAX_PIECES = 24

@@ -79,6 +79,10 @@ class ModelOptions(Value):
     fallback_models: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         default=(), description="Models that are tried in this order when the first cannot answer."
     )
+    allowed_models: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        default=(),
+        description="The only models that may be asked, fallbacks included; an empty list allows all.",
+    )
     max_tokens: int = Field(default=4096, ge=1, description="The longest reply that is asked for, in tokens.")
     max_context_tokens: int = Field(
         default=32_000, ge=1, description="The window that a prompt and its reply share, in tokens."

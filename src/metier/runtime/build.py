@@ -1,20 +1,20 @@
 """Put together what one run needs: skills, tools, provider, policy, instructions. Decides nothing itself."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from metier.context.base_prompt import BASE, SAFETY
 from metier.definitions.problems import Problem
 from metier.engine.services import Instructions, Services
-from metier.engine.shelf import Shelf, build_shelf
-from metier.providers.absent import AbsentProvider
+from metier.engine.shelf import build_shelf
+from metier.errors import UsageError
 from metier.providers.base import Observer, Provider
-from metier.providers.facts import FactBook, load_facts
-from metier.providers.failures import MissingKey
-from metier.providers.offline import Places, build_offline
+from metier.providers.facts import load_facts
 from metier.providers.options import ModelOptions
-from metier.providers.registry import OFFLINE, choose_provider, open_provider
+from metier.providers.registry import OFFLINE
+from metier.runtime.kind import RunKind
+from metier.runtime.models import open_models
 from metier.runtime.pins import use_pinned, use_pinned_policy
 from metier.runtime.place import Place
 from metier.runtime.policy import build_policy, read_policy_file
@@ -30,7 +30,7 @@ from metier.tools.script_contract import ScriptLimits
 from metier.tools.script_runner import ScriptRunner, default_environments
 from metier.tools.scripts import build_script_tools
 from metier.tools.toolbox import Toolbox
-from metier.tools.toolset_loader import load_toolsets
+from metier.tools.toolset_loader import ToolsetReading, load_toolsets
 
 BUNDLED = Path(__file__).resolve().parent.parent / "bundled"
 
@@ -63,47 +63,33 @@ def build_place_cleaner(place: Place) -> Cleaner:
     return build_cleaner(place.settings.logging, values=find_secret_values(place.environ))
 
 
-def choose(place: Place, facts: FactBook, shelf: Shelf, *, run_folder: Path) -> Provider:
-    """The provider of the settings; one that has no key is there and cannot be asked. Raises `UsageError`."""
-    if place.provider is not None:
-        return place.provider
-    if place.settings.model.provider == "offline":
-        places = Places(
-            workspace=str(place.workspace),
-            artifacts=str(run_folder / "artifacts"),
-            previous=str(run_folder / "results.json"),
-        )
-        packages = tuple(shelf.packages.values())
-        return build_offline(packages, _rank(shelf), places=places, max_turns=place.settings.runtime.max_turns)
-    choice = choose_provider(place.settings.model)
-    try:
-        return open_provider(choice, facts, environment=place.environ)
-    except MissingKey as missing:
-        return AbsentProvider(choice.name, missing)
-
-
 @asynccontextmanager
 async def build_services(
-    place: Place, store: Store, *, run_folder: Path, pins: Mapping[str, str], observe: Observer | None = None
+    place: Place, store: Store, *, run: RunKind, observe: Observer | None = None
 ) -> AsyncGenerator[Services]:
-    """Everything a run needs, for as long as it is driven; processes of toolsets end with the block."""
+    """Everything a run needs, for as long as it is driven; processes of toolsets end with the block.
+
+    A dry run gets neither the toolsets, which say what they offer by running, nor a connection.
+    """
     settings = place.settings
     found, problems = find_skills(place)
-    packages, changed = await use_pinned(found, pins, store)
-    policy = await use_pinned_policy(read_policy_file(place.workspace), pins, store)
+    packages, changed = await use_pinned(found, run.pins, store)
+    policy = await use_pinned_policy(read_policy_file(place.workspace), run.pins, store)
     access = AccessFile(place.workspace)
     access.read()
     async with AsyncExitStack() as opened:
-        toolsets = await load_toolsets(packages, place.environ)
+        toolsets = ToolsetReading() if run.is_dry else await load_toolsets(packages, place.environ)
         opened.push_async_callback(toolsets.aclose)
         shelf = build_shelf(packages, workspace=place.workspace, problems=(*problems, *toolsets.problems))
         facts = load_facts(_facts_file(place))
-        provider = choose(place, facts, shelf, run_folder=run_folder)
-        opened.push_async_callback(provider.close)
+        models = open_models(place, facts, shelf, run=run)
+        opened.push_async_callback(models.aclose)
         tools = Toolbox((*_script_tools(packages, place), *toolsets.tools, *place.tools))
+        cleaner = build_place_cleaner(place)
         yield Services(
             store=store,
-            provider=provider,
+            provider=models.provider,
+            fallbacks=models.fallbacks,
             facts=facts,
             policy=build_policy(
                 packages, tools, workspace=place.workspace, profile=settings.runtime.profile, host=policy.text
@@ -112,14 +98,15 @@ async def build_services(
             tools=tools,
             shelf=shelf,
             instructions=load_instructions(place),
-            model=_model_options(place, provider),
+            model=_model_options(place, models.provider),
             runtime=settings.runtime,
             skills=settings.skills,
             clock=place.clock,
             ids=place.ids,
             workspace=place.workspace,
-            run_folder=run_folder,
-            clean=build_place_cleaner(place).text,
+            run_folder=run.folder,
+            clean=cleaner.text,
+            clean_body=cleaner.value if settings.logging.debug_llm_bodies else None,
             changed=(*changed, *policy.changed),
             owner=place.owner,
             observe=observe,
@@ -144,16 +131,21 @@ def _model_options(place: Place, provider: Provider) -> ModelOptions:
     return options.model_copy(update={"structured_output_mode": "native"}) if provider.name == OFFLINE else options
 
 
+def check_budget(place: Place) -> None:
+    """A limit on the cost of a model whose price nobody knows would limit nothing. Raises `UsageError`."""
+    model = place.settings.model
+    if place.settings.runtime.max_cost_usd is None or model.provider == OFFLINE or place.provider is not None:
+        return
+    if load_facts(_facts_file(place)).find(model.provider, model.name).prices is None:
+        raise UsageError(
+            f"The price of model {model.name!r} is not known, so its cost cannot be limited",
+            hint="Name its price in a file and the file in model.facts_file, or leave max_cost_usd out",
+        )
+
+
 def _facts_file(place: Place) -> Path | None:
     named = place.settings.model.facts_file
     return place.workspace / named if named else None
-
-
-def _rank(shelf: Shelf) -> Callable[[str], list[tuple[str, float]]]:
-    def rank(request: str) -> list[tuple[str, float]]:
-        return [(hit.skill_name, hit.score) for hit in shelf.index.rank(request, 8)]
-
-    return rank
 
 
 def _read(path: Path) -> str:

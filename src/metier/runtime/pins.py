@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from metier.definitions.skill import parse_skill
+from metier.runtime.place import Place
 from metier.settings.model import Settings
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
@@ -14,6 +15,8 @@ MOST_KEPT = 200
 """Of larger catalogs only the hashes are pinned; what a model was shown is kept with the run anyway."""
 SETTINGS = "settings"
 POLICY = "policy"
+PINNED_SECTIONS = ("model", "runtime", "skills", "shell")
+"""What a run does, and how freely; not `logging` and `store`."""
 
 
 class PinnedSkills(NamedTuple):
@@ -65,6 +68,15 @@ async def use_pinned_policy(current: bytes, pins: Mapping[str, str], store: Stor
     if not digest or digest == hashlib.sha256(current).hexdigest():
         return PinnedPolicy(current)
     return PinnedPolicy(await store.get_blob(digest), (POLICY,))
+
+
+async def use_pinned_settings(place: Place, pins: Mapping[str, str], store: Store) -> Place:
+    """The same place, with what the run was told to do; where it is written down is up to whoever resumes it."""
+    if SETTINGS not in pins:
+        return place
+    pinned = Settings.model_validate_json(await store.get_blob(pins[SETTINGS]))
+    sections = {section: getattr(pinned, section) for section in PINNED_SECTIONS}
+    return replace(place, settings=place.settings.model_copy(update=sections))
 
 
 def _id(package: SkillPackage) -> str:

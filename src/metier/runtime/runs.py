@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import anyio
 from pydantic import JsonValue
 
 from metier.engine import entries as e
 from metier.engine.journal import RunLog, read_entries
+from metier.engine.loop import Driver as LogDriver
 from metier.engine.loop import drive, hold_lease, open_log
+from metier.engine.phases import FINAL
 from metier.engine.services import Services
 from metier.engine.state import RunState, fold
 from metier.engine.stopping import Stopper
@@ -20,18 +23,22 @@ from metier.events import PinnedDefinitionUsed
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
 from metier.runtime.approvals import Approvals, Question, Reply
-from metier.runtime.build import build_place_cleaner, build_services
-from metier.runtime.pins import pin
+from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, forget_cancellation, one_error
+from metier.runtime.build import build_place_cleaner, build_services, check_budget
+from metier.runtime.kind import RunKind
+from metier.runtime.pins import pin, use_pinned_settings
 from metier.runtime.place import Place
 from metier.runtime.policy import read_policy_file
 from metier.runtime.record import write_record
 from metier.store.base import Lease, RunRow, Store
-from metier.store.failures import RunUnknown
+from metier.store.failures import LeaseHeld, RunUnknown, StoreUnavailable
 from metier.store.sqlite import open_sqlite_store
 from metier.telemetry.jsonl import FILE_NAME, JsonlSink, read_events
 from metier.telemetry.sinks import EventWriter, FanOut, RunScope, Sink, get_redaction_mode
 
 DATABASE = "state.db"
+DRY_RUN = "dry_run"
+"""The reason in the index of a dry run that has not begun."""
 
 type Asker = Callable[[Question], Awaitable[Reply | None]]
 
@@ -43,6 +50,10 @@ class RunRequest:
     extra_context: str = ""
 
 
+def _ignore(_problem: str) -> None:
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
     """Who looks on: sinks get every event, `observe` the text of a reply while it grows, `stopper` can end it."""
@@ -52,6 +63,10 @@ class Watch:
     stopper: Stopper | None = None
     ask: Asker | None = None
     """Whom to ask in place when an approval is needed; without it, or if it answers nothing, the run parks."""
+    timeout_seconds: float | None = None
+    """How long the run may be driven, all in all."""
+    report: Callable[[str], None] = _ignore
+    """Told when a sink breaks; the run goes on without it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +76,14 @@ class Answer:
     values: dict[str, JsonValue] | None = None
     doubt: Literal["done", "retry", "skip", "abort"] | None = None
     by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """Whoever writes into a run without driving it."""
+
+    store: Store
+    owner: str
 
 
 class Runtime:
@@ -75,7 +98,8 @@ class Runtime:
         return self.place.runs / run_id
 
     async def start(self, request: RunRequest, watch: Watch | None = None) -> RunState:
-        """Begin a run and drive it until it ends or waits for somebody."""
+        """Begin a run and drive it until it ends or waits for somebody. Raises `UsageError` before it begins."""
+        check_budget(self.place)
         now = self.place.clock.now()
         run_id = self.place.ids.run_id(now)
         row = RunRow(
@@ -86,13 +110,40 @@ class Runtime:
             model=self.place.settings.model.name,
             created_at=now,
             updated_at=now,
+            reason=DRY_RUN if request.mode == "dry_run" else "",
         )
         await self.store.create_run(row)
         return await self._drive(run_id, watch or Watch(), request=request)
 
     async def resume(self, run_id: str, answer: Answer | None = None, watch: Watch | None = None) -> RunState:
         """Go on with a run: after an answer, an approval, a signal or a crash. An ended run is left as it is."""
-        return await self._drive(run_id, watch or Watch(), answer=answer or Answer())
+        entries = await read_entries(self.store, run_id)
+        if not entries:
+            # Killed before its first entry: nothing was done, and the index knows what was wanted.
+            row = await self.find(run_id)
+            request = RunRequest(task=row.task, mode="dry_run" if row.reason == DRY_RUN else "live")
+            return await self._drive(run_id, watch or Watch(), request=request)
+        started = entries[0]
+        assert isinstance(started, e.RunStarted), "a journal begins with the start of its run"
+        return await self._drive(run_id, watch or Watch(), answer=answer or Answer(), started=started)
+
+    async def cancel(self, run_id: str, *, by: str) -> RunState:
+        """End a run for good. One that somebody drives is ended by its driver, which is only asked: see `read`."""
+        state = await self.read(run_id)
+        if state.phase in FINAL or state.started is None:
+            return state
+        driver = Driver(store=self.store, owner=self.place.owner)
+        try:
+            with one_error():
+                async with hold_lease(run_id, driver) as lease:
+                    log = await self._open_log(lease, driver, Watch())
+                    if log.state.phase not in FINAL:
+                        await log.record(build_cancellation(by), durable=True)
+                    await self._settle(log)
+                    return log.state
+        except LeaseHeld:
+            ask_to_cancel(self.folder(run_id), by=by)
+            return await self.read(run_id)
 
     async def read(self, run_id: str) -> RunState:
         """The state of a run, without driving it."""
@@ -109,46 +160,53 @@ class Runtime:
         return rows[0]
 
     async def _drive(
-        self, run_id: str, watch: Watch, *, request: RunRequest | None = None, answer: Answer | None = None
+        self,
+        run_id: str,
+        watch: Watch,
+        *,
+        request: RunRequest | None = None,
+        answer: Answer | None = None,
+        started: e.RunStarted | None = None,
     ) -> RunState:
-        folder = self.folder(run_id)
-        pins = await self._read_pins(run_id)
-        stopper = watch.stopper or Stopper(self.place.settings.runtime.signal_grace_seconds)
-        async with (
-            build_services(self.place, self.store, run_folder=folder, pins=pins, observe=watch.observe) as services,
-            hold_lease(run_id, services) as lease,
-        ):
-            log = await self._open_log(lease, services, watch)
-            if request is not None:
-                packages = tuple(services.shelf.packages.values())
-                policy = read_policy_file(self.place.workspace)
-                pins = await pin(packages, self.place.settings, self.store, policy=policy)
-                await log.record(build_start(request, self.place, services, pins=pins), durable=True)
-            if answer is None or await self._take_answer(log, answer, services):
-                self._tell_of_changes(log, services)
-                await self._check_provider(log, services)
-                await drive(log, services, stopper)
-                while await self._ask_person(log, services, watch.ask, stopper=stopper):
-                    await drive(log, services, stopper)
-            await self._settle(log)
-            return log.state
-
-    async def _read_pins(self, run_id: str) -> dict[str, str]:
-        state = await self.read(run_id)
-        return state.started.pins if state.started else {}
+        place = await use_pinned_settings(self.place, started.pins, self.store) if started else self.place
+        mode = started.mode if started else request.mode if request else "live"
+        pins = started.pins if started else {}
+        run = RunKind(folder=self.folder(run_id), is_dry=mode == "dry_run", pins=pins)
+        stopper = watch.stopper or Stopper(place.settings.runtime.signal_grace_seconds)
+        with one_error():
+            async with (
+                build_services(place, self.store, run=run, observe=watch.observe) as services,
+                hold_lease(run_id, services) as lease,
+            ):
+                log = await self._open_log(lease, services, watch)
+                if request is not None and log.state.started is None:
+                    packages = tuple(services.shelf.packages.values())
+                    policy = read_policy_file(place.workspace)
+                    pins = await pin(packages, place.settings, self.store, policy=policy)
+                    await log.record(build_start(request, place, services, pins=pins), durable=True)
+                if answer is None or await self._take_answer(log, answer, services):
+                    self._tell_of_changes(log, services)
+                    await self._check_provider(log, services)
+                    await log.update_index()
+                    async with bounded(stopper, run.folder, timeout_seconds=watch.timeout_seconds):
+                        await drive(log, services, stopper)
+                        while await self._ask_person(log, services, watch.ask, stopper=stopper):
+                            await drive(log, services, stopper)
+                await self._settle(log)
+                return log.state
+        raise AssertionError("the block above returns or raises")
 
     async def _check_provider(self, log: RunLog, services: Services) -> None:
         """A key that is missing ends the run before anything is sent."""
-        if isinstance(services.provider, AbsentProvider):
+        if isinstance(services.provider, AbsentProvider) and log.state.phase not in FINAL:
             failure = services.provider.failure
-            await log.record(e.RunFailed(reason=failure.reason, message=failure.message), durable=True)
+            await log.record(e.RunFailed(reason=failure.reason, message=failure.sentence), durable=True)
 
-    async def _open_log(self, lease: Lease, services: Services, watch: Watch) -> RunLog:
+    async def _open_log(self, lease: Lease, services: LogDriver, watch: Watch) -> RunLog:
         path = self.folder(lease.run_id) / FILE_NAME
         told = sum(1 for record in read_events(path) if record.entry) if path.exists() else 0
         jsonl = JsonlSink.open(path, clock=self.place.clock)
-        problems: list[str] = []
-        fan_out = FanOut([jsonl, *watch.sinks], report=problems.append)
+        fan_out = FanOut([jsonl, *watch.sinks], report=watch.report)
         trace_id = hashlib.sha256(lease.run_id.encode()).hexdigest()[:32]
         mode = get_redaction_mode(self.place.settings.logging)
         writer = EventWriter(
@@ -185,7 +243,7 @@ class Runtime:
     ) -> bool:
         """Record what was answered meanwhile; False when the run still waits, or has ended."""
         state = log.state
-        if state.phase in ("DONE", "ERROR"):
+        if state.phase in FINAL:
             return False
         entries = [*await self._decided(state, remembered), *_given(state, answer)]
         waits_for_someone = state.pause is not None and state.pause.pause in ("approval", "input", "in_doubt")
@@ -207,10 +265,17 @@ class Runtime:
         return [entry.model_copy(update={"remember": entry.approval_id in remembered}) for entry in found]
 
     async def _settle(self, log: RunLog) -> None:
+        """Whatever reads a run without its journal gets to know how it stands; cancelling does not interrupt it."""
+        with anyio.CancelScope(shield=True):
+            await self._write_summary(log)
+        if log.state.phase in FINAL:
+            forget_cancellation(self.folder(log.state.run_id))
+        log.close()
+
+    async def _write_summary(self, log: RunLog) -> None:
         await log.update_index()
         entries = await read_entries(self.store, log.state.run_id)
         write_record(self.folder(log.state.run_id), entries, log.state, now=self.place.clock.now())
-        log.close()
 
 
 def build_start(request: RunRequest, place: Place, services: Services, *, pins: dict[str, str]) -> e.RunStarted:
@@ -246,7 +311,13 @@ def _given(state: RunState, answer: Answer) -> list[e.Entry]:
 @asynccontextmanager
 async def open_runtime(place: Place) -> AsyncGenerator[Runtime]:
     """The runs of a workspace, for as long as the block lasts."""
-    place.runs.mkdir(parents=True, exist_ok=True)
+    try:
+        place.runs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"The runs folder {str(place.runs)!r} cannot be made: {error.strerror}",
+            hint="Choose a folder that you may write to with `logging.jsonl_dir`",
+        ) from error
     store = await open_sqlite_store(place.runs / DATABASE, clock=place.clock)
     try:
         yield Runtime(place, store)

@@ -2,9 +2,12 @@
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
-SIZE = 1024 * 1024
+SIZE = 4 * 1024 * 1024
+"""Twice the length of the write-ahead log: the log must be copied into the database before its space can be used again.
+With 1 MiB that copying takes all of it, and nothing can be deleted."""
 ROOM_TO_RESTORE = 4 * SIZE
 """The reserve is made again only when this much is free, so that it never takes the last space of others."""
 
@@ -35,7 +38,10 @@ class Ballast:
     def _write(self, path: Path) -> None:
         descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as stream:
-            stream.write(os.urandom(SIZE))  # random: file systems that compress would reserve nothing for zeros
+            if sys.platform == "linux":
+                os.posix_fallocate(descriptor, 0, SIZE)
+            else:
+                stream.write(os.urandom(SIZE))  # random: file systems that compress would reserve nothing for zeros
 
     def _remove(self, path: Path) -> None:
         try:

@@ -20,7 +20,8 @@ from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, Store
 from metier.store.failures import RunUnknown
 from metier.store.machine import Machine, SystemMachine
 from metier.store.sqlite_blobs import Blobs
-from metier.store.sqlite_connection import Database, Opening, open_database
+from metier.store.sqlite_connection import Opening
+from metier.store.sqlite_database import Database, open_database
 from metier.store.sqlite_journal import find_entries, has_entries, insert_entries, name_blobs
 
 _PAGE = 256

@@ -5,6 +5,7 @@ put the bytes first, then write the entry that names them.
 """
 
 import hashlib
+import io
 import sqlite3
 from functools import partial
 
@@ -12,7 +13,7 @@ from anyio.lowlevel import checkpoint
 
 from metier.ids import Clock
 from metier.store.failures import BlobUnknown, StoreDamaged
-from metier.store.sqlite_connection import Database
+from metier.store.sqlite_database import Database
 
 PART_SIZE = 1024 * 1024
 _SMALL = 64 * 1024
@@ -26,10 +27,7 @@ class Blobs:
         self._grace_seconds = grace_seconds
 
     async def put(self, data: bytes) -> str:
-        if len(data) <= _SMALL:
-            digest = hashlib.sha256(data).hexdigest()
-        else:
-            digest = await self._database.in_thread(lambda: hashlib.sha256(data).hexdigest())
+        digest = await self._hash(data)
         if await self._database.read(lambda inside: self._is_fresh(inside, digest)):
             return digest
         if len(data) <= _SMALL:
@@ -39,23 +37,21 @@ class Blobs:
         return digest
 
     async def get(self, digest: str) -> bytes:
-        parts: list[bytes] = []
-        while True:
-            part = await self._database.read(partial(_find_part, digest, len(parts)))
-            if part is None:
-                break
-            parts.append(part)
-            if len(parts) > 1:
+        whole, parts = io.BytesIO(), 0  # not a list of parts: joining 100 MB would stop every other task
+        while (part := await self._database.read(partial(_find_part, digest, parts))) is not None:
+            whole.write(part)
+            parts += 1
+            if len(part) > _SMALL:
                 await checkpoint()
-        data = b"".join(parts)
-        actual = (
-            hashlib.sha256(data)
-            if len(data) <= _SMALL
-            else await self._database.in_thread(partial(hashlib.sha256, data))
-        )
-        if actual.hexdigest() == digest and parts:
+        data = whole.getvalue()
+        if parts and await self._hash(data) == digest:
             return data
         raise await self._database.read(partial(_build_failure, digest))
+
+    async def _hash(self, data: bytes) -> str:
+        if len(data) <= _SMALL:
+            return hashlib.sha256(data).hexdigest()
+        return await self._database.in_thread(lambda: hashlib.sha256(data).hexdigest())
 
     async def sweep(self) -> None:
         """Remove what no run names and nobody put of late, one blob a transaction."""

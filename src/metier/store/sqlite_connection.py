@@ -1,33 +1,26 @@
-"""One SQLite file, reached without ever making the event loop wait.
-
-Two connections: the *quick* one is used on the event loop's thread, gives up at once when another process holds the
-lock, and neither syncs nor checkpoints (tens of microseconds). The *patient* one is used in worker threads only: it
-waits for locks, syncs and checkpoints (milliseconds). A database belongs to one event loop.
-"""
+"""Connecting to one SQLite file: creating it, its modes and tables, and one change as one transaction."""
 
 import contextlib
 import os
 import sqlite3
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-import anyio
-import anyio.to_thread
-
-from metier.errors import StoreError
-from metier.store.ballast import Ballast
-from metier.store.failures import StoreFull, StoreUnavailable
+from metier.store.failures import StoreUnavailable
 from metier.store.local_disk import check_local_disk
 from metier.store.sqlite_errors import build_failure, build_open_failure, is_busy, is_unclear
 from metier.store.sqlite_schema import migrate
 
 OLDEST_SQLITE = (3, 37, 0)
 """The first with STRICT tables."""
-_QUICK_WRITES_BETWEEN_CHECKPOINTS = 200
+LOG_SIZE = 2 * 1024 * 1024
+"""When the write-ahead log is this long, it is copied into the database and begun anew. Half of `ballast.SIZE`, so that
+even on a full disk the space given up is enough for that."""
 _RETRY_SECONDS = 0.02
 
 type Change[T] = Callable[[sqlite3.Connection], T]
@@ -42,121 +35,35 @@ class Opening:
     connection_class: type[sqlite3.Connection]
 
 
-class Database:
-    def __init__(self, opening: Opening, quick: sqlite3.Connection, patient: sqlite3.Connection) -> None:
-        self.path = opening.path
-        self.ballast = Ballast(opening.path)
-        self._quick = quick
-        self._patient = patient
-        self._is_open = True
-        self._quick_writes = 0
-        self._turn = anyio.Lock()
-        """Held by the one task whose write is under way: tasks queue here, not inside SQLite."""
-        self._threads = anyio.CapacityLimiter(4)
-        """Our own: a run must be able to write while every shared worker thread waits for a tool."""
-
-    async def read[T](self, query: Change[T]) -> T:
-        """Run a short query on the spot. Only a database that is being recovered makes it wait, in a thread."""
-        self._check_open()
-        try:
-            return query(self._quick)
-        except sqlite3.Error as error:
-            if not is_busy(error):
-                raise self._failure(error) from error
-        async with self._turn:
-            return await self._in_thread(lambda: query(self._patient))
-
-    async def write[T](
-        self, change: Change[T], *, durable: bool = False, slow: bool = False, landed: Change[bool] | None = None
-    ) -> T:
-        """Run a change in one transaction. `landed` finds out, after a commit that failed midway, whether it counts."""
-        async with self._turn:
-            self._check_open()
-            if not (durable or slow or self._quick_writes >= _QUICK_WRITES_BETWEEN_CHECKPOINTS):
-                try:
-                    result = _transact(self._quick, change, landed)
-                except sqlite3.Error as error:
-                    if not is_busy(error):
-                        raise self._failure(error) from error
-                else:
-                    self._quick_writes += 1
-                    return result
-            self._quick_writes = 0
-            return await self._in_thread(lambda: self._write_patiently(change, landed, durable=durable))
-
-    async def in_thread[T](self, work: Callable[[], T]) -> T:
-        """Anything that takes long and does not touch the database."""
-        return await anyio.to_thread.run_sync(work, limiter=self._threads)
-
-    async def shrink(self) -> None:
-        """Give free pages back to the disk, in small steps between which others may write."""
-        while True:
-            async with self._turn:
-                self._check_open()
-                if await self._in_thread(lambda: _vacuum_some(self._patient)) == 0:
-                    return
-
-    async def close(self) -> None:
-        with anyio.CancelScope(shield=True):
-            async with self._turn:
-                if self._is_open:
-                    self._is_open = False
-                    await self._in_thread(self._close_connections)
-
-    def _close_connections(self) -> None:
-        self._quick.close()
-        self._patient.close()
-
-    def _check_open(self) -> None:
-        if not self._is_open:
-            raise StoreUnavailable(f"The run store '{self.path}' is closed", hint="Open it again")
-
-    async def _in_thread[T](self, work: Callable[[], T]) -> T:
-        try:
-            return await self.in_thread(work)
-        except sqlite3.Error as error:
-            raise self._failure(error) from error
-
-    def _write_patiently[T](self, change: Change[T], landed: Change[bool] | None, *, durable: bool) -> T:
-        self._patient.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
-        return _transact(self._patient, change, landed)
-
-    def _failure(self, error: sqlite3.Error) -> StoreError:
-        failure = build_failure(error, self.path)
-        if isinstance(failure, StoreFull):
-            self.ballast.release()
-        return failure
+class Connections(NamedTuple):
+    quick: sqlite3.Connection
+    patient: sqlite3.Connection
+    log: int
+    """The write-ahead log, for syncing only. SQLite keeps no locks on it that closing it could drop."""
 
 
-async def open_database(opening: Opening) -> Database:
-    """Open or create the file. Raises `StoreUnavailable` or `StoreDamaged` when it cannot serve as a store."""
-    quick, patient = await anyio.to_thread.run_sync(partial(_connect_both, opening))
-    database = Database(opening, quick, patient)
-    await database.in_thread(database.ballast.restore)
-    return database
-
-
-def _connect_both(opening: Opening) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+def connect(opening: Opening) -> Connections:
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise StoreUnavailable(f"SQLite {sqlite3.sqlite_version} is too old", hint="Use SQLite 3.37 or newer")
-    try:
-        _create_file(opening.path)
-    except OSError as error:
-        raise build_open_failure(error, opening.path) from error
-    check_local_disk(opening.path.parent)
     with contextlib.ExitStack() as opened:
         try:
-            patient = _connect(opening, timeout=opening.lock_timeout_seconds)
-            opened.callback(patient.close)
+            _create_file(opening.path)
+            check_local_disk(opening.path.parent)
+            patient = opened.enter_context(contextlib.closing(_connect(opening, timeout=opening.lock_timeout_seconds)))
             _prepare(patient, opening)
-            quick = _connect(opening, timeout=0)
-            opened.callback(quick.close)
-            quick.execute("PRAGMA synchronous=NORMAL")
-            quick.execute("PRAGMA wal_autocheckpoint=0")
+            quick = opened.enter_context(contextlib.closing(_connect(opening, timeout=0)))
+            for connection in (patient, quick):
+                connection.execute("PRAGMA synchronous=NORMAL")
+                connection.execute("PRAGMA wal_autocheckpoint=0")
+                connection.execute(f"PRAGMA journal_size_limit={LOG_SIZE}")
+                connection.execute("PRAGMA secure_delete=FAST")
+            log = os.open(opening.path.with_name(opening.path.name + "-wal"), os.O_RDWR)
         except sqlite3.Error as error:
             raise build_failure(error, opening.path) from error
+        except OSError as error:
+            raise build_open_failure(error, opening.path) from error
         opened.pop_all()
-    return quick, patient
+    return Connections(quick, patient, log)
 
 
 def _connect(opening: Opening, *, timeout: float) -> sqlite3.Connection:
@@ -187,16 +94,26 @@ def _create_file(path: Path) -> None:
         path.touch(mode=0o600)  # a file system without links
     finally:
         Path(name).unlink()
+    for folder in (path.parent, path.parent.parent):
+        _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    """A new file survives a power cut only when its folder is synced too. SQLite sees to its own files, not to ours."""
+    if sys.platform == "win32":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _prepare(connection: sqlite3.Connection, opening: Opening) -> None:
     """Write-ahead log, limits, tables. Takes the write lock, so that a folder of no use is refused at the start."""
     connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # counts only before the first table is made
     _switch_to_wal(connection, opening)
-    connection.execute("PRAGMA wal_autocheckpoint=1000")
-    connection.execute("PRAGMA journal_size_limit=16777216")
-    connection.execute("PRAGMA secure_delete=FAST")
-    _transact(connection, lambda inside: migrate(inside, opening.path), None)
+    transact(connection, lambda inside: migrate(inside, opening.path), None)
 
 
 def _switch_to_wal(connection: sqlite3.Connection, opening: Opening) -> None:
@@ -218,7 +135,7 @@ def _switch_to_wal(connection: sqlite3.Connection, opening: Opening) -> None:
         )
 
 
-def _transact[T](connection: sqlite3.Connection, change: Change[T], landed: Change[bool] | None) -> T:
+def transact[T](connection: sqlite3.Connection, change: Change[T], landed: Change[bool] | None) -> T:
     connection.execute("BEGIN IMMEDIATE")
     try:
         result = change(connection)
@@ -240,9 +157,3 @@ def _commit(connection: sqlite3.Connection, landed: Change[bool] | None) -> None
             raise
         # It is there after all. A checkpoint syncs it, or fails and says so.
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-
-
-def _vacuum_some(connection: sqlite3.Connection) -> int:
-    """Free up to 4 MiB at the end of the file; returns how many pages are still free."""
-    connection.execute("PRAGMA incremental_vacuum(1000)").fetchall()
-    return int(connection.execute("PRAGMA freelist_count").fetchone()[0])

@@ -76,6 +76,14 @@ def build_open_failure(error: OSError, database: Path) -> StoreError:
     )
 
 
+def build_sync_failure(error: OSError, database: Path) -> StoreError:
+    reason = os.strerror(error.errno or 0)
+    return StoreUnavailable(
+        f"The run store '{database}' could not be synced, so the last entries may not survive a power cut ({reason})",
+        hint=_DISK,
+    )
+
+
 def _find_meaning(error: sqlite3.Error, database: Path) -> _Meaning:
     code = _code(error)
     meaning = _BY_CODE.get(code) or _BY_CODE.get(code & 0xFF) or _UNUSABLE

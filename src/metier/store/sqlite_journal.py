@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from metier.store.base import StoredEntry
 from metier.store.failures import SeqTaken, StoreDamaged
 
+_HEX_MASK = bytes(49 if chr(value) in "0123456789abcdef" else 32 for value in range(256))
 _NOT_HEX = bytes(value if chr(value) in "0123456789abcdef" else 32 for value in range(256))
 _DIGEST_LENGTH = 64
+_ENOUGH_DIGITS = b"1" * _DIGEST_LENGTH
 
 
 def insert_entries(connection: sqlite3.Connection, run_id: str, entries: Sequence[StoredEntry]) -> None:
@@ -50,6 +52,8 @@ def has_entries(connection: sqlite3.Connection, run_id: str, entries: Sequence[S
 
 def name_blobs(connection: sqlite3.Connection, run_id: str, data: bytes) -> None:
     """Note which blobs these bytes name: every run of exactly 64 hexadecimal digits that is the digest of a blob."""
+    if _ENOUGH_DIGITS not in data.translate(_HEX_MASK):  # most entries name none, and this is cheap
+        return
     for word in set(data.translate(_NOT_HEX).split()):
         if len(word) == _DIGEST_LENGTH:
             connection.execute(

@@ -74,6 +74,10 @@ class Cleaner:
         """Sanitised first: a secret that colour codes cut into pieces is whole again when it is looked for."""
         return self._redactor.redact(self._safe(text))
 
+    def value(self, value: JsonValue) -> JsonValue:
+        """The same for a JSON value; what stands behind a secret name goes too."""
+        return self._redactor.redact_value(self._strings(value))
+
     def _safe(self, text: str) -> str:
         return sanitize(text) if self._sanitize else text.encode("utf-8", "replace").decode()
 
@@ -98,7 +102,7 @@ class Cleaner:
             case tuple():
                 return tuple(self._value(item) for item in cast("tuple[object, ...]", value))  # any items will do
             case list() | dict():
-                return self._redactor.redact_value(self._strings(cast("JsonValue", value)))  # payloads hold JSON only
+                return self.value(cast("JsonValue", value))  # payloads hold JSON only
             case _:
                 return value
 

@@ -1,0 +1,187 @@
+"""What `run` and `resume` share: drive a run where a person can watch and stop it, then say how it stands."""
+
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import anyio
+from pydantic import JsonValue
+
+from metier.cli.context import current_settings
+from metier.cli.exit_codes import get_exit_code
+from metier.cli.live import JsonLines, LiveView
+from metier.cli.output import printable, warn_line, write_json
+from metier.cli.plan import parse_plan, render_plan
+from metier.cli.signals import obeying_signals
+from metier.engine.state import RunState
+from metier.engine.stopping import Stopper
+from metier.errors import UsageError
+from metier.providers.options import ModelOptions
+from metier.runtime.bounds import one_error
+from metier.runtime.place import Place
+from metier.runtime.runs import Runtime, Watch, open_runtime
+from metier.settings.load import LoadedSettings
+from metier.telemetry.jsonl import FILE_NAME
+from metier.telemetry.redaction import build_redactor, find_secret_values
+from metier.telemetry.sinks import Sink
+
+MAX_FILES_NAMED = 10
+
+type OutputFormat = Literal["text", "json", "stream-json"]
+type Work = Callable[[Runtime, Watch], Awaitable[RunState]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """How a run is shown."""
+
+    output: OutputFormat = "text"
+    quiet: bool = False
+    timeout_seconds: float | None = None
+
+
+def open_place(config: Path | None, flags: Mapping[str, str] | None = None, *, is_new_run: bool = False) -> Place:
+    """This folder, with the settings that hold in it. What they warn about is said."""
+    loaded = current_settings(config, flags or {})
+    if is_new_run:
+        _check_model(loaded)
+    for problem in loaded.warnings:
+        warn_line(problem.render())
+    return Place(settings=loaded.settings, workspace=Path.cwd(), home=Path.home(), environ=dict(os.environ))
+
+
+def _check_model(loaded: LoadedSettings) -> None:
+    """The default model belongs to the default provider: another one must be told which model it shall use."""
+    provider = loaded.settings.model.provider
+    is_default = loaded.origins["model.name"].kind == "default"
+    if is_default and provider not in (ModelOptions().provider, "offline"):
+        raise UsageError(
+            f"No model is named for provider {provider!r}",
+            hint="Add --model NAME, or set model.name in agent.yaml",
+        )
+
+
+def drive_run(place: Place, work: Work, view: View) -> int:
+    """Do the work until it ends or waits; the exit code says which."""
+    stopper = Stopper(place.settings.runtime.signal_grace_seconds)
+    state, folder = anyio.run(_drive, place, work, view, stopper)
+    exit_code = get_exit_code(state, signal=stopper.signal)
+    write_outcome(state, folder, view, exit_code=exit_code)
+    return exit_code
+
+
+async def _drive(place: Place, work: Work, view: View, stopper: Stopper) -> tuple[RunState, Path]:
+    live = LiveView(sys.stderr, _redactor(place), level=place.settings.logging.level)
+    sinks: list[Sink] = [] if view.quiet else [live]
+    if view.output == "stream-json":
+        sinks.append(JsonLines(sys.stdout))
+    watch = Watch(
+        sinks=sinks,
+        observe=None if view.quiet else live.observe,
+        stopper=stopper,
+        timeout_seconds=view.timeout_seconds,
+        report=warn_line,
+    )
+    with one_error():
+        async with obeying_signals(stopper), open_runtime(place) as runtime:
+            state = await work(runtime, watch)
+            return state, runtime.folder(state.run_id)
+    raise AssertionError("the block above returns or raises")
+
+
+def _redactor(place: Place):  # noqa: ANN202 - see build_redactor
+    options = place.settings.logging
+    values = find_secret_values(place.environ)
+    return build_redactor(values=values, names=options.redact_names, generic_names=options.redact_secrets)
+
+
+def write_outcome(state: RunState, folder: Path, view: View, *, exit_code: int) -> None:
+    """The result on stdout; where the run is, and what can be done with it, on stderr."""
+    outcome = build_outcome(state, folder, exit_code=exit_code)
+    match view.output:
+        case "json":
+            write_json(outcome)
+        case "stream-json":
+            sys.stdout.write(json.dumps({"type": "result", **outcome}, ensure_ascii=False) + "\n")
+        case "text":
+            plan = parse_plan(state)
+            text = render_plan(plan) if plan else state.result
+            if text:
+                shown = printable(text) if sys.stdout.isatty() else text
+                sys.stdout.write(shown if shown.endswith("\n") else f"{shown}\n")
+    sys.stdout.flush()
+    if state.failure is not None:
+        warn_line(f"error: {state.failure.message} ({state.failure.reason})")
+    if not view.quiet:
+        for line in describe_next(state, folder):
+            warn_line(line)
+
+
+def build_outcome(state: RunState, folder: Path, *, exit_code: int) -> dict[str, JsonValue]:
+    plan = parse_plan(state)
+    return {
+        "run_id": state.run_id,
+        "status": state.status,
+        "exit_code": exit_code,
+        "result": state.result if plan is None else "",
+        **({} if plan is None else {"plan": plan}),
+        "reason": state.failure.reason if state.failure else state.pause.pause if state.pause else "",
+        "message": state.failure.message if state.failure else state.pause.reason if state.pause else "",
+        "turns": state.turn,
+        "usage": {"input_tokens": state.input_tokens, "output_tokens": state.output_tokens},
+        "cost_usd": round(state.cost_usd, 6),
+        "paths": {
+            "folder": str(folder),
+            "events": str(folder / FILE_NAME),
+            "record": str(folder / "run.json"),
+            "artifacts": str(folder / "artifacts"),
+        },
+    }
+
+
+def describe_next(state: RunState, folder: Path) -> Sequence[str]:
+    """Where the run is, what it waits for, and the commands that go on from here."""
+    lines = [f"run:     {state.run_id} is {state.status}, in {_short(folder)}"]
+    lines += describe_waiting(state)
+    lines += [f"file:    {_short(file)}" for file in sorted((folder / "artifacts").glob("*"))[:MAX_FILES_NAMED]]
+    lines.append(f"replay:  agent replay {state.run_id} --event-stream")
+    return lines
+
+
+def describe_waiting(state: RunState) -> list[str]:
+    if state.pause is None:
+        return []
+    resume = f"agent resume {state.run_id}"
+    match state.pause.pause:
+        case "approval":
+            waiting = [step.approval_id for step in state.steps if step.phase == "asking"]
+            asked = [f"approve: agent approvals approve {approval}" for approval in waiting]
+            return [f"waits:   {state.pause.reason}", *asked, f"resume:  {resume}"]
+        case "input":
+            return [f"waits:   {state.pause.reason}", f"answer:  {resume} --input {_field(state)}=…"]
+        case "in_doubt":
+            return [f"waits:   {state.pause.reason}", f"answer:  {resume} --answer done|retry|skip|abort"]
+        case _:
+            return [f"waits:   {state.pause.reason}", f"resume:  {resume}"]
+
+
+def _field(state: RunState) -> str:
+    """The name of the first thing that is asked for."""
+    fields = state.question.fields if state.question else None
+    if isinstance(fields, dict):
+        properties = fields.get("properties")
+        names = list(properties if isinstance(properties, dict) else fields)
+        return names[0] if names else "answer"
+    if isinstance(fields, list) and fields:
+        first = fields[0]
+        return str(first.get("name", "answer")) if isinstance(first, dict) else str(first)
+    return "answer"
+
+
+def _short(path: Path) -> str:
+    cwd = Path.cwd()
+    return str(path.relative_to(cwd)) if path.is_relative_to(cwd) else str(path)

@@ -1,0 +1,39 @@
+"""How a run stands, as the exit code of the command that drove it. The table is in the documentation of the command."""
+
+from collections.abc import Iterator
+
+from metier.engine.state import RunState
+from metier.providers.failures import CallFailed
+
+DONE, FAILED, APPROVAL, INPUT, DENIED, BUDGET, LIMIT, PROVIDER, CONFLICT = 0, 1, 3, 4, 5, 6, 7, 8, 10
+SIGNALS = {"SIGINT": 130, "SIGTERM": 143, "SIGBREAK": 143}
+
+_BY_REASON = {
+    "max_turns_exceeded": LIMIT,
+    "run_timeout": LIMIT,
+    "budget_exceeded": BUDGET,
+    "prompt_too_large": BUDGET,
+    "denied": DENIED,
+}
+_BY_PAUSE = {"approval": APPROVAL, "input": INPUT, "in_doubt": INPUT}
+
+
+def get_exit_code(state: RunState, *, signal: str = "") -> int:
+    """`signal` is the one that this process got, if it got one."""
+    if state.pause is not None:
+        return _BY_PAUSE.get(state.pause.pause) or SIGNALS.get(signal, FAILED)
+    if state.failure is None:
+        return DONE if state.status == "completed" else FAILED
+    if state.failure.reason in _provider_reasons():
+        return PROVIDER
+    return _BY_REASON.get(state.failure.reason, DENIED if state.status == "blocked" else FAILED)
+
+
+def _provider_reasons() -> set[str]:
+    return {failure.reason for failure in _kinds(CallFailed)}
+
+
+def _kinds(kind: type[CallFailed]) -> Iterator[type[CallFailed]]:
+    yield kind
+    for inner in kind.__subclasses__():
+        yield from _kinds(inner)

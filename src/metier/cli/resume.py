@@ -1,0 +1,95 @@
+"""`agent resume`: go on with a run that was paused, stopped, answered, or whose process died."""
+
+import getpass
+import json
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import typer
+from pydantic import JsonValue
+
+from metier.cli.driving import View, drive_run, open_place
+from metier.cli.run import Config, Output, Quiet
+from metier.engine.phases import FINAL
+from metier.engine.state import RunState
+from metier.errors import UsageError
+from metier.runtime.runs import Answer, Runtime, Watch
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+RunName = Annotated[str, typer.Argument(help="The run: its id, the beginning of its id, or `latest`.")]
+
+
+@app.command()
+def resume(
+    run: RunName,
+    *,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", help="An answer to what the run asks, as name=value; JSON values keep their type."),
+    ] = None,
+    answer: Annotated[
+        Literal["done", "retry", "skip", "abort"] | None,
+        typer.Option("--answer", help="What became of a step that is in doubt, or what shall become of it."),
+    ] = None,
+    timeout: Annotated[float | None, typer.Option("--timeout", help="How long it may take now, in seconds.")] = None,
+    output_format: Output = "text",
+    quiet: Quiet = False,
+    config: Config = None,
+) -> int:
+    """Go on with a run: after an answer, an approval, a signal or a crash.
+
+    It goes on with the model, the rules and the limits it was started with. Exit code 10: somebody else drives it.
+    """
+    given = Answer(values=parse_inputs(inputs) if inputs else None, doubt=answer, by=get_user())
+
+    async def go_on(runtime: Runtime, watch: Watch) -> RunState:
+        run_id = (await runtime.find(run)).run_id
+        state = await runtime.read(run_id)
+        if not (await runtime.find(run_id)).driver:
+            # Somebody who drives it now may have answered already: that is a conflict, not a wrong answer.
+            check_answer(state, given)
+        return await runtime.resume(run_id, given, watch)
+
+    view = View(output=output_format, quiet=quiet, timeout_seconds=timeout)
+    return drive_run(open_place(config), go_on, view)
+
+
+def check_answer(state: RunState, given: Answer) -> None:
+    """An answer to a question that nobody asked is a mistake. Raises `UsageError`."""
+    if state.phase in FINAL and (given.values is not None or given.doubt):
+        raise UsageError(f"Run {state.run_id!r} is {state.status}; it asks nothing")
+    if given.values is not None and state.question is None:
+        raise UsageError(f"Run {state.run_id!r} does not ask for input", hint=_hint(state))
+    if given.doubt and not any(step.phase == "in_doubt" for step in state.steps):
+        raise UsageError(f"Run {state.run_id!r} has no step in doubt", hint=_hint(state))
+
+
+def parse_inputs(texts: Sequence[str]) -> dict[str, JsonValue]:
+    """`name=value` each. Raises `UsageError`."""
+    values: dict[str, JsonValue] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator or not name.strip():
+            raise UsageError(f"Input {text!r} is not name=value")
+        values[name.strip()] = _parse_value(value)
+    return values
+
+
+def get_user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return ""
+
+
+def _parse_value(text: str) -> JsonValue:
+    try:
+        value: JsonValue = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return text if isinstance(value, float) and value != value else value
+
+
+def _hint(state: RunState) -> str:
+    return f"It waits for: {state.pause.reason}" if state.pause else f"`agent resume {state.run_id}` goes on with it"

@@ -1,0 +1,180 @@
+"""`agent runs`: which runs there are, how one stands, what it does right now, and how to end it."""
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, cast, get_args
+
+import anyio
+import typer
+from pydantic import JsonValue
+
+from metier.cli.catalog import AsJson
+from metier.cli.driving import describe_waiting, open_place
+from metier.cli.follow import follow_run
+from metier.cli.live import JsonLines
+from metier.cli.output import write_json, write_line
+from metier.cli.resume import RunName, get_user
+from metier.cli.run import Config
+from metier.engine.journal import read_entries
+from metier.engine.phases import FINAL
+from metier.engine.state import RunState, fold
+from metier.errors import MetierError, UsageError
+from metier.events import TaskState
+from metier.runtime.record import build_record
+from metier.runtime.runs import Runtime, open_runtime
+from metier.store.base import RunRow
+from metier.telemetry.console import ConsoleSink
+
+app = typer.Typer(
+    rich_markup_mode=None, add_completion=False, no_args_is_help=True, help="List, show, watch and cancel runs."
+)
+
+CANCEL_SECONDS = 20.0
+"""How long `cancel` waits for the driver to obey: its grace period, and time to write down the end."""
+_TASK_WIDTH = 60
+
+
+@app.command("list")
+def list_runs(
+    *,
+    status: Annotated[str | None, typer.Option("--status", help="Only runs that stand like this.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="How many at most, newest first.")] = 20,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> None:
+    """List the runs of this workspace, newest first."""
+    states = get_args(TaskState.__value__)
+    if status is not None and status not in states:
+        raise UsageError(f"No run can be {status!r}", hint=f"Use one of {', '.join(states)}")
+
+    async def read() -> list[RunRow]:
+        async with open_runtime(open_place(config)) as runtime:
+            return await runtime.store.list_runs(status=cast("TaskState | None", status), limit=limit)  # checked above
+
+    rows = anyio.run(read)
+    if as_json:
+        write_json([_row_as_json(row) for row in rows])
+        return
+    for row in rows:
+        task = " ".join(row.task.split())
+        short = task if len(task) <= _TASK_WIDTH else task[: _TASK_WIDTH - 1] + "…"
+        write_line(f"{row.run_id}  {_status(row):<14}  {row.turns:>2} turns  {row.cost_usd:>8.4f} USD  {short}")
+    if not rows:
+        sys.stderr.write("There are no runs here yet\n")
+
+
+@app.command()
+def show(run: RunName, *, as_json: AsJson = False, config: Config = None) -> None:
+    """Show how a run stands: its steps, its cost, its files, and what it waits for."""
+
+    async def read() -> tuple[RunRow, RunState, dict[str, JsonValue], Path]:
+        async with open_runtime(open_place(config)) as runtime:
+            row = await runtime.find(run)
+            entries = await read_entries(runtime.store, row.run_id)
+            state = fold(row.run_id, entries)
+            record = build_record(entries, state, now=row.updated_at) if state.started else {}
+            return row, state, record, runtime.folder(row.run_id)
+
+    row, state, record, folder = anyio.run(read)
+    if as_json:
+        waiting = {"kind": state.pause.pause, "reason": state.pause.reason} if state.pause else None
+        write_json({**_row_as_json(row), **record, "waits_for": waiting, "folder": str(folder)})
+    else:
+        _write_run(row, state, record, folder=folder)
+
+
+@app.command()
+def watch(run: RunName, *, as_json: AsJson = False, config: Config = None) -> int:
+    """Follow the events of a run, also while another process drives it, until it ends or waits."""
+    sink = JsonLines(sys.stdout) if as_json else ConsoleSink(sys.stdout, level="debug")
+
+    async def follow() -> int:
+        async with open_runtime(open_place(config)) as runtime:
+            return await follow_run(runtime, (await runtime.find(run)).run_id, sink)
+
+    return anyio.run(follow)
+
+
+@app.command()
+def cancel(run: RunName, *, as_json: AsJson = False, config: Config = None) -> None:
+    """End a run for good. A process that drives it is asked to stop, and ends what is under way."""
+
+    async def end() -> RunState:
+        async with open_runtime(open_place(config)) as runtime:
+            row = await runtime.find(run)
+            if row.status in ("completed", "failed", "timeout", "escalated", "canceled"):
+                raise UsageError(f"Run {row.run_id!r} is {row.status} already")
+            state = await runtime.cancel(row.run_id, by=get_user())
+            return state if state.phase in FINAL else await _wait_for_end(runtime, row.run_id)
+
+    state = anyio.run(end)
+    if as_json:
+        write_json({"run_id": state.run_id, "status": state.status})
+    else:
+        write_line(f"{state.run_id} is {state.status}")
+
+
+async def _wait_for_end(runtime: Runtime, run_id: str) -> RunState:
+    with anyio.move_on_after(CANCEL_SECONDS):
+        while True:
+            state = await runtime.read(run_id)
+            if state.phase in FINAL:
+                return state
+            await anyio.sleep(0.1)
+    row = await runtime.find(run_id)
+    raise MetierError(
+        f"Run {run_id!r} was asked to stop, and {row.driver or 'its driver'!r} has not answered yet",
+        hint=f"Follow it with `agent runs watch {run_id}`",
+    )
+
+
+def _status(row: RunRow) -> str:
+    """A run that was in progress when its process died is not in progress."""
+    return "interrupted" if row.status in ("in_progress", "pending") and not row.driver else row.status
+
+
+def _row_as_json(row: RunRow) -> dict[str, JsonValue]:
+    return {
+        "run_id": row.run_id,
+        "status": row.status,
+        "interrupted": _status(row) == "interrupted",
+        "driver": row.driver,
+        "task": row.task,
+        "model": row.model,
+        "turns": row.turns,
+        "cost_usd": round(row.cost_usd, 6),
+        "reason": row.reason,
+        "created_at": _iso(row.created_at),
+        "updated_at": _iso(row.updated_at),
+    }
+
+
+def _iso(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="seconds")
+
+
+def _write_run(row: RunRow, state: RunState, record: dict[str, JsonValue], *, folder: Path) -> None:
+    write_line(f"run:     {row.run_id}  {_status(row)}")
+    write_line(f"task:    {row.task}")
+    if row.driver:
+        write_line(f"driver:  {row.driver}")
+    if state.started is not None:
+        write_line(f"model:   {state.started.provider}/{state.started.model}, profile {state.started.profile}")
+    tokens = f"{state.input_tokens} tokens in, {state.output_tokens} out"
+    write_line(f"turns:   {state.turn}; {tokens}; {state.cost_usd:.4f} USD")
+    if state.failure is not None:
+        write_line(f"failed:  {state.failure.reason}: {state.failure.message}")
+    steps = cast("list[dict[str, JsonValue]]", record.get("steps", []))  # as build_record makes them
+    for step in steps:
+        write_line(f"step:    {step['step_id']}  {step.get('uses', '')}  {step.get('status', 'not ended')}")
+    for step in steps:
+        for artifact in cast("list[dict[str, JsonValue]]", step.get("artifacts") or []):
+            write_line(f"file:    {artifact['path']}  {artifact['bytes']} bytes")
+    write_line(f"folder:  {folder}")
+    for line in describe_waiting(state):
+        write_line(line)
+    if _status(row) == "interrupted":
+        write_line(f"resume:  agent resume {row.run_id}")
+    if state.result:
+        write_line(f"\n{state.result}")

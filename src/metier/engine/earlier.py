@@ -1,0 +1,84 @@
+"""`results.json` in the run folder: what the steps so far gave, for a script that sums up. Written from the journal.
+
+It is written when a step that names the file is about to run, and only then: most runs never need it, and what a run
+writes per turn must not grow with its history.
+"""
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from metier.decisions import ActionStep
+from metier.engine.entries import Entry, StepFinished, StepStarted
+from metier.engine.journal import read_entries
+from metier.engine.services import Services
+from metier.store.base import Store
+
+FILE_NAME = "results.json"
+_COUNTED_TOOLS = frozenset({"script_run"})
+
+
+async def keep_results(run_id: str, actions: Iterable[ActionStep], services: Services) -> None:
+    """Bring the file up to date where one of these actions is told to read it."""
+    path = services.run_folder / FILE_NAME
+    if not any(_mentions(action.params, str(path)) for action in actions):
+        return
+    results = await build_results(await read_entries(services.store, run_id), services.store)
+    _replace(path, json.dumps(results, ensure_ascii=False, indent=1) + "\n")
+
+
+async def build_results(entries: Iterable[Entry], store: Store) -> list[JsonValue]:
+    """The last result of each step that did work, in order: `{skill, result}`, or why there is none."""
+    names: dict[str, str] = {}
+    results: dict[str, JsonValue] = {}
+    for entry in entries:
+        if isinstance(entry, StepStarted) and (name := _find_name(entry.action)):
+            names[entry.step_id] = name
+        elif isinstance(entry, StepFinished) and entry.step_id in names:
+            results.pop(entry.step_id, None)
+            results[entry.step_id] = {"skill": names[entry.step_id], **await _read_result(entry, store)}
+    return list(results.values())
+
+
+def _find_name(action: ActionStep) -> str:
+    """The skill that a step works for; empty for steps that only look."""
+    tool = str(action.params.get("tool", ""))
+    if tool in _COUNTED_TOOLS:
+        arguments = action.params.get("arguments")
+        return str(arguments.get("skill_name", "")) if isinstance(arguments, dict) else ""
+    return tool.partition(".")[0] if "." in tool else ""
+
+
+async def _read_result(finished: StepFinished, store: Store) -> dict[str, JsonValue]:
+    if finished.is_error:
+        return {"success": False, "message": finished.text}
+    text = finished.text
+    if finished.digest:
+        text = (await store.get_blob(finished.digest)).decode("utf-8", "surrogatepass")
+    try:
+        answer: JsonValue = json.loads(text)
+    except ValueError:
+        return {"result": text}
+    return {"result": answer["result"] if isinstance(answer, dict) and "result" in answer else answer}
+
+
+def _mentions(value: JsonValue, text: str) -> bool:
+    match value:
+        case str():
+            return text in value
+        case list():
+            return any(_mentions(item, text) for item in value)
+        case dict():
+            return any(_mentions(item, text) for item in value.values())
+        case _:
+            return False
+
+
+def _replace(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8", errors="surrogatepass")
+    temporary.replace(path)

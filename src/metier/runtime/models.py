@@ -1,0 +1,103 @@
+"""Who answers in a run: the provider of the settings and its fallbacks, all checked before anything is sent."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from metier.engine.earlier import FILE_NAME as RESULTS
+from metier.engine.shelf import Shelf
+from metier.errors import UsageError
+from metier.providers.absent import AbsentProvider
+from metier.providers.base import Provider
+from metier.providers.dry_run import DryRunProvider
+from metier.providers.facts import FactBook
+from metier.providers.failures import MissingKey
+from metier.providers.offline import build_offline
+from metier.providers.offline_plan import Places
+from metier.providers.registry import BUILT_IN, OFFLINE, choose_provider, open_provider
+from metier.providers.retry import Candidate, check_allowed, split_model_name
+from metier.runtime.kind import RunKind
+from metier.runtime.place import Place
+
+RANKED = 8
+"""How many skills the offline backbone looks at for each part of a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    provider: Provider
+    fallbacks: tuple[Candidate, ...] = ()
+
+    async def aclose(self) -> None:
+        for provider in {id(p): p for p in (self.provider, *(c.provider for c in self.fallbacks))}.values():
+            await provider.close()
+
+
+def open_models(place: Place, facts: FactBook, shelf: Shelf, *, run: RunKind) -> Models:
+    """One that has no key is there and cannot be asked, so that the run can say so. Raises `UsageError`."""
+    options = place.settings.model
+    if run.is_dry:
+        return Models(DryRunProvider(options.provider))
+    if place.provider is not None:
+        return Models(place.provider)
+    if options.provider == OFFLINE:
+        return Models(_open_offline(place, shelf, run.folder))
+    check_allowed([options.name, *options.fallback_models], options.allowed_models)
+    choice = choose_provider(options)
+    if not choice.base_url:
+        check_owner(options.name, choice.name, facts)
+    try:
+        provider = open_provider(choice, facts, environment=place.environ)
+    except MissingKey as missing:
+        return Models(AbsentProvider(choice.name, missing))
+    return Models(provider, _open_fallbacks(place, facts, provider))
+
+
+def check_owner(model: str, provider: str, facts: FactBook) -> None:
+    """Raises `UsageError` for a model that is known to be another provider's, such as the default one."""
+    owners = [name for name in facts.entries if facts.knows(name, model)]
+    if owners and provider not in owners:
+        priced = [pattern.rstrip("*") for pattern, known in facts.entries.get(provider, {}).items() if known.prices]
+        example = next(iter(priced), "")
+        hint = "Set model.name (--model, AGENT_MODEL_NAME)" + (f", for example to {example!r}" if example else "")
+        raise UsageError(f"Model {model!r} is one of {owners[0]!r}, not of {provider!r}", hint=hint)
+
+
+def _open_fallbacks(place: Place, facts: FactBook, primary: Provider) -> tuple[Candidate, ...]:
+    opened: dict[str, Provider] = {primary.name: primary}
+    candidates: list[Candidate] = []
+    for name in place.settings.model.fallback_models:
+        provider_name, model = split_model_name(name, primary=primary.name, providers=BUILT_IN)
+        if provider_name not in opened:
+            choice = choose_provider(place.settings.model, provider_name)
+            try:
+                opened[provider_name] = open_provider(choice, facts, environment=place.environ)
+            except MissingKey as missing:
+                raise UsageError(
+                    f"Fallback model {name!r} cannot be used: {missing.message}", hint=missing.hint
+                ) from missing
+        candidates.append(Candidate(opened[provider_name], model))
+    return tuple(candidates)
+
+
+def _open_offline(place: Place, shelf: Shelf, run_folder: Path) -> Provider:
+    places = Places(
+        workspace=str(place.workspace),
+        artifacts=str(run_folder / "artifacts"),
+        previous=str(run_folder / RESULTS),
+    )
+    packages = tuple(shelf.packages.values())
+    return build_offline(
+        packages,
+        _rank(shelf),
+        places=places,
+        min_score=place.settings.skills.prefilter_min_score,
+        max_turns=place.settings.runtime.max_turns,
+    )
+
+
+def _rank(shelf: Shelf) -> Callable[[str], list[tuple[str, float]]]:
+    def rank(request: str) -> list[tuple[str, float]]:
+        return [(hit.skill_name, hit.score) for hit in shelf.index.rank(request, RANKED)]
+
+    return rank

@@ -1,0 +1,40 @@
+"""A workspace with settings for a local model server."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from model_server import ModelServer, running_model
+from run_workspace import GREET, Workspace
+
+QUICK = {"retry_base_delay_seconds": 0, "retry_max_delay_seconds": 0}
+
+
+@pytest.fixture
+def model() -> Iterator[ModelServer]:
+    with running_model() as running:
+        yield running
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: ModelServer) -> Workspace:
+    """A folder with one skill, whose settings name the local model server."""
+    home, folder = tmp_path / "home", tmp_path / "work"
+    home.mkdir()
+    folder.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(folder)
+    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "AGENT_SKILLS"):
+        monkeypatch.delenv(name, raising=False)
+    made = Workspace(folder)
+    made.configure(model=use_model(model), runtime=QUICK)
+    made.add_skill("greeter", "Greet somebody kindly with a script.", greet=GREET)
+    return made
+
+
+def use_model(model: ModelServer) -> dict[str, object]:
+    return {"provider": "openai", "name": "m", "providers": {"openai": {"base_url": model.url}}}

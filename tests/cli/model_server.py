@@ -1,0 +1,142 @@
+"""A model behind a real socket: speaks the chat format of OpenAI-compatible servers and follows a script."""
+
+import json
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, cast
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    text: str = ""
+    calls: tuple[tuple[str, dict[str, object]], ...] = ()
+    status: int = 200
+    finish: str = ""
+
+
+def says(text: str) -> Reply:
+    return Reply(text=text)
+
+
+def calls(name: str, **arguments: object) -> Reply:
+    return Reply(calls=((name, arguments),))
+
+
+def fails(status: int) -> Reply:
+    return Reply(status=status)
+
+
+@dataclass
+class ModelServer:
+    """Each request takes the next reply; the last one is given again and again."""
+
+    url: str = ""
+    script: list[Reply] = field(default_factory=list[Reply])
+    received: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    silent: threading.Event = field(default_factory=threading.Event)
+    """While it is set a request is taken and not answered."""
+    asked: threading.Event = field(default_factory=threading.Event)
+    released: threading.Event = field(default_factory=threading.Event)
+
+    def follow(self, *script: Reply) -> None:
+        self.script = list(script)
+
+    def next(self, body: dict[str, Any]) -> Reply:
+        self.received.append(body)
+        self.asked.set()
+        if self.silent.is_set():
+            self.released.wait(60)
+        return self.script.pop(0) if len(self.script) > 1 else self.script[0]
+
+
+@contextmanager
+def running_model() -> Generator[ModelServer]:
+    model = ModelServer()
+
+    class Door(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = cast("dict[str, Any]", json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            reply = model.next(body)
+            number = len(model.received)
+            if reply.status != 200:
+                self._send(json.dumps({"error": {"message": "scripted failure"}}).encode(), status=reply.status)
+            elif body.get("stream"):
+                self._send(b"".join(_stream(reply, number)), kind="text/event-stream")
+            else:
+                self._send(json.dumps(_whole(reply, number)).encode())
+
+        def _send(self, data: bytes, *, status: int = 200, kind: str = "application/json") -> None:
+            try:
+                self.send_response(status)
+                self.send_header("content-type", kind)
+                self.send_header("content-length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+            except ConnectionError:
+                self.close_connection = True
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002, ARG002 - the name is the base class's
+            return None
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
+    server.daemon_threads = True
+    model.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield model
+    finally:
+        model.released.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _tool_calls(reply: Reply, number: int) -> list[dict[str, object]]:
+    return [
+        {
+            "index": index,
+            "id": f"call_{number}_{index}",
+            "type": "function",
+            "function": {"name": name, "arguments": json.dumps(arguments)},
+        }
+        for index, (name, arguments) in enumerate(reply.calls)
+    ]
+
+
+_USAGE = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+
+
+def _finish(reply: Reply) -> str:
+    return reply.finish or ("tool_calls" if reply.calls else "stop")
+
+
+def _whole(reply: Reply, number: int) -> dict[str, object]:
+    message: dict[str, object] = {"role": "assistant", "content": reply.text or None}
+    if reply.calls:
+        message["tool_calls"] = _tool_calls(reply, number)
+    choice = {"index": 0, "message": message, "finish_reason": _finish(reply)}
+    return {"id": f"r{number}", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice],
+            "usage": _USAGE}  # fmt: skip
+
+
+def _stream(reply: Reply, number: int) -> Iterator[bytes]:
+    deltas: list[dict[str, object]] = [{"role": "assistant", "content": reply.text}]
+    if reply.calls:
+        deltas.append({"tool_calls": _tool_calls(reply, number)})
+    base = {"id": f"r{number}", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    for delta in deltas:
+        yield _event({**base, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+    last: dict[str, object] = {"index": 0, "delta": dict[str, str](), "finish_reason": _finish(reply)}
+    yield _event({**base, "choices": [last]})
+    yield _event({**base, "choices": [], "usage": _USAGE})
+    yield b"data: [DONE]\n\n"
+
+
+def _event(value: object) -> bytes:
+    return f"data: {json.dumps(value)}\n\n".encode()

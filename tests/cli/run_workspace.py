@@ -1,0 +1,74 @@
+"""A workspace to run tasks in: settings, skills with scripts, and the command line, in process or as a process."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from metier.cli.main import run
+
+AGENT = Path(sys.executable).parent / "agent"
+
+SKILL = """---
+name: {name}
+description: {description}
+---
+
+# {name}
+
+{body}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    folder: Path
+
+    def configure(self, **sections: Mapping[str, object]) -> None:
+        (self.folder / "agent.yaml").write_text(json.dumps(sections), encoding="utf-8")
+
+    def add_skill(self, name: str, description: str, *, body: str = "Do it.", **scripts: str) -> Path:
+        folder = self.folder / "skills" / name
+        (folder / "scripts").mkdir(parents=True)
+        (folder / "SKILL.md").write_text(SKILL.format(name=name, description=description, body=body), encoding="utf-8")
+        for script, code in scripts.items():
+            (folder / "scripts" / f"{script}.py").write_text(code, encoding="utf-8")
+        return folder
+
+    def run_ids(self) -> list[str]:
+        return sorted(path.name for path in (self.folder / "runs").glob("2*"))
+
+    def events(self, run_id: str = "") -> list[dict[str, Any]]:
+        path = self.folder / "runs" / (run_id or self.run_ids()[-1]) / "events.jsonl"
+        return [cast("dict[str, Any]", json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+
+    def event_types(self, run_id: str = "") -> list[str]:
+        return [event["event_type"] for event in self.events(run_id)]
+
+    def agent(self, *args: str) -> int:
+        return run(list(args))
+
+    def start(self, *args: str, **environment: str) -> subprocess.Popen[str]:
+        """The real command, as a process of its own."""
+        return subprocess.Popen(
+            [AGENT, *args], cwd=self.folder, env={**os.environ, **environment}, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+
+GREET = 'import json\nprint(json.dumps({"summary": "hello from the script"}))\n'
+
+WAIT = """import json, os, sys
+fifo = [word for word in sys.argv[1:] if not word.startswith("--")][0]
+open(fifo + ".effects", "a").write("x")
+with open(fifo) as stream:
+    words = stream.read()
+print(json.dumps({"summary": words}))
+"""
+"""Says that it began, then waits until somebody writes into the pipe; says so by opening it."""
+
+BREAK = 'import sys\nsys.stderr.write("no luck\\n")\nsys.exit(3)\n'

@@ -1,0 +1,185 @@
+"""`agent resume`: after answers, approvals, crashes, and with many who want to at once."""
+
+import json
+import os
+import signal
+import subprocess
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+import anyio
+import pytest
+from conftest import QUICK, use_model
+from model_server import ModelServer, calls, says
+from run_workspace import AGENT, WAIT, Workspace
+
+from metier.ids import SystemClock
+from metier.store.base import RunRow
+from metier.store.sqlite import open_sqlite_store
+
+type Capture = pytest.CaptureFixture[str]
+
+
+def test_an_answer_goes_to_the_model_with_its_types(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+    model.follow(calls("ask_user", question="How many?"), says("Thanks."))
+    assert workspace.agent("run", "Count") == 4
+    assert "--input answer=…" in capsys.readouterr().err
+
+    assert workspace.agent("resume", "latest", "--input", "many=3", "--input", "name=Ada") == 0
+
+    assert capsys.readouterr().out == "Thanks.\n"
+    assert json.loads(model.received[-1]["messages"][-1]["content"]) == {"many": 3, "name": "Ada"}
+
+
+def test_a_run_that_still_waits_says_so_again(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+    model.follow(calls("ask_user", question="How many?"), says("Thanks."))
+    workspace.agent("run", "Count")
+
+    assert workspace.agent("resume", "latest") == 4
+
+    assert "waits:   How many?" in capsys.readouterr().err
+    assert len(model.received) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--input", "nothing"], "Input 'nothing' is not name=value"),
+        (["--input", "a=1"], "does not ask for input"),
+        (["--answer", "done"], "has no step in doubt"),
+        (["--answer", "maybe"], "'maybe' is not one of"),
+    ],
+)
+def test_an_answer_that_nobody_asked_for_is_refused(
+    *, arguments: list[str], message: str, workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    model.follow(calls("script_run", skill_name="greeter", script_name="greet"))
+    assert workspace.agent("run", "Greet", "--profile", "guarded") == 3
+
+    assert workspace.agent("resume", "latest", *arguments) == 2
+
+    assert message in capsys.readouterr().err
+
+
+def test_unknown_and_unclear_names_of_runs_are_refused(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    model.follow(says("Done."))
+    assert workspace.agent("resume", "latest") == 2
+    workspace.agent("run", "Greet")
+    workspace.agent("run", "Greet")
+
+    assert workspace.agent("resume", "nothing") == 2
+    assert workspace.agent("resume", "2") == 2
+
+    err = capsys.readouterr().err
+    assert "There is no run 'nothing'" in err
+    assert "More than one run begins with '2'" in err
+
+
+def test_an_ended_run_is_left_as_it_is(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+    model.follow(says("Done."))
+    workspace.agent("run", "Greet", "-q")
+
+    assert workspace.agent("resume", workspace.run_ids()[0][:-2], "-q") == 0
+
+    assert capsys.readouterr().out == "Done.\nDone.\n"
+    assert workspace.event_types().count("run_finished") == 1
+
+
+def test_a_run_goes_on_with_the_settings_it_began_with(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    model.follow(calls("ask_user", question="Which?"), calls("skill_search", query="x"), says("Done."))
+    assert workspace.agent("run", "Count", "--max-turns", "2", "-q") == 4
+    workspace.configure(model={"provider": "anthropic"}, runtime={"max_turns": 50})
+
+    assert workspace.agent("resume", "latest", "--input", "a=1", "-q") == 7
+
+    assert "max_turns_exceeded" in capsys.readouterr().err
+
+
+@pytest.fixture
+def killed_run(workspace: Workspace, model: ModelServer) -> tuple[Path, str]:
+    """A run whose process was killed while its script waited on a pipe."""
+    workspace.add_skill("waiter", "Wait for somebody.", wait=WAIT)
+    fifo = workspace.folder / "pipe"
+    os.mkfifo(fifo)
+    model.follow(calls("script_run", skill_name="waiter", script_name="wait", args=[str(fifo)]), says("Done."))
+    process = workspace.start("run", "Wait")
+    pipe = os.open(fifo, os.O_WRONLY)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    os.close(pipe)
+    return fifo, workspace.run_ids()[0]
+
+
+def test_a_killed_run_with_a_step_in_doubt_asks_and_obeys_the_answer(
+    *, killed_run: tuple[Path, str], workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    fifo, run_id = killed_run
+
+    assert workspace.agent("resume", run_id) == 4
+    assert f"agent resume {run_id} --answer done|retry|skip|abort" in capsys.readouterr().err
+    assert workspace.agent("resume", run_id, "--answer", "done", "-q") == 0
+
+    assert capsys.readouterr().out == "Done.\n"
+    assert Path(f"{fifo}.effects").read_text() == "x"
+    assert "as a person found out" in str(model.received[-1]["messages"])
+
+
+def test_abort_ends_a_run_in_doubt(killed_run: tuple[Path, str], workspace: Workspace) -> None:
+    _, run_id = killed_run
+    workspace.agent("resume", run_id)
+
+    assert workspace.agent("resume", run_id, "--answer", "abort") == 1
+
+    assert workspace.events()[-1]["payload"]["status"] == "canceled"
+
+
+def test_of_eight_processes_that_resume_a_run_exactly_one_drives(
+    killed_run: tuple[Path, str], workspace: Workspace
+) -> None:
+    fifo, run_id = killed_run
+    workspace.agent("resume", run_id)
+    assert workspace.agent("runs", "show", run_id) == 0
+    command = [AGENT, "resume", run_id, "--answer", "retry", "--quiet"]
+    processes = [
+        subprocess.Popen(command, cwd=workspace.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(8)
+    ]
+    pipe = os.open(fifo, os.O_WRONLY)
+    with ThreadPoolExecutor(8) as threads:
+        waiting = {threads.submit(process.communicate, timeout=100): process for process in processes}
+        ended = as_completed(waiting)
+        losers = [next(ended) for _ in range(7)]
+        os.write(pipe, b"go")
+        os.close(pipe)
+        winner = next(ended)
+
+    assert (waiting[winner].returncode, winner.result()[0]) == (0, "Done.\n")
+    assert [waiting[loser].returncode for loser in losers] == [10] * 7
+    assert all(f"drives run '{run_id}'" in loser.result()[1] for loser in losers)
+    assert Path(f"{fifo}.effects").read_text() == "xx"
+
+
+def test_a_run_that_was_killed_before_its_first_entry_begins_when_it_is_resumed(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    async def leave_a_row() -> None:
+        (workspace.folder / "runs").mkdir()
+        store = await open_sqlite_store(workspace.folder / "runs" / "state.db")
+        now = SystemClock().now()
+        run_id = "20260101-000000-abcdefabcdef"
+        await store.create_run(
+            RunRow(run_id=run_id, context_id=run_id, status="pending", task="Greet", created_at=now, updated_at=now)
+        )
+        await store.close()
+
+    anyio.run(leave_a_row)
+    model.follow(says("Done."))
+    workspace.configure(model=use_model(model), runtime=QUICK)
+
+    assert workspace.agent("resume", "latest", "-q") == 0
+
+    assert capsys.readouterr().out == "Done.\n"

@@ -1,0 +1,299 @@
+"""`agent run`: what it prints where, where the task comes from, and how it ends."""
+
+import io
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from model_server import ModelServer, calls, fails, says
+from run_workspace import AGENT, Workspace
+
+from metier.cli.run import join_words
+from metier.events import EventRecord
+
+PRICED = "gpt-5.6-luna"
+
+type Capture = pytest.CaptureFixture[str]
+
+
+def test_the_result_alone_is_on_stdout_and_everything_else_on_stderr(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    model.follow(says("Forty-two."))
+
+    assert workspace.agent("run", "What is the answer?") == 0
+
+    out, err = capsys.readouterr()
+    assert out == "Forty-two.\n"
+    run_id = workspace.run_ids()[0]
+    assert "run_started" in err
+    assert "run_finished" in err
+    assert f"run:     {run_id} is completed, in runs/{run_id}" in err
+    assert f"agent replay {run_id} --event-stream" in err
+
+
+def test_json_is_one_object_with_all_that_is_known(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+    model.follow(calls("script_run", skill_name="greeter", script_name="greet"), says("Done."))
+
+    assert workspace.agent("run", "Greet", "--output-format", "json", "--quiet") == 0
+
+    outcome = cast("dict[str, Any]", json.loads(capsys.readouterr().out))
+    assert (outcome["status"], outcome["result"], outcome["turns"], outcome["exit_code"]) == (
+        "completed",
+        "Done.",
+        2,
+        0,
+    )
+    assert outcome["usage"] == {"input_tokens": 200, "output_tokens": 20}
+    assert Path(outcome["paths"]["events"]).is_file()
+    assert Path(outcome["paths"]["record"]).is_file()
+
+
+def test_stream_json_gives_every_event_and_then_the_result(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    model.follow(says("Done."))
+
+    assert workspace.agent("run", "Greet", "--output-format", "stream-json") == 0
+
+    *events, outcome = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [EventRecord.model_validate(event).event_type for event in events] == workspace.event_types()
+    assert outcome["type"] == "result"
+    assert outcome["result"] == "Done."
+
+
+def test_a_quiet_run_says_nothing_beside_its_result(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+    model.follow(says("Done."))
+
+    assert workspace.agent("run", "-q", "Greet") == 0
+
+    assert capsys.readouterr() == ("Done.\n", "")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["-p", "Greet"], ["--max-turns", "3", "-p", "Greet"], ["--prompt=Greet", "--debug-llm", "false"]]
+)
+def test_a_prompt_at_the_root_is_the_same_command(
+    *, arguments: list[str], workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    model.follow(says("Done."))
+
+    assert workspace.agent(*arguments) == 0
+
+    assert capsys.readouterr().out == "Done.\n"
+    assert workspace.events()[0]["payload"]["task"] == "Greet"
+
+
+def test_the_task_can_come_from_a_file(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(says("Done."))
+    (workspace.folder / "task.md").write_text("\ufeffGreet\n  everybody\n", encoding="utf-8")
+
+    assert workspace.agent("run", "--task-file", "task.md") == 0
+
+    assert workspace.events()[0]["payload"]["task"] == "Greet\n  everybody"
+
+
+def test_the_task_can_come_from_stdin(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(says("Done."))
+
+    done = subprocess.run(
+        [AGENT, "run", "-"], input="Greet", text=True, capture_output=True, cwd=workspace.folder, check=False
+    )
+
+    assert (done.returncode, done.stdout) == (0, "Done.\n")
+    assert workspace.events()[0]["payload"]["task"] == "Greet"
+
+
+def test_what_is_piped_in_beside_a_task_is_its_context(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(says("Done."))
+
+    done = subprocess.run(
+        [AGENT, "run", "Explain this"],
+        input="a line of a log",
+        text=True,
+        capture_output=True,
+        cwd=workspace.folder,
+        check=False,
+    )
+
+    assert done.returncode == 0
+    assert workspace.events()[0]["payload"]["task"] == "Explain this"
+    assert "a line of a log" in json.dumps(model.received[0]["messages"])
+
+
+def test_more_than_a_megabyte_piped_in_is_refused(workspace: Workspace, model: ModelServer) -> None:
+    done = subprocess.run(
+        [AGENT, "run", "Explain this"], input=b"x" * 1_000_001, capture_output=True, cwd=workspace.folder, check=False
+    )
+
+    assert done.returncode == 2
+    assert b"is longer than 1000000 bytes" in done.stderr
+    assert model.received == []
+
+
+def test_closed_stdin_is_no_context(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(says("Done."))
+
+    done = subprocess.run(
+        ["sh", "-c", f"'{AGENT}' run -q Greet <&-"], capture_output=True, text=True, cwd=workspace.folder, check=False
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Done.\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run"], "There is no task"),
+        (["run", "  "], "The task is empty"),
+        (["run", "a", "-p", "b"], "The task is given more than once"),
+        (["run", "--task-file", "nowhere.md"], "cannot be read: No such file or directory"),
+        (["run", "a", "--provider", "nobody"], "must be one of 'anthropic', 'gemini', 'openai', 'offline'"),
+        (["run", "a", "--provider", "gemini", "--config", "/dev/null"], "No model is named for provider 'gemini'"),
+        (["run", "a", "--profile", "reckless"], "'reckless' is not one of"),
+        (["run", "a", "--skills-dir", "nowhere"], "Folder 'nowhere' does not exist"),
+        (["run", "a", "--max-turns", "0"], "at least 1"),
+        (["run", "a", "--timeout", "0"], "--timeout must be more than 0"),
+        (["run", "a", "--dry-run=maybe"], "--dry-run takes true or false, not 'maybe'"),
+    ],
+)
+def test_a_wrong_call_is_one_sentence_and_exit_code_2_before_anything_happens(
+    *, arguments: list[str], message: str, workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    assert workspace.agent(*arguments) == 2
+
+    err = capsys.readouterr().err
+    assert message in err
+    assert "Traceback" not in err
+    assert model.received == []
+    assert workspace.run_ids() == []
+
+
+def test_a_missing_key_fails_before_any_call(workspace: Workspace, capsys: Capture) -> None:
+    assert workspace.agent("run", "Greet", "--provider", "anthropic", "--model", "claude-sonnet-4-5") == 8
+
+    assert workspace.event_types() == ["run_started", "run_failed"]
+    assert workspace.events()[-1]["payload"]["reason"] == "missing_provider_api_key"
+    assert "Set ANTHROPIC_API_KEY in the environment" in capsys.readouterr().err
+
+
+def test_a_runs_folder_that_cannot_be_made_is_one_sentence(workspace: Workspace, capsys: Capture) -> None:
+    (workspace.folder / "runs").write_text("in the way")
+
+    assert workspace.agent("run", "Greet") == 1
+
+    err = capsys.readouterr().err
+    assert "The runs folder" in err
+    assert "logging.jsonl_dir" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "code", "reason"),
+    [
+        ([fails(401)], [], 8, "auth_failed"),
+        ([fails(404)], [], 8, "not_found"),
+        ([calls("skill_search", query="x")], ["--max-turns", "1"], 7, "max_turns_exceeded"),
+        ([calls("ask_user", question="Which one?")], [], 4, "input"),
+        ([calls("script_run", skill_name="greeter", script_name="greet")], ["--profile", "guarded"], 3, "approval"),
+    ],
+)
+def test_the_exit_code_says_how_the_run_stands(
+    *, script: list[Any], arguments: list[str], code: int, reason: str, workspace: Workspace, model: ModelServer,
+    capsys: Capture,
+) -> None:  # fmt: skip
+    model.follow(*script)
+
+    assert workspace.agent("run", "Greet", "--output-format", "json", *arguments) == code
+
+    outcome = json.loads(capsys.readouterr().out)
+    assert (outcome["exit_code"], outcome["reason"]) == (code, reason)
+
+
+def test_a_cost_limit_ends_the_run_with_its_own_exit_code(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    model.follow(calls("skill_search", query="x"))
+
+    assert workspace.agent("run", "Greet", "--model", PRICED, "--max-cost-usd", "0.000001") == 6
+
+    assert "budget_exceeded" in capsys.readouterr().err
+    assert len(model.received) == 1
+
+
+def test_the_cost_of_a_model_without_a_known_price_cannot_be_limited(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    assert workspace.agent("run", "Greet", "--max-cost-usd", "1") == 2
+
+    assert "The price of model 'm' is not known" in capsys.readouterr().err
+    assert model.received == []
+
+
+def test_a_time_limit_ends_the_run_while_the_model_is_silent(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    model.follow(says("too late"))
+    model.silent.set()
+
+    assert workspace.agent("run", "Greet", "--timeout", "0.5", "--output-format", "json") == 7
+
+    outcome = json.loads(capsys.readouterr().out)
+    assert (outcome["status"], outcome["reason"]) == ("timeout", "run_timeout")
+    assert workspace.event_types()[-1] == "run_failed"
+
+
+def test_whole_requests_and_replies_are_kept_only_when_asked_for_and_without_secrets(
+    workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "".join(["sk-", "proj-", "abcdefghijklmnopqrst", "0123456789"])
+    monkeypatch.setenv("OPENAI_API_KEY", secret)
+    model.follow(says(f"It is {secret}."))
+
+    assert workspace.agent("run", "-q", "Greet") == 0
+    assert not (workspace.folder / "runs" / workspace.run_ids()[0] / "llm").exists()
+
+    assert workspace.agent("run", "-q", f"Is {secret} good?", "--debug-llm", "true") == 0
+    [folder] = (workspace.folder / "runs").glob("*/llm")
+    assert sorted(path.name for path in folder.iterdir()) == ["turn-1.reply.json", "turn-1.request.json"]
+    request, reply = (folder / f"turn-1.{kind}.json" for kind in ("request", "reply"))
+    assert json.loads(request.read_text())["messages"]
+    assert "It is " in json.loads(reply.read_text())["parts"][0]["text"]
+    assert secret not in request.read_text() + reply.read_text()
+
+
+def test_text_is_shown_on_a_terminal_while_it_grows(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(says("A rather long answer.\n"))
+    controller, terminal = os.openpty()
+
+    done = subprocess.run(
+        [AGENT, "run", "Greet"], cwd=workspace.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=terminal, check=True, env={**os.environ, "NO_COLOR": "1"},
+    )  # fmt: skip
+    os.close(terminal)
+    with io.FileIO(controller) as stream:
+        shown = _read_all(stream)
+
+    assert done.stdout == b"A rather long answer.\n"
+    assert b"\nA rather long answer.\r\n" in shown
+
+
+def test_flags_take_a_word_behind_them() -> None:
+    assert join_words(["--dry-run", "true", "a"]) == ["--dry-run", "a"]
+    assert join_words(["--dry-run", "a"]) == ["--dry-run", "a"]
+    assert join_words(["--dry-run", "false", "--debug-llm", "True"]) == ["--no-dry-run", "--debug-llm"]
+    assert join_words(["--dry-run=false", "--debug-llm=1"]) == ["--no-dry-run", "--debug-llm"]
+    assert join_words(["--", "--dry-run", "true"]) == ["--", "--dry-run", "true"]
+
+
+def _read_all(stream: io.FileIO) -> bytes:
+    data = b""
+    try:
+        while chunk := stream.read(65536):
+            data += chunk
+    except OSError:  # how Linux says that the other end of a terminal is closed
+        pass
+    return data

@@ -1,0 +1,150 @@
+"""`agent runs` and `agent replay --event-stream`: find, show, follow, end and print runs."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from model_server import ModelServer, calls, says
+from run_workspace import AGENT, WAIT, Workspace
+
+type Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def fifo(workspace: Workspace, model: ModelServer) -> Path:
+    workspace.add_skill("waiter", "Wait for somebody.", wait=WAIT)
+    path = workspace.folder / "pipe"
+    os.mkfifo(path)
+    model.follow(calls("script_run", skill_name="waiter", script_name="wait", args=[str(path)]), says("Done."))
+    return path
+
+
+def test_the_list_is_newest_first_and_can_be_narrowed(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    model.follow(says("Done."), calls("ask_user", question="Which?"))
+    workspace.agent("run", "first", "-q")
+    workspace.agent("run", "second", "-q")
+    capsys.readouterr()
+
+    assert workspace.agent("runs", "list", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {(row["task"], row["status"]) for row in rows} == {("first", "completed"), ("second", "input_required")}
+
+    assert workspace.agent("runs", "list", "--status", "input_required") == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith("second")
+    assert workspace.agent("runs", "list", "--limit", "1", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)) == 1
+    assert workspace.agent("runs", "list", "--status", "odd") == 2
+
+
+def test_no_runs_is_an_empty_list(workspace: Workspace, capsys: Capture) -> None:
+    assert workspace.agent("runs", "list", "--json") == 0
+
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_show_tells_steps_cost_and_how_to_answer(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+    model.follow(
+        calls("script_run", skill_name="greeter", script_name="greet"), calls("ask_user", question="Which one?")
+    )
+    workspace.agent("run", "Greet", "-q")
+    capsys.readouterr()
+
+    assert workspace.agent("runs", "show", "latest") == 0
+    out = capsys.readouterr().out
+    assert "step:    1.1  script_run  succeeded" in out
+    assert "waits:   Which one?" in out
+    assert f"answer:  agent resume {workspace.run_ids()[0]} --input answer=…" in out
+
+    assert workspace.agent("runs", "show", "latest", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["waits_for"] == {"kind": "input", "reason": "Which one?"}
+    assert shown["steps"][0]["status"] == "succeeded"
+
+
+def test_watch_follows_a_run_that_another_process_drives(workspace: Workspace, fifo: Path) -> None:
+    driver = workspace.start("run", "Wait")
+    pipe = os.open(fifo, os.O_WRONLY)
+    watcher = workspace.start("runs", "watch", "latest", "--json")
+    assert watcher.stdout is not None
+    seen: list[str] = []
+    while "step_started" not in seen:
+        seen.append(json.loads(watcher.stdout.readline())["event_type"])
+    os.write(pipe, b"go")
+    os.close(pipe)
+    rest, _ = watcher.communicate(timeout=30)
+    driver.communicate(timeout=30)
+
+    seen += [json.loads(line)["event_type"] for line in rest.splitlines()]
+    assert (watcher.returncode, driver.returncode) == (0, 0)
+    assert seen == workspace.event_types()
+
+
+def test_cancel_ends_a_run_that_waits(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+    model.follow(calls("ask_user", question="Which?"))
+    workspace.agent("run", "Count", "-q")
+    capsys.readouterr()
+
+    assert workspace.agent("runs", "cancel", "latest") == 0
+    assert capsys.readouterr().out.endswith("is canceled\n")
+    assert workspace.agent("runs", "cancel", "latest") == 2
+    assert workspace.agent("resume", "latest", "-q") == 1
+
+    failed = workspace.events()[-1]["payload"]
+    assert (failed["reason"], failed["status"]) == ("canceled", "canceled")
+    assert (
+        json.loads((workspace.folder / "runs" / workspace.run_ids()[0] / "run.json").read_text())["status"]
+        == "canceled"
+    )
+
+
+def test_cancel_ends_a_run_that_another_process_drives_with_its_children(
+    workspace: Workspace, fifo: Path, capsys: Capture
+) -> None:
+    driver = workspace.start("run", "Wait")
+    pipe = os.open(fifo, os.O_WRONLY)
+
+    assert workspace.agent("runs", "cancel", "latest", "--json") == 0
+
+    assert json.loads(capsys.readouterr().out)["status"] == "canceled"
+    _, err = driver.communicate(timeout=30)
+    assert driver.returncode == 1
+    assert "Canceled by" in err
+    with pytest.raises(BrokenPipeError):
+        os.write(pipe, b"x")
+    os.close(pipe)
+    assert not list((workspace.folder / "runs" / workspace.run_ids()[0]).glob("cancel*"))
+
+
+def test_replay_prints_the_stored_events_and_asks_nobody(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    model.follow(says("Done."))
+    workspace.agent("run", "Greet", "-q")
+    capsys.readouterr()
+
+    assert workspace.agent("replay", "latest", "--event-stream", "--speed", "1000") == 0
+    assert "run_finished" in capsys.readouterr().out
+    assert workspace.agent("replay", "latest", "--json") == 0
+    shown = [json.loads(line)["event_type"] for line in capsys.readouterr().out.splitlines()]
+
+    assert shown == workspace.event_types()
+    assert len(model.received) == 1
+
+
+def test_a_damaged_log_is_named_with_its_line(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(says("Done."))
+    workspace.agent("run", "Greet", "-q")
+    path = workspace.folder / "runs" / workspace.run_ids()[0] / "events.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([lines[0], b"{broken\n", *lines[2:]]))
+
+    done = subprocess.run(
+        [AGENT, "replay", "latest"], cwd=workspace.folder, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 1
+    assert "Line 2" in done.stderr

@@ -1,0 +1,69 @@
+"""The same task, the same replies in four wire formats: the run tells the same story."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import JsonValue
+from vendors import VENDORS, Vendor
+from wire_server import WireServer
+
+from metier.events import EventRecord
+from metier.runtime.place import Place
+from metier.runtime.runs import RunRequest, open_runtime
+from metier.settings.model import Settings
+from metier.telemetry.jsonl import find_log, read_events
+from metier.tools.base import ToolContext, ToolInfo, ToolResult
+
+pytestmark = pytest.mark.anyio
+
+DIFFERENT_BY_NATURE = {"provider", "model", "meta", "prefix_hash", "request_hash", "bytes", "duration_ms", "cost_usd"}
+
+
+class Answers:
+    """A tool that always says the same."""
+
+    def __init__(self, name: str) -> None:
+        self.info = ToolInfo(
+            id=f"test:{name}",
+            name=name,
+            description="Look something up.",
+            category="custom",
+            input_schema={"type": "object"},
+            risk="low",
+            effect="read",
+        )
+
+    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:  # noqa: ARG002
+        return ToolResult(ok=True, output="nothing special")
+
+
+async def run(vendor: Vendor, server: WireServer, folder: Path) -> list[tuple[str, dict[str, JsonValue]]]:
+    folder.mkdir()
+    server.will_answer(vendor.answer("calls"), vendor.answer("text"))
+    async with vendor.opened(server.url) as provider:
+        place = Place(
+            settings=Settings(),
+            workspace=folder,
+            home=folder,
+            environ={},
+            provider=provider,
+            tools=(Answers("notes.search"), Answers("Read")),
+        )
+        async with open_runtime(place) as runtime:
+            state = await runtime.start(RunRequest(task="look at the notes"))
+    assert state.status == "completed", state.failure
+    return [story(record) for record in read_events(find_log(folder / "runs", state.run_id))]
+
+
+def story(record: EventRecord) -> tuple[str, dict[str, JsonValue]]:
+    payload = record.payload.model_dump(mode="json", exclude=DIFFERENT_BY_NATURE | {"context_id", "idempotency_key"})
+    return record.event_type, payload
+
+
+async def test_equivalent_replies_of_all_vendors_give_equal_events(server: WireServer, tmp_path: Path) -> None:
+    stories = [await run(vendor, server, tmp_path / vendor.folder) for vendor in VENDORS]
+
+    first = stories[0]
+    assert [name for name, _ in first if name.startswith("llm_decision")] == ["llm_decision_decoded"] * 2
+    for other in stories[1:]:
+        assert other == first
