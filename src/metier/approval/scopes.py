@@ -2,10 +2,12 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from metier.approval.load import RuleReading, RuleSource, read_rules
 from metier.approval.rules import NO_RULES, RuleList, Scope, ScopeKind
 from metier.definitions.agent import AgentDefinition
+from metier.definitions.document import load_document
 from metier.definitions.fields import Fields
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.skill import SkillDefinition
@@ -41,6 +43,12 @@ class ScopeReader:
         fields = Fields(root, file=file, strict=True, problems=self.problems)
         fields.check_keys(POLICY_KEYS)
         return self._build(kind, fields.node("tool_approvals"), fields.node("task_approvals"), file=file)
+
+    def read_definition(self, file: Path) -> Scope:
+        """The approvals of a Markdown definition, whatever kind it is."""
+        fields = load_document(file).fields
+        self.problems.extend(fields.problems)
+        return self._build("agent", fields.node("tool_approvals"), fields.node("task_approvals"), file=str(file))
 
     def read_agent(self, agent: AgentDefinition) -> Scope:
         scope = self._build("agent", agent.tool_approvals, agent.task_approvals, file=str(agent.file))

@@ -11,6 +11,7 @@ from typing import Literal
 import anyio
 from pydantic import JsonValue
 
+from metier.cli.ask import find_asker
 from metier.cli.context import current_settings
 from metier.cli.exit_codes import get_exit_code
 from metier.cli.live import JsonLines, LiveView
@@ -85,6 +86,7 @@ async def _drive(place: Place, work: Work, view: View, stopper: Stopper) -> tupl
         stopper=stopper,
         timeout_seconds=view.timeout_seconds,
         report=warn_line,
+        ask=find_asker(),
     )
     with one_error():
         async with obeying_signals(stopper), open_runtime(place) as runtime:

@@ -28,6 +28,8 @@ COMMANDS: dict[str, Lazy] = {
     "resume": Lazy("resume", "Go on with a run: after an answer, an approval, a signal or a crash."),
     "runs": Lazy("runs", "List, show, watch and cancel runs."),
     "replay": Lazy("replay", "Show a run again from what was written down."),
+    "approvals": Lazy("approvals", "List, show and decide what waits for a person's word."),
+    "policy": Lazy("policy", "Explain, test and backtest the rules about what may happen."),
     "doctor": Lazy("doctor", "Say what is installed, which keys are set, what works here and what to do next."),
     "config": Lazy("config", "Write, check and show the settings."),
     "validate": Lazy("validate", "Check the agents, skills and tasks of a project, and what they name."),

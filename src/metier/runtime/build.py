@@ -84,7 +84,7 @@ async def build_services(
         facts = load_facts(_facts_file(place))
         models = open_models(place, facts, shelf, run=run)
         opened.push_async_callback(models.aclose)
-        tools = Toolbox((*_script_tools(packages, place), *toolsets.tools, *place.tools))
+        tools = Toolbox((*list_tools(packages, place), *toolsets.tools))
         cleaner = build_place_cleaner(place)
         yield Services(
             store=store,
@@ -112,6 +112,11 @@ async def build_services(
             observe=observe,
             seams=place.seams,
         )
+
+
+def list_tools(packages: Sequence[SkillPackage], place: Place) -> tuple[Tool, ...]:
+    """The tools that are known without running code of a skill."""
+    return (*_script_tools(packages, place), *place.tools)
 
 
 def _script_tools(packages: Sequence[SkillPackage], place: Place) -> tuple[Tool, ...]:

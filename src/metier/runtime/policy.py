@@ -7,6 +7,7 @@ from metier.approval.judge import RulePolicy
 from metier.approval.profile import Profile, ProfilePolicy
 from metier.approval.rules import Scope
 from metier.approval.scopes import POLICY_FILE, ScopeReader
+from metier.definitions.agent import AgentDefinition
 from metier.errors import ConfigError
 from metier.skills.package import SkillPackage
 from metier.skills.trust import is_trusted
@@ -14,6 +15,7 @@ from metier.tools.toolbox import Toolbox
 
 BUILT_IN_TOOLS = ("Read", "Write", "Edit", "Glob", "Grep", "Bash", "WebFetch", "delegate")
 """Names that rules may use wherever they are read, also where the tool itself is turned off."""
+SCRIPT_TOOLS = ("script_list", "script_help", "script_run")
 
 
 def read_policy_file(workspace: Path) -> bytes:
@@ -28,7 +30,7 @@ def read_policy_file(workspace: Path) -> bytes:
 
 
 def open_reader(workspace: Path, tools: Toolbox) -> ScopeReader:
-    return ScopeReader(root=str(workspace), tools=frozenset((*BUILT_IN_TOOLS, *tools.names())))
+    return ScopeReader(root=str(workspace), tools=frozenset((*BUILT_IN_TOOLS, *SCRIPT_TOOLS, *tools.names())))
 
 
 def read_host(reader: ScopeReader, text: bytes, *, workspace: Path) -> Scope:
@@ -52,6 +54,38 @@ def build_policy(
 def read_skill_scope(reader: ScopeReader, package: SkillPackage) -> Scope:
     """Trust is that of the bytes the rules were just read from."""
     return reader.read_skill(package.definition, is_trusted=is_trusted(package))
+
+
+def build_rules_policy(text: str, *, file: str, root: Path) -> RulePolicy:
+    """One file of rules alone, judged as an agent's would be. Raises `ConfigError`."""
+    reader = ScopeReader(root=str(root), tools=frozenset((*BUILT_IN_TOOLS, *SCRIPT_TOOLS)))
+    return _build_alone(reader.read_policy(text, file=file, kind="agent"), reader, root=root)
+
+
+def build_definition_policy(file: Path, *, root: Path) -> RulePolicy:
+    """The approvals of an `AGENT.md`, `SKILL.md` or step alone. Raises `ConfigError`."""
+    reader = ScopeReader(root=str(root), tools=frozenset((*BUILT_IN_TOOLS, *SCRIPT_TOOLS)))
+    return _build_alone(reader.read_definition(file), reader, root=root)
+
+
+def build_agent_policy(
+    agent: AgentDefinition, packages: Sequence[SkillPackage], tools: Toolbox, *, workspace: Path
+) -> RulePolicy:
+    """The host, an agent, and the skills it may put in charge. Raises `ConfigError`."""
+    reader = open_reader(workspace, tools)
+    host = read_host(reader, read_policy_file(workspace), workspace=workspace)
+    scope = reader.read_agent(agent)
+    reader.check(f"The rules of agent {agent.id!r}")
+    skills = [read_skill_scope(reader, package) for package in packages if _speaks(package)]
+    reader.check("The rules of a skill")
+    profile = ProfilePolicy(agent.profile or "guarded", tools)
+    return RulePolicy(profile, tools, root=str(workspace), scopes=(host, scope), skills=skills)
+
+
+def _build_alone(scope: Scope, reader: ScopeReader, *, root: Path) -> RulePolicy:
+    reader.check("The rules")
+    tools = Toolbox()
+    return RulePolicy(ProfilePolicy("guarded", tools), tools, root=str(root), scopes=(scope,))
 
 
 def _speaks(package: SkillPackage) -> bool:
