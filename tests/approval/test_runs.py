@@ -1,5 +1,7 @@
 """Approvals and tool access inside a run: asked in place, bound to what was shown, remembered only when told to."""
 
+# ruff: noqa: ASYNC240 - the files are the test's own
+
 import json
 import os
 from collections.abc import Sequence
@@ -233,33 +235,14 @@ async def test_a_tool_that_is_turned_off_vanishes_from_the_next_turn_and_is_refu
     assert list(tmp_path.glob("*.txt")) == []
 
 
-async def test_an_access_file_that_breaks_during_a_run_parks_it(tmp_path: Path) -> None:
+async def test_an_access_file_that_breaks_during_a_run_parks_it_until_it_is_mended(tmp_path: Path) -> None:
     (tmp_path / ".agent").mkdir()
-
-    async def break_it(question: Question) -> Reply:
-        del question
-        (tmp_path / ACCESS).write_text("{}")
-        return Reply(decision="approved", by="ada")
-
-    place, _ = make_place(tmp_path, (write("a.txt", "1"), says("Done.")))
+    place, _ = make_place(tmp_path, (write(ACCESS, "{"), says("Done.")))
     async with open_runtime(place) as runtime:
-
-        class Breaking(Pen):
-            async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
-                (tmp_path / ACCESS).write_text("{")
-                return await super().execute(arguments, context)
-
-        runtime.place = Place(
-            settings=place.settings,
-            workspace=tmp_path,
-            home=tmp_path,
-            environ=place.environ,
-            provider=place.provider,
-            tools=(Breaking(),),
-        )
-        state = await runtime.start(RunRequest(task="write"), Watch(ask=break_it))
+        state = await runtime.start(RunRequest(task="write"), Watch(ask=Prompter(Person("y"), "ada")))
         assert state.pause is not None
         assert "tool-access.json' cannot be used: The file is not JSON" in state.pause.reason
+
         (tmp_path / ACCESS).write_text("{}")
         done = await runtime.resume(state.run_id)
 

@@ -6,7 +6,7 @@ path that begins with these letters.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pydantic import JsonValue
@@ -119,15 +119,27 @@ def _all_of(tests: list[Test]) -> Test:
 
 
 def _any_of(tests: list[Test]) -> Test:
-    return lambda value: any(test(value) for test in tests)
+    def try_each(value: JsonValue) -> bool:
+        for test in tests:  # noqa: SIM110 - half the cost of `any` over a generator
+            if test(value):
+                return True
+        return False
+
+    return try_each
 
 
 def _equals(operand: JsonValue) -> Test:
+    if isinstance(operand, str):
+        return lambda value: value == operand
     return lambda value: is_same(value, operand)
 
 
 def _is_in(operands: list[JsonValue]) -> Test:
-    return lambda value: any(is_same(value, operand) for operand in operands)
+    texts = frozenset(operand for operand in operands if isinstance(operand, str))
+    others = [operand for operand in operands if not isinstance(operand, str)]
+    return lambda value: (
+        value in texts if isinstance(value, str) else any(is_same(value, operand) for operand in others)
+    )
 
 
 def _starts_with(operand: str, place: MatcherPlace) -> Test:
@@ -163,28 +175,32 @@ def _matches(entry: Entry, place: MatcherPlace) -> Test | None:
         message = f"Expression {pattern!r} cannot be used: {bad}"
         place.report("bad_pattern", message, entry.value.line, "The syntax is that of RE2, without look-around")
         return None
-    return lambda value: any(test(form) for form in _forms(value, place))
+    return _any_form(test, place)
 
 
 def _contains(operand: JsonValue, place: MatcherPlace) -> Test:
     item = canonical_text(operand, key=place.key, root=place.root) if isinstance(operand, str) else operand
 
+    has_part = _any_form(lambda form: isinstance(operand, str) and operand in form, place)
+
     def test(value: JsonValue) -> bool:
         if isinstance(value, list):
             return any(is_same(element, item) for element in value)
-        return isinstance(operand, str) and any(operand in form for form in _forms(value, place))
+        return has_part(value)
 
     return test
 
 
-def _forms(value: JsonValue, place: MatcherPlace) -> Iterable[str]:
+def _any_form(test: Callable[[str], bool], place: MatcherPlace) -> Test:
     """A path is tried as it is and without the root, because people write both."""
-    if not isinstance(value, str):
-        return ()
     if kind_of(place.key) != "path":
-        return (value,)
-    relative = relative_path(value, place.root)
-    return (value,) if relative == value else (value, relative)
+        return lambda value: isinstance(value, str) and test(value)
+    root = place.root
+
+    def try_both(value: JsonValue) -> bool:
+        return isinstance(value, str) and (test(value) or test(relative_path(value, root)))
+
+    return try_both
 
 
 def _text(entry: Entry, place: MatcherPlace) -> str | None:

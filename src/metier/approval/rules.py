@@ -98,8 +98,9 @@ class Call:
 
 def find_rule(rules: RuleList, call: Call) -> Rule | None:
     """The first rule that matches. A rule that demands something of a missing argument does not."""
+    names = call.names
     for rule in rules.rules:
-        if not rule.speaks_of(call.names):
+        if rule.subject not in names and not rule.speaks_of(names):
             continue
         for condition in rule.when:
             value = call.find(condition.key)
