@@ -47,8 +47,8 @@ def _build_policy() -> RulePolicy:
         for n in range(RULES - 1)
     ]
     lines.append("  - {tool: Write, allow: true, when: {path: {startsWith: docs/}}}")
-    reader = ScopeReader(root="/work", tools=frozenset({"Write"}))
+    reader = ScopeReader(root="/repo", tools=frozenset({"Write"}))
     scope = reader.read_policy("rules:\n" + "\n".join(lines), file="policy.yaml")
     reader.check("The rules")
     tools = Toolbox()
-    return RulePolicy(ProfilePolicy("guarded", tools), tools, root="/work", scopes=(scope,))
+    return RulePolicy(ProfilePolicy("guarded", tools), tools, root="/repo", scopes=(scope,))

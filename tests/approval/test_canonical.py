@@ -1,6 +1,7 @@
 """Every argument has one spelling, however it is written."""
 
 import pytest
+from pydantic import JsonValue
 
 from metier.approval.canonical import canonical_arguments, canonical_path, canonical_url, find_value
 
@@ -8,20 +9,20 @@ from metier.approval.canonical import canonical_arguments, canonical_path, canon
 @pytest.mark.parametrize(
     ("written", "meant"),
     [
-        ("src/a.py", "/work/src/a.py"),
-        ("./src//a.py", "/work/src/a.py"),
+        ("src/a.py", "/repo/src/a.py"),
+        ("./src//a.py", "/repo/src/a.py"),
         ("src/../../etc/passwd", "/etc/passwd"),
         ("/safe/../etc/passwd", "/etc/passwd"),
         ("//etc/passwd", "/etc/passwd"),
-        ("", "/work"),
-        (".", "/work"),
-        ("../work-old/x", "/work-old/x"),
-        ("src/", "/work/src"),
+        ("", "/repo"),
+        (".", "/repo"),
+        ("../repo-old/x", "/repo-old/x"),
+        ("src/", "/repo/src"),
         ("/..", "/"),
     ],
 )
 def test_a_path_is_resolved_below_the_root_without_looking_at_the_disk(written: str, meant: str) -> None:
-    assert canonical_path(written, "/work") == meant
+    assert canonical_path(written, "/repo") == meant
 
 
 @pytest.mark.parametrize(
@@ -62,13 +63,13 @@ def test_paths_and_urls_are_found_by_the_name_of_the_argument_at_any_depth() -> 
             "content": "a/../b",
             "count": 3,
         },
-        "/work",
+        "/repo",
     )
 
     assert arguments == {
-        "file_path": "/work/b",
-        "paths": ["/work/x", "/"],
-        "edits": [{"path": "/work/z"}],
+        "file_path": "/repo/b",
+        "paths": ["/repo/x", "/"],
+        "edits": [{"path": "/repo/z"}],
         "target": "http://a.example/",
         "content": "a/../b",
         "count": 3,
@@ -92,6 +93,10 @@ def test_paths_and_urls_are_found_by_the_name_of_the_argument_at_any_depth() -> 
     ],
 )
 def test_a_dotted_key_finds_nested_values_and_parts_of_an_address(key: str, value: object) -> None:
-    arguments = {"a": {"b": 1, "c": [{"d": "x"}]}, "url": "https://docs.example/x", "dotted.key": "whole"}
+    arguments: dict[str, JsonValue] = {
+        "a": {"b": 1, "c": [{"d": "x"}]},
+        "url": "https://docs.example/x",
+        "dotted.key": "whole",
+    }
 
     assert find_value(arguments, key) == value

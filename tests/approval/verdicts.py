@@ -15,14 +15,14 @@ TOOLS = frozenset({"Read", "Write", "Edit", "Bash", "WebFetch"})
 
 
 def read_scope(text: str, kind: ScopeKind = "host") -> Scope:
-    reader = ScopeReader(root="/work", tools=TOOLS)
+    reader = ScopeReader(root="/repo", tools=TOOLS)
     scope = reader.read_policy(text, file="policy.yaml", kind=kind)
     assert reader.problems == []
     return scope
 
 
 def read_problems(text: str) -> list[str]:
-    reader = ScopeReader(root="/work", tools=TOOLS)
+    reader = ScopeReader(root="/repo", tools=TOOLS)
     scope = reader.read_policy(text, file="policy.yaml")
     assert scope.tools.rules == ()
     return [problem.render() for problem in reader.problems]
@@ -37,5 +37,5 @@ def judge(
     skills: Sequence[Scope] = (),
 ) -> Explanation:
     tools = Toolbox()
-    policy = RulePolicy(ProfilePolicy(profile, tools), tools, root="/work", scopes=scopes, skills=skills)
+    policy = RulePolicy(ProfilePolicy(profile, tools), tools, root="/repo", scopes=scopes, skills=skills)
     return policy.explain(build_step(tool, arguments, call_id=""), skill=skills[0].name if skills else "")
