@@ -75,7 +75,9 @@ class Prompter:
 
 def find_asker() -> Prompter | None:
     """Somebody to ask, if a person sits at a terminal."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    # A process that was started with a closed stream has nothing there.
+    streams = (sys.__stdin__, sys.__stderr__)
+    if any(stream is None or stream.closed or not stream.isatty() for stream in streams):
         return None
     return Prompter(_read_line, get_user())
 
