@@ -15,6 +15,7 @@ MetierError                     1   something failed that a person can act on
 ├── ToolFailed                  1   a tool could not do its work; the model reads why
 ├── ProviderError               8   a model could not answer; its kinds are in `providers/failures.py`
 ├── ArchiveRefused             1   an exported run that was changed or cannot be read
+├── ApprovalClosed             10   somebody decided before, or nobody did in time
 ├── PromptTooLarge              6   what must be said does not fit the context budget
 └── StoreError                  1   the run store cannot be used
 """
@@ -115,6 +116,12 @@ class ProviderError(MetierError):
     """A model could not answer."""
 
     exit_code = 8
+
+
+class ApprovalClosed(MetierError):
+    """An approval that was decided before, or that nobody decided in time."""
+
+    exit_code = 10
 
 
 class PromptTooLarge(MetierError):

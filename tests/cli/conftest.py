@@ -9,9 +9,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from model_server import ModelServer, running_model
-from run_workspace import GREET, Workspace
-
-QUICK = {"retry_base_delay_seconds": 0, "retry_max_delay_seconds": 0}
+from run_workspace import GREET, QUICK, Workspace, use_model
 
 
 @pytest.fixture
@@ -34,7 +32,3 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: ModelServe
     made.configure(model=use_model(model), runtime=QUICK)
     made.add_skill("greeter", "Greet somebody kindly with a script.", greet=GREET)
     return made
-
-
-def use_model(model: ModelServer) -> dict[str, object]:
-    return {"provider": "openai", "name": "m", "providers": {"openai": {"base_url": model.url}}}

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from model_server import ModelServer
+
 from metier.cli.main import run
 
 AGENT = Path(sys.executable).parent / "agent"
+QUICK = {"retry_base_delay_seconds": 0, "retry_max_delay_seconds": 0}
 
 SKILL = """---
 name: {name}
@@ -72,3 +75,7 @@ print(json.dumps({"summary": words}))
 """Says that it began, then waits until somebody writes into the pipe; says so by opening it."""
 
 BREAK = 'import sys\nsys.stderr.write("no luck\\n")\nsys.exit(3)\n'
+
+
+def use_model(model: ModelServer) -> dict[str, object]:
+    return {"provider": "openai", "name": "m", "providers": {"openai": {"base_url": model.url}}}

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import anyio
 import pytest
-from conftest import QUICK, use_model
 from model_server import ModelServer, calls, says
-from run_workspace import AGENT, WAIT, Workspace
+from run_workspace import AGENT, QUICK, WAIT, Workspace, use_model
 
 from metier.ids import SystemClock
 from metier.store.base import RunRow

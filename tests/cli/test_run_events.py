@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import QUICK, use_model
 from model_server import ModelServer, Reply, calls, fails, says
-from run_workspace import BREAK, Workspace
+from run_workspace import BREAK, QUICK, Workspace, use_model
 
 SNAPSHOTS = Path(__file__).parent.parent / "fixtures" / "event_snapshots"
 

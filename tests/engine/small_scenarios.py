@@ -13,6 +13,7 @@ from metier.engine import entries as e
 from metier.engine.journal import RunLog
 from metier.engine.loop import Driver
 from metier.engine.projection import project
+from metier.engine.services import Services
 from metier.engine.state import apply
 from metier.runtime.place import Place
 from metier.runtime.runs import DATABASE, Answer, Runtime, Watch
@@ -170,8 +171,10 @@ def build_early_events(folder: Path, reach: Reach) -> Scenario:
 class RashRuntime(Runtime):
     """Repeats whatever was under way, as most others do."""
 
-    async def _take_answer(self, log: RunLog, answer: Answer) -> bool:
-        taken = await super()._take_answer(log, answer)
+    async def _take_answer(
+        self, log: RunLog, answer: Answer, services: Services, *, remembered: frozenset[str] = frozenset()
+    ) -> bool:
+        taken = await super()._take_answer(log, answer, services, remembered=remembered)
         running = [step for step in log.state.steps if step.phase == "running"] if taken else []
         for step in running:
             await log.record(e.StepRetried(step_id=step.step_id, reason="it was under way"))

@@ -28,7 +28,7 @@ async def test_a_file_of_an_older_version_is_brought_up_to_date(open_store: Open
     migrate(connection, database, steps=STEPS)
 
     assert {"more", "and_more", "journal"} <= tables(connection)
-    assert connection.execute("SELECT version FROM schema_version").fetchall() == [(1,), (2,)]
+    assert connection.execute("SELECT version FROM schema_version").fetchall() == [(1,), (2,), (3,)]
     connection.close()
 
 
@@ -58,7 +58,7 @@ async def test_a_file_of_a_newer_version_is_refused(open_store: Open, database: 
     with pytest.raises(StoreUnavailable) as refused:
         await open_store()
 
-    assert refused.value.message.endswith("has version 2, and this program knows versions up to 1")
+    assert refused.value.message.endswith("has version 3, and this program knows versions up to 2")
     assert refused.value.hint == "Upgrade metier, or work in another folder"
 
 

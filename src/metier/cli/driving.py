@@ -11,13 +11,15 @@ from typing import Literal
 import anyio
 from pydantic import JsonValue
 
+from metier.approval.judge import name_call
+from metier.cli.ask import find_asker
 from metier.cli.context import current_settings
 from metier.cli.exit_codes import get_exit_code
 from metier.cli.live import JsonLines, LiveView
 from metier.cli.output import printable, warn_line, write_json
 from metier.cli.plan import parse_plan, render_plan
 from metier.cli.signals import obeying_signals
-from metier.engine.state import RunState
+from metier.engine.state import RunState, Step
 from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
 from metier.errors import LogError, UsageError
@@ -85,6 +87,7 @@ async def _drive(place: Place, work: Work, view: View, stopper: Stopper) -> tupl
         stopper=stopper,
         timeout_seconds=view.timeout_seconds,
         report=warn_line,
+        ask=find_asker(),
     )
     try:
         with unwrapped():
@@ -139,6 +142,7 @@ def build_outcome(state: RunState, folder: Path, *, exit_code: int) -> dict[str,
         **({} if plan is None else {"plan": plan}),
         "reason": state.failure.reason if state.failure else state.pause.pause if state.pause else "",
         "message": state.failure.message if state.failure else state.pause.reason if state.pause else "",
+        "approvals": [_approval(step) for step in state.steps if step.phase == "asking"],
         "turns": state.turn,
         "usage": {"input_tokens": state.input_tokens, "output_tokens": state.output_tokens},
         "cost_usd": round(state.cost_usd, 6),
@@ -148,6 +152,22 @@ def build_outcome(state: RunState, folder: Path, *, exit_code: int) -> dict[str,
             "record": str(folder / "run.json"),
             "artifacts": str(folder / "artifacts"),
         },
+    }
+
+
+def _approval(step: Step) -> JsonValue:
+    tool, arguments = name_call(step.action)
+    asked = step.asked
+    assert asked is not None
+    return {
+        "approval_id": asked.approval_id,
+        "tool": tool,
+        "arguments": arguments,
+        "hash": asked.arguments_hash,
+        "reason": asked.reason,
+        "justification": asked.justification,
+        "preview": asked.preview,
+        "expires_at": asked.expires_at,
     }
 
 

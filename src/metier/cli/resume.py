@@ -1,6 +1,5 @@
 """`agent resume`: go on with a run that was paused, stopped, answered, or whose process died."""
 
-import getpass
 import json
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -8,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 from pydantic import JsonValue
 
+from metier.cli.context import get_user
 from metier.cli.driving import View, drive_run, open_place
 from metier.cli.run import Config, Output, Quiet
 from metier.engine.phases import FINAL
@@ -74,13 +74,6 @@ def parse_inputs(texts: Sequence[str]) -> dict[str, JsonValue]:
             raise UsageError(f"Input {text!r} is not name=value")
         values[name.strip()] = _parse_value(value)
     return values
-
-
-def get_user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):
-        return ""
 
 
 def _parse_value(text: str) -> JsonValue:

@@ -29,6 +29,8 @@ COMMANDS: dict[str, Lazy] = {
     "resume": Lazy("resume", "Go on with a run: after an answer, an approval, a signal or a crash."),
     "runs": Lazy("runs", "List, show, watch, cancel, export, compare and delete runs."),
     "replay": Lazy("replay", "Show a run again, drive it again without effects, or fork it."),
+    "approvals": Lazy("approvals", "List, show and decide what waits for a person's word."),
+    "policy": Lazy("policy", "Explain, test and backtest the rules about what may happen."),
     "doctor": Lazy("doctor", "Say what is installed, which keys are set, what works here and what to do next."),
     "check": Lazy("check", "Say which skills are active, what each brings, and why one cannot be loaded."),
     "config": Lazy("config", "Write, check and show the settings."),

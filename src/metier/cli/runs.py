@@ -10,11 +10,12 @@ import typer
 from pydantic import JsonValue
 
 from metier.cli.catalog import AsJson
+from metier.cli.context import get_user
 from metier.cli.driving import describe_waiting, open_place
 from metier.cli.follow import follow_run
 from metier.cli.live import JsonLines
 from metier.cli.output import write_json, write_line
-from metier.cli.resume import RunName, get_user
+from metier.cli.resume import RunName
 from metier.cli.run import Config
 from metier.cli.runs_diff import attach as attach_diff
 from metier.cli.runs_export import attach as attach_export

@@ -8,14 +8,23 @@ from metier.decisions import ActionStep
 from metier.definitions.nearest import hint_nearest
 from metier.engine.actions import CallModel
 from metier.engine.bodies import keep_reply, keep_request
-from metier.engine.entries import DecisionMade, DecodeFailed, ModelCallStarted, ModelReplied, Rejection, RunFailed
+from metier.engine.decide import describe_disabled
+from metier.engine.entries import (
+    DecisionMade,
+    DecodeFailed,
+    ModelCallStarted,
+    ModelReplied,
+    Rejection,
+    RunFailed,
+    RunPaused,
+)
 from metier.engine.fingerprints import Fingerprint
 from metier.engine.journal import RunLog
 from metier.engine.prompting import build_prompt, fit_request, get_budget, get_offer
 from metier.engine.rehearsal import rehearse
 from metier.engine.services import Services
 from metier.engine.state import RunState
-from metier.errors import PromptTooLarge
+from metier.errors import ConfigError, PromptTooLarge
 from metier.events import PromptBudgetComputed, PromptComposed
 from metier.messages import ModelReply
 from metier.providers.base import ModelRequest
@@ -27,7 +36,13 @@ from metier.providers.retry import RetryPolicy, Turn, reply_with_retries
 async def call_model(action: CallModel, log: RunLog, services: Services) -> None:
     """Ask, and record what came back. At least once: a kill before the reply is recorded asks again."""
     try:
-        fitted, request, counted = await compose(log, services)
+        disabled = services.read_access()
+    except ConfigError as error:
+        # Not knowing what is allowed is no reason to go on, nor to lose the run.
+        await log.record(RunPaused(pause="explicit", reason=f"{error.message}: {error.hint}"), durable=True)
+        return
+    try:
+        fitted, request, counted = await compose(log, services, disabled=disabled)
     except PromptTooLarge as error:
         await log.record(RunFailed(reason="prompt_too_large", message=error.message, status="escalated"))
         return
@@ -40,6 +55,7 @@ async def call_model(action: CallModel, log: RunLog, services: Services) -> None
         estimated_tokens=fitted.estimated,
         counted_tokens=counted,
         repair=action.repair,
+        disabled_tools=tuple(sorted(disabled)),
     )
     await log.record(intent)
     keep_request(action, request, services)
@@ -77,12 +93,12 @@ class Composed(NamedTuple):
     """Tokens as the provider counted them, where it was asked."""
 
 
-async def compose(log: RunLog, services: Services) -> Composed:
+async def compose(log: RunLog, services: Services, *, disabled: frozenset[str] = frozenset()) -> Composed:
     """The request of this turn, checked by the provider's own count where the estimate is close to the limit."""
     state = log.state
     texts = {piece.digest: await _piece_text(piece.digest, services) for piece in state.pieces}
     prompt = build_prompt(state, services, texts)
-    fitted, request = fit_request(prompt, state, services, factor=state.factor)
+    fitted, request = fit_request(prompt, state, services, factor=state.factor, disabled=disabled)
     counted: int | None = None
 
     async def count(asked: ModelRequest) -> int | None:
@@ -93,14 +109,15 @@ async def compose(log: RunLog, services: Services) -> Composed:
     factor = await fit_exactly(fitted, request=request, budget=get_budget(services), count=count)
     if factor is None:
         return Composed(fitted, request, counted)
-    return Composed(*fit_request(prompt, state, services, factor=max(factor, state.factor)), counted)
+    smaller = fit_request(prompt, state, services, factor=max(factor, state.factor), disabled=disabled)
+    return Composed(*smaller, counted)
 
 
 async def decode(log: RunLog, services: Services) -> None:
     """Record what the reply means, or that it means nothing and whether the model is told so."""
     state = log.state
     assert state.reply is not None
-    outcome = get_offer(state, services).decoder.decode(state.reply)
+    outcome = get_offer(state, services, disabled=state.disabled).decoder.decode(state.reply)
     if isinstance(outcome, Undecodable):
         can_repair = outcome.can_repair and state.repair is None
         failed = DecodeFailed(turn=state.turn, reason=outcome.reason, message=outcome.message, repair=can_repair)
@@ -108,10 +125,14 @@ async def decode(log: RunLog, services: Services) -> None:
         return
     outcome = _check_skill(outcome, services)
     path = "repaired" if state.repair is not None and outcome.path == "json" else outcome.path
-    rejected = tuple(
-        Rejection(call_id=no.call_id, tool=no.tool, code=no.code, message=no.message) for no in outcome.rejected
-    )
+    rejected = tuple(_reject(no, state.disabled) for no in outcome.rejected)
     await log.record(DecisionMade(turn=state.turn, decision=outcome.decision, path=path, rejected=rejected))
+
+
+def _reject(no: RejectedCall, disabled: frozenset[str]) -> Rejection:
+    if no.tool in disabled:
+        return Rejection(call_id=no.call_id, tool=no.tool, code="disabled_tool", message=describe_disabled(no.tool))
+    return Rejection(call_id=no.call_id, tool=no.tool, code=no.code, message=no.message)
 
 
 def _check_skill(outcome: Decoded, services: Services) -> Decoded:

@@ -2,11 +2,12 @@
 
 from typing import Protocol, assert_never
 
-from metier.approval.verdict import Verdict
+from metier.approval.judge import name_call
+from metier.approval.verdict import ALLOW, Verdict
 from metier.decisions import ActionStep
 from metier.engine import actions as a
 from metier.engine.entries import Limits
-from metier.engine.state import RunState, Step
+from metier.engine.state import RunState, Step, build_memory_key
 from metier.tools.effects import Effect
 
 
@@ -90,17 +91,30 @@ def _start(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
         return a.RefuseStep(
             first.step_id, "The same call was made before with the same result; try another way", "skipped"
         )
-    if first.phase == "asking":
-        return a.AskApproval(first.step_id, "")
-    if first.phase == "pending":
-        verdict = policy.judge(first.action, skill=state.skill)
-        if verdict.decision == "deny":
-            return a.RefuseStep(first.step_id, verdict.reason or "A rule denies this call")
-        if verdict.decision == "ask":
-            return a.AskApproval(first.step_id, verdict.reason)
+    name, _ = name_call(first.action)
+    if name in state.disabled:
+        return a.RefuseStep(first.step_id, describe_disabled(name))
+    verdict = judge_step(state, first, policy)
+    if verdict.decision == "deny":
+        # Also what a person approved: they may have edited it into something that is denied.
+        return a.RefuseStep(first.step_id, verdict.reason or "A rule denies this call")
+    if first.phase == "asking" or (first.phase == "pending" and verdict.decision == "ask"):
+        return a.AskApproval(first.step_id, verdict.reason)
     if first.action.type == "ask_user":
         return a.AskInput(first.step_id)
     return a.RunSteps(_together(state, pending, policy))
+
+
+def judge_step(state: RunState, step: Step, policy: Policy) -> Verdict:
+    """The policy's word, unless a person said that they need not be asked again in this run."""
+    verdict = policy.judge(step.action, skill=state.skill)
+    if verdict.decision == "ask" and build_memory_key(step.action) in state.remembered:
+        return ALLOW
+    return verdict
+
+
+def describe_disabled(name: str) -> str:
+    return f"Tool {name!r} is turned off in '.agent/tool-access.json'"
 
 
 def _together(state: RunState, pending: list[Step], policy: Policy) -> tuple[str, ...]:
@@ -112,7 +126,7 @@ def _together(state: RunState, pending: list[Step], policy: Policy) -> tuple[str
         is_free = step.phase == "pending" and step.action.type == "call_tool"
         if not is_free or policy.effect(step.action) != "read":
             break
-        if policy.judge(step.action, skill=state.skill).decision != "allow":
+        if name_call(step.action)[0] in state.disabled or judge_step(state, step, policy).decision != "allow":
             break
         group.append(step.step_id)
     return tuple(group)

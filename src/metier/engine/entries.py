@@ -90,6 +90,8 @@ class ModelCallStarted(Value):
     counted_tokens: int | None = None
     """What the provider counted, where it was asked because the estimate was close to the limit."""
     repair: bool = False
+    disabled_tools: tuple[str, ...] = ()
+    """What the access file turned off in this turn."""
 
 
 class ModelReplied(Value):
@@ -198,6 +200,14 @@ class ApprovalAsked(Value):
     reason: str
     """Which rule asks, and why."""
     expires_at: str = ""
+    justification: str = ""
+    """What the model said it wants this for."""
+    preview: str = ""
+    """What the call would change, where its tool can show that."""
+    base: str = ""
+    """A hash of what the preview was made from."""
+    input_schema: dict[str, JsonValue] = Field(default_factory=dict)
+    """What edited arguments must satisfy."""
 
 
 class ApprovalDecided(Value):
@@ -208,6 +218,8 @@ class ApprovalDecided(Value):
     decided_by: str = ""
     reason: str = ""
     edited_arguments: dict[str, JsonValue] | None = None
+    remember: bool = False
+    """The answer holds for the same tool until the run ends; for the shell, for the same command."""
 
 
 class InputAsked(Value):
@@ -249,6 +261,8 @@ class RunResumed(Value):
     kind: Literal["run_resumed"] = "run_resumed"
     reason: str
     driver: str
+    disabled_tools: tuple[str, ...] | None = None
+    """What the access file turns off now; nothing where it was not read."""
 
 
 class RunFinished(Value):

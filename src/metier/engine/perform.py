@@ -4,12 +4,13 @@ from typing import assert_never
 
 from metier.engine import actions as a
 from metier.engine import entries as e
+from metier.engine.approvals import ask_again, ask_approval
 from metier.engine.asking import call_model, decode
 from metier.engine.journal import RunLog
 from metier.engine.planning import disclose, load_catalog, rank_skills
 from metier.engine.recovery import settle_doubt
 from metier.engine.services import Services
-from metier.engine.stepping import ask_approval, ask_input, refuse_step, retry_step, run_steps
+from metier.engine.stepping import ask_input, refuse_step, retry_step, run_steps
 
 
 async def perform(action: a.Action, log: RunLog, services: Services) -> None:
@@ -39,7 +40,8 @@ async def _perform_step(
 ) -> None:
     match action:
         case a.RunSteps():
-            await run_steps(action, log, services)
+            if not await ask_again(action, log, services):
+                await run_steps(action, log, services)
         case a.SettleDoubt():
             await settle_doubt(action, log, services)
         case a.RefuseStep():

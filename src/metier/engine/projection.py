@@ -5,6 +5,7 @@ scheduled, the division of a budget), which are written to the log alone.
 """
 
 from collections.abc import Iterable
+from datetime import datetime
 
 from metier import events as ev
 from metier.engine import entries as e
@@ -192,8 +193,9 @@ def _project_answer(
                 tool=tool_of(step.action.params, step.action.type) if step else "",
                 arguments_hash=entry.arguments_hash,
                 arguments=step.action.params if step else None,
-                justification=state.decision.reasoning_summary if state.decision else "",
+                justification=entry.justification,
                 rule=entry.reason,
+                expires_at=datetime.fromisoformat(entry.expires_at) if entry.expires_at else None,
             )
         case e.ApprovalDecided():
             return ev.ApprovalDecided(

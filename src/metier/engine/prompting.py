@@ -20,14 +20,15 @@ CONTROL_TOOLS = ("use_skill", "read_skill_files", "skill_search", "ask_user", "f
 SKILL_TOOLS = frozenset({"use_skill", "read_skill_files", "skill_search"})
 
 
-def get_offer(state: RunState, services: Services) -> Offer:
-    """The same object turn after turn. A run without skills is not offered the tools for them."""
+def get_offer(state: RunState, services: Services, *, disabled: frozenset[str]) -> Offer:
+    """The same object while the same tools are there. A run without skills is not offered the tools for them."""
     has_skills = bool(state.skills)
-    if has_skills not in services.offers:
+    key = (has_skills, disabled)
+    if key not in services.offers:
         names = [name for name in CONTROL_TOOLS if has_skills or name not in SKILL_TOOLS]
-        tools = (*control_specs(names), *services.tools.specs())
-        services.offers[has_skills] = Offer(tools, Decoder(tools, mode=services.model.structured_output_mode))
-    return services.offers[has_skills]
+        tools = tuple(spec for spec in (*control_specs(names), *services.tools.specs()) if spec.name not in disabled)
+        services.offers[key] = Offer(tools, Decoder(tools, mode=services.model.structured_output_mode))
+    return services.offers[key]
 
 
 def build_prompt(state: RunState, services: Services, texts: Mapping[str, str]) -> Prompt:
@@ -49,10 +50,10 @@ def build_prompt(state: RunState, services: Services, texts: Mapping[str, str]) 
 
 
 def fit_request(
-    prompt: Prompt, state: RunState, services: Services, *, factor: float
+    prompt: Prompt, state: RunState, services: Services, *, factor: float, disabled: frozenset[str] = frozenset()
 ) -> tuple[FittedPrompt, ModelRequest]:
     """The request that fits the budget. Raises `PromptTooLarge`."""
-    tools = get_offer(state, services).tools
+    tools = get_offer(state, services, disabled=disabled).tools
     fitted = fit(prompt, tools=tools, budget=get_budget(services), counter=services.counter, factor=factor)
     is_json = services.model.structured_output_mode == "json"
     request = ModelRequest(

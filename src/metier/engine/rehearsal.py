@@ -57,7 +57,9 @@ def build_plan(
             "request_cost_usd": _rounded(cost_usd(usage, facts)),
             "request_cost_usd_at_most": _rounded(cost_usd(longest, facts)),
         },
-        "tools": [_judge(spec.name, state, services) for spec in get_offer(state, services).tools],
+        "tools": [
+            _judge(spec.name, state, services) for spec in get_offer(state, services, disabled=state.disabled).tools
+        ],
         "not_loaded": _find_toolsets(services),
     }
 

@@ -2,11 +2,13 @@
 
 The loop is `drive` and the choices are `decide`'s; only `perform` is another one. Requests are composed anew and their
 hashes compared, replies are decoded anew, verdicts and intents are found anew. What came from the world is given: the
-replies, the results of steps, the text of disclosed files, what people answered, where a kill cut the run short.
+replies, the results of steps, the text of disclosed files, what a call would have changed, which tools were turned off,
+what people answered, where a kill cut the run short.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from metier.engine import actions as a
 from metier.engine import entries as e
@@ -56,7 +58,9 @@ async def replay(run_id: str, entries: Sequence[e.Entry], services: Services, *,
     state = RunState(run_id)
     given = _take_over(tape, state)
     player = _Player(tape)
-    played = replace(services, store=store, provider=_RecordedProvider(tape, _find_provider(entries)), fallbacks=())
+    provider = _RecordedProvider(tape, _find_provider(entries))
+    access = partial(_read_recorded_access, tape, state)
+    played = replace(services, store=store, provider=provider, fallbacks=(), read_access=access)
     lease = Lease(run_id=run_id, owner=services.owner, token=0)
     log = RunLog(state, store=store, lease=lease, writer=_silent_writer(run_id, services))
     try:
@@ -120,7 +124,7 @@ class _Player:
             case a.Disclose():
                 await self._disclose(log)
             case a.RunSteps():
-                await self._give_results(await record_intents(action, log, services), log)
+                await self._run(action, log, services)
             case a.SettleDoubt():
                 await self._settle(action, log, services)
             case a.CallModel():
@@ -140,6 +144,16 @@ class _Player:
         """The files may be gone; their text is kept with the run."""
         entry = self.tape.peek()
         await self._record(entry if isinstance(entry, e.ContextDisclosed) else e.ContextDisclosed(), log)
+
+    async def _run(self, action: a.RunSteps, log: RunLog, services: Services) -> None:
+        """What an approved call changes may have been changed meanwhile: that it was asked about again is given."""
+        entry = self.tape.peek()
+        approved = {step_id for step_id in action.step_ids if log.state.step(step_id).phase == "approved"}
+        if isinstance(entry, e.ApprovalAsked) and entry.step_id in approved:
+            await self._record(entry, log)
+            await self._record_pause(log)
+            return
+        await self._give_results(await record_intents(action, log, services), log)
 
     async def _give_results(self, steps: Sequence[Step], log: RunLog) -> None:
         for step in steps:
@@ -164,6 +178,9 @@ class _Player:
             return
         # What was found after the kill is part of the world: the question, then the pause that goes with it.
         await self._record(entry, log)
+        await self._record_pause(log)
+
+    async def _record_pause(self, log: RunLog) -> None:
         pause = self.tape.peek()
         if isinstance(pause, e.RunPaused):
             await self._record(pause, log)
@@ -177,6 +194,12 @@ class _Player:
             raise Diverged(
                 replace(divergence, sentence=f"The entry cannot follow what is before it: {error}")
             ) from error
+
+
+def _read_recorded_access(tape: Tape, state: RunState) -> frozenset[str]:
+    """What was turned off then, whatever the file says now."""
+    entry = tape.peek()
+    return frozenset(entry.disabled_tools) if isinstance(entry, e.ModelCallStarted) else state.disabled
 
 
 class _RecordedProvider:

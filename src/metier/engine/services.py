@@ -61,7 +61,7 @@ class Services:
     clean_body: Callable[[JsonValue], JsonValue] | None = None
     """Does the same to a whole request or reply; None where these are not kept."""
     changed: tuple[str, ...] = ()
-    """Skills whose files are no longer what the run began with; it uses what it is pinned to."""
+    """Ids of definitions that are no longer what the run began with; it uses what it is pinned to."""
     owner: str
     """Who drives, for whoever finds the run taken."""
     observe: Observer | None = None
@@ -69,7 +69,9 @@ class Services:
     seams: Seams = field(default_factory=Seams)
     counter: TokenCounter = field(default_factory=TokenCounter)
     fingerprints: Fingerprints = field(default_factory=Fingerprints)
-    offers: dict[bool, Offer] = field(default_factory=dict[bool, Offer])
-    """With skills and without, built when first needed."""
+    read_access: Callable[[], frozenset[str]] = frozenset
+    """The tools that are turned off now, read once a turn. Raises `ConfigError`."""
+    offers: dict[tuple[bool, frozenset[str]], Offer] = field(default_factory=dict[tuple[bool, frozenset[str]], Offer])
+    """With skills and without, less what is turned off; built when first needed."""
     texts: dict[str, str] = field(default_factory=dict[str, str])
     """Disclosed text by digest, read from the store once."""

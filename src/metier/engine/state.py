@@ -10,6 +10,8 @@ from typing import Literal, assert_never
 
 from pydantic import JsonValue
 
+from metier.approval.judge import name_call
+from metier.approval.rules import SHELL
 from metier.context.layers import Exchange
 from metier.context.tokens import calibrate
 from metier.decisions import ActionStep, ModelDecision, StepExecutionResult
@@ -35,6 +37,9 @@ class Step:
     denied: str = ""
     """Why somebody said no."""
     failed_once: bool = False
+    asked: e.ApprovalAsked | None = None
+    """What was put before a person last."""
+    times_asked: int = 0
 
 
 @dataclass(slots=True)
@@ -74,6 +79,10 @@ class RunState:
     """What each succeeded step gave, in order, for whoever has to sum up."""
     pause: e.RunPaused | None = None
     question: e.InputAsked | None = None
+    disabled: frozenset[str] = frozenset()
+    """Tools that the access file turned off."""
+    remembered: set[str] = field(default_factory=set[str])
+    """Calls that a person allowed until the run ends; see `build_memory_key`."""
     aborted: bool = False
     """A person ended the run over a step in doubt."""
     result: str = ""
@@ -137,6 +146,8 @@ def _apply_run(state: RunState, entry: e.RunStarted | e.RunPaused | e.RunResumed
             state.status = "input_required" if entry.pause == "input" else "paused"
         case e.RunResumed():
             state.pause, state.status = None, "in_progress"
+            if entry.disabled_tools is not None:
+                state.disabled = frozenset(entry.disabled_tools)
         case e.RunFinished():
             _close_turn(state)
             state.result, state.status = entry.result, "completed"
@@ -180,7 +191,7 @@ def _apply_model(state: RunState, entry: e.ModelCallStarted | e.ModelReplied | e
         case e.ModelCallStarted():
             if not entry.repair and (state.call is None or state.call.turn != entry.turn):
                 state.turn = entry.turn
-            state.call = entry
+            state.call, state.disabled = entry, frozenset(entry.disabled_tools)
         case e.ModelReplied():
             _count_usage(state, entry)
             state.reply, state.call = entry.reply, None
@@ -235,7 +246,9 @@ def _apply_step(
         case e.StepFinished():
             _finish_step(state, step, entry)
         case e.StepRetried():
-            step.phase, step.finished, step.failed_once = "approved", None, True
+            # An approval is for one execution: what was asked about is asked about again.
+            step.phase = "pending" if step.asked is not None else "approved"
+            step.finished, step.failed_once = None, True
             state.enter("EXECUTE_STEP")
         case e.StepInDoubt():
             step.phase = "in_doubt"
@@ -287,7 +300,8 @@ def _apply_answer(state: RunState, entry: e.ApprovalAsked | e.ApprovalDecided | 
     match entry:
         case e.ApprovalAsked():
             step = state.step(entry.step_id)
-            step.phase, step.approval_id = "asking", entry.approval_id
+            step.phase, step.approval_id, step.asked = "asking", entry.approval_id, entry
+            step.times_asked += 1
         case e.ApprovalDecided():
             step = state.step(entry.step_id)
             step.phase = "approved"
@@ -295,6 +309,8 @@ def _apply_answer(state: RunState, entry: e.ApprovalAsked | e.ApprovalDecided | 
                 step.denied = entry.reason or f"The approval was {entry.decision}"
             elif entry.edited_arguments is not None:
                 step.action = edit_arguments(step.action, entry.edited_arguments)
+            if entry.decision == "approved" and entry.remember:
+                state.remembered.add(build_memory_key(step.action))
         case e.InputAsked():
             state.question = entry
             state.step(entry.step_id).phase = "running"
@@ -305,6 +321,12 @@ def _apply_answer(state: RunState, entry: e.ApprovalAsked | e.ApprovalDecided | 
             text = json.dumps(entry.values, ensure_ascii=False)
             state.question = None
             _finish_step(state, step, e.StepFinished(step_id=step.step_id, status="succeeded", text=text))
+
+
+def build_memory_key(action: ActionStep) -> str:
+    """What "always in this run" extends to: the tool; of the shell, one command."""
+    name, arguments = name_call(action)
+    return f"{name}: {json.dumps(arguments, sort_keys=True)}" if name == SHELL else name
 
 
 def edit_arguments(action: ActionStep, arguments: dict[str, JsonValue]) -> ActionStep:

@@ -3,13 +3,13 @@
 import hashlib
 import json
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import cast
 
 import anyio
 from pydantic import JsonValue
 
+from metier.approval.judge import name_call
 from metier.context.disclosure import disclose_files
 from metier.decisions import StepStatus
 from metier.engine import actions as a
@@ -21,13 +21,11 @@ from metier.engine.services import Services
 from metier.engine.state import Step
 from metier.engine.unwrapping import unwrapped
 from metier.events import Payload, SkillDisclosureLoaded, SkillStepExecuted
-from metier.store.base import ApprovalRow
 from metier.tools.base import ToolContext, ToolResult
 
 MAX_RESULT_CHARACTERS = 30_000
 """More than this of a result is kept as a blob; the model gets the beginning and the end."""
 SUMMARY_CHARACTERS = 500
-APPROVAL_HOURS = 24
 FAILURES_OF_SKILLS = frozenset({"timeout", "execution_failed"})
 """Codes of a script or toolset that ran and did not do its work: the failure policy applies to these."""
 POLICY_TOOLS = frozenset({"script_run"})
@@ -84,37 +82,6 @@ async def retry_step(action: a.RetryStep, log: RunLog) -> None:
     await log.record(e.StepRetried(step_id=action.step_id, reason=action.reason))
 
 
-async def ask_approval(action: a.AskApproval, log: RunLog, services: Services) -> None:
-    """Put the exact call before a person, and stop here until somebody decided."""
-    step = log.state.step(action.step_id)
-    if step.phase == "asking":
-        await log.record(e.RunPaused(pause="approval", reason=f"Approval {step.approval_id} is open"))
-        return
-    payload = json.dumps(step.action.model_dump(mode="json"), sort_keys=True).encode()
-    digest = hashlib.sha256(payload).hexdigest()
-    approval_id = build_approval_id(log.state.run_id, step.step_id)
-    now = services.clock.now()
-    expires = now + timedelta(hours=APPROVAL_HOURS)
-    asked = e.ApprovalAsked(
-        approval_id=approval_id,
-        step_id=step.step_id,
-        arguments_hash=digest,
-        reason=action.reason,
-        expires_at=expires.isoformat(),
-    )
-    # The object first: a kill in between finds it there and only repeats the entry.
-    row = ApprovalRow(
-        approval_id=approval_id,
-        run_id=log.state.run_id,
-        step_id=step.step_id,
-        payload=payload,
-        created_at=now,
-        expires_at=expires,
-    )
-    await services.store.put_approval(log.lease, row)
-    await log.record(asked, e.RunPaused(pause="approval", reason=f"Approval {approval_id} is open"), durable=True)
-
-
 async def ask_input(action: a.AskInput, log: RunLog) -> None:
     step = log.state.step(action.step_id)
     question = str(step.action.params.get("question", ""))
@@ -135,11 +102,6 @@ def _intent(step: Step, log: RunLog, services: Services) -> e.StepStarted:
         effect=services.policy.effect(step.action),
         idempotency_key=build_key(log.state.run_id, step.step_id),
     )
-
-
-def build_approval_id(run_id: str, step_id: str) -> str:
-    """A step that is asked about twice is asked about under one id."""
-    return f"ap-{hashlib.sha256(f'{run_id}/{step_id}'.encode()).hexdigest()[:12]}"
 
 
 def build_key(run_id: str, step_id: str) -> str:
@@ -177,16 +139,7 @@ def _add_facts(finished: e.StepFinished, told: list[Payload]) -> e.StepFinished:
 
 def name_and_arguments(step: Step) -> tuple[str, dict[str, JsonValue]]:
     """The tool that a step calls, and with what."""
-    match step.action.type:
-        case "call_tool":
-            arguments = step.action.params.get("arguments")
-            return str(step.action.params.get("tool", "")), arguments if isinstance(arguments, dict) else {}
-        case "call_skill":
-            return "use_skill", step.action.params
-        case "run_command":
-            return "Bash", step.action.params
-        case _:
-            return step.action.type, step.action.params
+    return name_call(step.action)
 
 
 def build_context(

@@ -7,7 +7,7 @@ from typing import Literal
 from metier.engine.entries import parse_entry
 from metier.engine.tape import Tape
 from metier.events import TaskState
-from metier.store.base import ApprovalRow, Lease, RunRow, Store, StoredEntry
+from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, Store, StoredEntry
 
 
 class TapeStore:
@@ -82,6 +82,9 @@ class TapeStore:
 
     async def list_approvals(self, *, run_id: str = "", status: str = "") -> list[ApprovalRow]:
         return await self._store.list_approvals(run_id=run_id, status=status)
+
+    async def list_attempts(self, approval_id: str) -> list[ApprovalAttempt]:
+        return await self._store.list_attempts(approval_id)
 
     async def close(self) -> None:
         return None

@@ -4,7 +4,6 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from metier.approval.profile import ProfilePolicy
 from metier.context.base_prompt import BASE, SAFETY
 from metier.definitions.problems import Problem
 from metier.engine.decide import Policy
@@ -17,14 +16,15 @@ from metier.providers.options import ModelOptions
 from metier.providers.registry import OFFLINE
 from metier.runtime.kind import RunKind
 from metier.runtime.models import open_models
-from metier.runtime.pins import find_instructions, use_pinned
+from metier.runtime.pins import find_instructions, use_pinned, use_pinned_policy
 from metier.runtime.place import Place
-from metier.settings.model import Settings
+from metier.runtime.policy import build_policy, read_policy_file
 from metier.skills.activation import activate, build_roots, find_packages
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
 from metier.telemetry.redaction import find_secret_values
 from metier.telemetry.sinks import Cleaner, build_cleaner
+from metier.tools.access import AccessFile
 from metier.tools.base import Tool
 from metier.tools.script_catalog import ScriptCatalog
 from metier.tools.script_contract import ScriptLimits
@@ -64,10 +64,6 @@ def build_place_cleaner(place: Place) -> Cleaner:
     return build_cleaner(place.settings.logging, values=find_secret_values(place.environ))
 
 
-def build_policy(settings: Settings, tools: Toolbox) -> Policy:
-    return ProfilePolicy(settings.runtime.profile, tools)
-
-
 @asynccontextmanager
 async def build_services(
     place: Place, store: Store, *, run: RunKind, observe: Observer | None = None
@@ -79,6 +75,9 @@ async def build_services(
     settings = place.settings
     found, problems = find_skills(place)
     packages, changed = await use_pinned(found, run.pins, store)
+    policy = await use_pinned_policy(read_policy_file(place.workspace), run.pins, store)
+    access = AccessFile(place.workspace)
+    access.read()
     async with AsyncExitStack() as opened:
         toolsets = ToolsetReading() if run.is_dry else await load_toolsets(packages, place.environ)
         opened.push_async_callback(toolsets.aclose)
@@ -86,14 +85,20 @@ async def build_services(
         facts = load_facts(_facts_file(place))
         models = open_models(place, facts, shelf, run=run)
         opened.push_async_callback(models.aclose)
-        tools = Toolbox((*_script_tools(packages, place), *toolsets.tools, *place.tools))
+        tools = Toolbox((*list_tools(packages, place), *toolsets.tools))
         cleaner = build_place_cleaner(place)
         yield Services(
             store=store,
             provider=models.provider,
             fallbacks=models.fallbacks,
             facts=facts,
-            policy=_narrow(place, build_policy(settings, tools)),
+            policy=narrow(
+                place,
+                build_policy(
+                    packages, tools, workspace=place.workspace, profile=settings.runtime.profile, host=policy.text
+                ),
+            ),
+            read_access=lambda: tools.resolve(access.read()),
             tools=tools,
             shelf=shelf,
             instructions=await find_instructions(run.pins, store) or load_instructions(place),
@@ -106,11 +111,16 @@ async def build_services(
             run_folder=run.folder,
             clean=cleaner.text,
             clean_body=cleaner.value if settings.logging.debug_llm_bodies else None,
-            changed=changed,
+            changed=(*changed, *policy.changed),
             owner=place.owner,
             observe=observe,
             seams=place.seams,
         )
+
+
+def list_tools(packages: Sequence[SkillPackage], place: Place) -> tuple[Tool, ...]:
+    """The tools that are known without running code of a skill."""
+    return (*_script_tools(packages, place), *place.tools)
 
 
 def _script_tools(packages: Sequence[SkillPackage], place: Place) -> tuple[Tool, ...]:
@@ -147,7 +157,8 @@ def _facts_file(place: Place) -> Path | None:
     return place.workspace / named if named else None
 
 
-def _narrow(place: Place, policy: Policy) -> Policy:
+def narrow(place: Place, policy: Policy) -> Policy:
+    """The policy, less what whoever made the place does not want to happen."""
     return place.narrow(policy) if place.narrow is not None else policy
 
 

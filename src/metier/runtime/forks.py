@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from metier.engine import entries as e
+from metier.engine.approvals import build_approval_id
 from metier.engine.entries import render_entry
 from metier.engine.journal import read_entries
 from metier.engine.state import RunState, apply
-from metier.engine.stepping import build_approval_id
 from metier.errors import UsageError
 from metier.runtime.build import build_services, find_skills
 from metier.runtime.kind import RunKind
-from metier.runtime.pins import INSTRUCTIONS, TOOLS, pin
+from metier.runtime.pins import INSTRUCTIONS, POLICY, TOOLS, pin
 from metier.runtime.place import Place
 from metier.runtime.replays import find_changed, get_start
 from metier.runtime.runs import Runtime, Watch
@@ -66,7 +66,7 @@ async def fork_run(runtime: Runtime, run_id: str, request: ForkRequest, *, watch
     now = forking.place.clock.now()
     new_id = forking.place.ids.run_id(now)
     beginning = await _build_start(forking, started, request, parent=run_id, new_id=new_id)
-    taken = [beginning, *(_adapt(entry, new_id) for entry in entries[1 : request.at])]
+    taken = [beginning, *_adapt(entries[1 : request.at], new_id)]
     row = RunRow(
         run_id=new_id,
         context_id=new_id,
@@ -134,17 +134,25 @@ async def _build_start(
     )
 
 
-def _adapt(entry: e.Entry, new_id: str) -> e.Entry:
+def _adapt(entries: Sequence[e.Entry], new_id: str) -> list[e.Entry]:
     """Approvals belong to one run: those that were decided keep their decision under an id of the new one."""
-    if isinstance(entry, e.ApprovalAsked | e.ApprovalDecided):
-        return entry.model_copy(update={"approval_id": build_approval_id(new_id, entry.step_id)})
-    return entry
+    adapted: list[e.Entry] = []
+    times_asked: dict[str, int] = {}
+    for entry in entries:
+        if not isinstance(entry, e.ApprovalAsked | e.ApprovalDecided):
+            adapted.append(entry)
+            continue
+        if isinstance(entry, e.ApprovalAsked):
+            times_asked[entry.step_id] = times_asked.get(entry.step_id, -1) + 1
+        approval_id = build_approval_id(new_id, entry.step_id, times_asked=times_asked[entry.step_id])
+        adapted.append(entry.model_copy(update={"approval_id": approval_id}))
+    return adapted
 
 
 def _changed_words(before: e.RunStarted, after: e.RunStarted) -> list[str]:
     names = ("provider", "model", "task")
     words = [name for name in names if getattr(before, name) != getattr(after, name)]
-    return [*(name for name in (INSTRUCTIONS, TOOLS) if before.pins.get(name) != after.pins.get(name)), *words]
+    return [*(name for name in (INSTRUCTIONS, TOOLS, POLICY) if before.pins.get(name) != after.pins.get(name)), *words]
 
 
 async def _write(runtime: Runtime, row: RunRow, entries: Sequence[e.Entry]) -> None:

@@ -14,8 +14,10 @@ from pydantic import TypeAdapter
 from metier.definitions.skill import parse_skill
 from metier.engine.services import Instructions, Services
 from metier.runtime.place import Place
+from metier.runtime.policy import has_rules, read_policy_file
 from metier.settings.model import Settings
 from metier.skills.package import SkillPackage
+from metier.skills.trust import is_trusted
 from metier.store.base import Store
 from metier.store.failures import BlobUnknown
 from metier.tools.base import ToolInfo
@@ -25,10 +27,13 @@ MOST_KEPT = 200
 SETTINGS = "settings"
 INSTRUCTIONS = "instructions"
 TOOLS = "tools"
+POLICY = "policy"
+TRUST = "trust"
 SKILL = "skill:"
 
 _INSTRUCTIONS: TypeAdapter[Instructions] = TypeAdapter(Instructions)
 _TOOLS: TypeAdapter[tuple[ToolInfo, ...]] = TypeAdapter(tuple[ToolInfo, ...])
+_NAMES: TypeAdapter[tuple[str, ...]] = TypeAdapter(tuple[str, ...])
 PINNED_SECTIONS = ("model", "runtime", "skills", "shell")
 """What a run does, and how freely; not `logging` and `store`."""
 
@@ -36,17 +41,27 @@ PINNED_SECTIONS = ("model", "runtime", "skills", "shell")
 class PinnedSkills(NamedTuple):
     packages: tuple[SkillPackage, ...]
     changed: tuple[str, ...]
-    """Names of skills whose file is no longer what the run began with."""
+    """Ids of definitions whose file is no longer what the run began with."""
+
+
+class PinnedPolicy(NamedTuple):
+    text: bytes
+    changed: tuple[str, ...] = ()
 
 
 async def pin(services: Services, settings: Settings) -> dict[str, str]:
     """Definition id → digest. The bytes are in the store under that digest."""
     store = services.store
     packages = tuple(services.shelf.packages.values())
+    trusted = tuple(
+        sorted(package.definition.name for package in packages if has_rules(package) and is_trusted(package))
+    )
     pins = {
         SETTINGS: await store.put_blob(settings.model_dump_json().encode()),
         INSTRUCTIONS: await store.put_blob(_INSTRUCTIONS.dump_json(services.instructions)),
         TOOLS: await store.put_blob(_TOOLS.dump_json(services.tools.infos())),
+        POLICY: await store.put_blob(read_policy_file(services.workspace)),
+        TRUST: await store.put_blob(_NAMES.dump_json(trusted)),
     }
     for package in packages:
         data = package.definition.file.read_bytes()
@@ -64,11 +79,19 @@ async def use_pinned(packages: Sequence[SkillPackage], pins: Mapping[str, str], 
         if not digest or digest == _digest(package) or sum(name.startswith(SKILL) for name in pins) > MOST_KEPT:
             result.append(package)
             continue
-        changed.append(package.definition.name)
+        changed.append(_id(package))
         data = await store.get_blob(digest)
         reading = parse_skill(data, file=package.definition.file, id=package.definition.id)
         result.append(replace(package, definition=reading.skill) if reading.skill else package)
     return PinnedSkills(tuple(result), tuple(changed))
+
+
+async def use_pinned_policy(current: bytes, pins: Mapping[str, str], store: Store) -> PinnedPolicy:
+    """The host's rules as the run knew them."""
+    digest = pins.get(POLICY, "")
+    if not digest or digest == hashlib.sha256(current).hexdigest():
+        return PinnedPolicy(current)
+    return PinnedPolicy(await store.get_blob(digest), (POLICY,))
 
 
 async def use_pinned_settings(place: Place, pins: Mapping[str, str], store: Store) -> Place:
@@ -89,6 +112,18 @@ async def find_tools(pins: Mapping[str, str], store: Store) -> tuple[ToolInfo, .
     """What the tools of the run said of themselves."""
     digest = pins.get(TOOLS)
     return _TOOLS.validate_json(await store.get_blob(digest)) if digest else ()
+
+
+async def find_policy(pins: Mapping[str, str], store: Store) -> bytes:
+    """The rules of the host; none where a run is older than rules."""
+    digest = pins.get(POLICY)
+    return await store.get_blob(digest) if digest else b""
+
+
+async def find_trusted(pins: Mapping[str, str], store: Store) -> frozenset[str]:
+    """The skills whose word to allow something counted."""
+    digest = pins.get(TRUST)
+    return frozenset(_NAMES.validate_json(await store.get_blob(digest)) if digest else ())
 
 
 async def rebuild_packages(

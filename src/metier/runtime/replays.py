@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from pydantic import JsonValue
 
@@ -15,11 +16,21 @@ from metier.engine.shelf import build_shelf
 from metier.providers.absent import AbsentProvider
 from metier.providers.facts import load_facts
 from metier.providers.failures import MissingKey
-from metier.runtime.build import build_policy, find_skills, get_model_options, load_instructions
-from metier.runtime.pins import SKILL, find_instructions, find_tools, rebuild_packages, use_pinned_settings
+from metier.runtime.build import find_skills, get_model_options, load_instructions, narrow
+from metier.runtime.pins import (
+    SKILL,
+    find_instructions,
+    find_policy,
+    find_tools,
+    find_trusted,
+    rebuild_packages,
+    use_pinned_settings,
+)
 from metier.runtime.place import Place
+from metier.runtime.policy import build_policy, read_policy_file
 from metier.runtime.runs import Runtime
 from metier.skills.package import SkillPackage
+from metier.skills.trust import is_trusted
 from metier.store.base import Store
 from metier.store.failures import StoreDamaged
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
@@ -82,12 +93,22 @@ async def build_replay_services(
     packages = found if with_current_files else await rebuild_packages(started.pins, found, store)
     pinned = None if with_current_files else await find_instructions(started.pins, store)
     tools = Toolbox(_RecordedTool(info) for info in await find_tools(started.pins, store))
+    trusted = await find_trusted(started.pins, store)
+    policy = build_policy(
+        packages,
+        tools,
+        # Paths are judged as they were where the run took place.
+        workspace=Path(started.workspace),
+        profile=settings.runtime.profile,
+        host=read_policy_file(place.workspace) if with_current_files else await find_policy(started.pins, store),
+        trusted=is_trusted if with_current_files else lambda package: package.definition.name in trusted,
+    )
     provider = AbsentProvider(started.provider, MissingKey("A replay asks nobody"))
     return Services(
         store=store,
         provider=provider,
         facts=load_facts(),
-        policy=build_policy(settings, tools),
+        policy=narrow(place, policy),
         tools=tools,
         shelf=build_shelf(packages, workspace=place.workspace, problems=_problems(entries)),
         instructions=pinned or load_instructions(place),

@@ -1,7 +1,7 @@
 """The door to runs: start, resume, answer, cancel, find. Every interface comes through here; it delegates."""
 
 import hashlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +19,11 @@ from metier.engine.services import Services
 from metier.engine.state import RunState, fold
 from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
-from metier.errors import UsageError
+from metier.errors import ApprovalClosed, UsageError
 from metier.events import PinnedDefinitionUsed
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
+from metier.runtime.approvals import Approvals, Question, Reply
 from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, forget_cancellation
 from metier.runtime.build import build_place_cleaner, build_services, check_budget
 from metier.runtime.kind import RunKind
@@ -38,6 +39,8 @@ from metier.telemetry.sinks import EventWriter, FanOut, RunScope, Sink, get_reda
 DATABASE = "state.db"
 DRY_RUN = "dry_run"
 """The reason in the index of a dry run that has not begun."""
+
+type Asker = Callable[[Question], Awaitable[Reply | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,8 @@ class Watch:
     sinks: Sequence[Sink] = ()
     observe: Observer | None = None
     stopper: Stopper | None = None
+    ask: Asker | None = None
+    """Whom to ask in place when an approval is needed; without it, or if it answers nothing, the run parks."""
     timeout_seconds: float | None = None
     """How long the run may be driven, all in all."""
     report: Callable[[str], None] = _ignore
@@ -87,6 +92,7 @@ class Runtime:
     def __init__(self, place: Place, store: Store) -> None:
         self.place = place
         self.store = store
+        self.approvals = Approvals(store, place.clock)
 
     def folder(self, run_id: str) -> Path:
         return self.place.runs / run_id
@@ -176,12 +182,14 @@ class Runtime:
                     if request is not None and log.state.started is None:
                         pins = await pin(services, place.settings)
                         await log.record(build_start(request, place, services, pins=pins), durable=True)
-                    if answer is None or await self._take_answer(log, answer):
+                    if answer is None or await self._take_answer(log, answer, services):
                         self._tell_of_changes(log, services)
                         await self._check_provider(log, services)
                         await log.update_index()
                         async with bounded(stopper, run.folder, timeout_seconds=watch.timeout_seconds):
                             await drive(log, services, stopper)
+                            while await self._ask_person(log, services, watch.ask, stopper=stopper):
+                                await drive(log, services, stopper)
                     await self._settle(log)
                     return log.state
         raise AssertionError("the block above returns or raises")
@@ -214,38 +222,50 @@ class Runtime:
             writer.close()
             raise
 
-    async def _take_answer(self, log: RunLog, answer: Answer) -> bool:
+    async def _ask_person(self, log: RunLog, services: Services, ask: Asker | None, *, stopper: Stopper) -> bool:
+        """Put an open approval before whoever sits at the terminal; False when the run stays parked."""
+        pause = log.state.pause
+        if ask is None or stopper.is_set or pause is None or pause.pause != "approval":
+            return False
+        asking = next(step for step in log.state.steps if step.phase == "asking")
+        question = await self.approvals.get(asking.approval_id)
+        reply: Reply | None = None
+        with stopper.interruptible():
+            reply = await ask(question)
+        if reply is None:
+            return False
+        remembered: frozenset[str] = frozenset()
+        # Who was faster elsewhere has decided; the run goes on with that.
+        with suppress(ApprovalClosed):
+            await self.approvals.decide(question, reply)
+            remembered = frozenset({asking.approval_id} if reply.remember else ())
+        return await self._take_answer(log, Answer(), services, remembered=remembered)
+
+    async def _take_answer(
+        self, log: RunLog, answer: Answer, services: Services, *, remembered: frozenset[str] = frozenset()
+    ) -> bool:
         """Record what was answered meanwhile; False when the run still waits, or has ended."""
         state = log.state
         if state.phase in FINAL:
             return False
-        entries = [*await self._decided(state), *_given(state, answer)]
+        entries = [*await self._decided(state, remembered), *_given(state, answer)]
         waits_for_someone = state.pause is not None and state.pause.pause in ("approval", "input", "in_doubt")
         if waits_for_someone and not entries:
             return False
         reason = state.pause.reason if state.pause else _reason_to_go_on(state)
-        await log.record(e.RunResumed(reason=reason, driver=log.lease.owner), *entries)
+        disabled = tuple(sorted(services.read_access()))
+        await log.record(e.RunResumed(reason=reason, driver=log.lease.owner, disabled_tools=disabled), *entries)
         return True
 
     def _tell_of_changes(self, log: RunLog, services: Services) -> None:
         pins = log.state.started.pins if log.state.started else {}
-        for name in services.changed:
-            log.emit(PinnedDefinitionUsed(definition=f"skill:{name}", pinned=pins[f"skill:{name}"]))
+        for definition in services.changed:
+            log.emit(PinnedDefinitionUsed(definition=definition, pinned=pins[definition]))
 
-    async def _decided(self, state: RunState) -> list[e.Entry]:
+    async def _decided(self, state: RunState, remembered: frozenset[str]) -> list[e.Entry]:
         asking = {step.approval_id: step.step_id for step in state.steps if step.phase == "asking"}
-        rows = [row for row in await self.store.list_approvals(run_id=state.run_id) if row.approval_id in asking]
-        return [
-            e.ApprovalDecided(
-                approval_id=row.approval_id,
-                step_id=row.step_id,
-                decision=row.status,
-                decided_by=row.decided_by,
-                reason=row.reason,
-            )
-            for row in rows
-            if row.status != "open"
-        ]
+        found = await self.approvals.find_decisions(state.run_id, asking) if asking else []
+        return [entry.model_copy(update={"remember": entry.approval_id in remembered}) for entry in found]
 
     async def _settle(self, log: RunLog) -> None:
         """Whatever reads a run without its journal gets to know how it stands; cancelling does not interrupt it."""

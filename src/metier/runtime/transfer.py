@@ -4,12 +4,15 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import cast
 
 from pydantic import JsonValue
 
+from metier.approval.judge import name_call
 from metier.engine import entries as e
+from metier.engine.approvals import render_call
 from metier.engine.entries import Entry, parse_entry, render_entry
 from metier.engine.journal import read_entries
 from metier.engine.replay import replay
@@ -20,7 +23,7 @@ from metier.errors import UsageError
 from metier.events import Payload
 from metier.runtime.archive import Archive, find_digests
 from metier.runtime.build import build_place_cleaner, find_skills
-from metier.runtime.pins import SKILL
+from metier.runtime.pins import POLICY, SKILL
 from metier.runtime.place import Place
 from metier.runtime.record import FILE_NAME as RECORD_FILE
 from metier.runtime.replays import build_replay_services, get_start
@@ -92,12 +95,17 @@ def _open_approvals(archive: Archive, state: RunState, *, now_row: RunRow) -> li
             approval_id=step.approval_id,
             run_id=archive.run_id,
             step_id=step.step_id,
-            payload=json.dumps(step.action.model_dump(mode="json"), sort_keys=True).encode(),
+            payload=render_call(*name_call(step.action)),
             created_at=now_row.created_at,
+            expires_at=_parse_time(step.asked.expires_at) if step.asked else None,
         )
         for step in state.steps
         if step.phase == "asking"
     ]
+
+
+def _parse_time(text: str) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
 
 
 def _write_files(folder: Path, archive: Archive) -> None:
@@ -157,7 +165,7 @@ def _clean_blobs(
     blobs: Mapping[str, bytes], started: e.RunStarted, cleaner: Cleaner
 ) -> tuple[dict[str, bytes], dict[str, str]]:
     """Cleaned bytes have another name; the second value says which."""
-    as_json = {digest for name, digest in started.pins.items() if not name.startswith(SKILL)}
+    as_json = {digest for name, digest in started.pins.items() if not name.startswith(SKILL) and name != POLICY}
     cleaned: dict[str, bytes] = {}
     renamed: dict[str, str] = {}
     for digest, data in blobs.items():

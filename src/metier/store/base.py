@@ -72,6 +72,19 @@ class ApprovalRow:
     edited_payload: bytes | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalAttempt:
+    """Somebody's word on an approval, whether it came in time or not."""
+
+    approval_id: str
+    status: Literal["approved", "denied", "expired"]
+    decided_by: str
+    reason: str
+    at: datetime
+    counted: bool
+    """It was the first one."""
+
+
 class Store(Protocol):
     """The journal, leases, blobs, the run index and approvals. `close` may be called twice."""
 
@@ -136,7 +149,11 @@ class Store(Protocol):
         reason: str = "",
         edited_payload: bytes | None = None,
     ) -> bool:
-        """The first decision counts: True for it, False for every later one. Raises `ApprovalUnknown`."""
+        """The first decision counts: True for it, False for every later one; all are kept. Raises `ApprovalUnknown`."""
+        ...
+
+    async def list_attempts(self, approval_id: str) -> list[ApprovalAttempt]:
+        """Every decision that anybody made or tried to make, oldest first."""
         ...
 
     async def list_approvals(self, *, run_id: str = "", status: str = "") -> list[ApprovalRow]: ...

@@ -16,7 +16,7 @@ from metier.events import TaskState
 from metier.ids import Clock, SystemClock
 from metier.store import sqlite_leases as leases
 from metier.store import sqlite_rows as rows
-from metier.store.base import ApprovalRow, Lease, RunRow, StoredEntry
+from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, StoredEntry
 from metier.store.failures import RunUnknown
 from metier.store.machine import Machine, SystemMachine
 from metier.store.sqlite_blobs import Blobs
@@ -171,8 +171,11 @@ class SqliteStore:
     ) -> bool:
         decision = (status, decided_by, reason, edited_payload)
         return await self._database.write(
-            partial(rows.decide, approval_id=approval_id, decision=decision), durable=True
+            partial(rows.decide, approval_id=approval_id, decision=decision, now=self._clock.now()), durable=True
         )
+
+    async def list_attempts(self, approval_id: str) -> list[ApprovalAttempt]:
+        return await self._database.read(partial(rows.find_attempts, approval_id=approval_id))
 
     async def list_approvals(self, *, run_id: str = "", status: str = "") -> list[ApprovalRow]:
         return await self._database.read(partial(rows.find_approvals, run_id=run_id, status=status))

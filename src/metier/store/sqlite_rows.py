@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Literal, cast
 
 from metier.events import TaskState
-from metier.store.base import ApprovalRow, RunRow
+from metier.store.base import ApprovalAttempt, ApprovalRow, RunRow
 from metier.store.failures import ApprovalUnknown, RunExists, StoreDamaged
 from metier.store.machine import Machine
 from metier.store.sqlite_leases import build_holding
@@ -86,21 +86,38 @@ def insert_approval(connection: sqlite3.Connection, row: ApprovalRow) -> None:
     )
 
 
-def decide(connection: sqlite3.Connection, approval_id: str, decision: tuple[str, str, str, bytes | None]) -> bool:
-    """Compare and set: only an open approval changes."""
+def decide(
+    connection: sqlite3.Connection, approval_id: str, decision: tuple[str, str, str, bytes | None], *, now: datetime
+) -> bool:
+    """Compare and set: only an open approval changes. Who came too late is written down as well."""
     status, decided_by, reason, edited_payload = decision
     cursor = connection.execute(
         "UPDATE approvals SET status = ?, decided_by = ?, reason = ?, edited_payload = ?"
         " WHERE approval_id = ? AND status = 'open'",
         (status, _printable(decided_by), _printable(reason), edited_payload, approval_id),
     )
-    if cursor.rowcount == 1:
-        return True
-    if connection.execute("SELECT 1 FROM approvals WHERE approval_id = ?", (approval_id,)).fetchone() is None:
+    counted = cursor.rowcount == 1
+    known = connection.execute("SELECT run_id FROM approvals WHERE approval_id = ?", (approval_id,)).fetchone()
+    if known is None:
         raise ApprovalUnknown(
             f"There is no approval {approval_id!r}", hint="List what is open with `agent approvals list`"
         )
-    return False
+    connection.execute(
+        "INSERT INTO approval_attempts (run_id, approval_id, status, decided_by, reason, at, counted)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (known[0], approval_id, status, _printable(decided_by), _printable(reason), render_time(now), int(counted)),
+    )
+    return counted
+
+
+def find_attempts(connection: sqlite3.Connection, *, approval_id: str) -> list[ApprovalAttempt]:
+    """Oldest first."""
+    rows = connection.execute(
+        "SELECT approval_id, status, decided_by, reason, at, counted FROM approval_attempts"
+        " WHERE approval_id = ? ORDER BY number",
+        (approval_id,),
+    )
+    return [_build_attempt(row) for row in rows]
 
 
 def find_approvals(connection: sqlite3.Connection, *, run_id: str, status: str) -> list[ApprovalRow]:
@@ -114,7 +131,7 @@ def find_approvals(connection: sqlite3.Connection, *, run_id: str, status: str) 
 
 
 def delete_rows(connection: sqlite3.Connection, run_id: str) -> None:
-    for table in ("journal", "approvals", "leases", "blob_names", "runs"):
+    for table in ("journal", "approvals", "approval_attempts", "leases", "blob_names", "runs"):
         connection.execute(f"DELETE FROM {table} WHERE run_id = ?", (run_id,))  # noqa: S608 (fixed names)
 
 
@@ -156,6 +173,17 @@ def _build_approval(row: tuple[str, str, str, bytes, str, str | None, str, str, 
         decided_by=row[7],
         reason=row[8],
         edited_payload=row[9],
+    )
+
+
+def _build_attempt(row: tuple[str, str, str, str, str, int]) -> ApprovalAttempt:
+    return ApprovalAttempt(
+        approval_id=row[0],
+        status=cast(Literal["approved", "denied", "expired"], row[1]),  # written by `decide` only
+        decided_by=row[2],
+        reason=row[3],
+        at=datetime.fromisoformat(row[4]),
+        counted=bool(row[5]),
     )
 
 

@@ -81,7 +81,21 @@ CREATE TABLE blob_names (
 CREATE INDEX blob_names_by_digest ON blob_names (digest);
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST,)
+_SECOND = """
+CREATE TABLE approval_attempts (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    run_id TEXT NOT NULL,
+    approval_id TEXT NOT NULL,
+    status TEXT NOT NULL,
+    decided_by TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    at TEXT NOT NULL,
+    counted INTEGER NOT NULL
+) STRICT;
+CREATE INDEX approval_attempts_by_approval ON approval_attempts (approval_id, number);
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND)
 """Step N leads from version N to N + 1. A step that was released is never changed."""
 
 

@@ -119,6 +119,8 @@ async def the_first_decision_counts(case: Case) -> None:
     expected = replace(row, status="approved", decided_by="bob", reason="fine", edited_payload=b"{}")
     assert await case.first.list_approvals() == [expected]
     assert await case.first.list_approvals(status="open") == []
+    attempts = [(one.decided_by, one.status, one.counted) for one in await case.second.list_attempts("a1")]
+    assert attempts == [("bob", "approved", True), ("eve", "denied", False)]
     assert await case.first.list_approvals(run_id="r2") == []
     await refused(ApprovalUnknown, case.first.decide_approval("a2", status="denied", decided_by="eve"))
 

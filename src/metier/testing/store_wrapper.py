@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from metier.events import TaskState
-from metier.store.base import ApprovalRow, Lease, RunRow, Store, StoredEntry
+from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, Store, StoredEntry
 
 
 class StoreWrapper:
@@ -71,6 +71,9 @@ class StoreWrapper:
 
     async def list_approvals(self, *, run_id: str = "", status: str = "") -> list[ApprovalRow]:
         return await self.inner.list_approvals(run_id=run_id, status=status)
+
+    async def list_attempts(self, approval_id: str) -> list[ApprovalAttempt]:
+        return await self.inner.list_attempts(approval_id)
 
     async def close(self) -> None:
         await self.inner.close()

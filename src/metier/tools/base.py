@@ -80,6 +80,23 @@ class Tool(Protocol):
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a call would change, for the person who decides about it."""
+
+    text: str
+    """A diff, or a sentence."""
+    base: str = ""
+    """A hash of what it was made from. If that has another one when the call runs, the person is asked again."""
+
+
+@runtime_checkable
+class Previewing(Protocol):
+    """A tool that can show what a call would do without doing it."""
+
+    async def preview(self, arguments: dict[str, JsonValue], context: ToolContext) -> Preview | None: ...
+
+
 @runtime_checkable
 class Probing(Protocol):
     """A tool that can find out, after a crash, whether a call had its effect."""

@@ -7,7 +7,7 @@ from rapidfuzz import fuzz, process
 
 from metier.errors import MetierError, ToolFailed, UsageError
 from metier.messages import ToolSpec
-from metier.tools.base import Tool, ToolContext, ToolInfo, ToolResult
+from metier.tools.base import Preview, Previewing, Tool, ToolContext, ToolInfo, ToolResult
 from metier.tools.schemas import SchemaCheck
 
 _NEAREST = 3
@@ -35,6 +35,14 @@ class Toolbox:
         """What is known of each tool, sorted by name."""
         return tuple(sorted((tool.info for tool in self._tools.values()), key=lambda info: info.name))
 
+    def names(self) -> frozenset[str]:
+        """Every name that a call or a rule may use."""
+        return frozenset((*self._tools, *self._aliases))
+
+    def resolve(self, names: Iterable[str]) -> frozenset[str]:
+        """The names under which a model is offered these tools; a name that nobody has stays as it is."""
+        return frozenset(tool.info.name if (tool := self.find(name)) else name for name in names)
+
     def specs(self) -> tuple[ToolSpec, ...]:
         """The tools as a model sees them, sorted by name so that the same tools give the same bytes."""
         return tuple(
@@ -53,6 +61,23 @@ class Toolbox:
         if result.ok and (wrong := self._output_checks[tool.info.name].find_error(result.output)):
             return _failure(f"Tool {tool.info.name!r} gave an invalid result: {wrong}", code="invalid_output")
         return result
+
+    async def preview(self, name: str, arguments: dict[str, JsonValue], context: ToolContext) -> Preview | None:
+        """What a call would do, where its tool can tell."""
+        tool = self.find(name)
+        if not isinstance(tool, Previewing):
+            return None
+        try:
+            return await tool.preview(arguments, context)
+        except MetierError as error:
+            return Preview(f"No preview: {_sentence(error)}")
+        except Exception as error:  # noqa: BLE001  as in `_execute`
+            return Preview(f"No preview: {type(error).__name__}: {error}")
+
+    def find_wrong_input(self, name: str, arguments: JsonValue) -> str:
+        """What is wrong with the arguments of a call; empty when nothing is."""
+        tool = self.find(name)
+        return "" if tool is None else self._input_checks[tool.info.name].find_error(arguments)
 
     def _describe_unknown(self, name: str) -> str:
         known = [*self._tools, *self._aliases]

@@ -1,0 +1,183 @@
+"""The one spelling of an argument that rules are matched against: paths resolved, URLs parsed. Pure text, no disk.
+
+A link is not followed here: whether a path really stays where it seems to be is checked by the tool that opens it.
+"""
+
+import ipaddress
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal
+from urllib.parse import SplitResult, urlsplit
+
+from pydantic import JsonValue
+
+type Kind = Literal["path", "url", "text"]
+
+UNPARSED = "unparsed:"
+"""In front of an address that has a user name, a blank, a backslash, or no host: no honest prefix matches it."""
+MAX_DEPTH = 50
+
+_PATHS = frozenset(
+    {"path", "paths", "file", "files", "filename", "filepath", "cwd", "dir", "directory", "folder", "root"}
+)
+_PATH_ENDINGS = ("_path", "_paths", "_file", "_files", "_dir", "_directory", "_folder")
+_URLS = frozenset({"url", "urls", "uri", "href", "endpoint"})
+_URL_ENDINGS = ("_url", "_urls", "_uri")
+_LOOKS_LIKE_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
+_FORBIDDEN_IN_URL = re.compile(r"[\x00-\x20\x7f\\]")
+_ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
+_UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+_DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
+_MOST_OCTETS = 4
+
+
+def kind_of(key: str) -> Kind:
+    """What the argument of this name holds, by its last word."""
+    name = key.rpartition(".")[2].lower()
+    if name in _PATHS or name.endswith(_PATH_ENDINGS):
+        return "path"
+    return "url" if name in _URLS or name.endswith(_URL_ENDINGS) else "text"
+
+
+def canonical_arguments(arguments: Mapping[str, JsonValue], root: str) -> dict[str, JsonValue]:
+    """The same arguments, every path absolute and without `..`, every URL in its plain form."""
+    return {key: _canonical(value, key=key, root=root, depth=0) for key, value in arguments.items()}
+
+
+def canonical_text(text: str, *, key: str, root: str) -> str:
+    """One text as the value, or the operand, of an argument of that name."""
+    kind = kind_of(key)
+    if kind == "path" and not _LOOKS_LIKE_URL.fullmatch(text):
+        return canonical_path(text, root)
+    if kind == "url" or _LOOKS_LIKE_URL.fullmatch(text):
+        return canonical_url(text)
+    return text
+
+
+def canonical_path(path: str, root: str) -> str:
+    """Absolute, below `root` where it was relative, without `.`, `..` and double slashes."""
+    joined = posixpath.normpath(posixpath.join(root or "/", path))
+    # POSIX lets two leading slashes mean something else; nothing here does.
+    return "/" + joined.lstrip("/")
+
+
+def relative_path(path: str, root: str) -> str:
+    """Below the root without it, else as it is."""
+    if path == root:
+        return "."
+    start = root.rstrip("/") + "/"
+    return path.removeprefix(start)
+
+
+def canonical_url(url: str) -> str:
+    """Scheme and host in lower case, no default port, no fragment, no `..`; else `unparsed:` and what was written."""
+    parts = split_url(url)
+    if parts is None:
+        return UNPARSED + url
+    return parts.geturl()
+
+
+def split_url(url: str) -> SplitResult | None:
+    """The canonical parts, or nothing where an address could be read in two ways."""
+    if _FORBIDDEN_IN_URL.search(url):
+        return None
+    try:
+        parts = urlsplit(url)
+        host, port = _canonical_host(parts.hostname or ""), parts.port
+    except ValueError:
+        return None
+    if not parts.scheme or not host or "@" in parts.netloc:
+        return None
+    scheme = parts.scheme.lower()
+    shown_port = "" if port is None or port == _DEFAULT_PORTS.get(scheme) else f":{port}"
+    query = _ESCAPE.sub(_decode_harmless, parts.query)
+    return SplitResult(scheme, host + shown_port, _canonical_url_path(parts.path), query, "")
+
+
+def find_value(arguments: Mapping[str, JsonValue], key: str) -> JsonValue | None:
+    """The argument under a dotted key; `url.host` and the like name a part of an address. None where there is none."""
+    if key in arguments:
+        return arguments[key]
+    found: JsonValue = dict(arguments)
+    for word in key.split("."):
+        match found:
+            case dict():
+                if word not in found:
+                    return None
+                found = found[word]
+            case list():
+                if not word.isdecimal() or int(word) >= len(found):
+                    return None
+                found = found[int(word)]
+            case str():
+                return _find_url_part(found, word)
+            case _:
+                return None
+    return found
+
+
+def _find_url_part(url: str, word: str) -> JsonValue | None:
+    parts = split_url(url) if _LOOKS_LIKE_URL.fullmatch(url) else None
+    if parts is None:
+        return None
+    known: dict[str, JsonValue] = {
+        "scheme": parts.scheme,
+        "host": (parts.hostname or "").strip("[]"),
+        "port": parts.port or _DEFAULT_PORTS.get(parts.scheme),
+        "path": parts.path,
+        "query": parts.query,
+    }
+    return known.get(word)
+
+
+def _canonical(value: JsonValue, *, key: str, root: str, depth: int) -> JsonValue:
+    if depth > MAX_DEPTH:
+        return value
+    match value:
+        case str():
+            return canonical_text(value, key=key, root=root)
+        case list():
+            return [_canonical(item, key=key, root=root, depth=depth + 1) for item in value]
+        case dict():
+            return {name: _canonical(item, key=name, root=root, depth=depth + 1) for name, item in value.items()}
+        case _:
+            return value
+
+
+def _canonical_host(host: str) -> str:
+    if ":" in host:
+        return f"[{ipaddress.IPv6Address(host.partition('%')[0]).compressed}]"
+    plain = host.rstrip(".").lower()
+    if not plain.isascii():
+        plain = plain.encode("idna").decode("ascii")
+    return _read_numeric_host(plain.split(".")) or plain
+
+
+def _read_numeric_host(words: Sequence[str]) -> str:
+    """`2130706433`, `0x7f.1` and `0177.0.0.1` are all 127.0.0.1 to whoever connects; empty when it is a name."""
+    if len(words) > _MOST_OCTETS or not all(word and word[0].isdigit() for word in words):
+        return ""
+    try:
+        numbers = [
+            int(word, 0 if word.lower().startswith("0x") else 8 if word.startswith("0") else 10) for word in words
+        ]
+    except ValueError:
+        return ""
+    *leading, last = numbers
+    if any(number > 255 for number in leading) or last >= 256 ** (5 - len(numbers)):
+        raise ValueError("no address")
+    total = last + sum(number << (8 * (3 - index)) for index, number in enumerate(leading))
+    return str(ipaddress.IPv4Address(total))
+
+
+def _canonical_url_path(path: str) -> str:
+    decoded = _ESCAPE.sub(_decode_harmless, path) or "/"
+    plain = "/" + posixpath.normpath(decoded).lstrip("/")
+    ends_in_folder = decoded.endswith(("/", "/.", "/..")) and plain != "/"
+    return plain + "/" if ends_in_folder else plain
+
+
+def _decode_harmless(match: re.Match[str]) -> str:
+    character = chr(int(match[1], 16))
+    return character if character in _UNRESERVED else match[0].upper()

@@ -1,0 +1,170 @@
+"""Judge a call by every scope that speaks: deny beats ask beats allow, and the profile where nobody does. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from metier.approval.canonical import canonical_arguments
+from metier.approval.profile import READING_ACTIONS, READING_TOOLS, ProfilePolicy
+from metier.approval.rules import SHELL, Call, Decision, Rule, Scope, decide_by, find_rule
+from metier.approval.verdict import ALLOW, Verdict
+from metier.decisions import ActionStep
+from metier.definitions.names import canonical_name
+from metier.tools.effects import Effect
+from metier.tools.toolbox import Toolbox
+
+RUN_TASK = "run_task"
+_ORDER: dict[Decision, int] = {"allow": 0, "ask": 1, "deny": 2}
+_VERBS: dict[Decision, str] = {"allow": "allows", "ask": "asks about", "deny": "denies"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What one scope says to a call."""
+
+    scope: Scope
+    decision: Decision | None = None
+    """Nothing: it has no rule for this call, or what it says does not count."""
+    rule: Rule | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    verdict: Verdict
+    said: tuple[Said, ...]
+    """Every scope, the widest first."""
+    winner: Said | None
+    """Whose word it is; nobody's where the profile decides."""
+    tool: str
+    arguments: Mapping[str, JsonValue]
+    """Canonical, as the rules saw them."""
+
+
+class RulePolicy:
+    """What may happen in one run: the rules of its scopes over the default of its profile."""
+
+    def __init__(
+        self,
+        profile: ProfilePolicy,
+        tools: Toolbox,
+        *,
+        root: str,
+        scopes: Sequence[Scope],
+        skills: Sequence[Scope] = (),
+    ) -> None:
+        """`scopes` speak always, of `skills` the one in charge."""
+        self._profile = profile
+        self._tools = tools
+        self._root = root
+        self._scopes = tuple(scopes)
+        self._skills = {canonical_name(scope.name): scope for scope in skills}
+
+    def judge(self, action: ActionStep, *, skill: str) -> Verdict:
+        return self.explain(action, skill=skill).verdict
+
+    def effect(self, action: ActionStep) -> Effect:
+        return self._profile.effect(action)
+
+    def explain(self, action: ActionStep, *, skill: str = "") -> Explanation:
+        """The verdict, and what every scope said to it."""
+        call = self._build_call(action)
+        if is_steering(action):
+            return Explanation(verdict=ALLOW, said=(), winner=None, tool=call.tool, arguments=call.arguments)
+        said = tuple(listen(scope, call) for scope in self._speakers(skill))
+        winner = choose(said)
+        verdict = build_verdict(winner) if winner is not None else self._judge_unspoken(action, said, call)
+        return Explanation(verdict=verdict, said=said, winner=winner, tool=call.tool, arguments=call.arguments)
+
+    def _judge_unspoken(self, action: ActionStep, said: Sequence[Said], call: Call) -> Verdict:
+        """Who writes down what is allowed wants to be asked about the rest; the host says that by its profile."""
+        for one in said:
+            rules = one.scope.tasks if call.is_task else one.scope.tools
+            if rules.is_written and one.scope.kind != "host":
+                return Verdict(decision="ask", reason=f"No rule of {one.scope.title} allows this call")
+        return self._profile.judge(action, skill="")
+
+    def _speakers(self, skill: str) -> tuple[Scope, ...]:
+        in_charge = self._skills.get(canonical_name(skill)) if skill else None
+        return (*self._scopes, in_charge) if in_charge is not None else self._scopes
+
+    def _build_call(self, action: ActionStep) -> Call:
+        name, arguments = name_call(action)
+        if name == RUN_TASK:
+            inputs = arguments.get("inputs")
+            task = str(arguments.get("task", ""))
+            given = canonical_arguments(inputs if isinstance(inputs, dict) else {}, self._root)
+            return Call(task, frozenset({task}), given, is_task=True)
+        tool = self._tools.find(name)
+        names = frozenset({name}) if tool is None else frozenset({name, tool.info.name, *tool.info.aliases})
+        return Call(tool.info.name if tool else name, names, canonical_arguments(arguments, self._root))
+
+
+def name_call(action: ActionStep) -> tuple[str, dict[str, JsonValue]]:
+    """The tool that an action calls, in the words of rules, and with what."""
+    match action.type:
+        case "call_tool":
+            arguments = action.params.get("arguments")
+            return str(action.params.get("tool", "")), arguments if isinstance(arguments, dict) else {}
+        case "run_command":
+            return SHELL, action.params
+        case "call_skill":
+            return "use_skill", action.params
+        case _:
+            return action.type, action.params
+
+
+def is_steering(action: ActionStep) -> bool:
+    """The model steers the run and touches nothing outside it: no rule speaks of that."""
+    return action.type in READING_ACTIONS or action.params.get("tool") in READING_TOOLS
+
+
+def listen(scope: Scope, call: Call) -> Said:
+    """What one scope says."""
+    rules = scope.tasks if call.is_task else scope.tools
+    rule = find_rule(rules, call)
+    if rule is not None:
+        return _count(scope, rule, call)
+    if not call.is_task and call.tool != SHELL and not scope.preapproved.isdisjoint(call.names):
+        if scope.is_trusted:
+            return Said(scope=scope, decision="allow", note="It stands in allowed-tools")
+        return Said(scope=scope, note="It stands in allowed-tools, which do not count: the skill is not trusted")
+    if rules.default is not None:
+        return Said(scope=scope, decision=rules.default, note="No rule matches; this is the default of the list")
+    return Said(scope=scope, note="No rule matches")
+
+
+def choose(said: Sequence[Said]) -> Said | None:
+    """Deny beats ask beats allow; of equals the first, which is the widest scope."""
+    speaking = [one for one in said if one.decision is not None]
+    return max(speaking, key=_weight, default=None)
+
+
+def build_verdict(winner: Said) -> Verdict:
+    """In words for a person, and for the model where the answer is no."""
+    assert winner.decision is not None
+    rule, scope = winner.rule, winner.scope
+    if rule is None:
+        where = f"{scope.title} {_VERBS[winner.decision]} this call: {winner.note}"
+        return Verdict(decision=winner.decision, reason=_sentence(where), rule=f"{scope.kind} default")
+    name = f"{scope.kind} rule {rule.number} ({rule.place})"
+    reason = f"Rule {rule.number} of {scope.title} {_VERBS[winner.decision]} this call"
+    told = rule.reason or winner.note
+    return Verdict(decision=winner.decision, reason=f"{reason}: {told}" if told else reason, rule=name)
+
+
+def _count(scope: Scope, rule: Rule, call: Call) -> Said:
+    if rule.decision == "allow" and not scope.is_trusted:
+        return Said(scope=scope, rule=rule, note="It allows, which does not count: the skill is not trusted")
+    decision = decide_by(rule, call)
+    note = "" if decision == rule.decision else "Only a rule that names the whole command can allow it"
+    return Said(scope=scope, decision=decision, rule=rule, note=note)
+
+
+def _weight(said: Said) -> int:
+    return _ORDER[said.decision or "allow"]
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,233 @@
+"""What a rule demands of one argument: `equals`, `in`, `startsWith`, `matches`, `contains`, `containsAll`, `anyOf`,
+`allOf`. Compiled once from YAML, with the line of everything that is wrong.
+
+An allow is read narrowly, a deny widely: the prefix `src` of an allow is the folder `src`, that of a deny is every
+path that begins with these letters.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from metier.approval.canonical import canonical_path, canonical_text, kind_of, relative_path
+from metier.approval.regex import BadPattern, compile_pattern
+from metier.definitions.nearest import hint_nearest
+from metier.definitions.yaml_text import Entry, Mapping, Node, Scalar, Sequence
+
+MATCHERS = ("equals", "in", "startsWith", "matches", "contains", "containsAll", "anyOf", "allOf")
+EXACT = frozenset({"equals", "in"})
+
+type Test = Callable[[JsonValue], bool]
+type Report = Callable[[str, str, int, str], None]
+"""Code, message, line, hint."""
+
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_WORDS: dict[str, JsonValue] = {"true": True, "false": False, "null": None, "~": None, "": None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatcherPlace:
+    """Where a matcher stands: for which argument, below which root, in what kind of rule."""
+
+    key: str
+    root: str
+    narrow: bool
+    """The rule allows: what is in doubt does not match."""
+    report: Report
+
+
+def build_matcher(node: Node, place: MatcherPlace) -> Test | None:
+    """One test out of a mapping of matchers, all of which must hold. None, and a report, where something is wrong."""
+    if not isinstance(node, Mapping) or not node.entries:
+        message = f"What is demanded of {place.key!r} must be a matcher"
+        place.report("not_a_matcher", message, node.line, "Write 'equals: …', or another of " + ", ".join(MATCHERS))
+        return None
+    tests = [_build(entry, place) for entry in node.entries]
+    return _all_of([test for test in tests if test is not None]) if None not in tests else None
+
+
+def read_value(node: Node) -> JsonValue:
+    """YAML as JSON: an unquoted `1`, `true` or `null` is a number, a truth value, nothing; in quotes it is text."""
+    match node:
+        case Scalar(value=value, is_plain=True):
+            if value in _WORDS:
+                return _WORDS[value]
+            return _read_number(value) if _NUMBER.fullmatch(value) else value
+        case Scalar(value=value):
+            return value
+        case Sequence(items=items):
+            return [read_value(item) for item in items]
+        case Mapping(entries=entries):
+            return {entry.key: read_value(entry.value) for entry in entries}
+
+
+def is_same(left: JsonValue, right: JsonValue) -> bool:
+    """Equal and of one type: 1 is 1.0 but neither `"1"` nor `true`."""
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    return left == right
+
+
+def _read_number(text: str) -> JsonValue:
+    return float(text) if any(character in text for character in ".eE") else int(text)
+
+
+def _build(entry: Entry, place: MatcherPlace) -> Test | None:
+    match entry.key:
+        case "equals":
+            value = _scalar(entry, place)
+            return _equals(value[0]) if value else None
+        case "in":
+            values = _scalars(entry, place)
+            return _is_in(values) if values is not None else None
+        case "startsWith":
+            text = _text(entry, place)
+            return _starts_with(text, place) if text is not None else None
+        case "matches":
+            return _matches(entry, place)
+        case "contains":
+            value = _scalar(entry, place)
+            return _contains(value[0], place) if value else None
+        case "containsAll":
+            values = _scalars(entry, place)
+            return _all_of([_contains(value, place) for value in values]) if values is not None else None
+        case "anyOf" | "allOf":
+            return _combine(entry, place)
+        case _:
+            hint = hint_nearest(entry.key, MATCHERS) or f"Known are {', '.join(MATCHERS)}"
+            place.report("unknown_matcher", f"Unknown matcher {entry.key!r}", entry.line, hint)
+            return None
+
+
+def _combine(entry: Entry, place: MatcherPlace) -> Test | None:
+    if not isinstance(entry.value, Sequence) or not entry.value.items:
+        place.report("not_a_list", f"Matcher {entry.key!r} needs a list of matchers", entry.line, "")
+        return None
+    tests = [build_matcher(item, place) for item in entry.value.items]
+    usable = [test for test in tests if test is not None]
+    if len(usable) < len(tests):
+        return None
+    return _all_of(usable) if entry.key == "allOf" else _any_of(usable)
+
+
+def _all_of(tests: list[Test]) -> Test:
+    if len(tests) == 1:
+        return tests[0]
+    return lambda value: all(test(value) for test in tests)
+
+
+def _any_of(tests: list[Test]) -> Test:
+    def try_each(value: JsonValue) -> bool:
+        for test in tests:  # noqa: SIM110 - half the cost of `any` over a generator
+            if test(value):
+                return True
+        return False
+
+    return try_each
+
+
+def _equals(operand: JsonValue) -> Test:
+    if isinstance(operand, str):
+        return lambda value: value == operand
+    return lambda value: is_same(value, operand)
+
+
+def _is_in(operands: list[JsonValue]) -> Test:
+    texts = frozenset(operand for operand in operands if isinstance(operand, str))
+    others = [operand for operand in operands if not isinstance(operand, str)]
+    return lambda value: (
+        value in texts if isinstance(value, str) else any(is_same(value, operand) for operand in others)
+    )
+
+
+def _starts_with(operand: str, place: MatcherPlace) -> Test:
+    if kind_of(place.key) == "path":
+        return _starts_with_path(operand, place)
+    prefix = (
+        canonical_text(operand, key="url", root="") if "://" in operand and not operand.endswith("://") else operand
+    )
+    if prefix is operand or not place.narrow or prefix.endswith("/"):
+        return lambda value: isinstance(value, str) and value.startswith(prefix)
+    size = len(prefix)
+    # The prefix of an address ends where a part of it ends: `/docs` is not the beginning of `/docs-private`.
+    return lambda value: (
+        isinstance(value, str) and value.startswith(prefix) and value[size : size + 1] in ("", "/", "?")
+    )
+
+
+def _starts_with_path(operand: str, place: MatcherPlace) -> Test:
+    path = canonical_path(operand, place.root)
+    if not place.narrow and not operand.endswith("/"):
+        return lambda value: isinstance(value, str) and value.startswith(path)
+    inside = path.rstrip("/") + "/"
+    return lambda value: isinstance(value, str) and (value == path or value.startswith(inside))
+
+
+def _matches(entry: Entry, place: MatcherPlace) -> Test | None:
+    pattern = _text(entry, place)
+    if pattern is None:
+        return None
+    try:
+        test = compile_pattern(pattern)
+    except BadPattern as bad:
+        message = f"Expression {pattern!r} cannot be used: {bad}"
+        place.report("bad_pattern", message, entry.value.line, "The syntax is that of RE2, without look-around")
+        return None
+    return _any_form(test, place)
+
+
+def _contains(operand: JsonValue, place: MatcherPlace) -> Test:
+    item = canonical_text(operand, key=place.key, root=place.root) if isinstance(operand, str) else operand
+
+    has_part = _any_form(lambda form: isinstance(operand, str) and operand in form, place)
+
+    def test(value: JsonValue) -> bool:
+        if isinstance(value, list):
+            return any(is_same(element, item) for element in value)
+        return has_part(value)
+
+    return test
+
+
+def _any_form(test: Callable[[str], bool], place: MatcherPlace) -> Test:
+    """A path is tried as it is and without the root, because people write both."""
+    if kind_of(place.key) != "path":
+        return lambda value: isinstance(value, str) and test(value)
+    root = place.root
+
+    def try_both(value: JsonValue) -> bool:
+        return isinstance(value, str) and (test(value) or test(relative_path(value, root)))
+
+    return try_both
+
+
+def _text(entry: Entry, place: MatcherPlace) -> str | None:
+    if isinstance(entry.value, Scalar) and entry.value.value:
+        return entry.value.value
+    place.report("not_text", f"Matcher {entry.key!r} needs a text", entry.line, "")
+    return None
+
+
+def _scalar(entry: Entry, place: MatcherPlace) -> tuple[JsonValue] | None:
+    """In a tuple, because nothing (`null`) is a value too."""
+    if isinstance(entry.value, Scalar):
+        return (_operand(entry.value, entry.key, place),)
+    place.report("not_a_scalar", f"Matcher {entry.key!r} needs a single value", entry.line, "")
+    return None
+
+
+def _scalars(entry: Entry, place: MatcherPlace) -> list[JsonValue] | None:
+    items = entry.value.items if isinstance(entry.value, Sequence) else ()
+    if not items or not all(isinstance(item, Scalar) for item in items):
+        place.report("not_a_list", f"Matcher {entry.key!r} needs a list of single values", entry.line, "")
+        return None
+    return [_operand(item, entry.key, place) for item in items]
+
+
+def _operand(node: Node, matcher: str, place: MatcherPlace) -> JsonValue:
+    value = read_value(node)
+    if isinstance(value, str) and matcher in EXACT:
+        return canonical_text(value, key=place.key, root=place.root)
+    return value

@@ -1,0 +1,118 @@
+"""Rules as they are judged by: an ordered list per scope, the first that matches speaks. Pure values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pydantic import JsonValue
+
+from metier.approval.canonical import find_value
+from metier.approval.matchers import Test
+
+type Decision = Literal["allow", "ask", "deny"]
+type ScopeKind = Literal["host", "agent", "task", "step", "skill"]
+
+SHELL = "Bash"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    key: str
+    """The argument, dotted where it is nested."""
+    test: Test
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    number: int
+    """Its place in the list, from 1."""
+    subject: str
+    """The tool, or the task; `*` at the end stands for the rest of a name."""
+    decision: Decision
+    when: tuple[Condition, ...] = ()
+    reason: str = ""
+    is_exact: bool = False
+    """It names whole commands; only such a rule can allow the shell."""
+    file: str = ""
+    line: int = 0
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.line}" if self.file else f"line {self.line}"
+
+    def speaks_of(self, names: frozenset[str]) -> bool:
+        if self.subject in names:
+            return True
+        return self.subject.endswith("*") and any(name.startswith(self.subject[:-1]) for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleList:
+    rules: tuple[Rule, ...] = ()
+    default: Decision | None = None
+    """What the list says where none of its rules matches; usually nothing."""
+    is_written: bool = False
+    """Somebody wrote it down: then a call that nobody allows is asked about, whatever the profile."""
+
+
+NO_RULES = RuleList()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """One voice: the host, an agent, a task, a step, a skill."""
+
+    kind: ScopeKind
+    name: str = ""
+    tools: RuleList = NO_RULES
+    tasks: RuleList = NO_RULES
+    is_trusted: bool = True
+    """What an untrusted skill allows counts for nothing; what it denies does."""
+    preapproved: frozenset[str] = frozenset()
+    """`allowed-tools` of a skill: whole tools, by name."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.kind} {self.name!r}" if self.name else f"the {self.kind}"
+
+
+@dataclass(slots=True)
+class Call:
+    """One call, ready to be matched: its names, and its canonical arguments found by dotted key."""
+
+    tool: str
+    names: frozenset[str]
+    arguments: Mapping[str, JsonValue]
+    is_task: bool = False
+    _found: dict[str, tuple[JsonValue] | None] = field(default_factory=dict[str, "tuple[JsonValue] | None"])
+
+    def find(self, key: str) -> tuple[JsonValue] | None:
+        """The argument in a tuple, because it may be `null`; None where it is missing."""
+        if key in self.arguments:
+            return (self.arguments[key],)
+        if key not in self._found:
+            value = find_value(self.arguments, key) if "." in key else None
+            self._found[key] = None if value is None else (value,)
+        return self._found[key]
+
+
+def find_rule(rules: RuleList, call: Call) -> Rule | None:
+    """The first rule that matches. A rule that demands something of a missing argument does not."""
+    names = call.names
+    for rule in rules.rules:
+        if rule.subject not in names and not rule.speaks_of(names):
+            continue
+        for condition in rule.when:
+            value = call.find(condition.key)
+            if value is None or not condition.test(value[0]):
+                break
+        else:
+            return rule
+    return None
+
+
+def decide_by(rule: Rule, call: Call) -> Decision:
+    """What a rule that matches comes to. A command is opaque text here: only a whole one can be allowed."""
+    if rule.decision == "allow" and call.tool == SHELL and not rule.is_exact:
+        return "ask"
+    return rule.decision

@@ -1,0 +1,176 @@
+"""`agent approvals`: what waits for a person's word, and giving it. The run goes on with `agent resume`."""
+
+from typing import Annotated
+
+import anyio
+import typer
+from pydantic import JsonValue
+
+from metier.cli.ask import describe, explain, parse_arguments
+from metier.cli.catalog import AsJson
+from metier.cli.context import get_user
+from metier.cli.driving import open_place
+from metier.cli.output import warn_line, write_json, write_line
+from metier.cli.run import Config
+from metier.errors import UsageError
+from metier.runtime.approvals import Question, Reply
+from metier.runtime.runs import open_runtime
+from metier.store.base import ApprovalAttempt
+
+app = typer.Typer(
+    rich_markup_mode=None, add_completion=False, no_args_is_help=True, help="List, show and decide approvals."
+)
+
+ApprovalName = Annotated[str, typer.Argument(help="The approval: its id, or the beginning of its id.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why; of a denial the model reads it.")]
+By = Annotated[str | None, typer.Option("--by", help="Who decides; your user name unless you say otherwise.")]
+_SHOWN = 80
+
+
+@app.command("list")
+def list_approvals(
+    *,
+    every: Annotated[bool, typer.Option("--all", help="Also those that are decided.")] = False,
+    run: Annotated[str, typer.Option("--run", help="Only those of this run.")] = "",
+    as_json: AsJson = False,
+    config: Config = None,
+) -> None:
+    """List what waits for a decision, oldest first."""
+
+    async def read() -> list[Question]:
+        async with open_runtime(open_place(config)) as runtime:
+            run_id = (await runtime.find(run)).run_id if run else ""
+            return await runtime.approvals.find_all(run_id=run_id, status="" if every else "open")
+
+    questions = anyio.run(read)
+    if as_json:
+        write_json([as_object(question) for question in questions])
+        return
+    for question in questions:
+        text = " ".join(str(question.arguments).split())
+        short = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+        row = question.row
+        write_line(f"{row.approval_id}  {row.status:<8}  run {row.run_id}  {question.tool} {short}")
+    if not questions:
+        warn_line("Nothing waits for a decision" if not every else "There are no approvals here yet")
+
+
+@app.command()
+def show(approval: ApprovalName, *, as_json: AsJson = False, config: Config = None) -> None:
+    """Show the exact call, its hash, what it would change, why it is wanted, and who decided."""
+
+    async def read() -> tuple[Question, list[ApprovalAttempt]]:
+        async with open_runtime(open_place(config)) as runtime:
+            question = await runtime.approvals.get(approval)
+            return question, await runtime.approvals.attempts(question)
+
+    question, attempts = anyio.run(read)
+    if as_json:
+        write_json({**as_object(question), "attempts": [_attempt_as_object(attempt) for attempt in attempts]})
+        return
+    for line in (*describe(question)[1:], *explain(question), *_describe_decision(question, attempts)):
+        write_line(line)
+
+
+@app.command()
+def approve(
+    approval: ApprovalName,
+    *,
+    edit_args: Annotated[
+        str | None, typer.Option("--edit-args", help="Run it with these arguments instead, a JSON object.")
+    ] = None,
+    reason: Reason = "",
+    by: By = None,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> None:
+    """Let the call run, once, as it stands or with other arguments.
+
+    Exit code 10: somebody decided before, or the time was up.
+    """
+    arguments = None if edit_args is None else _parse_edited(edit_args)
+    reply = Reply(decision="approved", by=_who(by), reason=reason, arguments=arguments)
+    _decide(approval, reply, as_json=as_json, config=config)
+
+
+@app.command()
+def deny(
+    approval: ApprovalName, *, reason: Reason = "", by: By = None, as_json: AsJson = False, config: Config = None
+) -> None:
+    """Refuse the call; the model is told, with the reason.
+
+    Exit code 10: somebody decided before, or the time was up.
+    """
+    reply = Reply(decision="denied", by=_who(by), reason=reason)
+    _decide(approval, reply, as_json=as_json, config=config)
+
+
+def as_object(question: Question) -> dict[str, JsonValue]:
+    row, asked = question.row, question.asked
+    edited = None if row.edited_payload is None else row.edited_payload.decode()
+    return {
+        "approval_id": row.approval_id,
+        "run_id": row.run_id,
+        "step_id": row.step_id,
+        "status": row.status,
+        "tool": question.tool,
+        "arguments": question.arguments,
+        "hash": question.hash,
+        "edited_call": edited,
+        "reason": asked.reason if asked else "",
+        "justification": asked.justification if asked else "",
+        "preview": asked.preview if asked else "",
+        "created_at": row.created_at.isoformat(),
+        "expires_at": row.expires_at.isoformat() if row.expires_at else None,
+        "decided_by": row.decided_by,
+        "decision_reason": row.reason,
+    }
+
+
+def _decide(name: str, reply: Reply, *, as_json: bool, config: Config) -> None:
+    async def decide() -> Question:
+        async with open_runtime(open_place(config)) as runtime:
+            return await runtime.approvals.decide(await runtime.approvals.get(name), reply)
+
+    decided = anyio.run(decide)
+    if as_json:
+        write_json(as_object(decided))
+    else:
+        write_line(f"{decided.row.approval_id} {decided.row.status} by {decided.row.decided_by}")
+    warn_line(f"resume:  agent resume {decided.row.run_id}")
+
+
+def _parse_edited(text: str) -> dict[str, JsonValue]:
+    try:
+        value = parse_arguments(text)
+    except ValueError as error:
+        raise UsageError(f"--edit-args is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise UsageError("--edit-args must be a JSON object", hint='Write it like \'{"path": "a.txt"}\'')
+    return value
+
+
+def _who(by: str | None) -> str:
+    return by or get_user() or "somebody"
+
+
+def _describe_decision(question: Question, attempts: list[ApprovalAttempt]) -> list[str]:
+    lines = [f"hash: {question.hash}", f"run: {question.row.run_id}, step {question.row.step_id}"]
+    lines.append(f"status: {question.row.status}")
+    for attempt in attempts:
+        word = "counted" if attempt.counted else "came too late"
+        said = f" ({attempt.reason})" if attempt.reason else ""
+        lines.append(
+            f"{attempt.at.isoformat(timespec='seconds')} {attempt.status} by {attempt.decided_by}{said}, {word}"
+        )
+    return lines
+
+
+def _attempt_as_object(attempt: ApprovalAttempt) -> dict[str, JsonValue]:
+    return {
+        "status": attempt.status,
+        "decided_by": attempt.decided_by,
+        "reason": attempt.reason,
+        "at": attempt.at.isoformat(),
+        "counted": attempt.counted,
+    }

@@ -1,0 +1,125 @@
+"""Ask the person at the terminal about one call: yes, no, other arguments, always in this run, or why at all."""
+
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import anyio
+from pydantic import JsonValue
+
+from metier.cli.context import get_user
+from metier.cli.output import printable, warn_line
+from metier.runtime.approvals import Question, Reply
+
+type ReadLine = Callable[[str], Awaitable[str]]
+"""Shows a prompt and gives the line behind it. Raises `EOFError` when there is no more."""
+
+CHOICES = "[y]es  [n]o  [e]dit  [a]lways in this run  [w]hy  [q]uit: "
+
+
+@dataclass(frozen=True, slots=True)
+class Prompter:
+    """An `Asker` for the runtime. No answer leaves the run parked, to be decided with `agent approvals`."""
+
+    read_line: ReadLine
+    by: str
+
+    async def __call__(self, question: Question) -> Reply | None:
+        for line in describe(question):
+            warn_line(line)
+        try:
+            return await self._choose(question)
+        except EOFError:
+            return None
+
+    async def _choose(self, question: Question) -> Reply | None:
+        while True:
+            word = (await self.read_line(CHOICES)).strip().lower()
+            match word:
+                case "y" | "yes":
+                    return Reply(decision="approved", by=self.by)
+                case "n" | "no":
+                    reason = (await self.read_line("Why not? (the model reads it) ")).strip()
+                    return Reply(decision="denied", by=self.by, reason=reason)
+                case "a" | "always":
+                    return Reply(decision="approved", by=self.by, remember=True)
+                case "e" | "edit":
+                    arguments = await self._edit(question)
+                    if arguments is not None:
+                        return Reply(decision="approved", by=self.by, arguments=arguments)
+                case "w" | "why":
+                    for line in explain(question):
+                        warn_line(line)
+                case "q" | "quit":
+                    return None
+                case _:
+                    warn_line("Answer with one of the letters")
+
+    async def _edit(self, question: Question) -> dict[str, JsonValue] | None:
+        warn_line(f"now: {json.dumps(question.arguments, ensure_ascii=False)}")
+        text = (await self.read_line("new arguments as JSON, empty to go back: ")).strip()
+        if not text:
+            return None
+        try:
+            arguments = parse_arguments(text)
+        except ValueError as error:
+            warn_line(f"Not JSON: {error}")
+            return None
+        wrong = question.find_wrong_arguments(arguments)
+        if wrong or not isinstance(arguments, dict):
+            warn_line(f"These arguments cannot be used: {wrong}")
+            return None
+        return arguments
+
+
+def find_asker() -> Prompter | None:
+    """Somebody to ask, if a person sits at a terminal."""
+    # A process that was started with a closed stream has nothing there.
+    streams = (sys.__stdin__, sys.__stderr__)
+    if any(stream is None or stream.closed or not stream.isatty() for stream in streams):
+        return None
+    return Prompter(_read_line, get_user())
+
+
+def describe(question: Question) -> list[str]:
+    """The exact call and what it would change."""
+    asked = question.asked
+    lines = ["", f"approval {question.row.approval_id}: {question.tool} wants to run with"]
+    lines += [f"  {name}: {_shown(value)}" for name, value in question.arguments.items()] or ["  no arguments"]
+    if asked is not None and asked.preview:
+        lines += ["", *asked.preview.splitlines(), ""]
+    return lines
+
+
+def explain(question: Question) -> list[str]:
+    """Who asks, and what the model said it wants this for."""
+    asked = question.asked
+    if asked is None:
+        return ["why: not known"]
+    expires = [f"open until: {asked.expires_at}"] if asked.expires_at else []
+    return [f"why: {asked.reason}", f"the model said: {asked.justification or 'nothing'}", *expires]
+
+
+def parse_arguments(text: str) -> JsonValue:
+    """Raises `ValueError`."""
+    try:
+        value: JsonValue = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    return value
+
+
+def _shown(value: JsonValue) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text.replace("\n", "\n    ")
+
+
+async def _read_line(prompt: str) -> str:
+    sys.stderr.write(printable(prompt))
+    sys.stderr.flush()
+    # Waiting for a person must not stop the heartbeat of the lease.
+    line = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
+    if not line:
+        raise EOFError
+    return line

@@ -1,0 +1,271 @@
+"""`agent policy`: what the rules say to a call, whether their examples hold, and what they would have changed."""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Annotated, cast
+
+import anyio
+import typer
+from pydantic import JsonValue
+
+from metier.approval.judge import Explanation, RulePolicy
+from metier.approval.profile import Profile
+from metier.cli.ask import parse_arguments
+from metier.cli.catalog import AsJson, open_catalog
+from metier.cli.driving import open_place
+from metier.cli.output import warn_line, write_json, write_line
+from metier.cli.run import Config
+from metier.context.decoder import build_step
+from metier.definitions.nearest import hint_nearest
+from metier.definitions.workspace import load_workspace
+from metier.engine.journal import read_entries
+from metier.errors import ConfigError, MetierError, UsageError
+from metier.runtime.backtest import Backtest, backtest
+from metier.runtime.build import find_skills, list_tools
+from metier.runtime.place import Place
+from metier.runtime.policy import (
+    build_agent_policy,
+    build_definition_policy,
+    build_policy,
+    build_rules_policy,
+    open_reader,
+    read_policy_file,
+    read_skill_scope,
+)
+from metier.runtime.runs import open_runtime
+from metier.tools.toolbox import Toolbox
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    help="Explain, test and backtest the rules about what may happen.",
+)
+
+Root = Annotated[Path | None, typer.Option("--root", help="Where relative paths begin; this folder by default.")]
+_MARKDOWN = ".md"
+
+
+@app.command()
+def explain(
+    tool: Annotated[str, typer.Argument(help="The tool that would be called.")] = "",
+    *,
+    args: Annotated[str, typer.Option("--args", help="Its arguments, a JSON object.")] = "{}",
+    agent: Annotated[str, typer.Option("--agent", help="Judge as for this agent of the workspace.")] = "",
+    rules: Annotated[Path | None, typer.Option("--rules", help="Judge by this file of rules alone.")] = None,
+    skill: Annotated[str, typer.Option("--skill", help="Judge as while this skill is in charge.")] = "",
+    root: Root = None,
+    batch: Annotated[
+        str, typer.Option("--batch", help="Read calls {tool, args, rules?} from this file, or `-`, one a line.")
+    ] = "",
+    as_json: AsJson = False,
+    config: Config = None,
+) -> int:
+    """Say whether a call would be allowed, asked about or denied, and what every scope says to it."""
+    if agent and rules:
+        raise UsageError("--agent and --rules exclude each other")
+    place = root.resolve() if root is not None else Path.cwd()
+    default = cache(lambda: _open_policy(agent, rules, root=place, config=config))
+    if batch:
+        return _explain_batch(batch, default, root=place)
+    if not tool:
+        raise UsageError("No tool is named", hint='Write `agent policy explain Read --args \'{"path": "a.txt"}\'`')
+    explanation = _explain_one(default(), tool, _parse_args(args, "--args"), skill=skill)
+    if as_json:
+        write_json(as_object(explanation))
+    else:
+        _write_explanation(explanation)
+    return 0
+
+
+@app.command("test")
+def try_examples(*, as_json: AsJson = False, config: Config = None) -> None:
+    """Load every rule of the workspace (policy, agents, tasks, skills) and try the examples in them.
+
+    Exit code 2: a rule cannot be used, or an example is judged differently than it says.
+    """
+    place = open_place(config)
+    packages, _ = find_skills(place)
+    reader = open_reader(place.workspace, Toolbox(list_tools(packages, place)))
+    workspace = load_workspace(place.workspace, open_catalog(None))
+    reader.tasks = frozenset(workspace.tasks)
+    host = reader.read_policy(
+        read_policy_file(place.workspace).decode("utf-8", "replace"),
+        file=str(place.workspace / ".agent/policy.yaml"),
+    )
+    agents = [reader.read_agent(agent) for agent in workspace.agents.values()]
+    steps = [reader.read_step(step) for task in workspace.tasks.values() for step in task.steps]
+    skills = [read_skill_scope(reader, package) for package in packages]
+    reader.check("A rule")
+    scopes = (host, *agents, *steps, *skills)
+    count = sum(len(scope.tools.rules) + len(scope.tasks.rules) for scope in scopes)
+    if as_json:
+        write_json({"rules": count, "examples": reader.examples, "ok": True})
+    else:
+        write_line(f"{count} rules and {reader.examples} examples hold")
+
+
+@app.command("backtest")
+def backtest_runs(
+    *,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="How many runs to go through, newest first.")] = 20,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> None:
+    """Judge the calls of past runs by the rules of today, and show what would be decided differently."""
+    place = open_place(config)
+    build = _open_by_profile(place)
+
+    async def read() -> dict[str, Backtest]:
+        async with open_runtime(place) as runtime:
+            rows = await runtime.store.list_runs(limit=runs)
+            return {
+                row.run_id: backtest(row.run_id, await read_entries(runtime.store, row.run_id), build) for row in rows
+            }
+
+    found = anyio.run(read)
+    changes = [change for result in found.values() for change in result.changes]
+    calls = sum(result.calls for result in found.values())
+    if as_json:
+        write_json({"runs": len(found), "calls": calls, "changes": [asdict(change) for change in changes]})
+        return
+    for change in changes:
+        call = f"{change.tool} {json.dumps(change.arguments, ensure_ascii=False)}"
+        write_line(f"{change.run_id} {change.step_id}  {change.was} -> {change.now}  {call}")
+        write_line(f"    {change.reason}")
+    warn_line(f"{len(changes)} of {calls} calls in {len(found)} runs would be judged differently")
+
+
+def as_object(explanation: Explanation) -> dict[str, JsonValue]:
+    winner = explanation.winner
+    rule = winner.rule if winner else None
+    return {
+        "tool": explanation.tool,
+        "arguments": dict(explanation.arguments),
+        "verdict": explanation.verdict.decision,
+        "reason": explanation.verdict.reason,
+        "scope": winner.scope.kind if winner else "profile",
+        "rule": None if rule is None else {"number": rule.number, "file": rule.file, "line": rule.line},
+        "scopes": [
+            {
+                "scope": said.scope.kind,
+                "name": said.scope.name,
+                "verdict": said.decision,
+                "rule": None if said.rule is None else said.rule.number,
+                "line": None if said.rule is None else said.rule.line,
+                "note": said.note,
+            }
+            for said in explanation.said
+        ],
+    }
+
+
+def _explain_one(policy: RulePolicy, tool: str, arguments: dict[str, JsonValue], *, skill: str = "") -> Explanation:
+    return policy.explain(build_step(tool, arguments, call_id=""), skill=skill)
+
+
+def _explain_batch(source: str, default: Callable[[], RulePolicy], *, root: Path) -> int:
+    """One verdict a line, in order; a line that cannot be judged says why, and the exit code is 2."""
+    stream = sys.stdin if source == "-" else Path(source).open(encoding="utf-8")  # noqa: SIM115 - read to its end
+
+    @cache
+    def build(text: str) -> RulePolicy:
+        return _open_inline(json.loads(text), root=root)
+
+    exit_code = 0
+    for number, line in enumerate(stream, start=1):
+        if not line.strip():
+            continue
+        try:
+            answer = _judge_line(line, default, build)
+        except MetierError as error:
+            exit_code = 2
+            problems = [problem.render() for problem in error.problems] if isinstance(error, ConfigError) else []
+            answer = {"error": error.message, "hint": error.hint, "line": number, "problems": cast(JsonValue, problems)}
+        sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+    return exit_code
+
+
+def _judge_line(
+    line: str, default: Callable[[], RulePolicy], build: Callable[[str], RulePolicy]
+) -> dict[str, JsonValue]:
+    call = _parse_args(line, "A line")
+    unknown = call.keys() - {"tool", "args", "rules"}
+    tool, arguments = call.get("tool"), call.get("args", {})
+    if unknown or not isinstance(tool, str) or not isinstance(arguments, dict):
+        raise UsageError('A line must be {"tool": …, "args": {…}}', hint="`rules` may name a file, or hold rules")
+    rules = call.get("rules")
+    policy = default() if rules is None else build(json.dumps(rules))
+    return as_object(_explain_one(policy, tool, arguments))
+
+
+def _open_inline(rules: JsonValue, *, root: Path) -> RulePolicy:
+    if isinstance(rules, str):
+        return _open_file(Path(rules), root=root)
+    # JSON is YAML, and texts in it stand in quotes: nothing changes its type on the way.
+    return build_rules_policy(json.dumps(rules), file="", root=root)
+
+
+def _open_policy(agent: str, rules: Path | None, *, root: Path, config: Config) -> RulePolicy:
+    if rules is not None:
+        return _open_file(rules, root=root)
+    place = open_place(config)
+    packages, _ = find_skills(place)
+    tools = Toolbox(list_tools(packages, place))
+    if not agent:
+        host = read_policy_file(place.workspace)
+        profile = place.settings.runtime.profile
+        return build_policy(packages, tools, workspace=root, profile=profile, host=host)
+    known = load_workspace(place.workspace, open_catalog(None)).agents
+    if agent not in known:
+        hint = hint_nearest(agent, known) or f"There are: {', '.join(sorted(known)) or 'none'}"
+        raise UsageError(f"No agent is called {agent!r}", hint=hint)
+    return build_agent_policy(known[agent], packages, tools, workspace=root)
+
+
+def _open_file(file: Path, *, root: Path) -> RulePolicy:
+    if file.suffix.lower() == _MARKDOWN:
+        return build_definition_policy(file, root=root)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"The rules {str(file)!r} cannot be read", hint="Name a YAML file of rules") from error
+    return build_rules_policy(text, file=str(file), root=root)
+
+
+def _open_by_profile(place: Place) -> Callable[[Profile], RulePolicy]:
+    packages, _ = find_skills(place)
+    tools = Toolbox(list_tools(packages, place))
+    host = read_policy_file(place.workspace)
+
+    @cache
+    def build(profile: Profile) -> RulePolicy:
+        return build_policy(packages, tools, workspace=place.workspace, profile=profile, host=host)
+
+    return build
+
+
+def _parse_args(text: str, what: str) -> dict[str, JsonValue]:
+    try:
+        value = parse_arguments(text)
+    except ValueError as error:
+        raise UsageError(f"{what} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise UsageError(f"{what} must be a JSON object")
+    return value
+
+
+def _write_explanation(explanation: Explanation) -> None:
+    write_line(f"{explanation.verdict.decision}: {explanation.verdict.reason or 'no rule is needed for this'}")
+    write_line(f"  arguments  {json.dumps(dict(explanation.arguments), ensure_ascii=False)}")
+    for said in explanation.said:
+        word = said.decision or "silent"
+        where = f"rule {said.rule.number} ({said.rule.place})" if said.rule else ""
+        write_line(
+            f"  {said.scope.kind:<6} {said.scope.name:<12} {word:<7} {' '.join((where, said.note)).strip()}".rstrip()
+        )

@@ -1,0 +1,100 @@
+"""Put a call before a person: the exact call, its hash, what it would change, why it is wanted, until when."""
+
+import hashlib
+import json
+from datetime import timedelta
+
+from pydantic import JsonValue
+
+from metier.engine import actions as a
+from metier.engine import entries as e
+from metier.engine.journal import RunLog
+from metier.engine.services import Services
+from metier.engine.state import Step
+from metier.engine.stepping import name_and_arguments
+from metier.store.base import ApprovalRow
+from metier.tools.base import ToolContext
+
+APPROVAL_HOURS = 24
+MAX_PREVIEW_CHARACTERS = 20_000
+
+
+async def ask_approval(action: a.AskApproval, log: RunLog, services: Services) -> None:
+    """Stop here until somebody decided."""
+    step = log.state.step(action.step_id)
+    if step.phase == "asking":
+        await log.record(e.RunPaused(pause="approval", reason=f"Approval {step.approval_id} is open"))
+        return
+    name, arguments = name_and_arguments(step)
+    payload = render_call(name, arguments)
+    approval_id = build_approval_id(log.state.run_id, step.step_id, times_asked=step.times_asked)
+    now = services.clock.now()
+    expires = now + timedelta(hours=APPROVAL_HOURS)
+    # The object first: a kill in between finds it there and only repeats the entry.
+    row = ApprovalRow(
+        approval_id=approval_id,
+        run_id=log.state.run_id,
+        step_id=step.step_id,
+        payload=payload,
+        created_at=now,
+        expires_at=expires,
+    )
+    await services.store.put_approval(log.lease, row)
+    preview = await services.tools.preview(name, arguments, _context(step, log, services))
+    tool = services.tools.find(name)
+    asked = e.ApprovalAsked(
+        approval_id=approval_id,
+        step_id=step.step_id,
+        arguments_hash=hash_call(payload),
+        reason=action.reason,
+        expires_at=expires.isoformat(),
+        justification=log.state.decision.reasoning_summary if log.state.decision else "",
+        preview=services.clean(preview.text)[:MAX_PREVIEW_CHARACTERS] if preview else "",
+        base=preview.base if preview else "",
+        input_schema=tool.info.input_schema if tool else {},
+    )
+    await log.record(asked, e.RunPaused(pause="approval", reason=f"Approval {approval_id} is open"), durable=True)
+
+
+async def ask_again(action: a.RunSteps, log: RunLog, services: Services) -> bool:
+    """Ask again where an approved step is no longer what was approved; False when everything is as it was."""
+    for step in (log.state.step(step_id) for step_id in action.step_ids):
+        if step.phase == "approved" and await _is_stale(step, log, services):
+            await ask_approval(a.AskApproval(step.step_id, "What it changes was changed since"), log, services)
+            return True
+    return False
+
+
+def render_call(tool: str, arguments: dict[str, JsonValue]) -> bytes:
+    """The exact call in its one spelling: what is approved is these bytes."""
+    return json.dumps({"arguments": arguments, "tool": tool}, sort_keys=True, separators=(",", ":")).encode()
+
+
+def hash_call(payload: bytes) -> str:
+    return hashlib.sha256(payload).hexdigest()
+
+
+def build_approval_id(run_id: str, step_id: str, *, times_asked: int) -> str:
+    """Stays the same when a question is repeated after a crash; another question about the step has another one."""
+    return f"ap-{hashlib.sha256(f'{run_id}/{step_id}/{times_asked}'.encode()).hexdigest()[:12]}"
+
+
+async def _is_stale(step: Step, log: RunLog, services: Services) -> bool:
+    if step.asked is None or not step.asked.base:
+        return False
+    name, arguments = name_and_arguments(step)
+    if hash_call(render_call(name, arguments)) != step.asked.arguments_hash:
+        # Edited while it was approved: the preview was of another call.
+        return False
+    preview = await services.tools.preview(name, arguments, _context(step, log, services))
+    return preview is None or preview.base != step.asked.base
+
+
+def _context(step: Step, log: RunLog, services: Services) -> ToolContext:
+    """A preview runs nothing, so there is nothing to note about it."""
+    return ToolContext(
+        workspace=services.workspace,
+        run_id=log.state.run_id,
+        step_id=step.step_id,
+        timeout_seconds=services.runtime.timeout_seconds,
+    )

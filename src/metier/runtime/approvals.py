@@ -1,0 +1,159 @@
+"""Questions to a person and their one answer: list, look at, decide. Works whether or not somebody drives the run."""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, cast
+
+from pydantic import JsonValue
+
+from metier.engine import entries as e
+from metier.engine.approvals import hash_call, render_call
+from metier.engine.journal import read_entries
+from metier.errors import ApprovalClosed, UsageError
+from metier.ids import Clock
+from metier.store.base import ApprovalAttempt, ApprovalRow, Store
+from metier.store.failures import ApprovalUnknown
+from metier.tools.schemas import SchemaCheck
+
+EXPIRY = "expiry"
+"""Who decides when nobody did in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One approval with everything that a person needs to decide it."""
+
+    row: ApprovalRow
+    asked: e.ApprovalAsked | None
+    """What the journal says; nothing where a kill came between the object and its entry."""
+    tool: str
+    arguments: dict[str, JsonValue]
+
+    @property
+    def hash(self) -> str:
+        return hash_call(self.row.payload)
+
+    def is_expired(self, now: datetime) -> bool:
+        return self.row.expires_at is not None and self.row.expires_at <= now
+
+    def find_wrong_arguments(self, arguments: JsonValue) -> str:
+        """What keeps other arguments from being used instead; empty when nothing does."""
+        if not isinstance(arguments, dict):
+            return "they are not a JSON object"
+        schema = self.asked.input_schema if self.asked else {}
+        return SchemaCheck(self.tool, schema).find_error(arguments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What a person says to a question."""
+
+    decision: Literal["approved", "denied"]
+    by: str
+    reason: str = ""
+    arguments: dict[str, JsonValue] | None = None
+    """Approved with these instead."""
+    remember: bool = False
+    """The same tool is not asked about again in this run."""
+
+
+class Approvals:
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    async def find_all(self, *, run_id: str = "", status: str = "") -> list[Question]:
+        """Oldest first. What ran out of time is closed on the way."""
+        rows = await self._store.list_approvals(run_id=run_id)
+        if await self._expire(rows):
+            rows = await self._store.list_approvals(run_id=run_id)
+        asked: dict[str, e.ApprovalAsked] = {}
+        wanted = [row for row in rows if not status or row.status == status]
+        for run in dict.fromkeys(row.run_id for row in wanted):
+            entries = await read_entries(self._store, run)
+            asked |= {entry.approval_id: entry for entry in entries if isinstance(entry, e.ApprovalAsked)}
+        return [_build(row, asked.get(row.approval_id)) for row in wanted]
+
+    async def get(self, name: str) -> Question:
+        """By id, or the beginning of one. Raises `ApprovalUnknown`, or `UsageError` if not clear."""
+        found = [question for question in await self.find_all() if question.row.approval_id.startswith(name)]
+        exact = [question for question in found if question.row.approval_id == name]
+        if len(found) > 1 and not exact:
+            raise UsageError(f"More than one approval begins with {name!r}", hint="Write more of the id")
+        if not found or not name:
+            raise ApprovalUnknown(
+                f"There is no approval {name!r}", hint="List what is open with `agent approvals list`"
+            )
+        return (exact or found)[0]
+
+    async def attempts(self, question: Question) -> list[ApprovalAttempt]:
+        return await self._store.list_attempts(question.row.approval_id)
+
+    async def decide(self, question: Question, reply: Reply) -> Question:
+        """Record a decision. The first one counts; for every later one raises `ApprovalClosed` and says whose did."""
+        edited: bytes | None = None
+        if reply.arguments is not None:
+            if wrong := question.find_wrong_arguments(reply.arguments):
+                raise UsageError(f"The edited arguments cannot be used: {wrong}", hint="Nothing was decided")
+            edited = render_call(question.tool, reply.arguments)
+        await self._expire([question.row])
+        counted = await self._store.decide_approval(
+            question.row.approval_id,
+            status=reply.decision,
+            decided_by=reply.by,
+            reason=reply.reason,
+            edited_payload=edited,
+        )
+        decided = await self.get(question.row.approval_id)
+        if not counted:
+            raise ApprovalClosed(
+                _describe_closed(decided.row), hint="The first decision counts; yours was written down"
+            )
+        return decided
+
+    async def find_decisions(self, run_id: str, asking: dict[str, str]) -> list[e.ApprovalDecided]:
+        """What was decided about these approvals (id → step) since they were asked."""
+        rows = [row for row in await self._store.list_approvals(run_id=run_id) if row.approval_id in asking]
+        if await self._expire(rows):
+            return await self.find_decisions(run_id, asking)
+        return [_build_entry(row) for row in rows if row.status != "open"]
+
+    async def _expire(self, rows: list[ApprovalRow]) -> bool:
+        """Close what is past its time; True when something was."""
+        now = self._clock.now()
+        late = [row for row in rows if row.status == "open" and row.expires_at is not None and row.expires_at <= now]
+        for row in late:
+            await self._store.decide_approval(
+                row.approval_id, status="expired", decided_by=EXPIRY, reason="Nobody decided in time"
+            )
+        return bool(late)
+
+
+def _build(row: ApprovalRow, asked: e.ApprovalAsked | None) -> Question:
+    tool, arguments = parse_call(row.payload)
+    return Question(row=row, asked=asked, tool=tool, arguments=arguments)
+
+
+def parse_call(payload: bytes) -> tuple[str, dict[str, JsonValue]]:
+    """The other way round from `render_call`."""
+    call = cast("dict[str, JsonValue]", json.loads(payload))  # written by `render_call` only
+    return str(call["tool"]), cast("dict[str, JsonValue]", call["arguments"])
+
+
+def _build_entry(row: ApprovalRow) -> e.ApprovalDecided:
+    assert row.status != "open"
+    return e.ApprovalDecided(
+        approval_id=row.approval_id,
+        step_id=row.step_id,
+        decision=row.status,
+        decided_by=row.decided_by,
+        reason=row.reason,
+        edited_arguments=None if row.edited_payload is None else parse_call(row.edited_payload)[1],
+    )
+
+
+def _describe_closed(row: ApprovalRow) -> str:
+    if row.status == "expired":
+        return f"Approval {row.approval_id!r} expired before it was decided"
+    return f"Approval {row.approval_id!r} was already {row.status} by {row.decided_by!r}"

@@ -1,0 +1,66 @@
+"""What the engine does with a step that needs a person's word. Pure: a state in, an action out."""
+
+from metier.approval.verdict import Verdict
+from metier.decisions import ActionStep, ModelDecision
+from metier.engine import actions as a
+from metier.engine import entries as e
+from metier.engine.decide import decide
+from metier.engine.state import RunState, apply
+from metier.tools.effects import Effect
+
+
+class Asks:
+    """Asks about everything."""
+
+    def judge(self, action: ActionStep, *, skill: str) -> Verdict:
+        del action, skill
+        return Verdict(decision="ask", reason="because")
+
+    def effect(self, action: ActionStep) -> Effect:
+        del action
+        return "opaque"
+
+
+def make_state() -> RunState:
+    state = RunState("r1")
+    step = ActionStep(type="call_tool", params={"tool": "Write", "arguments": {}})
+    state.phase = "DECODE_DECISION"
+    apply(state, e.DecisionMade(turn=1, decision=ModelDecision(planned_actions=(step,)), path="native"))
+    return state
+
+
+def ask(state: RunState, approval_id: str = "ap-1") -> None:
+    apply(state, e.ApprovalAsked(approval_id=approval_id, step_id="1.1", arguments_hash="", reason=""))
+
+
+def test_a_step_that_waits_for_an_answer_never_runs_without_one() -> None:
+    state = make_state()
+    assert decide(state, Asks()) == a.AskApproval("1.1", "because")
+    ask(state)
+
+    # Nothing says that the run waits, as after a pause that somebody else ended.
+    assert decide(state, Asks()) == a.AskApproval("1.1", "because")
+
+
+def test_an_approval_is_for_one_execution_and_a_retry_is_asked_about_again() -> None:
+    state = make_state()
+    ask(state)
+    apply(state, e.ApprovalDecided(approval_id="ap-1", step_id="1.1", decision="approved"))
+    assert decide(state, Asks()) == a.RunSteps(("1.1",))
+    failed = e.StepFinished(step_id="1.1", status="failed", text="", counts_as_failure=True, retryable=True)
+    apply(state, failed)
+    apply(state, e.StepRetried(step_id="1.1", reason="failed"))
+
+    assert decide(state, Asks()) == a.AskApproval("1.1", "because")
+
+
+def test_a_tool_that_was_turned_off_is_refused_whatever_was_approved() -> None:
+    state = make_state()
+    ask(state)
+    resumed = e.RunResumed(reason="", driver="", disabled_tools=("Write",))
+    apply(state, resumed)
+    apply(state, e.ApprovalDecided(approval_id="ap-1", step_id="1.1", decision="approved"))
+
+    action = decide(state, Asks())
+
+    assert action == a.RefuseStep("1.1", "Tool 'Write' is turned off in '.agent/tool-access.json'")

@@ -1,0 +1,121 @@
+"""What each matcher takes and leaves, on canonical and typed arguments."""
+
+import json
+
+import pytest
+from pydantic import JsonValue
+from verdicts import judge, read_scope
+
+OPEN = "https://example.com/docs"
+
+MATCHING: list[tuple[str, str, JsonValue]] = [
+    ("count", "equals: 1", 1),
+    ("count", "equals: 1", 1.0),
+    ("count", "equals: '1'", "1"),
+    ("flag", "equals: true", True),
+    ("flag", "equals: 'true'", "true"),
+    ("none", "equals: null", None),
+    ("word", "equals: yes", "yes"),
+    ("word", "in: [a, 2, false]", 2),
+    ("word", "in: [a, 2, false]", False),
+    ("word", "startsWith: ab", "abc"),
+    ("word", r"matches: 'a+\d'", "aaa1"),
+    ("word", "contains: b", "abc"),
+    ("list", "contains: b", ["a", "b"]),
+    ("list", "contains: 2", [1, 2]),
+    ("list", "containsAll: [a, b]", ["b", "c", "a"]),
+    ("word", "containsAll: [a, b]", "cab"),
+    ("word", "anyOf: [{equals: a}, {startsWith: b}]", "bc"),
+    ("word", "allOf: [{contains: a}, {contains: b}]", "cab"),
+    ("word", "{startsWith: a, contains: b}", "acb"),
+    ("path", "startsWith: src", "src/a.py"),
+    ("path", "startsWith: src", "src"),
+    ("path", "startsWith: src/", "./src//a.py"),
+    ("path", "startsWith: src/", "/repo/src/a.py"),
+    ("path", "startsWith: /repo/", "a.py"),
+    ("path", "startsWith: /", "a.py"),
+    ("path", "startsWith: .", "deep/a.py"),
+    ("path", "startsWith: /safe/", "/safe/x"),
+    ("path", "equals: ./a.py", "x/../a.py"),
+    ("path", "in: [a.py, b.py]", "/repo/b.py"),
+    ("path", r"matches: 'src/.*\.py'", "src/a.py"),
+    ("path", r"matches: '/repo/src/.*\.py'", "src/a.py"),
+    ("url", f"startsWith: {OPEN}", "HTTPS://EXAMPLE.com:443/docs"),
+    ("url", f"startsWith: {OPEN}", "https://example.com/docs/a"),
+    ("url", f"startsWith: {OPEN}", "https://example.com/docs?q=1"),
+    ("url", "startsWith: https://example.com", "https://example.com/anything"),
+    ("url.host", "in: [example.com]", "https://EXAMPLE.com/x"),
+    ("a.b.c", "equals: 1", {"b": {"c": 1}}),
+]
+
+MISSING: list[tuple[str, str, JsonValue]] = [
+    ("count", "equals: 1", "1"),
+    ("count", "equals: 1", True),
+    ("count", "equals: '1'", 1),
+    ("flag", "equals: true", 1),
+    ("flag", "equals: true", "true"),
+    ("none", "equals: null", "null"),
+    ("word", "in: [1]", True),
+    ("word", "startsWith: ab", "a"),
+    ("word", "startsWith: ab", ["abc"]),
+    ("word", "matches: a", "ab"),
+    ("word", "matches: a", "ba"),
+    ("word", "matches: a.b", "a\nb"),
+    ("word", "contains: b", "ac"),
+    ("word", "contains: 1", "1"),
+    ("list", "containsAll: [a, b]", ["a"]),
+    ("word", "anyOf: [{equals: a}, {startsWith: b}]", "c"),
+    ("word", "allOf: [{contains: a}, {contains: b}]", "a"),
+    ("path", "startsWith: src", "src-old/a.py"),
+    ("path", "startsWith: src/", "src/../../etc/passwd"),
+    ("path", "startsWith: /safe/", "/safe/../etc/passwd"),
+    ("path", "startsWith: /safe", "/safety/x"),
+    ("path", "startsWith: .", "../x"),
+    ("path", "startsWith: src", "src\x00/../../x/../../etc"),
+    ("url", f"startsWith: {OPEN}", "https://example.com/docs-private"),
+    ("url", f"startsWith: {OPEN}", "https://example.com/docs/../admin"),
+    ("url", f"startsWith: {OPEN}", "https://example.com/docs/%2e%2e/admin"),
+    ("url", "startsWith: https://example.com", "https://example.com.evil.example/"),
+    ("url", "startsWith: https://example.com", "https://example.com@evil.example/"),
+    ("url.host", "in: [example.com]", "https://example.com@evil.example/"),
+    ("a.b.c", "equals: 1", {"b": 1}),
+]
+
+
+def build_case(key: str, matcher: str, value: JsonValue) -> tuple[str, dict[str, JsonValue]]:
+    flow = matcher if matcher.startswith("{") else f"{{{matcher}}}"
+    text = f"rules:\n  - tool: Read\n    allow: true\n    when: {{{json.dumps(key)}: {flow}}}\n"
+    return text, {key.partition(".")[0]: value}
+
+
+@pytest.mark.parametrize(("key", "matcher", "value"), MATCHING)
+def test_a_matcher_takes_what_it_names(key: str, matcher: str, value: JsonValue) -> None:
+    text, arguments = build_case(key, matcher, value)
+
+    assert judge([read_scope(text)], "Read", arguments).verdict.decision == "allow"
+
+
+@pytest.mark.parametrize(("key", "matcher", "value"), MISSING)
+def test_a_matcher_leaves_what_only_looks_like_it(key: str, matcher: str, value: JsonValue) -> None:
+    text, arguments = build_case(key, matcher, value)
+
+    assert judge([read_scope(text)], "Read", arguments).verdict.decision == "ask"
+
+
+def test_a_rule_about_a_missing_argument_does_not_match() -> None:
+    scope = read_scope("rules:\n  - tool: Read\n    allow: false\n    when: {limit: {equals: null}}\n")
+
+    assert judge([scope], "Read", {"path": "a"}).said[0].decision is None
+
+
+@pytest.mark.parametrize("path", [".env", ".env.local", "./.env", "a/../.env"])
+def test_the_prefix_of_a_deny_is_read_widely(path: str) -> None:
+    scope = read_scope("rules:\n  - tool: Read\n    allow: false\n    when: {path: {startsWith: .env}}\n")
+
+    assert judge([scope], "Read", {"path": path}, profile="permissive").verdict.decision == "deny"
+
+
+def test_an_expression_takes_linear_time_on_a_hostile_text() -> None:
+    scope = read_scope("rules:\n  - tool: Read\n    allow: true\n    when: {word: {matches: '(a|aa|a?)*b'}}\n")
+
+    assert judge([scope], "Read", {"word": "a" * 200_000}).verdict.decision == "ask"

@@ -1,0 +1,344 @@
+"""Approvals and tool access inside a run: asked in place, bound to what was shown, remembered only when told to."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from pydantic import JsonValue
+
+from metier.cli.ask import Prompter
+from metier.engine.entries import ApprovalAsked, ApprovalDecided, Entry
+from metier.engine.journal import read_entries
+from metier.engine.options import RuntimeOptions
+from metier.engine.state import RunState
+from metier.errors import ConfigError
+from metier.runtime.approvals import Question, Reply
+from metier.runtime.forks import ForkRequest, find_points, fork_run
+from metier.runtime.place import Place
+from metier.runtime.replays import replay_run
+from metier.runtime.runs import Asker, RunRequest, Runtime, Watch, open_runtime
+from metier.settings.model import Settings
+from metier.testing.scripted import Line, ScriptedProvider, ToolCall, calls, says
+from metier.tools.base import Preview, ToolContext, ToolInfo, ToolResult
+
+pytestmark = pytest.mark.anyio
+
+ACCESS = ".agent/tool-access.json"
+
+
+class Pen:
+    """Writes text to a file, and shows beforehand what would be replaced."""
+
+    info = ToolInfo(
+        id="test:pen",
+        name="Pen",
+        description="Write.",
+        category="write",
+        input_schema={
+            "type": "object",
+            "properties": {"path": {"type": "string"}, "text": {"type": "string"}},
+            "required": ["path", "text"],
+            "additionalProperties": False,
+        },
+        risk="high",
+        effect="opaque",
+    )
+
+    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+        (context.workspace / str(arguments["path"])).write_text(str(arguments["text"]), encoding="utf-8")
+        return ToolResult(ok=True, output="written")
+
+    async def preview(self, arguments: dict[str, JsonValue], context: ToolContext) -> Preview:
+        file = context.workspace / str(arguments["path"])
+        old = file.read_text(encoding="utf-8") if file.exists() else ""
+        return Preview(f"-{old}\n+{arguments['text']}", base=f"<{old}>")
+
+
+class Person:
+    """Types these lines."""
+
+    def __init__(self, *lines: str) -> None:
+        self.lines = list(lines)
+
+    async def __call__(self, prompt: str) -> str:
+        del prompt
+        if not self.lines:
+            raise EOFError
+        return self.lines.pop(0) + "\n"
+
+
+def write(path: str, text: str) -> Line:
+    return calls(ToolCall("Pen", {"path": path, "text": text}), text="It needs a note")
+
+
+def make_place(folder: Path, script: Sequence[Line]) -> tuple[Place, ScriptedProvider]:
+    provider = ScriptedProvider(*script)
+    place = Place(
+        settings=Settings(runtime=RuntimeOptions(profile="guarded")),
+        workspace=folder,
+        home=folder,
+        environ=dict(os.environ),
+        provider=provider,
+        tools=(Pen(),),
+    )
+    return place, provider
+
+
+async def run_with(folder: Path, ask: Asker | None, *script: Line) -> tuple[RunState, ScriptedProvider]:
+    place, provider = make_place(folder, script)
+    async with open_runtime(place) as runtime:
+        state = await runtime.start(RunRequest(task="write"), Watch(ask=ask))
+        await check_replay(runtime, state.run_id)
+    return state, provider
+
+
+async def check_replay(runtime: Runtime, run_id: str) -> None:
+    """Whatever was asked, answered, shown and turned off: it happens again from the record alone."""
+    report = await replay_run(runtime, run_id)
+    assert report.outcome.divergence is None
+    assert report.outcome.compared == len(report.outcome.entries)
+
+
+def last_result(provider: ScriptedProvider) -> str:
+    (part,) = provider.requests[-1].messages[-1].parts
+    assert part.kind == "tool_result"
+    return part.text
+
+
+async def test_a_person_at_the_terminal_says_yes_and_the_run_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    person = Prompter(Person("w", "what?", "y"), "ada")
+
+    state, _ = await run_with(tmp_path, person, write("a.txt", "hello"), says("Done."))
+
+    assert state.status == "completed"
+    assert (tmp_path / "a.txt").read_text() == "hello"
+    shown = capsys.readouterr().err
+    assert "Pen wants to run with\n  path: a.txt\n  text: hello\n\n-\n+hello\n" in shown
+    assert "the model said: It needs a note" in shown
+    assert "why: Profile 'guarded' asks before anything that is not reading" in shown
+
+
+async def test_a_no_is_told_to_the_model_with_its_reason(tmp_path: Path) -> None:
+    person = Prompter(Person("n", "Not that file"), "ada")
+
+    state, provider = await run_with(tmp_path, person, write("a.txt", "hello"), says("Fine."))
+
+    assert state.status == "completed"
+    assert last_result(provider) == "Not run: Not that file"
+    assert not (tmp_path / "a.txt").exists()
+
+
+async def test_edited_arguments_run_and_those_that_do_not_fit_are_asked_for_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edits = ("e", '{"path": "b.txt"}', "e", "nonsense", "e", "", "e", '{"path": "b.txt", "text": "bye"}')
+
+    state, _ = await run_with(tmp_path, Prompter(Person(*edits), "ada"), write("a.txt", "hello"), says("Done."))
+
+    assert state.status == "completed"
+    assert [(file.name, file.read_text()) for file in tmp_path.glob("*.txt")] == [("b.txt", "bye")]
+    assert "These arguments cannot be used: 'text' is a required property" in capsys.readouterr().err
+
+
+async def test_always_holds_for_the_tool_until_the_run_ends(tmp_path: Path) -> None:
+    person = Person("a")
+    script = (write("a.txt", "1"), write("b.txt", "2"), says("Done."))
+
+    state, _ = await run_with(tmp_path, Prompter(person, "ada"), *script)
+
+    assert state.status == "completed"
+    assert (tmp_path / "b.txt").read_text() == "2"
+    again, _ = await run_with(tmp_path, Prompter(person, "ada"), *script)
+    assert again.pause is not None
+    assert again.pause.pause == "approval"
+
+
+async def test_yes_holds_for_one_call(tmp_path: Path) -> None:
+    state, _ = await run_with(
+        tmp_path, Prompter(Person("y"), "ada"), write("a.txt", "1"), write("b.txt", "2"), says("Done.")
+    )
+
+    assert state.pause is not None
+    assert not (tmp_path / "b.txt").exists()
+
+
+async def test_nobody_answers_and_the_run_parks(tmp_path: Path) -> None:
+    state, _ = await run_with(tmp_path, Prompter(Person("q"), "ada"), write("a.txt", "1"), says("Done."))
+
+    assert (state.status, state.pause and state.pause.pause) == ("paused", "approval")
+
+
+async def test_a_decision_made_elsewhere_meanwhile_is_the_one_that_counts(tmp_path: Path) -> None:
+    place, provider = make_place(tmp_path, (write("a.txt", "1"), says("Fine.")))
+    async with open_runtime(place) as runtime:
+
+        async def ask(question: Question) -> Reply:
+            await runtime.approvals.decide(question, Reply(decision="denied", by="eve", reason="Faster"))
+            return Reply(decision="approved", by="ada", remember=True)
+
+        state = await runtime.start(RunRequest(task="write"), Watch(ask=ask))
+        (question,) = await runtime.approvals.find_all()
+        attempts = await runtime.approvals.attempts(question)
+
+    assert state.remembered == set()
+    assert last_result(provider) == "Not run: Faster"
+    assert [(one.decided_by, one.counted) for one in attempts] == [("eve", True), ("ada", False)]
+
+
+async def approve_all(runtime: Runtime) -> None:
+    for question in await runtime.approvals.find_all(status="open"):
+        await runtime.approvals.decide(question, Reply(decision="approved", by="ada"))
+
+
+async def test_a_file_that_changed_since_it_was_shown_is_asked_about_again(tmp_path: Path) -> None:
+    place, _ = make_place(tmp_path, (write("a.txt", "new"), says("Done.")))
+    async with open_runtime(place) as runtime:
+        state = await runtime.start(RunRequest(task="write"))
+        await approve_all(runtime)
+        (tmp_path / "a.txt").write_text("somebody else's")
+
+        parked = await runtime.resume(state.run_id)
+
+        assert (tmp_path / "a.txt").read_text() == "somebody else's"
+        assert parked.pause is not None
+        (question,) = await runtime.approvals.find_all(status="open")
+        assert question.asked is not None
+        assert question.asked.preview == "-somebody else's\n+new"
+        await approve_all(runtime)
+        done = await runtime.resume(state.run_id)
+        await check_replay(runtime, state.run_id)
+
+    assert done.status == "completed"
+    assert (tmp_path / "a.txt").read_text() == "new"
+
+
+async def test_a_call_edited_into_something_denied_does_not_run(tmp_path: Path) -> None:
+    (tmp_path / ".agent").mkdir()
+    rules = "rules: [{tool: Pen, allow: false, when: {path: {startsWith: secret}}}]"
+    (tmp_path / ".agent" / "policy.yaml").write_text(rules)
+    edited = Prompter(Person("e", '{"path": "secret.txt", "text": "x"}'), "ada")
+
+    state, provider = await run_with(tmp_path, edited, write("a.txt", "1"), says("Fine."))
+
+    assert state.status == "completed"
+    assert last_result(provider) == "Not run: Rule 1 of the host denies this call"
+    assert list(tmp_path.glob("*.txt")) == []
+
+
+async def test_a_tool_that_is_turned_off_vanishes_from_the_next_turn_and_is_refused(tmp_path: Path) -> None:
+    (tmp_path / ".agent").mkdir()
+    access = tmp_path / ACCESS
+
+    async def turn_off(question: Question) -> Reply:
+        del question
+        access.write_text('{"tools": {"Pen": {"enabled": false}}}')
+        return Reply(decision="approved", by="ada", remember=True)
+
+    state, provider = await run_with(tmp_path, turn_off, write("a.txt", "1"), write("b.txt", "2"), says("Fine."))
+
+    offered = [{tool.name for tool in request.tools} for request in provider.requests]
+    assert state.status == "completed"
+    assert ["Pen" in names for names in offered] == [True, False, False]
+    assert last_result(provider) == "Tool 'Pen' is turned off in '.agent/tool-access.json'"
+    assert list(tmp_path.glob("*.txt")) == []
+
+
+async def test_an_access_file_that_breaks_during_a_run_parks_it_until_it_is_mended(tmp_path: Path) -> None:
+    (tmp_path / ".agent").mkdir()
+    place, _ = make_place(tmp_path, (write(ACCESS, "{"), says("Done.")))
+    async with open_runtime(place) as runtime:
+        state = await runtime.start(RunRequest(task="write"), Watch(ask=Prompter(Person("y"), "ada")))
+        assert state.pause is not None
+        assert "tool-access.json' cannot be used: The file is not JSON" in state.pause.reason
+
+        (tmp_path / ACCESS).write_text("{}")
+        done = await runtime.resume(state.run_id)
+        await check_replay(runtime, state.run_id)
+
+    assert done.status == "completed"
+
+
+async def test_a_run_is_replayed_by_the_rules_it_had_and_leaves_no_folder_behind(tmp_path: Path) -> None:
+    (tmp_path / ".agent").mkdir()
+    policy = tmp_path / ".agent" / "policy.yaml"
+    policy.write_text("rules: [{tool: Pen, allow: true}]")
+    place, _ = make_place(tmp_path, (write("notes.txt", "1"), says("Done.")))
+    async with open_runtime(place) as runtime:
+        state = await runtime.start(RunRequest(task="write"))
+        assert state.status == "completed"
+        policy.write_text("rules: [{tool: Pen, allow: false}]")
+        before = sorted(place.runs.iterdir())
+
+        await check_replay(runtime, state.run_id)
+        now = await replay_run(runtime, state.run_id, with_current_files=True)
+
+        assert sorted(place.runs.iterdir()) == before
+    assert now.outcome.divergence is not None
+    assert now.outcome.divergence.recorded is not None
+    assert now.outcome.divergence.recorded.kind == "step_started"
+
+
+async def test_a_fork_keeps_every_answer_under_ids_of_its_own(tmp_path: Path) -> None:
+    place, _ = make_place(tmp_path, (write("a.txt", "new"), says("Done."), says("Done.")))
+    async with open_runtime(place) as runtime:
+        state = await runtime.start(RunRequest(task="write"))
+        await approve_all(runtime)
+        (tmp_path / "a.txt").write_text("somebody else's")
+        await runtime.resume(state.run_id)
+        await approve_all(runtime)
+        await runtime.resume(state.run_id)
+        entries = await read_entries(runtime.store, state.run_id)
+        last = max(point.number for point in find_points(state.run_id, entries))
+
+        fork = await fork_run(runtime, state.run_id, ForkRequest(at=last))
+        taken = await read_entries(runtime.store, fork.state.run_id)
+
+    def ids(of: Sequence[Entry], kind: type[ApprovalAsked | ApprovalDecided]) -> list[str]:
+        return [entry.approval_id for entry in of if isinstance(entry, kind)]
+
+    assert ids(taken, ApprovalAsked) == ids(taken, ApprovalDecided)
+    assert len(set(ids(taken, ApprovalAsked))) == 2
+    assert set(ids(taken, ApprovalAsked)).isdisjoint(ids(entries, ApprovalAsked))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"tools": {\n"Bash" false}}', ":2: error: The file is not JSON: Expecting ':' delimiter [tool_access]"),
+        ("[]", ":1: error: The file must hold an object [tool_access]"),
+        ('{"tools": []}', ":1: error: Key 'tools' must hold an object [tool_access]"),
+        ('{"tools": {},\n"more": 1}', ":2: error: Unknown key 'more' beside 'tools' [tool_access]"),
+        ('{"Bash": false, "Bash": true}', ":1: error: Key 'Bash' stands twice [tool_access]"),
+        (
+            '{"Read": true,\n"Bash": "no"}',
+            ":2: error: Tool 'Bash' must be true, false, or {\"enabled\": …} [tool_access]",
+        ),
+        (
+            '{"Bash": {"enable": false}}',
+            ":1: error: Tool 'Bash' must be true, false, or {\"enabled\": …} [tool_access]",
+        ),
+    ],
+)
+async def test_a_broken_access_file_is_an_error_at_the_start(tmp_path: Path, text: str, problem: str) -> None:
+    (tmp_path / ".agent").mkdir()
+    (tmp_path / ACCESS).write_text(text, encoding="utf-8")
+
+    with pytest.raises(ConfigError) as refused:
+        await run_with(tmp_path, None, says("Done."))
+
+    assert [one.render() for one in refused.value.problems] == [str(tmp_path / ACCESS) + problem]
+    assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize("access", [{"Pen": False}, {"tools": {"Pen": {"enabled": False}, "Read": {"enabled": True}}}])
+async def test_both_forms_of_the_access_file_turn_a_tool_off(tmp_path: Path, access: object) -> None:
+    (tmp_path / ".agent").mkdir()
+    (tmp_path / ACCESS).write_text(json.dumps(access), encoding="utf-8")
+
+    _, provider = await run_with(tmp_path, None, says("Done."))
+
+    assert "Pen" not in {tool.name for tool in provider.requests[0].tools}

@@ -1,0 +1,185 @@
+"""`agent approvals`: a question outlives its process, and has exactly one answer."""
+
+import hashlib
+import json
+import sqlite3
+import subprocess
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from model_server import ModelServer, calls, says
+from run_workspace import AGENT, Workspace
+
+type Capture = pytest.CaptureFixture[str]
+
+ECHO = 'import json, sys\nopen("ran.txt", "a").write("x")\nprint(json.dumps({"summary": " ".join(sys.argv[1:])}))\n'
+ASK = ("run", "Greet", "--profile", "guarded")
+
+
+@pytest.fixture
+def parked(workspace: Workspace, model: ModelServer, capsys: Capture) -> str:
+    """The id of an approval that a run waits for."""
+    workspace.add_skill("echo", "Say it again with a script.", echo=ECHO)
+    model.follow(calls("script_run", skill_name="echo", script_name="echo", args=["one"]), says("Done."))
+    assert workspace.agent(*ASK, "--output-format", "json") == 3
+    (approval,) = json.loads(capsys.readouterr().out)["approvals"]
+    assert (approval["tool"], approval["arguments"]["args"]) == ("script_run", ["one"])
+    return approval["approval_id"]
+
+
+def count_runs(workspace: Workspace) -> int:
+    """How often the script ran, wherever it was started."""
+    return sum(len(file.read_text(encoding="utf-8")) for file in workspace.folder.rglob("ran.txt"))
+
+
+def show(workspace: Workspace, approval: str, capsys: Capture) -> dict[str, Any]:
+    capsys.readouterr()
+    assert workspace.agent("approvals", "show", approval, "--json") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_an_approval_shows_the_exact_call_and_its_hash(workspace: Workspace, parked: str, capsys: Capture) -> None:
+    shown = show(workspace, parked, capsys)
+
+    call = {"arguments": {"args": ["one"], "script_name": "echo", "skill_name": "echo"}, "tool": "script_run"}
+    exact = json.dumps(call, sort_keys=True, separators=(",", ":")).encode()
+    assert shown["arguments"] == call["arguments"]
+    assert shown["hash"] == hashlib.sha256(exact).hexdigest()
+    assert shown["status"] == "open"
+    workspace.agent("approvals", "list")
+    assert parked in capsys.readouterr().out
+
+
+def test_approved_in_another_process_the_call_runs_once_after_resume(
+    workspace: Workspace, model: ModelServer, parked: str
+) -> None:
+    subprocess.run([AGENT, "approvals", "approve", parked, "--by", "ada"], cwd=workspace.folder, check=True)
+
+    resumed = subprocess.run(
+        [AGENT, "resume", "latest"], cwd=workspace.folder, capture_output=True, text=True, check=True
+    )
+
+    assert resumed.stdout == "Done.\n"
+    assert count_runs(workspace) == 1
+    assert "one" in model.received[-1]["messages"][-1]["content"]
+    (decided,) = [event for event in workspace.events() if event["event_type"] == "approval_decided"]
+    assert (decided["payload"]["decision"], decided["payload"]["decided_by"]) == ("approved", "ada")
+    assert workspace.agent("resume", "latest") == 0
+    assert count_runs(workspace) == 1
+
+
+def test_a_run_whose_approval_is_open_still_waits(workspace: Workspace, model: ModelServer, parked: str) -> None:
+    assert workspace.agent("resume", "latest") == 3
+
+    assert count_runs(workspace) == 0
+    assert len(model.received) == 1
+    assert parked
+
+
+def test_edited_arguments_are_what_runs_and_are_on_record(
+    workspace: Workspace, model: ModelServer, parked: str, *, capsys: Capture
+) -> None:
+    edited = '{"skill_name": "echo", "script_name": "echo", "args": ["two"]}'
+
+    assert workspace.agent("approvals", "approve", parked, "--edit-args", edited) == 0
+    assert workspace.agent("resume", "latest") == 0
+
+    assert "two" in model.received[-1]["messages"][-1]["content"]
+    (decided,) = [event for event in workspace.events() if event["event_type"] == "approval_decided"]
+    assert decided["payload"]["edited"] is True
+    assert json.loads(str(show(workspace, parked, capsys)["edited_call"]))["arguments"]["args"] == ["two"]
+
+
+@pytest.mark.parametrize(
+    ("edited", "message"),
+    [
+        ('{"skill_name": 3}', "The edited arguments cannot be used: "),
+        ("[1]", "--edit-args must be a JSON object"),
+        ("{", "--edit-args is not JSON"),
+    ],
+)
+def test_edited_arguments_that_do_not_fit_decide_nothing(
+    *, edited: str, message: str, workspace: Workspace, parked: str, capsys: Capture
+) -> None:
+    assert workspace.agent("approvals", "approve", parked, "--edit-args", edited) == 2
+
+    assert message in capsys.readouterr().err
+    assert show(workspace, parked, capsys)["status"] == "open"
+
+
+def test_a_denied_call_reaches_the_model_with_the_reason(workspace: Workspace, model: ModelServer, parked: str) -> None:
+    assert workspace.agent("approvals", "deny", parked, "--reason", "Too loud") == 0
+    assert workspace.agent("resume", "latest") == 0
+
+    assert model.received[-1]["messages"][-1]["content"].endswith("Not run: Too loud")
+    assert count_runs(workspace) == 0
+
+
+def test_the_second_decision_is_refused_and_written_down(workspace: Workspace, parked: str, capsys: Capture) -> None:
+    assert workspace.agent("approvals", "deny", parked, "--by", "ada", "--reason", "No") == 0
+
+    assert workspace.agent("approvals", "approve", parked, "--by", "eve") == 10
+
+    assert f"error: Approval {parked!r} was already denied by 'ada'" in capsys.readouterr().err
+    shown = show(workspace, parked, capsys)
+    attempts = shown["attempts"]
+    assert [(one["decided_by"], one["status"], one["counted"]) for one in attempts] == [
+        ("ada", "denied", True),
+        ("eve", "approved", False),
+    ]
+    assert shown["status"] == "denied"
+
+
+def test_of_many_who_decide_at_once_exactly_one_counts(workspace: Workspace, parked: str, capsys: Capture) -> None:
+    people = [
+        workspace.start("approvals", "approve" if number % 2 else "deny", parked, "--by", f"p{number}")
+        for number in range(6)
+    ]
+    codes = {f"p{number}": person.wait(60) for number, person in enumerate(people)}
+    for person in people:
+        person.communicate()
+
+    shown = show(workspace, parked, capsys)
+    attempts = shown["attempts"]
+    assert sorted(codes.values()) == [0, 10, 10, 10, 10, 10]
+    assert codes[str(shown["decided_by"])] == 0
+    assert sorted(one["decided_by"] for one in attempts) == sorted(codes)
+    assert [one["decided_by"] for one in attempts if one["counted"]] == [shown["decided_by"]]
+
+
+def test_an_approval_past_its_time_is_closed_and_the_model_is_told(
+    workspace: Workspace, model: ModelServer, parked: str, *, capsys: Capture
+) -> None:
+    late = (datetime.now(UTC) - timedelta(hours=1)).isoformat(timespec="microseconds")
+    with sqlite3.connect(workspace.folder / "runs" / "state.db") as database:
+        database.execute("UPDATE approvals SET expires_at = ?", (late,))
+    database.close()
+
+    assert workspace.agent("approvals", "approve", parked) == 10
+    assert f"error: Approval {parked!r} expired before it was decided" in capsys.readouterr().err
+    assert workspace.agent("resume", "latest") == 0
+
+    assert model.received[-1]["messages"][-1]["content"].endswith("Not run: Nobody decided in time")
+    assert count_runs(workspace) == 0
+    assert show(workspace, parked, capsys)["status"] == "expired"
+
+
+def test_an_approval_that_does_not_exist_is_said_to(workspace: Workspace, parked: str, capsys: Capture) -> None:
+    assert workspace.agent("approvals", "approve", "ap-nothing") == 2
+
+    assert "There is no approval 'ap-nothing'" in capsys.readouterr().err
+    assert parked
+
+
+def test_a_tool_that_was_turned_off_meanwhile_does_not_run_although_it_was_approved(
+    workspace: Workspace, model: ModelServer, parked: str
+) -> None:
+    workspace.agent("approvals", "approve", parked)
+    (workspace.folder / ".agent").mkdir()
+    (workspace.folder / ".agent" / "tool-access.json").write_text('{"script_run": false}', encoding="utf-8")
+
+    assert workspace.agent("resume", "latest") == 0
+
+    assert "'script_run' is turned off" in model.received[-1]["messages"][-1]["content"]
+    assert count_runs(workspace) == 0
