@@ -25,6 +25,7 @@ class FoundFile:
     path: str
     """As the scope shows paths: relative to the workspace, or absolute in another root."""
     modified_ns: int
+    size: int
 
 
 @dataclass(slots=True)
@@ -65,7 +66,7 @@ class _Walk:
             elif self.pattern is None or self.pattern.matches(path):
                 status = entry.stat(follow_symlinks=False)
                 if stat.S_ISREG(status.st_mode):
-                    self.files.append(FoundFile(f"{self.prefix}{path}", status.st_mtime_ns))
+                    self.files.append(FoundFile(f"{self.prefix}{path}", status.st_mtime_ns, status.st_size))
         except FileNotFoundError:
             return
 

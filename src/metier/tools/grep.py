@@ -13,7 +13,7 @@ from metier.tools.base import ToolContext, ToolInfo, ToolResult
 from metier.tools.file_text import decode, is_binary
 from metier.tools.file_walk import MAX_ENTRIES, list_files
 from metier.tools.path_patterns import PathPattern
-from metier.tools.replacing import read_all
+from metier.tools.replacing import MAX_FILE_BYTES, read_all
 from metier.tools.ripgrep import narrow
 from metier.tools.scope import Scope
 from metier.tools.search_expression import SearchExpression
@@ -70,42 +70,43 @@ class Grep:
         folder = str(arguments.get("path") or ".")
         glob = arguments.get("glob")
         pattern = PathPattern(glob) if isinstance(glob, str) else None
-        paths, is_complete = await run_sync(self._list, folder, pattern)
+        paths, notes = await run_sync(self._list, folder, pattern)
         paths = await narrow(paths, query.expression, program=self._ripgrep, folder=self._scope.workspace)
         found = await run_sync(self._search, paths, query)
-        if not is_complete:
-            found += f"\n[stopped listing after {MAX_ENTRIES} entries; search a smaller folder]"
-        return ToolResult(ok=True, output=found)
+        return ToolResult(ok=True, output="\n".join([found, *notes]))
 
-    def _list(self, path: str, pattern: PathPattern | None) -> tuple[Sequence[str], bool]:
-        """The files to search, and whether these are all."""
+    def _list(self, path: str, pattern: PathPattern | None) -> tuple[Sequence[str], list[str]]:
+        """The files to search, and what is to be said of those that are not."""
         try:
             listing = list_files(self._scope, path, pattern, skip=self._skip)
         except ToolFailed as error:
             if error.code != "not_a_folder":
                 raise
-            return [self._scope.canonical(path)], True
-        return [file.path for file in listing.files], listing.is_complete
+            return [self._scope.canonical(path)], []
+        paths = [file.path for file in listing.files if file.size <= MAX_FILE_BYTES]
+        notes: list[str] = []
+        if len(paths) < len(listing.files):
+            notes.append(f"[{len(listing.files) - len(paths)} files are too large to be searched]")
+        if not listing.is_complete:
+            notes.append(f"[stopped listing after {MAX_ENTRIES} entries; search a smaller folder]")
+        return paths, notes
 
     def _search(self, paths: Sequence[str], query: _Query) -> str:
         page = _Page(query)
         for path in paths:
             if page.is_full:
                 break
-            data = self._load(path)
-            if data is None:
-                page.unread += 1
-            elif data:
+            if data := self._load(path):
                 page.add(path, data)
         return page.render()
 
-    def _load(self, path: str) -> bytes | None:
-        """As UTF-8 with plain line ends; nothing for a binary file, None for one that cannot be read."""
+    def _load(self, path: str) -> bytes:
+        """As UTF-8 with plain line ends; nothing for a binary file or one that cannot be read."""
         try:
             with self._scope.open_file(path) as opened:
                 data = read_all(opened.descriptor, path)
         except ToolFailed:
-            return None
+            return b""
         if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF8)) and (found := decode(data)):
             data = found.text.encode("utf-8", "surrogatepass")
         return b"" if is_binary(data) else data.replace(b"\r\n", b"\n")
@@ -121,7 +122,6 @@ class _Page:
         self._left = query.most
         self._until = time.monotonic() + _MAX_SECONDS
         self._stop = ""
-        self.unread = 0
 
     @property
     def is_full(self) -> bool:
@@ -168,8 +168,6 @@ class _Page:
         lines = list(self._lines)
         if self._stop:
             lines.append(f"[{self._stop}; narrow the search]")
-        if self.unread:
-            lines.append(f"[{self.unread} files could not be read or are too large]")
         return "\n".join(lines) or "No line matches"
 
 

@@ -36,8 +36,8 @@ class _Compiled(Protocol):
 
 
 # The library has no types; these two are what its documentation says.
-_compile = cast("Callable[[bytes, re2.Options], _Compiled]", re2.compile)  # pyright: ignore[reportUnknownMemberType]
-_InvalidExpression = cast("type[Exception]", re2.error)  # pyright: ignore[reportUnknownMemberType]
+_compile = cast("Callable[[bytes, re2.Options], _Compiled]", re2.compile)
+_InvalidExpression = cast("type[Exception]", re2.error)
 
 
 class SearchExpression:
