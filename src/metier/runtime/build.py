@@ -24,6 +24,8 @@ from metier.store.base import Store
 from metier.telemetry.redaction import find_secret_values
 from metier.telemetry.sinks import Cleaner, build_cleaner
 from metier.tools.base import Tool
+from metier.tools.builtin import build_builtin_tools
+from metier.tools.scope import Scope
 from metier.tools.script_catalog import ScriptCatalog
 from metier.tools.script_contract import ScriptLimits
 from metier.tools.script_runner import ScriptRunner, default_environments
@@ -96,7 +98,7 @@ async def build_services(
         facts = load_facts(_facts_file(place))
         provider = choose(place, facts, shelf, run_folder=run_folder)
         opened.push_async_callback(provider.close)
-        tools = Toolbox((*_script_tools(packages, place), *toolsets.tools, *place.tools))
+        tools = Toolbox((*_file_tools(place), *_script_tools(packages, place), *toolsets.tools, *place.tools))
         yield Services(
             store=store,
             provider=provider,
@@ -118,6 +120,23 @@ async def build_services(
             observe=observe,
             seams=place.seams,
         )
+
+
+def _file_tools(place: Place) -> tuple[Tool, ...]:
+    """Open is the workspace; what decides about the agent is closed to writing, but in the permissive profile."""
+    settings = place.settings
+    runs = _inside(place.runs, place.workspace)
+    skills = _inside(place.workspace / settings.skills.dir, place.workspace)
+    protect = settings.runtime.profile != "permissive"
+    scope = Scope((place.workspace,), protect=protect, own_folders=(*runs, *skills))
+    return build_builtin_tools(scope, environ=place.environ, skip=runs)
+
+
+def _inside(folder: Path, workspace: Path) -> tuple[str, ...]:
+    """Relative to the workspace, nothing when it lies elsewhere or is the workspace itself."""
+    if folder == workspace or not folder.is_relative_to(workspace):
+        return ()
+    return (folder.relative_to(workspace).as_posix(),)
 
 
 def _script_tools(packages: Sequence[SkillPackage], place: Place) -> tuple[Tool, ...]:

@@ -1,104 +1,173 @@
-"""The readable text of a web page: title, headings, paragraphs, lists, links, code. No layout, no scripts. Pure."""
+"""The readable text of a web page: title, headings, paragraphs, lists, links, code. No layout, no scripts. Pure.
+
+Reads every character a fixed number of times. The parser of the standard library needs minutes for some pages of this
+size, and a page is written by a stranger.
+"""
 
 import re
-from html.parser import HTMLParser
-from typing import override
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import unescape
 
 from metier.errors import ToolFailed
 from metier.tools.web_url import WebUrl, join_url
 
-_DROPPED = frozenset({"script", "style", "noscript", "template", "svg", "iframe", "object", "canvas", "select"})
+_RAW = frozenset({"script", "style", "title", "textarea", "xmp", "noframes"})
+"""Elements whose content is not markup."""
+_DROPPED = frozenset({"noscript", "template", "svg", "iframe", "object", "canvas", "select", "math", "audio", "video"})
 _BLOCKS = frozenset(
     {
         "p", "div", "section", "article", "main", "header", "footer", "nav", "aside", "ul", "ol", "table", "tr",
-        "blockquote", "form", "figure", "figcaption", "dl", "dt", "dd", "h1", "h2", "h3", "h4", "h5", "h6", "li", "pre",
-        "hr", "body", "html", "fieldset", "details", "summary", "address",
+        "blockquote", "form", "figure", "figcaption", "dl", "dt", "dd", "h1", "h2", "h3", "h4", "h5", "h6", "hr",
+        "body", "fieldset", "details", "summary", "address",
     }
 )  # fmt: skip
-_HEADINGS = {f"h{level}": "#" * level for level in range(1, 7)}
-_VOID = frozenset(
-    {"br", "hr", "img", "input", "meta", "link", "area", "base", "col", "embed", "source", "track", "wbr"}
-)
+_BEFORE = {"li": "\n- ", "td": " | ", "th": " | ", "br": "\n"} | {f"h{n}": f"\n\n{'#' * n} " for n in range(1, 7)}
+_TAG_NAME = re.compile(r"</?([a-zA-Z][a-zA-Z0-9:-]{0,30})")
+_VALUE = r"\s{0,9}=\s{0,9}(?:\"([^\"]{0,4000})\"|'([^']{0,4000})'|([^\s\"'>]{1,4000}))"
+_HREF = re.compile(rf"[\s\"'/]href{_VALUE}", re.IGNORECASE)
+_ALT = re.compile(rf"[\s\"'/]alt{_VALUE}", re.IGNORECASE)
 _BLANKS = re.compile(r"[ \t\r\n\f\u00a0]+")
 _EMPTY_LINES = re.compile(r"\n{3,}")
+_MAX_QUOTED_ENDS = 4
+MAX_LINKS = 500
+"""Further links keep their text only."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    text: str
+    name: str = ""
+    """Of the element, empty for text."""
+    is_end: bool = False
 
 
 def extract_text(html: str, base: WebUrl) -> str:
     """Links are written `[text](address)`, with addresses made whole; those that may not be fetched keep their text."""
     reader = _Reader(base)
-    reader.feed(html)
-    reader.close()
+    for piece in _split(html):
+        reader.add(piece)
     return reader.render()
 
 
-class _Reader(HTMLParser):
+def _split(html: str) -> Iterator[_Piece]:
+    """Tags and the text between them. What is opened and never closed ends the page."""
+    place = 0
+    while (start := html.find("<", place)) >= 0:
+        yield _Piece(html[place:start])
+        end = _find_end(html, start)
+        if end < 0:
+            return
+        found = _TAG_NAME.match(html, start)
+        place = end
+        if found is None:
+            if html[start + 1] not in "!?/":
+                yield _Piece("<")
+                place = start + 1
+            continue
+        name, is_end = found.group(1).lower(), html[start + 1] == "/"
+        yield _Piece(html[start:end], name, is_end)
+        if name in _RAW and not is_end:
+            stop = _find_close(html, name, end)
+            yield _Piece(html[end:stop] if name == "title" else "")
+            place = stop
+    yield _Piece(html[place:])
+
+
+def _find_end(html: str, start: int) -> int:
+    """Behind the `>` of a tag or comment; one within quotes is passed over, but not for ever. -1: there is none."""
+    if html.startswith("<!--", start):
+        end = html.find("-->", start + 2)
+        return end + 3 if end >= 0 else -1
+    first = end = html.find(">", start)
+    for _ in range(_MAX_QUOTED_ENDS):
+        if end < 0:
+            break
+        tag = html[start:end]
+        if tag.count('"') % 2 == 0 or "=" not in tag:
+            return end + 1
+        end = html.find(">", end + 1)
+    return first + 1 if first >= 0 else -1
+
+
+def _find_close(html: str, name: str, start: int) -> int:
+    found = re.compile(f"</{name}", re.IGNORECASE).search(html, start)
+    return found.start() if found else len(html)
+
+
+class _Reader:
     def __init__(self, base: WebUrl) -> None:
-        super().__init__(convert_charrefs=True)
         self._base = base
         self._pieces: list[str] = []
-        self._title: list[str] = []
+        self._title = ""
         self._in_title = False
         self._dropped = ""
         """The element whose content is passed over, until its own end."""
         self._depth = 0
-        self._code = 0
+        self._in_code = False
+        self._links = 0
         self._link: tuple[str, int] | None = None
         """The open link: where it leads, and where its text begins among the pieces."""
 
-    @override
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._in_title = tag == "title" and not self._title
+    def add(self, piece: _Piece) -> None:
+        if not piece.name:
+            self._add_text(piece.text)
+            return
+        self._in_title = piece.name == "title" and not piece.is_end
         if self._dropped:
-            self._depth += tag == self._dropped
-        elif tag == "body":
-            self._pieces.append("\n")
-        elif tag in _DROPPED:
-            self._dropped, self._depth = tag, 1
+            if piece.name == self._dropped:
+                self._depth += -1 if piece.is_end else 1
+            self._dropped = self._dropped if self._depth else ""
+        elif piece.is_end:
+            self._close(piece.name)
+        elif piece.name in _DROPPED and not piece.text.endswith("/>"):
+            self._dropped, self._depth = piece.name, 1
         else:
-            self._open(tag, dict(attrs))
+            self._open(piece)
 
-    def _open(self, tag: str, attributes: dict[str, str | None]) -> None:
-        if tag == "pre":
-            self._code += 1
+    def _add_text(self, text: str) -> None:
+        plain = _unescape(text)
+        if self._in_title:
+            self._title = self._title or _BLANKS.sub(" ", plain).strip()
+        elif not self._dropped:
+            self._pieces.append(plain if self._in_code else _BLANKS.sub(" ", plain))
+
+    def _open(self, piece: _Piece) -> None:
+        name = piece.name
+        if name == "pre" and not self._in_code:
+            self._in_code = True
             self._pieces.append("\n\n```\n")
-        elif tag == "br":
-            self._pieces.append("\n")
-        elif tag == "code" and not self._code:
+        elif name == "code" and not self._in_code:
             self._pieces.append("`")
-        elif tag == "a" and (target := attributes.get("href")):
+        elif name == "a":
             self._close_link()  # a link cannot hold another
-            self._link = (target, len(self._pieces))
-        elif tag == "img" and (words := attributes.get("alt")):
-            self._pieces.append(words)
-        elif tag in _BLOCKS:
-            self._pieces.append({"li": "\n- ", "td": " | ", "th": " | "}.get(tag, "\n\n"))
-            if tag in _HEADINGS:
-                self._pieces.append(f"{_HEADINGS[tag]} ")
-        elif tag in {"td", "th"}:
-            self._pieces.append(" | ")
+            if target := _find_value(_HREF, piece.text):
+                self._link = (target, len(self._pieces))
+        elif name == "img":
+            self._pieces.append(_BLANKS.sub(" ", _find_value(_ALT, piece.text)))
+        elif name in _BEFORE:
+            self._pieces.append(_BEFORE[name])
+        elif name in _BLOCKS:
+            self._pieces.append("\n\n")
 
-    @override
-    def handle_endtag(self, tag: str) -> None:
-        if tag == "title":
-            self._in_title = False
-        if self._dropped:
-            self._depth -= tag == self._dropped
-            if not self._depth:
-                self._dropped = ""
-        elif tag == "pre" and self._code:
-            self._code -= 1
+    def _close(self, name: str) -> None:
+        if name == "pre" and self._in_code:
+            self._in_code = False
             self._pieces.append("\n```\n\n")
-        elif tag == "code" and not self._code:
+        elif name == "code" and not self._in_code:
             self._pieces.append("`")
-        elif tag == "a":
+        elif name == "a":
             self._close_link()
-        elif tag in _BLOCKS and tag != "li":
+        elif name in _BLOCKS:
             self._pieces.append("\n\n")
 
     def _close_link(self) -> None:
         if self._link is None:
             return
         (target, start), self._link = self._link, None
+        self._links += 1
+        if self._links > MAX_LINKS:
+            return
         words = _BLANKS.sub(" ", "".join(self._pieces[start:])).strip()
         if not words:
             return
@@ -106,13 +175,6 @@ class _Reader(HTMLParser):
             self._pieces[start:] = [f"[{words}]({join_url(self._base, target.strip()).text})"]
         except ToolFailed:
             return
-
-    @override
-    def handle_data(self, data: str) -> None:
-        if self._in_title:
-            self._title.append(data)
-        elif not self._dropped:
-            self._pieces.append(data if self._code else _BLANKS.sub(" ", data))
 
     def render(self) -> str:
         lines: list[str] = []
@@ -122,5 +184,16 @@ class _Reader(HTMLParser):
                 is_code = not is_code
             lines.append(line.rstrip() if is_code else line.strip())
         body = _EMPTY_LINES.sub("\n\n", "\n".join(lines)).strip()
-        title = _BLANKS.sub(" ", "".join(self._title)).strip()
-        return f"Title: {title}\n\n{body}".strip() if title else body
+        return f"Title: {self._title}\n\n{body}".strip() if self._title else body
+
+
+def _find_value(attribute: re.Pattern[str], tag: str) -> str:
+    found = attribute.search(tag)
+    return _unescape(next((value for value in found.groups() if value is not None), "")) if found else ""
+
+
+def _unescape(text: str) -> str:
+    try:
+        return unescape(text)
+    except ValueError:  # a number with more digits than any character has
+        return text

@@ -21,7 +21,7 @@ from metier.tools.web_address import parse_address
 from metier.tools.web_url import WebUrl, check_address, check_domain, check_name, join_url, parse_url
 
 MAX_REDIRECTS = 5
-MAX_BYTES = 2_000_000
+MAX_BYTES = 1_000_000
 MAX_CHARACTERS = 28_000
 _MAX_ADDRESSES = 3
 """How many of a host's addresses are tried."""
