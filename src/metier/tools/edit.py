@@ -15,13 +15,13 @@ class Edit:
     info = ToolInfo(
         id="builtin:Edit",
         name="Edit",
-        description="Replace old by new in a file. old must occur exactly once, unless replace_all.",
+        description="Replace the exact text old by new in a file. old must occur once, unless replace_all.",
         category="edit",
         input_schema={
             "type": "object",
             "properties": {
                 "path": {"type": "string"},
-                "old": {"type": "string", "description": "Exact text without line numbers"},
+                "old": {"type": "string"},
                 "new": {"type": "string"},
                 "replace_all": {"type": "boolean"},
             },

@@ -17,13 +17,13 @@ class Glob:
     info = ToolInfo(
         id="builtin:Glob",
         name="Glob",
-        description="Find files by pattern such as src/**/*.py, newest first.",
+        description="Find files below folder path by pattern such as src/**/*.py, newest first.",
         category="glob",
         input_schema={
             "type": "object",
             "properties": {
                 "pattern": {"type": "string"},
-                "path": {"type": "string", "description": "Folder to search"},
+                "path": {"type": "string"},
             },
             "required": ["pattern"],
             "additionalProperties": False,

@@ -38,18 +38,18 @@ class Grep:
     info = ToolInfo(
         id="builtin:Grep",
         name="Grep",
-        description="Search file contents with a regular expression (RE2), line by line.",
+        description="Search lines of files by RE2 expression, in a file or folder path, in files matching glob.",
         category="grep",
         input_schema={
             "type": "object",
             "properties": {
                 "pattern": {"type": "string"},
-                "path": {"type": "string", "description": "File or folder"},
-                "glob": {"type": "string", "description": "Only these files, e.g. *.py"},
+                "path": {"type": "string"},
+                "glob": {"type": "string"},
                 "ignore_case": {"type": "boolean"},
-                "context": {"type": "integer", "minimum": 0, "maximum": MAX_CONTEXT},
+                "context": {"type": "integer", "minimum": 0},
                 "files_only": {"type": "boolean"},
-                "limit": {"type": "integer", "minimum": 1, "maximum": MAX_RESULTS},
+                "limit": {"type": "integer", "minimum": 1},
             },
             "required": ["pattern"],
             "additionalProperties": False,
@@ -190,7 +190,7 @@ def _parse(arguments: dict[str, JsonValue]) -> _Query:
     context, limit = arguments.get("context"), arguments.get("limit")
     return _Query(
         expression=SearchExpression(str(arguments["pattern"]), ignore_case=arguments.get("ignore_case") is True),
-        context=context if isinstance(context, int) else 0,
-        most=limit if isinstance(limit, int) else DEFAULT_RESULTS,
+        context=min(context, MAX_CONTEXT) if isinstance(context, int) else 0,
+        most=min(limit, MAX_RESULTS) if isinstance(limit, int) else DEFAULT_RESULTS,
         files_only=arguments.get("files_only") is True,
     )

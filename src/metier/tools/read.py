@@ -22,14 +22,14 @@ class Read:
     info = ToolInfo(
         id="builtin:Read",
         name="Read",
-        description="Read a text file with line numbers.",
+        description="Read a text file: limit lines from line offset on, numbered.",
         category="read",
         input_schema={
             "type": "object",
             "properties": {
                 "path": {"type": "string"},
-                "offset": {"type": "integer", "minimum": 1, "description": "First line"},
-                "limit": {"type": "integer", "minimum": 1, "description": f"Lines, default {DEFAULT_LINES}"},
+                "offset": {"type": "integer", "minimum": 1},
+                "limit": {"type": "integer", "minimum": 1},
             },
             "required": ["path"],
             "additionalProperties": False,
