@@ -20,15 +20,15 @@ class Bench:
     def scope(self) -> Scope:
         return Scope([self.folder])
 
-    async def call(self, tool: Tool, context: ToolContext | None = None, **arguments: JsonValue) -> ToolResult:
+    async def call(self, tool: Tool, context: ToolContext | None = None, /, **arguments: JsonValue) -> ToolResult:
         return await Toolbox([tool]).call(tool.info.name, arguments, context or ToolContext(workspace=self.folder))
 
-    async def output(self, tool: Tool, **arguments: JsonValue) -> str:
+    async def output(self, tool: Tool, /, **arguments: JsonValue) -> str:
         result = await self.call(tool, **arguments)
         assert result.ok, result.error
         return str(result.output)
 
-    async def error(self, tool: Tool, **arguments: JsonValue) -> str:
+    async def error(self, tool: Tool, /, **arguments: JsonValue) -> str:
         result = await self.call(tool, **arguments)
         assert not result.ok, result.output
         return result.error

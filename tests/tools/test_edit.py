@@ -93,7 +93,7 @@ TEXT = st.text(alphabet="abé\n\t ☃{}", max_size=30)
 def test_replacing_and_reverting_gives_the_same_bytes(
     tmp_path: Path, parts: tuple[str, str, str, str], form: tuple[str, str]
 ) -> None:
-    head, old, new, tail = parts[0], f"O{parts[1]}O", f"N{parts[2]}N", parts[3]
+    head, old, new, tail = f"first\n{parts[0]}", f"O{parts[1]}O", f"N{parts[2]}N", parts[3]
     data = (head + old + tail).replace("\n", form[1]).encode(form[0])
     (tmp_path / "a.txt").write_bytes(data)
     edit, context = Edit(Bench(tmp_path).scope), ToolContext(workspace=tmp_path)

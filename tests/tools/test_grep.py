@@ -24,8 +24,10 @@ FILES = {
     "last.txt": b"no newline find_me",
 }
 PATTERNS = [
-    "find_me", r"\bfind_\w+", "(?i)FIND_ME", "e$", "^e", "^$", r"^\s*def \w+\(", r"a\Wb", "a.b", r"gr[üx]n", "GRÜN", "straße",
-    r"\d\d", r"[\w-]+_me", r"[^\w]b", "here$", r"x\)|other", "(find|other)_?(me)?", r"a[^x]b", "[]a]b", r"\x61\.?b", "[[:alpha:]]+ line",
+    "find_me", r"\bfind_\w+", "(?i)FIND_ME", "e$", "^e", "^$", r"^\s*def \w+\(", r"a\Wb", "a.b", r"gr[üx]n", "GRÜN",
+    "straße",
+    r"\d\d", r"[\w-]+_me", r"[^\w]b", "here$", r"x\)|other", "(find|other)_?(me)?", r"a[^x]b", "[]a]b",
+    r"\x61\.?b", "[[:alpha:]]+ line",
     "nothing like this", r"\S+$", "a*", r"o{2}|s{1,2}e", r"[a&&b]", r"\pL\p{L}+ grün",
 ]  # fmt: skip
 
@@ -59,10 +61,12 @@ async def test_matches_come_by_path_and_line_with_context_apart(tree: Path) -> N
     grep = Grep(bench.scope, skip=["runs"])
 
     assert await bench.output(grep, pattern="find_me") == (
-        "a.py:3:def find_me(x):\nb/wide.txt:1:find_me in UTF-16\nc/latin.txt:1:gr�n find_me\nlast.txt:1:no newline find_me"
+        "a.py:3:def find_me(x):\nb/wide.txt:1:find_me in UTF-16\n"
+        "c/latin.txt:1:gr�n find_me\nlast.txt:1:no newline find_me"
     )
     assert await bench.output(grep, pattern="FIND_me", ignore_case=True, glob="*.txt", path="b", context=1) == (
-        "b/wide.txt:1:find_me in UTF-16\n--\nb/windows.txt-1-first line\nb/windows.txt:2:Find_Me here\nb/windows.txt-3-end"
+        "b/wide.txt:1:find_me in UTF-16\n--\n"
+        "b/windows.txt-1-first line\nb/windows.txt:2:Find_Me here\nb/windows.txt-3-end"
     )
     assert await bench.output(grep, pattern="find_me", files_only=True, limit=2) == (
         "a.py\nb/wide.txt\n[there is more than 2; narrow the search]"

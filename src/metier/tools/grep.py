@@ -47,9 +47,9 @@ class Grep:
                 "path": {"type": "string"},
                 "glob": {"type": "string"},
                 "ignore_case": {"type": "boolean"},
-                "context": {"type": "integer", "minimum": 0},
+                "context": {"type": "integer"},
                 "files_only": {"type": "boolean"},
-                "limit": {"type": "integer", "minimum": 1},
+                "limit": {"type": "integer"},
             },
             "required": ["pattern"],
             "additionalProperties": False,
@@ -190,7 +190,7 @@ def _parse(arguments: dict[str, JsonValue]) -> _Query:
     context, limit = arguments.get("context"), arguments.get("limit")
     return _Query(
         expression=SearchExpression(str(arguments["pattern"]), ignore_case=arguments.get("ignore_case") is True),
-        context=min(context, MAX_CONTEXT) if isinstance(context, int) else 0,
-        most=min(limit, MAX_RESULTS) if isinstance(limit, int) else DEFAULT_RESULTS,
+        context=max(0, min(context, MAX_CONTEXT)) if isinstance(context, int) else 0,
+        most=max(1, min(limit, MAX_RESULTS)) if isinstance(limit, int) else DEFAULT_RESULTS,
         files_only=arguments.get("files_only") is True,
     )

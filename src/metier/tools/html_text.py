@@ -55,15 +55,16 @@ def _split(html: str) -> Iterator[_Piece]:
     place = 0
     while (start := html.find("<", place)) >= 0:
         yield _Piece(html[place:start])
+        found = _TAG_NAME.match(html, start)
+        if found is None and html[start + 1 : start + 2] not in {"!", "?", "/"}:
+            yield _Piece("<")
+            place = start + 1
+            continue
         end = _find_end(html, start)
         if end < 0:
             return
-        found = _TAG_NAME.match(html, start)
         place = end
         if found is None:
-            if html[start + 1] not in "!?/":
-                yield _Piece("<")
-                place = start + 1
             continue
         name, is_end = found.group(1).lower(), html[start + 1] == "/"
         yield _Piece(html[start:end], name, is_end)

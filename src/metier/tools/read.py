@@ -28,8 +28,8 @@ class Read:
             "type": "object",
             "properties": {
                 "path": {"type": "string"},
-                "offset": {"type": "integer", "minimum": 1},
-                "limit": {"type": "integer", "minimum": 1},
+                "offset": {"type": "integer"},
+                "limit": {"type": "integer"},
             },
             "required": ["path"],
             "additionalProperties": False,
@@ -44,8 +44,8 @@ class Read:
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:  # noqa: ARG002
         offset, limit = arguments.get("offset"), arguments.get("limit")
-        start = offset if isinstance(offset, int) else 1
-        count = limit if isinstance(limit, int) else DEFAULT_LINES
+        start = max(offset, 1) if isinstance(offset, int) else 1
+        count = max(limit, 1) if isinstance(limit, int) else DEFAULT_LINES
         text = await run_sync(self._read, str(arguments["path"]), start, count)
         return ToolResult(ok=True, output=text)
 

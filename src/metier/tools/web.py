@@ -81,7 +81,7 @@ class WebFetch:
             "type": "object",
             "properties": {
                 "url": {"type": "string"},
-                "max_bytes": {"type": "integer", "minimum": 1},
+                "max_bytes": {"type": "integer"},
             },
             "required": ["url"],
             "additionalProperties": False,
@@ -110,7 +110,7 @@ class WebFetch:
         seconds = min(self._timeout_seconds, context.timeout_seconds or self._timeout_seconds)
         try:
             with anyio.fail_after(seconds):
-                answer = await self._follow(url, min(most, MAX_BYTES) if isinstance(most, int) else MAX_BYTES)
+                answer = await self._follow(url, max(1, min(most, MAX_BYTES)) if isinstance(most, int) else MAX_BYTES)
         except TimeoutError as error:
             raise ToolFailed(f"URL {url.text!r} took longer than {seconds:g} seconds", code="timeout") from error
         return ToolResult(ok=True, output=await run_sync(_render, answer))

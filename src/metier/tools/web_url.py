@@ -49,7 +49,7 @@ def parse_url(text: str) -> WebUrl:
     plain = text.partition("#")[0]
     if len(text) > MAX_URL_CHARACTERS:
         raise _refused(text, "is too long")
-    if any(letter <= " " or letter in '\\"<>^`{|}\x7f' or unicodedata.category(letter) in _UNSEEN for letter in plain):
+    if any(letter <= " " or letter in '\\"<>^`{|}\x7f' or unicodedata.category(letter) in _UNSEEN for letter in text):
         raise _refused(text, "contains a blank, a backslash or a character that does not belong there")
     found = _URL.fullmatch(plain)
     if found is None:
