@@ -1,21 +1,20 @@
 """The tools that every run has: which they are, and what they cost."""
 
-import json
 from pathlib import Path
 
-from metier.context.tokens import estimate_tokens
+from metier.context.tokens import TokenCounter
 from metier.tools.builtin import build_builtin_tools
 from metier.tools.scope import Scope
 from metier.tools.toolbox import Toolbox
 
-MAX_TOKENS = 700
+MAX_TOKENS = 600
 
 
 def test_all_six_cost_little_of_every_prompt(tmp_path: Path) -> None:
     specs = Toolbox(build_builtin_tools(Scope([tmp_path]), environ={})).specs()
 
     assert [spec.name for spec in specs] == ["Edit", "Glob", "Grep", "Read", "WebFetch", "Write"]
-    assert sum(estimate_tokens(json.dumps(spec.model_dump())) for spec in specs) <= MAX_TOKENS
+    assert TokenCounter().tools(specs) <= MAX_TOKENS
 
 
 def test_each_says_what_it_risks_and_what_repeating_it_means(tmp_path: Path) -> None:

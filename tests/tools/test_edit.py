@@ -8,6 +8,7 @@ import pytest
 from file_tools import Bench
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import JsonValue
 
 from metier.tools.base import ToolContext
 from metier.tools.edit import Edit
@@ -98,8 +99,10 @@ def test_replacing_and_reverting_gives_the_same_bytes(
     (tmp_path / "a.txt").write_bytes(data)
     edit, context = Edit(Bench(tmp_path).scope), ToolContext(workspace=tmp_path)
 
-    anyio.run(edit.execute, {"path": "a.txt", "old": old, "new": new}, context)
+    there: dict[str, JsonValue] = {"path": "a.txt", "old": old, "new": new}
+    back: dict[str, JsonValue] = {"path": "a.txt", "old": new, "new": old}
+    anyio.run(edit.execute, there, context)
     assert (tmp_path / "a.txt").read_bytes() != data
-    anyio.run(edit.execute, {"path": "a.txt", "old": new, "new": old}, context)
+    anyio.run(edit.execute, back, context)
 
     assert (tmp_path / "a.txt").read_bytes() == data

@@ -87,7 +87,7 @@ class Names:
 def make_tool(
     server: Server, *, names: Names | None = None, access: dict[str, tuple[str, ...]] | None = None
 ) -> WebFetch:
-    opened = WebAccess(open_addresses={("127.0.0.1", server.port)}, **(access or {}))  # pyright: ignore[reportArgumentType]
+    opened = WebAccess(open_addresses={("127.0.0.1", server.port)}, **(access or {}))
     return WebFetch(opened, resolve=names or Names(site_example=["127.0.0.1"]), timeout_seconds=5)
 
 

@@ -15,7 +15,7 @@ class Edit:
     info = ToolInfo(
         id="builtin:Edit",
         name="Edit",
-        description="Replace the exact text old by new in a file. old must occur once, unless replace_all.",
+        description="Replace exact text in a file. old must be unique unless replace_all.",
         category="edit",
         input_schema={
             "type": "object",

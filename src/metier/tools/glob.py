@@ -17,7 +17,7 @@ class Glob:
     info = ToolInfo(
         id="builtin:Glob",
         name="Glob",
-        description="Find files below folder path by pattern such as src/**/*.py, newest first.",
+        description="Find files by pattern such as src/**/*.py, newest first.",
         category="glob",
         input_schema={
             "type": "object",

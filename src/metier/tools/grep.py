@@ -38,7 +38,7 @@ class Grep:
     info = ToolInfo(
         id="builtin:Grep",
         name="Grep",
-        description="Search lines of files by RE2 expression, in a file or folder path, in files matching glob.",
+        description="Search lines by RE2 expression in a file or folder path.",
         category="grep",
         input_schema={
             "type": "object",

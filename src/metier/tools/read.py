@@ -22,7 +22,7 @@ class Read:
     info = ToolInfo(
         id="builtin:Read",
         name="Read",
-        description="Read a text file: limit lines from line offset on, numbered.",
+        description="Read a text file: limit lines from line offset.",
         category="read",
         input_schema={
             "type": "object",
