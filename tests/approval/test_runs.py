@@ -216,6 +216,29 @@ async def test_a_file_that_changed_since_it_was_shown_is_asked_about_again(tmp_p
     assert (tmp_path / "a.txt").read_text() == "new"
 
 
+async def test_the_diff_of_a_write_is_shown_and_holds_until_the_file_changes(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("old\n")
+    change = calls(ToolCall("Write", {"path": "a.txt", "content": "new\n"}))
+    place, _ = make_place(tmp_path, (change, says("Done.")))
+    async with open_runtime(place) as runtime:
+        state = await runtime.start(RunRequest(task="write"))
+        (first,) = await runtime.approvals.find_all(status="open")
+        await approve_all(runtime)
+        (tmp_path / "a.txt").unlink()
+        await runtime.resume(state.run_id)
+        (second,) = await runtime.approvals.find_all(status="open")
+        await approve_all(runtime)
+        done = await runtime.resume(state.run_id)
+        await check_replay(runtime, state.run_id)
+
+    assert first.asked is not None
+    assert first.asked.preview.splitlines()[2:] == ["@@ -1 +1 @@", "-old", "+new"]
+    assert second.asked is not None
+    assert second.asked.preview.splitlines()[2:] == ["@@ -0,0 +1 @@", "+new"]
+    assert done.status == "completed"
+    assert (tmp_path / "a.txt").read_text() == "new\n"
+
+
 async def test_a_call_edited_into_something_denied_does_not_run(tmp_path: Path) -> None:
     (tmp_path / ".agent").mkdir()
     rules = "rules: [{tool: Pen, allow: false, when: {path: {startsWith: secret}}}]"

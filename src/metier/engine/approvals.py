@@ -6,12 +6,12 @@ from datetime import timedelta
 
 from pydantic import JsonValue
 
+from metier.approval.judge import name_call
 from metier.engine import actions as a
 from metier.engine import entries as e
 from metier.engine.journal import RunLog
 from metier.engine.services import Services
 from metier.engine.state import Step
-from metier.engine.stepping import name_and_arguments
 from metier.store.base import ApprovalRow
 from metier.tools.base import ToolContext
 
@@ -25,7 +25,7 @@ async def ask_approval(action: a.AskApproval, log: RunLog, services: Services) -
     if step.phase == "asking":
         await log.record(e.RunPaused(pause="approval", reason=f"Approval {step.approval_id} is open"))
         return
-    name, arguments = name_and_arguments(step)
+    name, arguments = name_call(step.action)
     payload = render_call(name, arguments)
     approval_id = build_approval_id(log.state.run_id, step.step_id, times_asked=step.times_asked)
     now = services.clock.now()
@@ -80,14 +80,20 @@ def build_approval_id(run_id: str, step_id: str, *, times_asked: int) -> str:
 
 
 async def _is_stale(step: Step, log: RunLog, services: Services) -> bool:
+    base = find_approved_base(step)
+    if base is None:
+        return False
+    preview = await services.tools.preview(*name_call(step.action), _context(step, log, services))
+    return preview is None or preview.base != base
+
+
+def find_approved_base(step: Step) -> str | None:
+    """What the call must find as it was; None where nobody was asked, or was shown nothing of it."""
     if step.asked is None or not step.asked.base:
-        return False
-    name, arguments = name_and_arguments(step)
-    if hash_call(render_call(name, arguments)) != step.asked.arguments_hash:
-        # Edited while it was approved: the preview was of another call.
-        return False
-    preview = await services.tools.preview(name, arguments, _context(step, log, services))
-    return preview is None or preview.base != step.asked.base
+        return None
+    # Edited while it was approved: the preview was of another call.
+    is_edited = hash_call(render_call(*name_call(step.action))) != step.asked.arguments_hash
+    return None if is_edited else step.asked.base
 
 
 def _context(step: Step, log: RunLog, services: Services) -> ToolContext:

@@ -14,6 +14,7 @@ from metier.context.disclosure import disclose_files
 from metier.decisions import StepStatus
 from metier.engine import actions as a
 from metier.engine import entries as e
+from metier.engine.approvals import find_approved_base
 from metier.engine.earlier import keep_results
 from metier.engine.journal import RunLog
 from metier.engine.planning import get_limits
@@ -153,6 +154,7 @@ def build_context(
         timeout_seconds=services.runtime.timeout_seconds,
         emit=emit,
         spool=get_spool_path(step, services),
+        base_hash=find_approved_base(step),
     )
 
 

@@ -26,6 +26,8 @@ from metier.telemetry.redaction import find_secret_values
 from metier.telemetry.sinks import Cleaner, build_cleaner
 from metier.tools.access import AccessFile
 from metier.tools.base import Tool
+from metier.tools.builtin import build_builtin_tools
+from metier.tools.scope import Scope
 from metier.tools.script_catalog import ScriptCatalog
 from metier.tools.script_contract import ScriptLimits
 from metier.tools.script_runner import ScriptRunner, default_environments
@@ -119,8 +121,27 @@ async def build_services(
 
 
 def list_tools(packages: Sequence[SkillPackage], place: Place) -> tuple[Tool, ...]:
-    """The tools that are known without running code of a skill."""
-    return (*_script_tools(packages, place), *place.tools)
+    """The tools that are known without running code of a skill. One of the place replaces a built-in of its name."""
+    replaced = {tool.info.name for tool in place.tools}
+    built_in = (tool for tool in _file_tools(place) if tool.info.name not in replaced)
+    return (*built_in, *_script_tools(packages, place), *place.tools)
+
+
+def _file_tools(place: Place) -> tuple[Tool, ...]:
+    """Open is the workspace; what decides about the agent is closed to writing, but in the permissive profile."""
+    settings = place.settings
+    runs = _inside(place.runs, place.workspace)
+    skills = _inside(place.workspace / settings.skills.dir, place.workspace)
+    protect = settings.runtime.profile != "permissive"
+    scope = Scope((place.workspace,), protect=protect, own_folders=(*runs, *skills))
+    return build_builtin_tools(scope, environ=place.environ, skip=runs)
+
+
+def _inside(folder: Path, workspace: Path) -> tuple[str, ...]:
+    """Relative to the workspace, nothing when it lies elsewhere or is the workspace itself."""
+    if folder == workspace or not folder.is_relative_to(workspace):
+        return ()
+    return (folder.relative_to(workspace).as_posix(),)
 
 
 def _script_tools(packages: Sequence[SkillPackage], place: Place) -> tuple[Tool, ...]:

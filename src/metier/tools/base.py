@@ -35,7 +35,7 @@ class ToolInfo:
     effect: Effect
     aliases: tuple[str, ...] = ()
     spools: bool = False
-    """Its work is done by a child process whose wrapper notes start and end in `ToolContext.spool`."""
+    """It notes beside `ToolContext.spool` that its effect begins: no note after a crash means that it never did."""
 
 
 def _ignore(_payload: Payload) -> None:
@@ -57,6 +57,8 @@ class ToolContext:
     """Receives events that the tool has to tell."""
     spool: Path | None = None
     """Where the wrapper of a child process notes that it started and how it ended, whatever becomes of the agent."""
+    base_hash: str | None = None
+    """`Preview.base` of the change that a person approved: another state of what it changes is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,230 @@
+"""Open what lies beneath a folder, by descriptor: nothing that a path or a link says leads out of it, at any moment.
+
+Two ways with one meaning: the kernel resolves (`openat2`), or we walk the path ourselves, one open folder at a time.
+What comes back is a regular file or a folder, open for reading, with the path that it really has.
+"""
+
+import ctypes
+import errno
+import os
+import stat
+import struct
+import sys
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Protocol, Self
+
+from metier.errors import ToolFailed
+
+_OPENAT2 = 437
+"""The number of the system call, the same on every architecture that Python runs on but Alpha."""
+_NO_MAGIC_LINKS, _NO_LINKS, _BENEATH = 0x02, 0x04, 0x08
+_HOW = struct.Struct("=QQQ")
+"""`struct open_how`: flags, mode, resolve."""
+_DESCRIPTORS = "/proc/self/fd"
+_TRIES = 64
+"""The kernel says `EAGAIN` while somebody renames folders on the way."""
+_MAX_LINKS = 40
+
+READ_FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+READ_FOLDER = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An open regular file or folder. Whoever gets it closes it."""
+
+    descriptor: int
+    path: str
+    """Where it really is, relative to the folder it was opened beneath; empty for that folder itself."""
+    status: os.stat_result
+
+    @property
+    def is_folder(self) -> bool:
+        return stat.S_ISDIR(self.status.st_mode)
+
+
+class Opener(Protocol):
+    def __call__(self, root: int, path: str, *, links: bool) -> Opened:
+        """Raises `ToolFailed` for what leads out or is no file, `OSError` for the rest."""
+        ...
+
+
+def choose_opener() -> Opener:
+    """The kernel's way where it works, tried by using it."""
+    return open_by_kernel if _kernel_resolves() else open_by_walking
+
+
+def open_by_kernel(root: int, path: str, *, links: bool) -> Opened:
+    """One `openat2`, without opening the file itself; then the very same file is opened, whatever its name is now."""
+    resolve = _BENEATH | _NO_MAGIC_LINKS | (0 if links else _NO_LINKS)
+    try:
+        found = _openat2(root, path or ".", resolve)
+    except OSError as error:
+        raise _translate(error, path, links=links) from error
+    try:
+        status = os.fstat(found)
+        _check_kind(status, path)
+        flags = READ_FOLDER if stat.S_ISDIR(status.st_mode) else READ_FILE
+        real = _path_between(root, found, path)
+        return Opened(os.open(f"{_DESCRIPTORS}/{found}", flags), real, status)
+    finally:
+        os.close(found)
+
+
+def open_by_walking(root: int, path: str, *, links: bool) -> Opened:
+    """Each folder on the way is opened without following links and stays open until the end, so `..` is a step back."""
+    todo = deque(path.split("/"))
+    followed = 0
+    with _Trail(root) as trail:
+        while todo:
+            name = todo.popleft()
+            if name == "..":
+                trail.step_back(path)
+            elif name not in {"", "."}:
+                status = os.stat(name, dir_fd=trail.here, follow_symlinks=False)
+                if stat.S_ISLNK(status.st_mode):
+                    followed += 1
+                    todo.extendleft(reversed(_follow(name, trail.here, path, links=links and followed <= _MAX_LINKS)))
+                else:
+                    trail.enter(name, status, path)
+        return trail.finish()
+
+
+class _Trail:
+    """The folders that are open on the way down."""
+
+    def __init__(self, root: int) -> None:
+        self._open: list[int] = [os.dup(root)]
+        self._names: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for descriptor in self._open:
+            os.close(descriptor)
+
+    @property
+    def here(self) -> int:
+        return self._open[-1]
+
+    def step_back(self, path: str) -> None:
+        if not self._names:
+            raise leads_out(path)
+        os.close(self._open.pop())
+        self._names.pop()
+
+    def enter(self, name: str, status: os.stat_result, path: str) -> None:
+        _check_kind(status, path)
+        flags = READ_FOLDER if stat.S_ISDIR(status.st_mode) else READ_FILE
+        try:
+            descriptor = os.open(name, flags | os.O_NOFOLLOW, dir_fd=self.here)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise _changed(path) from error
+            raise
+        self._open.append(descriptor)
+        self._names.append(name)
+        _check_kind(os.fstat(descriptor), path)
+
+    def finish(self) -> Opened:
+        return Opened(os.dup(self.here), "/".join(self._names), os.fstat(self.here))
+
+
+def _follow(name: str, folder: int, path: str, *, links: bool) -> list[str]:
+    if not links:
+        raise _is_link(path)
+    target = os.readlink(name, dir_fd=folder)
+    if target.startswith("/"):
+        raise leads_out(path)
+    return target.split("/")
+
+
+def leads_out(path: str) -> ToolFailed:
+    return ToolFailed(f"Path {path!r} leads out of the folders that are open to you", code="permission_denied")
+
+
+def _is_link(path: str) -> ToolFailed:
+    return ToolFailed(f"Path {path!r} goes through a symbolic link, which is not followed", code="permission_denied")
+
+
+def _changed(path: str) -> ToolFailed:
+    return ToolFailed(f"Path {path!r} was changed while it was opened", hint="Try again", code="conflict")
+
+
+def _check_kind(status: os.stat_result, path: str) -> None:
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        raise ToolFailed(
+            f"Path {path!r} is neither a file nor a folder but {_kind_of(status.st_mode)}", code="not_a_file"
+        )
+
+
+def _kind_of(mode: int) -> str:
+    kinds: tuple[tuple[Callable[[int], bool], str], ...] = (
+        (stat.S_ISFIFO, "a pipe"),
+        (stat.S_ISSOCK, "a socket"),
+        (stat.S_ISCHR, "a device"),
+        (stat.S_ISBLK, "a device"),
+    )
+    return next((word for is_kind, word in kinds if is_kind(mode)), "something else")
+
+
+def _translate(error: OSError, path: str, *, links: bool) -> Exception:
+    if error.errno == errno.EXDEV:
+        return leads_out(path)
+    if error.errno == errno.ELOOP and not links:
+        return _is_link(path)
+    if error.errno == errno.EAGAIN:
+        return _changed(path)
+    return error
+
+
+def _path_between(root: int, found: int, path: str) -> str:
+    """The path that the kernel knows an open file by, beneath the root that it was opened from."""
+    if os.fstat(found).st_nlink == 0:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    base, real = (str(Path(f"{_DESCRIPTORS}/{descriptor}").readlink()) for descriptor in (root, found))
+    if real == base:
+        return ""
+    if not real.startswith(base.rstrip("/") + "/"):
+        raise leads_out(path)
+    return real[len(base.rstrip("/")) + 1 :]
+
+
+def _openat2(folder: int, path: str, resolve: int) -> int:
+    """A descriptor that stands for the file without opening it: a pipe does not block, a device does nothing."""
+    library = _load_library()
+    how = _HOW.pack(os.O_PATH | os.O_CLOEXEC, 0, resolve)
+    for _ in range(_TRIES):
+        result = int(library.syscall(ctypes.c_long(_OPENAT2), ctypes.c_int(folder), os.fsencode(path), how, len(how)))
+        if result >= 0:
+            return result
+        if ctypes.get_errno() != errno.EAGAIN:
+            break
+    number = ctypes.get_errno()
+    raise OSError(number, os.strerror(number), path)
+
+
+@cache
+def _load_library() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _kernel_resolves() -> bool:
+    """Tried on the root folder: a step up must be refused with the very error that this call gives."""
+    if sys.platform != "linux" or not Path(_DESCRIPTORS).is_dir():
+        return False
+    with ExitStack() as opened:
+        folder = os.open("/", READ_FOLDER)
+        opened.callback(os.close, folder)
+        try:
+            os.close(_openat2(folder, ".", _BENEATH | _NO_MAGIC_LINKS))
+            os.close(_openat2(folder, "..", _BENEATH | _NO_MAGIC_LINKS))
+        except OSError as error:
+            return error.errno == errno.EXDEV
+    return False

@@ -1,0 +1,64 @@
+"""`Edit`: replace an exact text in a file and nothing else: its mode, encoding, line ends and other bytes stay."""
+
+from anyio.to_thread import run_sync
+from pydantic import JsonValue
+
+from metier.errors import ToolFailed
+from metier.tools.base import Preview, ToolContext, ToolInfo, ToolResult
+from metier.tools.exact_edit import edit_bytes
+from metier.tools.previews import preview_edit
+from metier.tools.replacing import judge_note, read_target, replace_file
+from metier.tools.scope import Scope
+
+
+class Edit:
+    info = ToolInfo(
+        id="builtin:Edit",
+        name="Edit",
+        description="Replace exact text in a file. old must be unique unless replace_all.",
+        category="edit",
+        input_schema={
+            "type": "object",
+            "properties": {
+                "path": {"type": "string"},
+                "old": {"type": "string"},
+                "new": {"type": "string"},
+                "replace_all": {"type": "boolean"},
+            },
+            "required": ["path", "old", "new"],
+            "additionalProperties": False,
+        },
+        output_schema={"type": "string"},
+        risk="medium",
+        effect="opaque",
+        spools=True,
+    )
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+        return ToolResult(ok=True, output=await run_sync(self._edit, arguments, context))
+
+    async def preview(self, arguments: dict[str, JsonValue], context: ToolContext) -> Preview:
+        del context
+        found = await run_sync(preview_edit, self._scope, arguments)
+        return Preview(found.diff, base=found.base_hash)
+
+    async def probe(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult | None:
+        """After a crash: the new text is there, or nothing happened and the engine may run it, or nobody knows."""
+        path = str(arguments["path"])
+        if await run_sync(judge_note, self._scope, path, context) != "after":
+            return None
+        return ToolResult(ok=True, output=f"Edited {path!r}; found so after an interruption")
+
+    def _edit(self, arguments: dict[str, JsonValue], context: ToolContext) -> str:
+        path = str(arguments["path"])
+        with self._scope.open_target(path, create_folders=False) as target:
+            before = read_target(target)
+            if before is None:
+                raise ToolFailed(f"There is no file {path!r}", hint="Use Write to create it", code="not_found")
+            after, lines = edit_bytes(before, arguments)
+            replace_file(target, after, before=before, context=context)
+        where = f"on line {lines[0]}" if len(lines) == 1 else f"in {len(lines)} places, first on line {lines[0]}"
+        return f"Edited {target.path!r} {where}"

@@ -1,0 +1,54 @@
+"""`Glob`: the files whose path matches a pattern, the newest first."""
+
+from collections.abc import Collection
+
+from anyio.to_thread import run_sync
+from pydantic import JsonValue
+
+from metier.tools.base import ToolContext, ToolInfo, ToolResult
+from metier.tools.file_walk import MAX_ENTRIES, list_files
+from metier.tools.path_patterns import PathPattern
+from metier.tools.scope import Scope
+
+MAX_FILES = 200
+
+
+class Glob:
+    info = ToolInfo(
+        id="builtin:Glob",
+        name="Glob",
+        description="Find files by pattern such as src/**/*.py, newest first.",
+        category="glob",
+        input_schema={
+            "type": "object",
+            "properties": {
+                "pattern": {"type": "string"},
+                "path": {"type": "string"},
+            },
+            "required": ["pattern"],
+            "additionalProperties": False,
+        },
+        output_schema={"type": "string"},
+        risk="low",
+        effect="read",
+    )
+
+    def __init__(self, scope: Scope, *, skip: Collection[str] = ()) -> None:
+        """`skip` are folders that are left out, as canonical paths."""
+        self._scope = scope
+        self._skip = frozenset(skip)
+
+    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:  # noqa: ARG002
+        pattern = PathPattern(str(arguments["pattern"]))
+        folder = str(arguments.get("path") or ".")
+        return ToolResult(ok=True, output=await run_sync(self._find, folder, pattern))
+
+    def _find(self, folder: str, pattern: PathPattern) -> str:
+        listing = list_files(self._scope, folder, pattern, skip=self._skip)
+        newest = sorted(listing.files, key=lambda file: -file.modified_ns)
+        lines = [file.path for file in newest[:MAX_FILES]]
+        if len(newest) > MAX_FILES:
+            lines.append(f"[{MAX_FILES} of {len(newest)} files; narrow the pattern]")
+        if not listing.is_complete:
+            lines.append(f"[stopped after {MAX_ENTRIES} entries; search a smaller folder]")
+        return "\n".join(lines) or "No file matches"

@@ -1,0 +1,74 @@
+"""Which files a model must not write: those that decide what it may do, run by themselves, or hold secrets. Pure.
+
+Names are compared as the most forgiving file system would: without case, invisible characters and trailing dots.
+"""
+
+import unicodedata
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+_FOLDERS = {
+    ".git": "Git's own files",
+    ".hg": "Mercurial's own files",
+    ".svn": "Subversion's own files",
+    ".githooks": "hooks, which run by themselves",
+    ".husky": "hooks, which run by themselves",
+    ".agent": "the agent's own rules, skills and tasks",
+    ".agents": "the agent's own rules, skills and tasks",
+    ".nanobot": "the agent's own rules, skills and tasks",
+    ".claude": "the agent's own rules, skills and tasks",
+    ".ssh": "keys and passwords",
+    ".gnupg": "keys and passwords",
+    ".aws": "keys and passwords",
+    ".azure": "keys and passwords",
+    ".kube": "keys and passwords",
+    ".docker": "keys and passwords",
+}
+"""By the name of a folder, or of a file, anywhere on the way."""
+
+_SHORT_NAMES = {"git~1": ".git", "agent~1": ".agent", "agents~1": ".agents", "nanobo~1": ".nanobot"}
+"""What some Windows file systems also call them."""
+
+_SECRETS = (
+    ".env", ".env.*", "*.env", ".envrc", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx",
+    "*.ppk", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", ".netrc", "_netrc", ".pgpass", ".my.cnf", ".npmrc",
+    ".pypirc", ".git-credentials", ".htpasswd", ".dockercfg", "credentials.json", "secrets.y*ml", "secrets.json",
+    "secrets.toml",
+)  # fmt: skip
+_NO_SECRETS = ("*.example", "*.sample", "*.template", "*.dist")
+"""What people put beside a secrets file to show its shape."""
+
+_OWN_FILES = ("agent.yaml", "agent.yml", "context/system_prompt.md", "context/soul.json", "context/user_profile.json")
+"""Settings and standing instructions, at the top of the workspace."""
+
+
+def protected(path: str, *, own_folders: Iterable[str] = ()) -> str | None:
+    """Why a canonical path must not be written, in words that follow "holds"; None where it may.
+
+    `own_folders` are further folders of the agent's own beneath the same root, such as the run store.
+    """
+    parts = [_fold(part) for part in path.split("/") if part not in {"", "."}]
+    for part in parts:
+        if reason := _FOLDERS.get(part):
+            return reason
+    whole = "/".join(parts)
+    if whole in _OWN_FILES:
+        return "the agent's own settings and instructions"
+    for folder in own_folders:
+        own = "/".join(_fold(part) for part in folder.split("/") if part not in {"", "."})
+        if own and (whole == own or whole.startswith(f"{own}/")):
+            return "the agent's own records and skills"
+    return "keys and passwords" if parts and _is_secret(parts[-1]) else None
+
+
+def _is_secret(name: str) -> bool:
+    if any(fnmatchcase(name, pattern) for pattern in _NO_SECRETS):
+        return False
+    return any(fnmatchcase(name, pattern) for pattern in _SECRETS)
+
+
+def _fold(name: str) -> str:
+    """One spelling for all that some file system takes for the same name; `.git::$DATA` is `.git` on Windows."""
+    plain = "".join(letter for letter in unicodedata.normalize("NFKC", name) if unicodedata.category(letter) != "Cf")
+    plain = plain.casefold().split(":", 1)[0].rstrip(". ") or plain
+    return _SHORT_NAMES.get(plain, plain)

@@ -1,0 +1,56 @@
+"""`Write`: put a whole text file in place, whole or not at all. A crash leaves the old file or the new one."""
+
+from anyio.to_thread import run_sync
+from pydantic import JsonValue
+
+from metier.tools.base import Preview, ToolContext, ToolInfo, ToolResult
+from metier.tools.previews import preview_write
+from metier.tools.replacing import judge_note, read_target, replace_file
+from metier.tools.scope import Scope
+
+
+class Write:
+    info = ToolInfo(
+        id="builtin:Write",
+        name="Write",
+        description="Create or replace a text file, with its folders.",
+        category="write",
+        input_schema={
+            "type": "object",
+            "properties": {"path": {"type": "string"}, "content": {"type": "string"}},
+            "required": ["path", "content"],
+            "additionalProperties": False,
+        },
+        output_schema={"type": "string"},
+        risk="medium",
+        # Writing twice would be harmless, but not over what somebody wrote between a crash and the resume.
+        effect="opaque",
+        spools=True,
+    )
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+        path, content = str(arguments["path"]), str(arguments["content"])
+        return ToolResult(ok=True, output=await run_sync(self._write, path, content, context))
+
+    async def preview(self, arguments: dict[str, JsonValue], context: ToolContext) -> Preview:
+        del context
+        found = await run_sync(preview_write, self._scope, str(arguments["path"]), str(arguments["content"]))
+        return Preview(found.diff, base=found.base_hash)
+
+    async def probe(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult | None:
+        """After a crash: the new file is there, or nothing happened and the engine may run it, or nobody knows."""
+        path = str(arguments["path"])
+        if await run_sync(judge_note, self._scope, path, context) != "after":
+            return None
+        return ToolResult(ok=True, output=f"Wrote {path!r}; found so after an interruption")
+
+    def _write(self, path: str, content: str, context: ToolContext) -> str:
+        data = content.encode("utf-8", "surrogatepass")
+        with self._scope.open_target(path, create_folders=True) as target:
+            before = read_target(target)
+            replace_file(target, data, before=before, context=context)
+        verb = "Created" if before is None else "Replaced" if before != data else "Did not need to change"
+        return f"{verb} {target.path!r}, {len(data)} bytes"

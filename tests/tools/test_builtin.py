@@ -1,0 +1,30 @@
+"""The tools that every run has: which they are, and what they cost."""
+
+from pathlib import Path
+
+from metier.context.tokens import TokenCounter
+from metier.tools.builtin import build_builtin_tools
+from metier.tools.scope import Scope
+from metier.tools.toolbox import Toolbox
+
+MAX_TOKENS = 600
+
+
+def test_all_six_cost_little_of_every_prompt(tmp_path: Path) -> None:
+    specs = Toolbox(build_builtin_tools(Scope([tmp_path]), environ={})).specs()
+
+    assert [spec.name for spec in specs] == ["Edit", "Glob", "Grep", "Read", "WebFetch", "Write"]
+    assert TokenCounter().tools(specs) <= MAX_TOKENS
+
+
+def test_each_says_what_it_risks_and_what_repeating_it_means(tmp_path: Path) -> None:
+    tools = build_builtin_tools(Scope([tmp_path]), environ={})
+
+    assert {tool.info.name: (tool.info.risk, tool.info.effect) for tool in tools} == {
+        "Read": ("low", "read"),
+        "Glob": ("low", "read"),
+        "Grep": ("low", "read"),
+        "Write": ("medium", "opaque"),
+        "Edit": ("medium", "opaque"),
+        "WebFetch": ("medium", "idempotent"),
+    }

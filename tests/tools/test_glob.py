@@ -1,0 +1,87 @@
+"""Glob finds files by pattern, the newest first, and passes over what others made."""
+
+import os
+from pathlib import Path
+
+import pytest
+from file_tools import Bench
+
+from metier.tools.glob import MAX_FILES, Glob
+from metier.tools.path_patterns import PathPattern
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def make(folder: Path, *names: str) -> None:
+    for age, name in enumerate(names):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+        os.utime(path, (10_000 - age, 10_000 - age))
+
+
+async def test_newest_come_first_and_made_folders_are_passed_over_unless_named(tmp_path: Path) -> None:
+    make(
+        tmp_path,
+        "b.py",
+        "src/a.py",
+        "src/x/c.py",
+        "node_modules/d.py",
+        ".git/e.py",
+        "runs/f.py",
+        ".github/g.py",
+        "h.txt",
+    )
+    (tmp_path / "link.py").symlink_to("b.py")
+    glob = Glob(Bench(tmp_path).scope, skip=["runs"])
+    bench = Bench(tmp_path)
+
+    assert await bench.output(glob, pattern="*.py") == "b.py\nsrc/a.py\nsrc/x/c.py\n.github/g.py"
+    assert await bench.output(glob, pattern="src/*.py") == "src/a.py"
+    assert await bench.output(glob, pattern="**/*.py", path="src") == "src/a.py\nsrc/x/c.py"
+    assert await bench.output(glob, pattern="node_modules/**") == "node_modules/d.py"
+    assert await bench.output(glob, pattern="*.none") == "No file matches"
+    assert "leads out" in await bench.error(glob, pattern="*", path="..")
+    assert "without '..'" in await bench.error(glob, pattern="../*")
+
+
+async def test_many_files_are_cut_with_a_note(tmp_path: Path) -> None:
+    make(tmp_path, *(f"{number}.txt" for number in range(MAX_FILES + 5)))
+    bench = Bench(tmp_path)
+
+    lines = (await bench.output(Glob(bench.scope), pattern="*")).splitlines()
+
+    assert lines[0] == "0.txt"
+    assert lines[MAX_FILES:] == [f"[{MAX_FILES} of {MAX_FILES + 5} files; narrow the pattern]"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "other"),
+    [
+        ("*.py", ["a.py", "x/y/a.py", ".py"], ["a.pyc", "a.py/b"]),
+        ("src/**/*.py", ["src/a.py", "src/x/y/a.py"], ["a.py", "xsrc/a.py"]),
+        ("**/test_*", ["test_a", "x/test_a"], ["x/atest_"]),
+        ("a/**", ["a/b", "a/b/c"], ["b/a"]),
+        ("*.{ts,tsx}", ["a.ts", "b/a.tsx"], ["a.t"]),
+        ("[ab]?.txt", ["a1.txt", "x/b2.txt"], ["c1.txt", "a.txt"]),
+        ("[!a].x", ["b.x"], ["a.x"]),
+        ("a/*/c", ["a/b/c"], ["a/c", "a/b/b/c"]),
+        ("**/a/**/b", ["a/b", "x/a/y/z/b"], ["a", "b"]),
+    ],
+)
+def test_patterns_mean_what_people_expect(pattern: str, matching: list[str], other: list[str]) -> None:
+    compiled = PathPattern(pattern)
+
+    assert [path for path in matching if not compiled.matches(path)] == []
+    assert [path for path in other if compiled.matches(path)] == []
+
+
+@pytest.mark.timeout(10)
+def test_hostile_patterns_take_no_time() -> None:
+    assert not PathPattern("*a" * 100 + "b").matches("a" * 5000)
+    assert not PathPattern("**/a/" * 15 + "b").matches("a/" * 500 + "c")

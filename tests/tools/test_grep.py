@@ -1,0 +1,106 @@
+"""Grep finds the same lines with and without ripgrep, in a fixed order, in time that does not depend on the pattern."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from file_tools import Bench
+
+from metier.tools.grep import Grep
+from metier.tools.ripgrep import MIN_FILES
+
+pytestmark = pytest.mark.anyio
+
+FILES = {
+    "a.py": b"import os\n\ndef find_me(x):\n    return os.sep\n\ndef other():\n    pass\n",
+    "b/windows.txt": b"first line\r\nFind_Me here\r\nend\r\n",
+    "b/wide.txt": "\ufefffind_me in UTF-16\n".encode("utf-16-le"),
+    "c/latin.txt": b"gr\xfcn find_me\n",
+    "c/umlaut.txt": "aéb grün GRÜN\nstraße\n".encode(),
+    "c/return.txt": b"a\rb\n",
+    "bin.dat": b"find_me\0\1\2",
+    "node_modules/x.js": b"find_me\n",
+    "runs/log": b"find_me\n",
+    "last.txt": b"no newline find_me",
+}
+PATTERNS = [
+    "find_me", r"\bfind_\w+", "(?i)FIND_ME", "e$", "^e", "^$", r"^\s*def \w+\(", r"a\Wb", "a.b", r"gr[üx]n", "GRÜN",
+    "straße",
+    r"\d\d", r"[\w-]+_me", r"[^\w]b", "here$", r"x\)|other", "(find|other)_?(me)?", r"a[^x]b", "[]a]b",
+    r"\x61\.?b", "[[:alpha:]]+ line",
+    "nothing like this", r"\S+$", "a*", r"o{2}|s{1,2}e", r"[a&&b]", r"\pL\p{L}+ grün",
+]  # fmt: skip
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tree")
+    for name, data in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    (folder / "link.py").symlink_to("a.py")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def large(tree: Path) -> Path:
+    """Enough files that ripgrep is asked."""
+    (tree / "many").mkdir()
+    for number in range(MIN_FILES):
+        (tree / "many" / f"{number}.log").write_bytes(b"%d\n" % number)
+    return tree
+
+
+async def test_matches_come_by_path_and_line_with_context_apart(tree: Path) -> None:
+    bench = Bench(tree)
+    grep = Grep(bench.scope, skip=["runs"])
+
+    assert await bench.output(grep, pattern="find_me") == (
+        "a.py:3:def find_me(x):\nb/wide.txt:1:find_me in UTF-16\n"
+        "c/latin.txt:1:gr�n find_me\nlast.txt:1:no newline find_me"
+    )
+    assert await bench.output(grep, pattern="FIND_me", ignore_case=True, glob="*.txt", path="b", context=1) == (
+        "b/wide.txt:1:find_me in UTF-16\n--\n"
+        "b/windows.txt-1-first line\nb/windows.txt:2:Find_Me here\nb/windows.txt-3-end"
+    )
+    assert await bench.output(grep, pattern="find_me", files_only=True, limit=2) == (
+        "a.py\nb/wide.txt\n[there is more than 2; narrow the search]"
+    )
+    assert await bench.output(grep, pattern="def", path="a.py", limit=1) == (
+        "a.py:3:def find_me(x):\n[there is more than 1; narrow the search]"
+    )
+    assert await bench.output(grep, pattern="zzz") == "No line matches"
+
+
+@pytest.mark.skipif(shutil.which("rg") is None, reason="ripgrep is not installed")
+@pytest.mark.parametrize("pattern", PATTERNS)
+async def test_results_are_the_same_with_ripgrep(large: Path, pattern: str) -> None:
+    bench = Bench(large)
+    own, fast = Grep(bench.scope), Grep(bench.scope, ripgrep=shutil.which("rg") or "")
+
+    for ignore_case in (False, True):
+        expected = await bench.output(own, pattern=pattern, ignore_case=ignore_case, limit=1000)
+        assert await bench.output(fast, pattern=pattern, ignore_case=ignore_case, limit=1000) == expected
+
+
+@pytest.mark.timeout(20)
+async def test_patterns_that_ruin_other_engines_take_linear_time(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"a" * 200_000 + b"\n")
+    bench = Bench(tmp_path)
+
+    for pattern in ("(a+)+$b", "(a|aa)+b", "(a*)*b", "(.*)*x", "a{1,100}b", "(?:a?){50}a{50}b"):
+        assert await bench.output(Grep(bench.scope), pattern=pattern) == "No line matches"
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(", "(?=a)", r"(a)\1", "(?s)a.b", r"a\nb", "a\nb", r"\Aa", r"a\z", "x" * 1001, "a{1000}{1000}", "\\"]
+)
+async def test_what_is_not_supported_is_said(tmp_path: Path, pattern: str) -> None:
+    bench = Bench(tmp_path)
+
+    assert "cannot be used" in await bench.error(Grep(bench.scope), pattern=pattern)

@@ -1,0 +1,159 @@
+"""Write puts a whole file in place or nothing, and a crash at any moment can be judged afterwards."""
+
+import hashlib
+import os
+import signal
+import stat
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+from file_tools import Bench
+
+from metier.tools.base import ToolContext
+from metier.tools.previews import preview_write
+from metier.tools.replacing import NO_FILE
+from metier.tools.spool import read_spool
+from metier.tools.write import Write
+
+pytestmark = pytest.mark.anyio
+
+KILLED_AT = """
+import os, signal, sys, anyio
+from pathlib import Path
+from metier.tools.base import ToolContext
+from metier.tools.scope import Scope
+from metier.tools.write import Write
+call, workspace, spool = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+left = int(sys.argv[4])
+def watch(event, arguments):
+    global left
+    if event == call and ("tmp" in str(arguments) or call == "os.mkdir"):
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(watch)
+context = ToolContext(workspace=workspace, idempotency_key="k", spool=spool)
+anyio.run(Write(Scope([workspace])).execute, {"path": "sub/a.txt", "content": "new"}, context)
+"""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def make_context(folder: Path) -> ToolContext:
+    spool = folder.parent / f"{folder.name}-spool"
+    spool.mkdir(exist_ok=True)
+    return ToolContext(workspace=folder, idempotency_key="k", spool=spool / "s1-1")
+
+
+async def test_file_is_created_with_its_folders_and_replaced_with_its_mode_kept(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+
+    assert await bench.output(Write(bench.scope), path="a/b/c.sh", content="one\n") == "Created 'a/b/c.sh', 4 bytes"
+    (tmp_path / "a/b/c.sh").chmod(0o755)
+    assert await bench.output(Write(bench.scope), path="a/b/c.sh", content="zwei é\n") == "Replaced 'a/b/c.sh', 8 bytes"
+
+    assert (tmp_path / "a/b/c.sh").read_text(encoding="utf-8") == "zwei é\n"
+    assert stat.S_IMODE((tmp_path / "a/b/c.sh").stat().st_mode) == 0o755
+    assert [path.name for path in (tmp_path / "a/b").iterdir()] == ["c.sh"]
+
+
+async def test_a_second_name_of_a_file_outside_is_not_written_through(tmp_path: Path) -> None:
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    (tmp_path / "outside.txt").write_text("theirs")
+    os.link(tmp_path / "outside.txt", folder / "a.txt")
+    (folder / "link.txt").symlink_to("a.txt")
+    bench = Bench(folder)
+
+    assert (await bench.call(Write(bench.scope), path="a.txt", content="mine")).ok
+    assert "is a symbolic link" in await bench.error(Write(bench.scope), path="link.txt", content="mine")
+
+    assert (tmp_path / "outside.txt").read_text() == "theirs"
+    assert (folder / "a.txt").read_text() == "mine"
+
+
+async def test_approved_change_is_refused_when_the_file_is_another_one_now(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    preview = preview_write(bench.scope, "a.txt", "one\nzwei\n")
+    held = ToolContext(workspace=tmp_path, base_hash=preview.base_hash)
+    (tmp_path / "a.txt").write_text("somebody else\n")
+
+    refused = await bench.call(Write(bench.scope), held, path="a.txt", content="one\nzwei\n")
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    done = await bench.call(Write(bench.scope), held, path="a.txt", content="one\nzwei\n")
+
+    assert (refused.ok, refused.meta["code"]) == (False, "conflict")
+    assert done.ok
+    assert preview.diff.splitlines() == ["--- a.txt", "+++ a.txt", "@@ -1,2 +1,2 @@", " one", "-two", "+zwei"]
+    assert preview.base_hash == hashlib.sha256(b"one\ntwo\n").hexdigest()
+
+
+async def test_preview_of_a_new_or_large_file_is_bounded_and_changes_nothing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+
+    new = preview_write(bench.scope, "x/new.txt", "hello")
+    large = preview_write(bench.scope, "large.txt", "line\n" * 50_000)
+
+    assert (new.path, new.base_hash) == ("x/new.txt", NO_FILE)
+    assert new.diff.endswith("+hello\n\\ No newline at end of file\n")
+    assert len(large.diff) < 21_000
+    assert os.listdir(tmp_path) == []  # noqa: PTH208  in a test nothing waits
+
+
+@pytest.mark.parametrize(("found", "expected"), [("old", None), ("new", True), ("other", None)])
+async def test_after_a_crash_the_file_itself_says_what_happened(
+    tmp_path: Path, found: str, expected: bool | None
+) -> None:
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    bench, context = Bench(folder), make_context(folder)
+    (folder / "a.txt").write_text("old")
+    assert (await bench.call(Write(bench.scope), context, path="a.txt", content="new")).ok
+    (folder / "a.txt").write_text(found)
+    assert context.spool is not None
+
+    result = await Write(bench.scope).probe({"path": "a.txt", "content": "new"}, context)
+
+    assert (result.ok if result else None) is expected
+    # Without a note the engine takes the step for never begun and runs it; with one it asks a person.
+    assert read_spool(context.spool).started is (found != "old")
+
+
+KILLS = [("os.mkdir", 1, False)] + [
+    (call, count, had_file) for call in ("open", "os.rename") for count in (1, 2) for had_file in (True, False)
+]
+
+
+@pytest.mark.parametrize("kill", KILLS, ids=str)
+async def test_killed_writer_leaves_the_old_file_whole_and_is_run_again(
+    tmp_path: Path, kill: tuple[str, int, bool]
+) -> None:
+    call, count, had_file = kill
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    if had_file:
+        (folder / "sub").mkdir()
+        (folder / "sub" / "a.txt").write_text("old")
+    bench, context = Bench(folder), make_context(folder)
+
+    command = [sys.executable, "-c", KILLED_AT, call, str(folder), str(context.spool), str(count)]
+    done = await anyio.run_process(command, check=False)
+    target = folder / "sub" / "a.txt"
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert (target.read_text() if target.exists() else None) == ("old" if had_file else None)
+
+    assert await Write(bench.scope).probe({"path": "sub/a.txt", "content": "new"}, context) is None
+    assert context.spool is not None
+    assert not read_spool(context.spool).started
+    again = await bench.call(Write(bench.scope), replace(context), path="sub/a.txt", content="new")
+
+    assert again.ok
+    assert target.read_text() == "new"
+    assert [path.name for path in target.parent.iterdir()] == ["a.txt"]
