@@ -101,7 +101,7 @@ def load_archive(path: Path) -> Archive:
     try:
         with zipfile.ZipFile(path) as file:
             members = _read_members(file, path)
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, EOFError, RuntimeError) as error:
         raise _refuse(path, "it is not a zip file, or it is cut off or damaged") from error
     except OSError as error:
         raise _refuse(path, f"it cannot be read: {(error.strerror or type(error).__name__).lower()}") from error
