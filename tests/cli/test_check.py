@@ -200,7 +200,7 @@ def test_installed_skill_stays_a_package_when_the_home_folder_is_the_workspace(
     monkeypatch.chdir(home)
 
     (checked,) = [skill for skill in ask("check")["skills"] if skill["name"] == "letters"]
-    (listed,) = [skill for skill in ask("skills", "list") if skill["name"] == "letters"]
+    (listed,) = [skill for skill in ask("skills", "list", "--all") if skill["name"] == "letters"]
 
     assert (checked["source"], checked["active"], listed["source"]) == ("user", False, "user")
     assert run(["skill", "run", "letters", "a"]) == 5

@@ -35,7 +35,7 @@ def test_list_shows_skills_with_their_source_and_warns_of_hidden_ones(
     add(Path.home() / ".agent/skills/notes")
     add(Path.home() / ".agents/skills/other")
 
-    code = run(["skills", "list"])
+    code = run(["skills", "list", "--all"])
 
     out, err = capsys.readouterr()
     assert code == 0
@@ -209,3 +209,20 @@ def test_to_prompt_of_what_is_no_skill_fails_with_the_reason(
 ) -> None:
     assert run(["skills", "to-prompt", "."]) == 1
     assert "no_skill_file" in capsys.readouterr().err
+
+
+def test_list_and_route_leave_out_packages_that_are_not_enabled(
+    workspace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(workspace / ".agent/skills/notes")
+
+    run(["skills", "list"])
+    project_only = capsys.readouterr().out
+    run(["skills", "route", "kalshi market prices"])
+    routed = capsys.readouterr().out
+    monkeypatch.setenv("AGENT_SKILLS", "kalshi-markets")
+    run(["skills", "list"])
+
+    assert project_only == "notes  [workspace]  Does notes.\n"
+    assert "kalshi" not in routed
+    assert "kalshi-markets  [bundled]" in capsys.readouterr().out

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 FILE = "--allow-file"
 
 
+def installed(machine: Machine) -> list[dict[str, object]]:
+    """What `agent skill list` says of the skills that were installed; those that ship are listed too."""
+    return [row for row in machine.agent("list", "--json").json if row["source"] != "bundled"]
+
+
 def test_installed_skill_is_registered_with_commit_tree_and_file_hashes(machine: Machine, notes: Repository) -> None:
     commit = notes.git("rev-parse", "HEAD")
 
@@ -111,7 +116,7 @@ def test_taken_name_is_refused_and_another_name_can_be_given(machine: Machine, n
     assert "already installed" in refused.err
     assert other.code == 0
     assert machine.registry.skills["my-notes"].name == "My_Notes"
-    assert [row["name"] for row in machine.agent("list", "--json").json] == ["My_Notes", "notes"]
+    assert [row["name"] for row in installed(machine)] == ["My_Notes", "notes"]
 
 
 def test_folder_that_somebody_put_there_is_not_overwritten(machine: Machine, notes: Repository) -> None:
@@ -242,9 +247,9 @@ def test_changed_byte_is_found_and_ends_trust_until_somebody_trusts_again(machin
 
     assert machine.agent("trust", "notes").code == 2
     assert machine.agent("trust", "notes", "--yes").code == 0
-    assert machine.agent("list", "--json").json[0]["trusted"] is True
+    assert installed(machine)[0]["trusted"] is True
     assert machine.agent("untrust", "notes").code == 0
-    assert machine.agent("list", "--json").json[0]["state"] == "not trusted"
+    assert installed(machine)[0]["state"] == "not trusted"
 
 
 def test_skill_put_there_by_hand_can_be_trusted_and_is_not_removed(
@@ -254,9 +259,9 @@ def test_skill_put_there_by_hand_can_be_trusted_and_is_not_removed(
     machine.home.root.mkdir(parents=True)
     folder.rename(machine.home.visible("byhand"))
 
-    assert machine.agent("list", "--json").json[0]["state"] == "not trusted"
+    assert installed(machine)[0]["state"] == "not trusted"
     assert machine.agent("trust", "byhand", "--yes").code == 0
-    assert machine.agent("list", "--json").json[0]["state"] == "trusted"
+    assert installed(machine)[0]["state"] == "trusted"
     assert machine.agent("remove", "byhand", "--yes").code == 2
     assert machine.agent("untrust", "byhand").code == 0
     assert machine.registry.skills == {}
@@ -329,4 +334,4 @@ def test_registry_of_the_first_format_is_read_and_trusts_nothing(machine: Machin
     old = machine.registry.skills["old-skill"]
 
     assert (old.name, old.commit_sha, old.trusted, old.trusted_digest) == ("Old_Skill", "0" * 40, False, None)
-    assert machine.agent("list", "--json").json[0]["state"] == "the folder is gone"
+    assert installed(machine)[0]["state"] == "the folder is gone"

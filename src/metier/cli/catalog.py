@@ -1,7 +1,7 @@
 """What the commands on skills share: their options, where skills lie for this user in this folder, and the catalog."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,15 +10,19 @@ import typer
 from metier.cli.context import current_directory, current_settings, home_folder
 from metier.definitions.catalog import Catalog, load_catalog
 from metier.definitions.catalog_cache import find_cache_folder
-from metier.definitions.sources import build_search_path, find_bundled_folder
+from metier.definitions.names import canonical_name
+from metier.definitions.sources import SourceKind, build_search_path, find_bundled_folder
 from metier.errors import UsageError
 from metier.settings.model import Settings
-from metier.skills.activation import Selection, SkillRoots, build_roots, parse_selection
+from metier.skills.activation import Selection, SkillRoots, activate, build_roots, find_packages, parse_selection
 
 SkillsDir = Annotated[
     Path | None,
     typer.Option("--skills-dir", help="A folder of skills that win over all others; instead of skills.dir."),
 ]
+AllSkills = Annotated[bool, typer.Option("--all", help="Also the bundled and installed skills that are not enabled.")]
+PROJECT: tuple[SourceKind, ...] = ("workspace", "folder")
+"""Kinds of sources whose skills are always in play."""
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 
 
@@ -52,6 +56,14 @@ def open_catalog(skills_dir: Path | None) -> Catalog:
     directory = _find_directory(skills_dir, current_settings(None, {}).settings)
     sources = build_search_path(current_directory(), home=home_folder(), skills_dir=directory)
     return load_catalog(sources, cache_folder=cache_folder())
+
+
+def open_active_catalog(skills_dir: Path | None) -> Catalog:
+    """The skills that a run would have: those of the project, and of the packages those that are enabled."""
+    places = open_places(skills_dir)
+    packages = find_packages(replace(places.roots, workspace=(), directories=()))
+    enabled = {canonical_name(package.definition.name) for package in activate(packages, places.selection).packages}
+    return open_catalog(skills_dir).keep(lambda skill: skill.source.kind in PROJECT or skill.canonical in enabled)
 
 
 def cache_folder() -> Path:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from metier.cli.catalog import AsJson, SkillsDir, cache_folder, open_catalog
+from metier.cli.catalog import AllSkills, AsJson, SkillsDir, cache_folder, open_active_catalog, open_catalog
 from metier.cli.output import warn_line, write_json, write_line
 from metier.routing.catalog import open_index
 from metier.routing.prefilter import DEFAULT_MIN_SCORE, DEFAULT_TOP_K
@@ -20,10 +20,11 @@ def route(
     request: Annotated[str, typer.Argument(help="What you would ask the agent to do.")],
     count: Annotated[int, typer.Option("-k", "--count", min=1, help="How many skills to show.")] = DEFAULT_TOP_K,
     skills_dir: SkillsDir = None,
+    with_all: AllSkills = False,
     as_json: AsJson = False,
 ) -> None:
-    """Rank the skills for a request: score on 0-100, name, and the words that matched."""
-    catalog = open_catalog(skills_dir)
+    """Rank the active skills for a request: score on 0-100, name, and the words that matched."""
+    catalog = open_catalog(skills_dir) if with_all else open_active_catalog(skills_dir)
     index = open_index(catalog, cache_folder=cache_folder())
     candidates = index.rank(request, count)
     if as_json:

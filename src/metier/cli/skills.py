@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from metier.cli.catalog import AsJson, SkillsDir, open_catalog
+from metier.cli.catalog import AllSkills, AsJson, SkillsDir, open_active_catalog, open_catalog
 from metier.cli.output import problem_as_json, warn_line, write_json, write_line
 from metier.cli.route import attach
 from metier.cli.skills_validate import Verdict, judge_paths
@@ -26,14 +26,16 @@ _WIDTH = 100
 
 
 @app.command("list")
-def list_skills(skills_dir: SkillsDir = None, as_json: AsJson = False) -> None:
-    """List the skills that can be found, with where each comes from."""
-    catalog = open_catalog(skills_dir)
+def list_skills(skills_dir: SkillsDir = None, with_all: AllSkills = False, as_json: AsJson = False) -> None:
+    """List the active skills with where each comes from; `agent check` says how to enable others."""
+    catalog = open_catalog(skills_dir) if with_all else open_active_catalog(skills_dir)
     if as_json:
         write_json([_summary(skill) for skill in catalog.skills])
     else:
         for skill in catalog.skills:
             write_line(f"{skill.name}  [{skill.source.kind}]  {_short(skill.description)}")
+    if not catalog.skills:
+        warn_line("No skill is active here; `agent check` shows those that can be enabled")
     for problem in catalog.problems:
         if problem.severity == "error" or problem.code in ("shadowed_skill", "duplicate_name", "link_loop"):
             warn_line(problem.render())

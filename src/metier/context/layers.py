@@ -90,8 +90,11 @@ def build_system(prompt: Prompt) -> tuple[SystemBlock, ...]:
 
 def build_messages(prompt: Prompt) -> tuple[Message, ...]:
     """Conversation, task, run, in this order; a call and its results are never apart."""
-    run = [message for exchange in prompt.run for message in (exchange.reply, *exchange.results)]
-    return (*prompt.conversation, build_task_message(prompt), *run)
+    messages = [*prompt.conversation, build_task_message(prompt)]
+    for exchange in prompt.run:
+        messages.append(exchange.reply)
+        messages += exchange.results
+    return tuple(messages)
 
 
 def build_task_message(prompt: Prompt) -> Message:

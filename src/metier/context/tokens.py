@@ -70,11 +70,8 @@ class TokenCounter:
 
     def total[Item](self, items: Sequence[Item], cost: Callable[[Item], int]) -> int:
         """The summed cost of a history; what it shares with the one before, from its beginning, is not summed again."""
-        known = 0
-        for (item, _), other in zip(self._chain, items, strict=False):
-            if item is not other:
-                break
-            known += 1
+        changed = (i for i, ((item, _), other) in enumerate(zip(self._chain, items, strict=False)) if item is not other)
+        known = next(changed, min(len(self._chain), len(items)))
         del self._chain[known:]
         for item in items[known:]:
             before = self._chain[-1][1] if self._chain else 0

@@ -3,7 +3,7 @@
 Bodies are not kept; `skill.load_skill` reads one when it is wanted. A catalog is a value: load it again to see changes.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -58,6 +58,12 @@ class Catalog:
     problems: tuple[Problem, ...] = ()
     """Of every file, of folders, and of names that stand twice."""
     _by_name: dict[str, CatalogSkill] = field(default_factory=dict[str, CatalogSkill], repr=False)
+
+    def keep(self, wanted: Callable[[CatalogSkill], bool]) -> "Catalog":
+        """The same catalog with only some of its skills."""
+        skills = tuple(skill for skill in self.skills if wanted(skill))
+        by_name = {skill.canonical: skill for skill in skills}
+        return Catalog(skills=skills, shadowed=self.shadowed, problems=self.problems, _by_name=by_name)
 
     def find(self, name: str) -> CatalogSkill | None:
         """By name in any case, `_` like `-`; else by ID."""

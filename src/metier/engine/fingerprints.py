@@ -19,6 +19,8 @@ class Fingerprints:
     def __init__(self) -> None:
         self._chain: list[tuple[Message, bytes, int]] = []
         """Each message with the hash and size of everything up to it."""
+        self._seen: list[Message] = []
+        """The messages of the chain."""
         self._tools: tuple[tuple[ToolSpec, ...], bytes] = ((), b"")
         """The tools of the last request and their hash; they are the same object turn after turn."""
 
@@ -43,14 +45,19 @@ class Fingerprints:
         return self._tools[1]
 
     def _extend(self, messages: tuple[Message, ...]) -> None:
-        known = 0
-        for (message, _, _), other in zip(self._chain, messages, strict=False):
-            # The task message is made anew each turn, with the same words.
-            if message is not other and message != other:
-                break
-            known += 1
-        del self._chain[known:]
+        known = self._count_known(messages)
+        del self._chain[known:], self._seen[known:]
         for message in messages[known:]:
             _, before, size = self._chain[-1] if self._chain else (message, b"", 0)
             text = message.__pydantic_serializer__.to_json(message)
             self._chain.append((message, hashlib.sha256(before + text).digest(), size + len(text)))
+            self._seen.append(message)
+
+    def _count_known(self, messages: tuple[Message, ...]) -> int:
+        """How many messages at the beginning are those of the last request; told by identity, which is cheap."""
+        most = min(len(self._seen), len(messages))
+        for index in [i for i, (one, other) in enumerate(zip(self._seen, messages, strict=False)) if one is not other]:
+            # The task message is made anew each turn, with the same words.
+            if self._seen[index] != messages[index]:
+                return index
+        return most
