@@ -1,4 +1,4 @@
-"""What all tests share: coverage of a worker is saved when its tests are through, not when its process is told to go."""
+"""What all tests share: what a worker measured is saved when its tests are through, not when its process ends."""
 
 import pytest
 from coverage import Coverage
