@@ -33,7 +33,10 @@ FAMILIES = {
     "sigterm ignored": f"import signal\nfor n in (1, 2, 15): signal.signal(n, signal.SIG_IGN)\n{LINGER}",
     "closed descriptors": f"{SON}os.setsid()\nos.closerange(0, 64)\n{LINGER}",
     "stopped": f"{SON}import signal\n{READY}os.kill(os.getpid(), signal.SIGSTOP)\n",
-    "forking on": f"import os, time\n{READY}while True:\n if os.fork(): os._exit(0)\n os.setsid()\n time.sleep(0.01)\n",
+    "forking on": (
+        f"import os, time\nend = time.time() + 60\n{READY}"
+        "while time.time() < end:\n if os.fork(): os._exit(0)\n os.setsid()\n time.sleep(0.01)\n"
+    ),
 }
 LEAVERS = {"orphan", "forking on"}
 """Their first process ends at once; what it left behind is killed then, without any time limit."""
