@@ -53,10 +53,11 @@ def test_a_machine_without_a_new_python_is_told_what_is_missing(tmp_path: Path) 
 
     done = run([clone / "dev", "demo"], tmp_path, PATH=str(tools), HOME=str(tmp_path), PYENV_ROOT="", AGENT_PYTHON="")
 
-    if "making .venv" not in done.stderr:  # a Python under /usr/local or /opt may still be found
-        assert done.returncode == 1
-        assert "error: No Python 3.12 or newer was found" in done.stderr
-        assert "AGENT_PYTHON" in done.stderr
+    if "making .venv" in done.stderr:
+        pytest.skip("this machine has a new Python in a place that every user sees")
+    assert done.returncode == 1
+    assert "error: No Python 3.12 or newer was found" in done.stderr
+    assert "AGENT_PYTHON" in done.stderr
 
 
 def test_an_unknown_command_lists_the_known_ones(tmp_path: Path) -> None:
