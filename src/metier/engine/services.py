@@ -1,6 +1,6 @@
 """What a run needs from outside: everything with an effect, handed in once by the runtime."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,10 +8,12 @@ from pydantic import JsonValue
 
 from metier.context.layers import Prompt
 from metier.context.tokens import TokenCounter
+from metier.definitions.task import TaskDefinition
 from metier.engine.decide import Policy
 from metier.engine.fingerprints import Fingerprints
 from metier.engine.offer import Offer
 from metier.engine.options import RuntimeOptions
+from metier.engine.partners import Partners
 from metier.engine.shelf import Shelf
 from metier.ids import Clock, Ids
 from metier.providers.base import Observer, Provider
@@ -73,5 +75,11 @@ class Services:
     """The tools that are turned off now, read once a turn. Raises `ConfigError`."""
     offers: dict[tuple[bool, frozenset[str]], Offer] = field(default_factory=dict[tuple[bool, frozenset[str]], Offer])
     """With skills and without, less what is turned off; built when first needed."""
+    partners: Partners = field(default_factory=Partners)
+    """Whom the run may hand work to."""
+    task: TaskDefinition | None = None
+    """The definition that plans the run, as it is pinned."""
+    environ: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Of this process; what a program gets of it is chosen from a list."""
     texts: dict[str, str] = field(default_factory=dict[str, str])
     """Disclosed text by digest, read from the store once."""

@@ -40,7 +40,7 @@ async def run_steps(action: a.RunSteps, log: RunLog, services: Services) -> None
 async def record_intents(action: a.RunSteps, log: RunLog, services: Services) -> list[Step]:
     """Write down what is about to happen, synced where an effect cannot be repeated."""
     steps = [log.state.step(step_id) for step_id in action.step_ids]
-    intents = [_intent(step, log, services) for step in steps]
+    intents = [build_intent(step, log, services) for step in steps]
     await log.record(*intents, durable=any(intent.effect != "read" for intent in intents))
     return steps
 
@@ -95,7 +95,7 @@ async def ask_input(action: a.AskInput, log: RunLog) -> None:
     await log.record(asked, e.RunPaused(pause="input", reason=question), durable=True)
 
 
-def _intent(step: Step, log: RunLog, services: Services) -> e.StepStarted:
+def build_intent(step: Step, log: RunLog, services: Services) -> e.StepStarted:
     return e.StepStarted(
         step_id=step.step_id,
         attempt=step.attempts + 1,

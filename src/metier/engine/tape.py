@@ -11,7 +11,7 @@ from metier.engine import entries as e
 IGNORED = frozenset({"duration_ms", "latency_ms", "driver", "expires_at", "cost_usd", "preview", "base"})
 """Times, prices, who drove and what the files were like: these say nothing about what a run decided."""
 
-_GIVEN = ("run_started", "run_resumed", "approval_decided", "input_given", "doubt_resolved")
+_GIVEN = ("run_started", "run_resumed", "approval_decided", "input_given", "doubt_resolved", "child_ended")
 _GIVEN_PAUSES = ("signal", "explicit", "storage", "delegation")
 _GIVEN_STATUS = ("canceled", "timeout")
 _GIVEN_REASONS = ("missing_provider_api_key",)

@@ -11,7 +11,7 @@ from metier.engine.journal import read_entries
 from metier.engine.projection import project
 from metier.engine.state import RunState, apply
 from metier.errors import LogError
-from metier.events import EventRecord
+from metier.event_record import EventRecord
 from metier.ids import SystemClock
 from metier.runtime.build import build_place_cleaner
 from metier.runtime.replays import get_start

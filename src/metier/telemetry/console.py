@@ -10,7 +10,8 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from metier.events import EventRecord, Payload
+from metier.event_record import EventRecord
+from metier.events import Payload
 from metier.telemetry.options import LogLevel
 from metier.telemetry.sanitize import sanitize_line
 

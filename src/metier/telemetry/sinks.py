@@ -7,7 +7,8 @@ from typing import Protocol, cast
 from pydantic import JsonValue
 
 from metier.errors import LogError
-from metier.events import SCHEMA_VERSION, EventRecord, Payload, RedactionMode
+from metier.event_record import SCHEMA_VERSION, EventRecord, RedactionMode
+from metier.events import Payload
 from metier.ids import Clock, Ids
 from metier.messages import Value
 from metier.telemetry.options import LoggingOptions

@@ -20,7 +20,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from metier.events import EventRecord
+from metier.event_record import EventRecord
 from metier.ids import Ids
 from metier.messages import ModelReply
 from metier.providers.base import ModelRequest, Observer, Provider
