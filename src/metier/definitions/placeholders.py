@@ -44,7 +44,7 @@ def check_placeholders(task: TaskDefinition) -> tuple[Problem, ...]:
         for placeholder in find_placeholders(step.body):
             known = inputs if placeholder.kind == "input" else earlier
             if placeholder.name not in known:
-                problems.append(_missing(placeholder, step, task, known))
+                problems.append(_missing(placeholder, step, task=task, known=known))
         problems += _find_misspelt(step)
     return tuple(problems)
 
@@ -66,7 +66,7 @@ def _build(match: re.Match[str], body: str) -> Placeholder:
     return Placeholder("step", name_step(match["step"]), line)
 
 
-def _missing(placeholder: Placeholder, step: TaskStep, task: TaskDefinition, known: Sequence[str]) -> Problem:
+def _missing(placeholder: Placeholder, step: TaskStep, *, task: TaskDefinition, known: Sequence[str]) -> Problem:
     name = placeholder.name
     if placeholder.kind == "input":
         message = f"Input {name!r} is not declared"

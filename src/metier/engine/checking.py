@@ -34,8 +34,8 @@ async def check_result(action: a.CheckResult, log: RunLog, services: Services) -
     if order.output_schema is not None and (wrong := find_wrong_result(action.result, order.output_schema)):
         failures.append(wrong)
     for criterion in order.criteria:
-        if criterion.is_checkable and (wrong := await _check(criterion, log, services)):
-            failures.append(services.clean(f"{render_criterion(criterion)}: {wrong}"))
+        wrong = await _check(criterion, log, services) if criterion.is_checkable else ""
+        failures += [services.clean(f"{render_criterion(criterion)}: {wrong}")] if wrong else []
     can_repair = bool(failures) and log.state.unaccepted is None
     await log.record(e.ResultChecked(failures=tuple(failures), repair=can_repair))
 

@@ -28,7 +28,7 @@ def is_delegation(action: ActionStep) -> bool:
 
 
 def build_child_id(key: str, attempt: int) -> str:
-    """Follows from the step, so that a step that is repeated after a crash finds its run instead of starting another."""
+    """Follows from the step: one that is repeated after a crash finds its run instead of starting another."""
     return CHILD + hashlib.sha256(f"{key}/{attempt}".encode()).hexdigest()[:24]
 
 
