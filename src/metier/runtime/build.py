@@ -14,11 +14,14 @@ from metier.providers.base import Observer, Provider
 from metier.providers.facts import load_facts
 from metier.providers.options import ModelOptions
 from metier.providers.registry import OFFLINE
+from metier.runtime.authority import bind, find_tools_above, is_seen
 from metier.runtime.kind import RunKind
 from metier.runtime.models import open_models
+from metier.runtime.partners import choose_partners
 from metier.runtime.pins import find_instructions, use_pinned, use_pinned_policy
 from metier.runtime.place import Place
 from metier.runtime.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS, Speakers, build_policy, read_policy_file
+from metier.runtime.tasks import choose_tools, find_changed_task
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
 from metier.telemetry.redaction import find_secret_values
@@ -67,28 +70,34 @@ async def build_services(
     access = AccessFile(place.workspace)
     access.read()
     async with AsyncExitStack() as opened:
-        toolsets = ToolsetReading() if run.is_dry else await load_toolsets(packages, place.environ)
+        is_idle = run.is_dry or run.is_planned
+        toolsets = ToolsetReading() if is_idle else await load_toolsets(packages, place.environ)
         opened.push_async_callback(toolsets.aclose)
         shelf = build_shelf(packages, workspace=place.workspace, problems=(*agent.problems, *toolsets.problems))
         facts = load_facts(_facts_file(place))
         models = open_models(place, facts, shelf, run=run)
         opened.push_async_callback(models.aclose)
         offered = (*list_tools(packages, place, web=agent.web), *toolsets.tools)
-        tools = Toolbox(agent.choose_tools(offered))
         known = Toolbox(offered).names()
+        seen_above = await find_tools_above(run, store)
+        tools = Toolbox(tool for tool in choose_tools(agent, offered, run.steps) if is_seen(tool, seen_above))
         if not run.pins:
             agent.check_tools({*known, *BUILT_IN_TOOLS, *SCRIPT_TOOLS, *ACTION_OF_TOOL})
-        speakers = Speakers(host=policy.text, agent=agent.definition, known=None if run.pins else known)
+        speakers = Speakers(
+            host=policy.text,
+            agent=agent.definition,
+            task=run.task if run.steps else None,
+            step=run.steps[-1] if run.steps else None,
+            known=None if run.pins else known,
+        )
+        rules = build_policy(packages, tools, workspace=place.workspace, profile=agent.profile, speakers=speakers)
         cleaner = build_place_cleaner(place)
         yield Services(
             store=store,
             provider=models.provider,
             fallbacks=models.fallbacks,
             facts=facts,
-            policy=narrow(
-                place,
-                build_policy(packages, tools, workspace=place.workspace, profile=agent.profile, speakers=speakers),
-            ),
+            policy=narrow(place, await bind(rules, run, store, tools=tools)),
             read_access=lambda: tools.resolve(access.read()),
             tools=tools,
             shelf=shelf,
@@ -102,7 +111,10 @@ async def build_services(
             run_folder=run.folder,
             clean=cleaner.text,
             clean_body=cleaner.value if settings.logging.debug_llm_bodies else None,
-            changed=(*changed, *policy.changed, *agent.changed),
+            changed=(*changed, *policy.changed, *agent.changed, *find_changed_task(run)),
+            partners=await choose_partners(run, store),
+            task=run.task if run.is_planned else None,
+            environ=place.environ,
             owner=place.owner,
             observe=observe,
             seams=place.seams,
