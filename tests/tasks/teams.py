@@ -1,6 +1,6 @@
 """A small workspace of agents, and a model that says what each of them was told to say."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,7 @@ profile: permissive
 You are the {name}.
 """
 
-type Call = tuple[str, dict[str, JsonValue]]
+type Call = tuple[str, Mapping[str, JsonValue]]
 
 
 def write(folder: Path, files: dict[str, str]) -> Path:
@@ -46,7 +46,7 @@ class Cast:
     """Answers each run by its role: the first word of the system prompt's role, else `boss`. Its lines are taken by
     how many turns of the run are in the request, so that another process gets the same ones."""
 
-    lines: dict[str, list[Call]]
+    lines: Mapping[str, Sequence[Call]]
     requests: list[ModelRequest] = field(default_factory=list[ModelRequest])
     name: str = "cast"
     price: Usage = field(default_factory=lambda: Usage(input_tokens=100, output_tokens=10))
@@ -57,7 +57,7 @@ class Cast:
         role = find_role(request)
         turn = sum(message.role == "assistant" for message in request.messages)
         name, arguments = self.lines[role][turn]
-        part = ToolCallPart(id=f"{role}-{turn}", name=name, arguments=arguments)
+        part = ToolCallPart(id=f"{role}-{turn}", name=name, arguments=dict(arguments))
         return ModelReply(
             parts=(part,), stop_reason="tool_calls", usage=self.price, provider=self.name, model=request.model
         )

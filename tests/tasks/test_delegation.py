@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from pydantic import JsonValue
 from teams import Cast, Deed, find_told, open_team, write, write_agents
 
 from metier.engine import entries as e
@@ -12,6 +13,7 @@ from metier.engine.stopping import Stopper
 from metier.runtime.forks import ForkRequest, find_points, fork_run
 from metier.runtime.replays import replay_run
 from metier.runtime.runs import Answer, RunRequest, Watch
+from metier.tools.base import ToolContext, ToolResult
 
 pytestmark = pytest.mark.anyio
 
@@ -240,7 +242,7 @@ async def test_signal_stops_the_child_and_the_parent_goes_on_later(tmp_path: Pat
     stopper = Stopper()
 
     class Stop(Deed):
-        async def execute(self, arguments, context):  # noqa: ANN001, ANN202
+        async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
             stopper.request("SIGINT")
             return await super().execute(arguments, context)
 
