@@ -21,6 +21,7 @@ from metier.cli.runs_export import attach as attach_export
 from metier.cli.runs_upkeep import attach as attach_upkeep
 from metier.cli.work import describe_work, work_as_json
 from metier.engine.journal import read_entries
+from metier.engine.orders import CHILD
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState, fold
 from metier.errors import MetierError, UsageError
@@ -67,7 +68,8 @@ def list_runs(
         write_json([_row_as_json(row) for row in rows])
         return
     for row in rows:
-        task = " ".join(row.task.split())
+        # What another run ordered stands above the run that ordered it, which is older.
+        task = ("↳ " if row.run_id.startswith(CHILD) else "") + " ".join(row.task.split())
         short = task if len(task) <= _TASK_WIDTH else task[: _TASK_WIDTH - 1] + "…"
         write_line(f"{row.run_id}  {_status(row):<14}  {row.turns:>2} turns  {row.cost_usd:>8.4f} USD  {short}")
     if not rows:
@@ -193,7 +195,9 @@ def _write_run(row: RunRow, driven: Driven, record: dict[str, JsonValue]) -> Non
         write_line(f"parent:  {row.parent_run_id}")
     for line in describe_work(state):
         write_line(line)
-    _write_steps(cast("list[dict[str, JsonValue]]", record.get("steps", [])))  # as build_record makes them
+    _write_steps(
+        [] if state.plan else cast("list[dict[str, JsonValue]]", record.get("steps", []))
+    )  # as build_record makes them
     write_line(f"folder:  {driven.folder}")
     for line in describe_waiting(driven.waiting, resume=row.run_id):
         write_line(line)

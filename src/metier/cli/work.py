@@ -29,7 +29,7 @@ def work_as_json(state: RunState) -> dict[str, JsonValue]:
 def describe_work(state: RunState) -> list[str]:
     order = state.started.order if state.started else None
     lines = [f"input:   {name} = {value}" for name, value in order.inputs.items()] if order else []
-    lines += [f"task:    {step.file}  {step.state}  {step.name}".rstrip() for step in list_task_steps(state)]
+    lines += [f"step:    {step.file}  {step.state}  {step.name}".rstrip() for step in list_task_steps(state)]
     for child in state.children:
         status = child.status if child.status != "pending" else "open"
         lines.append(f"child:   {child.run_id}  {status}  {child.agent or 'built-in'}")

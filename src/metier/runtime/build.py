@@ -114,6 +114,7 @@ async def build_services(
             changed=(*changed, *policy.changed, *agent.changed, *find_changed_task(run)),
             partners=await choose_partners(run, store),
             task=run.task if run.is_planned else None,
+            given_results=run.given_results,
             environ=place.environ,
             owner=place.owner,
             observe=observe,

@@ -1,20 +1,25 @@
 """A run that waits for another one: begin it or go on with it, and bring its result home. Drives nothing itself."""
 
+import json
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from pydantic import JsonValue
+
 from metier.engine import entries as e
 from metier.engine.delegating import find_open_delegation, record_child_end
+from metier.engine.earlier import build_results
 from metier.engine.journal import RunLog, read_entries
 from metier.engine.phases import FINAL
 from metier.engine.services import Services
-from metier.engine.state import RunState, fold
+from metier.engine.state import Child, RunState, fold
 from metier.engine.stopping import Stopper
 from metier.errors import UsageError
 from metier.event_record import EventRecord
 from metier.runtime.authority import hand_down
 from metier.runtime.commissions import Commission, keep_commission
+from metier.runtime.kind import RESULTS
 from metier.runtime.pins import HOST, SETTINGS
 from metier.store.base import RunRow, Store
 from metier.store.failures import RunExists
@@ -52,7 +57,7 @@ async def follow_child(log: RunLog, services: Services, *, stopper: Stopper, go_
     await log.update_index()
     child = await read_run(services.store, delegated.child_run_id)
     if child.phase not in FINAL:
-        await _create(delegated, log.state.run_id, started, services=services)
+        await _create(delegated, log.state, services=services)
         child = await _go_on(delegated.child_run_id, services, stopper=stopper, go_on=go_on)
     if child.phase not in FINAL:
         return False
@@ -88,15 +93,26 @@ async def _go_on(child_id: str, services: Services, *, stopper: Stopper, go_on: 
             return replace(found, phase="ERROR", status="failed", failure=failure)
 
 
-async def _create(delegated: e.Delegated, parent: str, started: e.RunStarted, *, services: Services) -> None:
+async def _collect_results(children: Sequence[Child], store: Store) -> dict[str, str]:
+    """What the steps so far gave, each as its scripts said it: for a step whose script sums up."""
+    results: list[JsonValue] = []
+    for child in children:
+        if child.status == "completed":
+            results += await build_results(await read_entries(store, child.run_id), store)
+    return {RESULTS: await store.put_blob(json.dumps(results).encode())} if results else {}
+
+
+async def _create(delegated: e.Delegated, above: RunState, *, services: Services) -> None:
     """Its id follows from the step of the parent: whoever comes second finds it there."""
-    store, order = services.store, delegated.order
+    store, order, started, parent = services.store, delegated.order, above.started, above.run_id
+    assert started is not None
+    children = above.children if above.plan else []
     if await store.find_run(delegated.child_run_id) is not None:
         return
     commission = Commission(
         order=order,
         parent_run_id=parent,
-        inherited=await hand_down(started, order, store),
+        inherited={**await hand_down(started, order, store), **await _collect_results(children, store)},
         settings=started.pins.get(HOST) or started.pins.get(SETTINGS, ""),
     )
     now = services.clock.now()

@@ -9,6 +9,9 @@ from metier.engine.entries import Order
 from metier.runtime.agents import AgentInForce
 from metier.runtime.place import Place
 
+RESULTS = "results"
+"""The pin under which a step of a task has what the steps before it gave."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunKind:
@@ -24,6 +27,11 @@ class RunKind:
     """The task that plans the run, or that it is a step of."""
     inherited: Mapping[str, str] = field(default_factory=dict[str, str])
     """What it has from the run above it: the files of its task, and what binds everybody above."""
+
+    @property
+    def given_results(self) -> str:
+        """The digest of what earlier steps of its task gave; empty where there is nothing."""
+        return self.pins.get(RESULTS) or self.inherited.get(RESULTS, "")
 
     @property
     def is_planned(self) -> bool:
