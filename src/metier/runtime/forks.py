@@ -12,12 +12,13 @@ from metier.engine.state import RunState, apply
 from metier.errors import UsageError
 from metier.runtime.agents import AgentInForce, resolve_agent
 from metier.runtime.build import build_services
+from metier.runtime.instructions import Said
 from metier.runtime.kind import RunKind
-from metier.runtime.pins import INSTRUCTIONS, POLICY, TOOLS, pin
+from metier.runtime.pins import INSTRUCTIONS, POLICY, TOOLS, find_instructions, pin
 from metier.runtime.place import Place
 from metier.runtime.replays import find_changed, get_start
 from metier.runtime.runs import Runtime, Watch
-from metier.store.base import RunRow, StoredEntry
+from metier.store.base import RunRow, Store, StoredEntry
 
 _UNSETTLED = frozenset({"running", "in_doubt", "asking"})
 
@@ -67,7 +68,8 @@ async def fork_run(runtime: Runtime, run_id: str, request: ForkRequest, *, watch
     forking = Runtime(agent.place, runtime.store)
     now = forking.place.clock.now()
     new_id = forking.place.ids.run_id(now)
-    run = RunKind(folder=forking.folder(new_id), agent=agent, is_dry=started.mode == "dry_run")
+    said = await _find_said(started, runtime.store)
+    run = RunKind(folder=forking.folder(new_id), agent=agent, said=said, is_dry=started.mode == "dry_run")
     beginning = await _build_start(forking, started, request, parent=run_id, run=run)
     taken = [beginning, *_adapt(entries[1 : request.at], new_id)]
     row = RunRow(
@@ -113,6 +115,12 @@ def _resolve(place: Place, started: e.RunStarted, request: ForkRequest) -> Agent
     changed = type(model).model_validate({**model.model_dump(), "provider": provider, "name": name})
     forking = replace(place, settings=place.settings.model_copy(update={"model": changed}))
     return resolve_agent(forking, started.agent, model="" if request.provider and not request.model else name)
+
+
+async def _find_said(started: e.RunStarted, store: Store) -> Said | None:
+    """What the parent was given beside its task stays with the fork."""
+    instructions = await find_instructions(started.pins, store)
+    return Said(conversation=instructions.conversation, step=instructions.step) if instructions else None
 
 
 async def _build_start(

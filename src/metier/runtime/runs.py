@@ -20,13 +20,14 @@ from metier.engine.state import RunState, fold
 from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
 from metier.errors import ApprovalClosed, UsageError
-from metier.events import PinnedDefinitionUsed
+from metier.events import PinnedDefinitionUsed, PromptLayerCut
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
 from metier.runtime.agents import BUILT_IN, AgentInForce, resolve_agent
 from metier.runtime.approvals import Approvals, Question, Reply
 from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, forget_cancellation
 from metier.runtime.build import build_place_cleaner, build_services, check_budget
+from metier.runtime.instructions import Said
 from metier.runtime.kind import RunKind
 from metier.runtime.pins import pin, use_pinned_agent, use_pinned_settings
 from metier.runtime.place import Place
@@ -53,6 +54,8 @@ class RunRequest:
     """The ID of the agent; empty takes the one of the settings, else the built-in one."""
     model: str = ""
     """Asked for instead of the agent's; it must be one that the agent may use."""
+    said: Said | None = None
+    """The conversation before it, and the step of a task that it carries out."""
 
 
 def _ignore(_problem: str) -> None:
@@ -121,7 +124,7 @@ class Runtime:
             reason=DRY_RUN if request.mode == "dry_run" else "",
         )
         await self.store.create_run(row)
-        run = RunKind(folder=self.folder(run_id), agent=agent, is_dry=request.mode == "dry_run")
+        run = RunKind(folder=self.folder(run_id), agent=agent, said=request.said, is_dry=request.mode == "dry_run")
         return await self._drive(run, watch or Watch(), request=request)
 
     async def resume(self, run_id: str, answer: Answer | None = None, watch: Watch | None = None) -> RunState:
@@ -190,6 +193,7 @@ class Runtime:
                     if request is not None and log.state.started is None:
                         pins = await pin(services, place.settings, run.agent)
                         await log.record(build_start(request, run.agent, services, pins=pins), durable=True)
+                        self._tell_of_cuts(log, services)
                     if answer is None or await self._take_answer(log, answer, services):
                         self._tell_of_changes(log, services)
                         await self._check_provider(log, services)
@@ -269,6 +273,11 @@ class Runtime:
         pins = log.state.started.pins if log.state.started else {}
         for definition in services.changed:
             log.emit(PinnedDefinitionUsed(definition=definition, pinned=pins[definition]))
+
+    def _tell_of_cuts(self, log: RunLog, services: Services) -> None:
+        for layer, source in services.instructions.sources.items():
+            if source.left_out:
+                log.emit(PromptLayerCut(layer=layer, source=source.file, left_out_characters=source.left_out))
 
     async def _decided(self, state: RunState, remembered: frozenset[str]) -> list[e.Entry]:
         asking = {step.approval_id: step.step_id for step in state.steps if step.phase == "asking"}
