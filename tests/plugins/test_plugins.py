@@ -121,8 +121,7 @@ def test_example_is_installed_and_brings_its_tool_its_command_its_prompt_and_its
             "no longer gets events: ZeroDivisionError",
         ),
         (
-            "import threading\ndef register(registry):\n"
-            "    registry.subscribers.append(lambda record: threading.Event().wait())",
+            "import threading\ndef register(registry): registry.subscribers.append(lambda _: threading.Event().wait())",
             "had not seen every event after 0.5 s",
         ),
         ("def register(registry): pass\nregister.metier_api = 99", "written for version 99 of the plugin interface"),

@@ -6,11 +6,12 @@ from collections import Counter
 from pathlib import Path
 
 import typer
+from pydantic import JsonValue
+
 from metier.events import EventRecord
 from metier.plugins.registry import Command, PromptLayer, Registry
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 from metier_changelog.changelog import read_release
-from pydantic import JsonValue
 
 FILE = "CHANGELOG.md"
 TALLY = "run-tally.json"
