@@ -38,8 +38,8 @@ class Answers:
 
 
 PACK = {
-    ".agent/agents/checker/AGENT.md": "---\nname: Checker\ntools: [Read, notes.search]\nskills: [greeter]\n---\nCheck.\n",
-    ".agent/skills/greeter/SKILL.md": "---\nname: greeter\ndescription: Greet somebody.\n---\nSay hello.\n",
+    ".agent/agents/checker/AGENT.md": "---\nname: C\ntools: [Read, notes.search]\nskills: [greeter]\n---\nCheck.\n",
+    "skills/greeter/SKILL.md": "---\nname: greeter\ndescription: Greet somebody.\n---\nSay hello.\n",
     ".agent/policy.yaml": "tool_approvals:\n  rules:\n    - tool: Read\n      allow: true\n",
     "context/system_prompt.md": "Be brief.\n",
     "context/soul.json": '{"tone": "dry"}\n',
