@@ -1,9 +1,10 @@
-"""Task definitions, run: steps in order, inputs and earlier results in their bodies, and on from the one that failed."""
+"""Task definitions, run: steps in order, inputs and earlier results in bodies, and on from the one that failed."""
 
 import json
 from pathlib import Path
 
 import pytest
+from pydantic import JsonValue
 from teams import Call, Cast, Deed, find_told, open_team, write, write_agents
 
 from metier.engine.projection_work import list_task_steps
@@ -12,7 +13,9 @@ from metier.errors import ConfigError, UsageError
 from metier.runtime.commissions import commission_task
 from metier.runtime.replays import replay_run
 from metier.runtime.runs import Answer, RunRequest, Runtime
+from metier.task_events import TaskStepChanged
 from metier.telemetry.jsonl import read_events
+from metier.tools.base import ToolContext, ToolResult
 
 pytestmark = pytest.mark.anyio
 
@@ -73,7 +76,8 @@ async def test_steps_run_in_order_with_inputs_and_earlier_results(tmp_path: Path
     assert "# This step\n\nWrite in a dry tone from: three commits" in find_told(cast.requests[1])
     assert find_told(cast.requests[1]).startswith("Collect about the weather.")
     assert states(state) == [("TASK.md", "succeeded"), ("02-write.md", "succeeded")]
-    changes = [(e.payload.file, e.payload.state) for e in events if e.event_type == "task_step_changed"]  # pyright: ignore[reportAttributeAccessIssue]
+    payloads = [event.payload for event in events]
+    changes = [(each.file, each.state) for each in payloads if isinstance(each, TaskStepChanged)]
     assert changes == [
         ("TASK.md", "running"),
         ("TASK.md", "succeeded"),
@@ -223,7 +227,7 @@ tool_approvals:
     build(tmp_path, second=f"---\nname: Write\nagent: writer\n{criteria}---\n\nWrite.\n")
 
     class Put(Deed):
-        async def execute(self, arguments, context):  # noqa: ANN001, ANN202  # pyright: ignore
+        async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
             (context.workspace / "out.md").write_text("# Notes\n")
             return await super().execute(arguments, context)
 

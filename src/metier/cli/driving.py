@@ -27,6 +27,7 @@ from metier.engine.unwrapping import unwrapped
 from metier.errors import LogError, UsageError
 from metier.providers.options import ModelOptions
 from metier.runtime.place import Place
+from metier.runtime.plugins import using_plugins
 from metier.runtime.runs import Runtime, Watch, open_runtime
 from metier.settings.load import LoadedSettings
 from metier.telemetry.jsonl import FILE_NAME
@@ -105,8 +106,8 @@ async def _drive(place: Place, work: Work, view: View, stopper: Stopper) -> Driv
         ask=find_asker(),
     )
     try:
-        with unwrapped():
-            async with obeying_signals(stopper), open_runtime(place) as runtime:
+        with unwrapped(), using_plugins(place, report=warn_line) as extended:
+            async with obeying_signals(stopper), open_runtime(extended) as runtime:
                 state = await work(runtime, watch)
                 waiting = await runtime.find_waiting(state)
                 return Driven(state=state, waiting=waiting, folder=runtime.folder(state.run_id))

@@ -44,9 +44,10 @@ def build_prompt(state: RunState, services: Services, texts: Mapping[str, str]) 
         for piece in state.pieces
     )
     order = state.started.order
+    begun = services.instructions.begin(order.brief if order and order.brief else state.started.task)
     return replace(
-        services.instructions.begin(order.brief if order and order.brief else state.started.task),
-        step=render_step(order) if order else "",
+        begun,
+        step=render_step(order) if order else begun.step,
         catalog=render_catalog(services.shelf.describe(shown), others) if state.skills else "",
         disclosed=disclosed,
         input=state.started.extra_context,

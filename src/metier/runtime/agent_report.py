@@ -41,7 +41,7 @@ class AgentReport:
 
 
 async def report_agent(place: Place, agent_id: str, *, model: str = "") -> AgentReport:
-    """As a run would have it; toolsets of trusted skills say what they offer by running. Raises like `resolve_agent`."""
+    """As a run would have it; toolsets of trusted skills say what they offer by running. Raises as `resolve_agent`."""
     agent = resolve_agent(place, agent_id, model=model)
     toolsets = await load_toolsets(agent.packages, place.environ)
     try:
@@ -55,7 +55,7 @@ def _build(agent: AgentInForce, offered: tuple[Tool, ...]) -> AgentReport:
     box, chosen = Toolbox(offered), agent.choose_tools(offered)
     off = box.resolve(AccessFile(agent.place.workspace).read())
     lines = {name: agent.lines.get(name, {}) for name in ("tools", "skills", "tasks")}
-    by_tool = {box.find(name): line for name, line in lines["tools"].items() if box.find(name)}
+    by_tool = {tool.info.name: line for name, line in lines["tools"].items() if (tool := box.find(name))}
     by_skill = {canonical_name(name.rpartition("/")[2]): line for name, line in lines["skills"].items()}
     by_task = {fold_id(name): line for name, line in lines["tasks"].items()}
     workspace = agent.place.workspace
@@ -65,7 +65,7 @@ def _build(agent: AgentInForce, offered: tuple[Tool, ...]) -> AgentReport:
             Named(
                 name=tool.info.name,
                 source=_describe_source(tool),
-                line=by_tool.get(tool),
+                line=by_tool.get(tool.info.name),
                 note="turned off in '.agent/tool-access.json'" if tool.info.name in off else "",
             )
             for tool in sorted(chosen, key=lambda tool: tool.info.name)

@@ -4,10 +4,9 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from metier.context.base_prompt import BASE, SAFETY
 from metier.context.control import ACTION_OF_TOOL
 from metier.engine.decide import Policy
-from metier.engine.services import Instructions, Services
+from metier.engine.services import Services
 from metier.engine.shelf import build_shelf
 from metier.errors import UsageError
 from metier.providers.base import Observer, Provider
@@ -15,6 +14,7 @@ from metier.providers.facts import load_facts
 from metier.providers.options import ModelOptions
 from metier.providers.registry import OFFLINE
 from metier.runtime.authority import bind, find_tools_above, is_seen
+from metier.runtime.instructions import load_instructions
 from metier.runtime.kind import RunKind
 from metier.runtime.models import open_models
 from metier.runtime.partners import choose_partners
@@ -37,18 +37,6 @@ from metier.tools.scripts import build_script_tools
 from metier.tools.toolbox import Toolbox
 from metier.tools.toolset_loader import ToolsetReading, load_toolsets
 from metier.tools.web import WebAccess
-
-
-def load_instructions(place: Place, *, agent: str = "") -> Instructions:
-    """The workspace's own words where it has them."""
-    folder = place.workspace / "context"
-    return Instructions(
-        base=_read(folder / "system_prompt.md") or BASE,
-        safety=SAFETY,
-        soul=_read(folder / "soul.json"),
-        profile=_read(folder / "user_profile.json"),
-        agent=agent,
-    )
 
 
 def build_place_cleaner(place: Place) -> Cleaner:
@@ -101,7 +89,7 @@ async def build_services(
             read_access=lambda: tools.resolve(access.read()),
             tools=tools,
             shelf=shelf,
-            instructions=await find_instructions(run.pins, store) or load_instructions(place, agent=agent.body),
+            instructions=await find_instructions(run.pins, store) or load_instructions(agent, run.said),
             model=get_model_options(place, models.provider),
             runtime=settings.runtime,
             skills=settings.skills,
@@ -183,10 +171,3 @@ def _facts_file(place: Place) -> Path | None:
 def narrow(place: Place, policy: Policy) -> Policy:
     """The policy, less what whoever made the place does not want to happen."""
     return place.narrow(policy) if place.narrow is not None else policy
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
-        return ""

@@ -14,13 +14,14 @@ from metier.runtime.agents import AgentInForce, resolve_agent
 from metier.runtime.authority import find_inherited
 from metier.runtime.build import build_services
 from metier.runtime.commissions import restore_run
+from metier.runtime.instructions import Said
 from metier.runtime.kind import RunKind
-from metier.runtime.pins import INSTRUCTIONS, POLICY, TOOLS, pin
+from metier.runtime.pins import INSTRUCTIONS, POLICY, TOOLS, find_instructions, pin
 from metier.runtime.place import Place
 from metier.runtime.replays import find_changed, get_start
 from metier.runtime.runs import Runtime, Watch
 from metier.runtime.tasks import apply_step
-from metier.store.base import RunRow, StoredEntry
+from metier.store.base import RunRow, Store, StoredEntry
 
 _UNSETTLED = frozenset({"running", "in_doubt", "asking"})
 
@@ -74,6 +75,7 @@ async def fork_run(runtime: Runtime, run_id: str, request: ForkRequest, *, watch
     run = replace(
         restored,
         agent=apply_step(agent, restored.steps) if restored.steps else agent,
+        said=await _find_said(started, runtime.store),
         pins={},
         inherited=find_inherited(started.pins),
     )
@@ -122,6 +124,12 @@ def _resolve(place: Place, started: e.RunStarted, request: ForkRequest) -> Agent
     changed = type(model).model_validate({**model.model_dump(), "provider": provider, "name": name})
     forking = replace(place, settings=place.settings.model_copy(update={"model": changed}))
     return resolve_agent(forking, started.agent, model="" if request.provider and not request.model else name)
+
+
+async def _find_said(started: e.RunStarted, store: Store) -> Said | None:
+    """What the parent was given beside its task stays with the fork."""
+    instructions = await find_instructions(started.pins, store)
+    return Said(conversation=instructions.conversation, step=instructions.step) if instructions else None
 
 
 async def _build_start(

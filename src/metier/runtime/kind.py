@@ -7,6 +7,7 @@ from pathlib import Path
 from metier.definitions.task import TaskDefinition, TaskStep
 from metier.engine.entries import Order
 from metier.runtime.agents import AgentInForce
+from metier.runtime.instructions import Said
 from metier.runtime.place import Place
 
 RESULTS = "results"
@@ -17,6 +18,8 @@ RESULTS = "results"
 class RunKind:
     folder: Path
     agent: AgentInForce
+    said: Said | None = None
+    """What a run that begins is given beside its task."""
     is_dry: bool = False
     pins: Mapping[str, str] = field(default_factory=dict[str, str])
     """What it began with; empty when it has not begun."""

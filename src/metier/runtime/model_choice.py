@@ -60,7 +60,7 @@ def _check(chosen: ModelName, name: str, *, options: ModelOptions, agent: AgentD
 def _split(name: str, options: ModelOptions) -> ModelName:
     """Behind an address of one's own, such as a gateway's, `openai/x` is the name of a model like any other."""
     section = getattr(options.providers, options.provider, None)
-    if section is not None and section.base_url is not None:
+    if section is None or section.base_url is not None:
         return ModelName(options.provider, name)
     return split_model_name(name, primary=options.provider, providers=BUILT_IN)
 

@@ -18,8 +18,9 @@ from metier.providers.facts import load_facts
 from metier.providers.failures import MissingKey
 from metier.runtime.agents import AgentInForce, find_agent_file, restore_agent
 from metier.runtime.authority import bind
-from metier.runtime.build import get_model_options, load_instructions, narrow
+from metier.runtime.build import get_model_options, narrow
 from metier.runtime.commissions import restore_run
+from metier.runtime.instructions import load_instructions
 from metier.runtime.pins import (
     AGENT,
     SKILL,
@@ -126,7 +127,7 @@ async def build_replay_services(
         policy=narrow(place, await bind(policy, run, store, tools=tools)),
         tools=tools,
         shelf=build_shelf(packages, workspace=place.workspace, problems=_problems(entries)),
-        instructions=pinned or load_instructions(place, agent=agent.body),
+        instructions=pinned or load_instructions(agent),
         model=get_model_options(place, provider),
         runtime=settings.runtime,
         skills=settings.skills,

@@ -21,7 +21,7 @@ from metier.engine.state import RunState, fold
 from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
 from metier.errors import ApprovalClosed, UsageError
-from metier.events import PinnedDefinitionUsed
+from metier.events import PinnedDefinitionUsed, PromptLayerCut
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
 from metier.runtime.agents import BUILT_IN, AgentInForce, resolve_agent
@@ -38,6 +38,7 @@ from metier.runtime.commissions import (
     restore_run,
     use_settings,
 )
+from metier.runtime.instructions import Said
 from metier.runtime.kind import RunKind
 from metier.runtime.pins import pin
 from metier.runtime.place import Place
@@ -66,6 +67,8 @@ class RunRequest:
     """Asked for instead of the agent's; it must be one that the agent may use."""
     commission: Commission | None = None
     """What another run or a task definition orders; its agent counts, not the one of the settings."""
+    said: Said | None = None
+    """The conversation before it, and the step of a task that it carries out."""
 
 
 def _ignore(_problem: str) -> None:
@@ -144,6 +147,7 @@ class Runtime:
             commission=commission,
             is_dry=request.mode == "dry_run",
         )
+        run = replace(run, said=request.said)
         return await self._drive(run, watch or Watch(), request=request)
 
     async def resume(self, run_id: str, answer: Answer | None = None, watch: Watch | None = None) -> RunState:
@@ -231,6 +235,7 @@ class Runtime:
                     if request is not None and log.state.started is None:
                         pins = await pin(services, run)
                         await log.record(build_start(request, run.agent, services, pins=pins), durable=True)
+                        self._tell_of_cuts(log, services)
                     if answer is None or await self._take_answer(log, answer, services):
                         self._tell_of_changes(log, services)
                         await self._check_provider(log, services)
@@ -270,7 +275,7 @@ class Runtime:
         # Whoever has the lease writes the log, even if another process hangs with its hand on it.
         jsonl = JsonlSink.open(path, clock=self.place.clock, take_over=True)
         told = sum(1 for record in read_events(path) if record.entry)
-        fan_out = FanOut([jsonl, *watch.sinks], report=watch.report)
+        fan_out = FanOut([jsonl, *self.place.sinks, *watch.sinks], report=watch.report)
         trace_id = hashlib.sha256(lease.run_id.encode()).hexdigest()[:32]
         mode = get_redaction_mode(self.place.settings.logging)
         writer = EventWriter(
@@ -329,6 +334,11 @@ class Runtime:
         pins = log.state.started.pins if log.state.started else {}
         for definition in services.changed:
             log.emit(PinnedDefinitionUsed(definition=definition, pinned=pins[definition]))
+
+    def _tell_of_cuts(self, log: RunLog, services: Services) -> None:
+        for layer, source in services.instructions.sources.items():
+            if source.left_out:
+                log.emit(PromptLayerCut(layer=layer, source=source.file, left_out_characters=source.left_out))
 
     async def _decided(self, state: RunState, remembered: frozenset[str]) -> list[e.Entry]:
         asking = {step.approval_id: step.step_id for step in state.steps if step.phase == "asking"}
