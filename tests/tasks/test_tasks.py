@@ -290,7 +290,7 @@ async def test_step_sees_only_the_tools_that_its_list_leaves(tmp_path: Path) -> 
 
 async def test_agent_runs_a_task_as_a_tool_and_a_task_never_itself(tmp_path: Path) -> None:
     build(tmp_path)
-    again = ("run_task", {"task": "notes", "inputs": {"topic": "again"}})
+    again: Call = ("run_task", {"task": "notes", "inputs": {"topic": "again"}})
     cast = Cast(
         {
             "boss": [("run_task", {"task": "notes", "inputs": {"topic": "tides"}}), finish("all done")],

@@ -56,13 +56,19 @@ async def follow_child(log: RunLog, services: Services, *, stopper: Stopper, go_
     # Whoever looks meanwhile finds out that the run waits, and for whom.
     await log.update_index()
     child = await read_run(services.store, delegated.child_run_id)
-    if child.phase not in FINAL:
+    if not await _is_settled(child, services.store):
         await _create(delegated, log.state, services=services)
         child = await _go_on(delegated.child_run_id, services, stopper=stopper, go_on=go_on)
     if child.phase not in FINAL:
         return False
     await record_child_end(log, services, child)
     return True
+
+
+async def _is_settled(child: RunState, store: Store) -> bool:
+    """It ended, and everybody was told: one that was killed at its last entry still has its event log to complete."""
+    row = await store.find_run(child.run_id) if child.phase in FINAL else None
+    return row is not None and row.status == child.status
 
 
 async def read_run(store: Store, run_id: str) -> RunState:
