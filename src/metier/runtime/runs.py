@@ -25,7 +25,8 @@ from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
 from metier.runtime.approvals import Approvals, Question, Reply
 from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, forget_cancellation
-from metier.runtime.build import build_place_cleaner, build_services, check_budget
+from metier.runtime.build import build_services, check_budget
+from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.kind import RunKind
 from metier.runtime.pins import pin, use_pinned_settings
 from metier.runtime.place import Place
@@ -261,6 +262,8 @@ class Runtime:
         pins = log.state.started.pins if log.state.started else {}
         for definition in services.changed:
             log.emit(PinnedDefinitionUsed(definition=definition, pinned=pins[definition]))
+        for notice in services.notices:
+            log.emit(notice)
 
     async def _decided(self, state: RunState, remembered: frozenset[str]) -> list[e.Entry]:
         asking = {step.approval_id: step.step_id for step in state.steps if step.phase == "asking"}
