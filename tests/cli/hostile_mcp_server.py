@@ -66,8 +66,9 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
         case "refuse":
             return text("there is no such thing", isError=True)
         case "ask":
-            request = {"jsonrpc": "2.0", "id": "s1", "method": "sampling/createMessage", "params": {"messages": []}}
-            print(json.dumps({**request, "params": {"messages": [], "maxTokens": 5}}), flush=True)
+            params = {"messages": list[str](), "maxTokens": 5}
+            request = {"jsonrpc": "2.0", "id": "s1", "method": "sampling/createMessage", "params": params}
+            print(json.dumps(request), flush=True)
             answer = json.loads(sys.stdin.readline())
             return text(f"asked the model: {'error' in answer}")
         case _:
