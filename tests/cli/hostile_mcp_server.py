@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-NAMES = ("count", "die", "hang", "flood", "burst", "wrong", "garbage", "secret", "refuse", "ask")
+NAMES = ("count", "die", "hang", "flood", "burst", "wrong", "garbage", "secret", "refuse", "ask", "shift")
 
 
 def describe(name: str) -> dict[str, Any]:
@@ -48,6 +48,8 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
         case "hang":
             child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
             Path("child.txt").write_text(str(child.pid))
+            if arguments.get("text"):
+                Path(arguments["text"]).write_text("begun")
             return None
         case "flood":
             return text("x" * 200_000)
@@ -58,6 +60,13 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
         case "garbage":
             print('Welcome to the server!\n{"jsonrpc": "2.0", "id": "nobody", "result": {}}\n[1, 2', flush=True)
             return text("after the garbage \x1b]0;owned\x07\x1b[31mred")
+        case _:
+            return answer_call(name, arguments)
+
+
+def answer_call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The calls that get a proper answer, whatever stands in it."""
+    match name:
         case "secret":
             sys.stderr.write(f"my token is {os.environ.get('SERVER_TOKEN')}\n")
             sys.stderr.flush()
@@ -71,6 +80,10 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
             print(json.dumps(request), flush=True)
             answer = json.loads(sys.stdin.readline())
             return text(f"asked the model: {'error' in answer}")
+        case "shift":
+            Path("changed").touch()
+            print(json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}), flush=True)
+            return text("shifted")
         case _:
             return text(f"counted {arguments.get('text', '')}")
 
@@ -80,7 +93,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any] | None:
         case "initialize":
             version = request["params"]["protocolVersion"]
             info = {"name": "hostile", "version": "1"}
-            return {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
+            return {"protocolVersion": version, "capabilities": {"tools": {"listChanged": True}}, "serverInfo": info}
         case "tools/list":
             return list_tools()
         case "tools/call":

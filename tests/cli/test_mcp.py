@@ -2,8 +2,8 @@
 
 import json
 import os
+import select
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -164,15 +164,21 @@ def test_a_server_that_hangs_is_ended_in_time_with_everything_it_started(
 
     assert "did not answer within 2 s" in get_result(model)
     child = int((workspace.folder / "child.txt").read_text())
-    assert not is_alive(child)
+    assert is_gone(child)
 
 
-def is_alive(process: int) -> bool:
+def is_gone(process: int) -> bool:
+    """Waits for the end of a process that was told to go."""
     try:
-        os.kill(process, 0)
+        handle = os.pidfd_open(process)
     except ProcessLookupError:
-        return False
-    return "zombie" not in Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+        return True
+    try:
+        watch = select.poll()
+        watch.register(handle, select.POLLIN)
+        return bool(watch.poll(60_000))
+    finally:
+        os.close(handle)
 
 
 def configure(workspace: Workspace, model: ModelServer, **mcp: object) -> None:
@@ -241,6 +247,38 @@ def test_a_tool_that_is_described_differently_later_is_not_called_until_accepted
     assert "changed: bad/count" in capsys.readouterr().out
     assert workspace.agent("mcp", "accept", "bad", "--yes") == 0
     assert workspace.agent("mcp", "list") == 0
+
+
+def test_a_server_that_changes_its_tools_in_the_middle_of_a_run_is_noticed(
+    workspace: Workspace, model: ModelServer
+) -> None:
+    accept(workspace, bad=use_hostile())
+    model.follow(calls("bad___shift"), calls("bad___count"), says("Done."))
+
+    assert workspace.agent(*RUN) == 0
+
+    assert "describes differently than before" in get_result(model)
+    assert count_lines(workspace, "calls.txt") == 1
+    assert count_lines(workspace, "starts.txt") == 1
+
+
+def test_a_killed_agent_leaves_no_server_and_the_call_is_in_doubt_not_repeated(
+    workspace: Workspace, model: ModelServer
+) -> None:
+    accept(workspace, bad=use_hostile())
+    begun = workspace.folder / "begun"
+    os.mkfifo(begun)
+    model.follow(calls("bad___hang", text=str(begun)), says("Done."))
+
+    with workspace.start(*RUN) as process:
+        assert begun.read_text(encoding="utf-8") == "begun"
+        process.kill()
+        process.communicate(timeout=60)
+
+    assert workspace.agent("resume", "latest", "--quiet") == 4
+    assert count_lines(workspace, "calls.txt") == 1
+    assert is_gone(int((workspace.folder / "child.txt").read_text()))
+    assert workspace.agent("resume", "latest", "--quiet", "--answer", "skip") == 0
 
 
 def test_a_resumed_run_keeps_to_the_tools_it_began_with(workspace: Workspace, model: ModelServer) -> None:

@@ -83,14 +83,9 @@ class ServerConnection:
         limit = self._limits.call_timeout_seconds
         limit = limit if context.timeout_seconds is None else min(limit, context.timeout_seconds)
         life = await self._get_life(context.emit)
-        self._check_unchanged(info, life.listing, context.emit)
-        conversation = life.conversation
-        assert conversation is not None, "a life that is ready has a conversation"
-        if context.spool is not None and info.effect != "read":
-            note_start(context.spool)
         try:
             with anyio.fail_after(limit):
-                reply = await conversation.call(info.name.partition("/")[2], arguments)
+                reply = await self._ask(life, info, arguments=arguments, context=context)
         except TimeoutError as error:
             # Ended, so that what took too long does not go on behind our back.
             await self._end(life)
@@ -104,6 +99,16 @@ class ServerConnection:
             raise ToolFailed(message, hint="It is started again by the next call", code="server_died") from error
         self._failures = 0
         return reply
+
+    async def _ask(self, life: _Life, info: ToolInfo, arguments: dict[str, JsonValue], context: ToolContext) -> Reply:
+        conversation = life.conversation
+        assert conversation is not None, "a life that is ready has a conversation"
+        if conversation.is_stale:
+            life.listing = build_listing(self.name, await conversation.list_tools(), clean=self._clean)
+        self._check_unchanged(info, life.listing, context.emit)
+        if context.spool is not None and info.effect != "read":
+            note_start(context.spool)
+        return await conversation.call(info.name.partition("/")[2], arguments)
 
     async def aclose(self) -> None:
         life, self._life = self._life, None

@@ -53,6 +53,11 @@ class Ending:
 class Conversation(Protocol):
     """Raises `ToolFailed` for an answer that cannot be used, `SessionEnded` where no answer will come."""
 
+    @property
+    def is_stale(self) -> bool:
+        """The server said that it offers something else than it did when it was last asked."""
+        ...
+
     async def list_tools(self) -> tuple[OfferedTool, ...]: ...
 
     async def call(self, tool: str, arguments: dict[str, JsonValue]) -> Reply: ...

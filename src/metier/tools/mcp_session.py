@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 import httpx2
 import mcp_types as types
 from mcp import Client, MCPError
+from mcp.client._transport import Transport
+from mcp.client.session import IncomingMessage
 from mcp.client.streamable_http import streamable_http_client
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
@@ -34,27 +36,52 @@ async def open_conversation(target: Target, ending: Ending) -> AsyncGenerator[Co
     """
     # The SDK logs what servers do wrong; whoever runs a task reads that in the result of the call instead.
     logging.getLogger("mcp").addHandler(logging.NullHandler())
-    info = types.Implementation(name="metier", version=__version__)
     if target.command is not None:
         transport = stdio_transport(target.command, ending, log=target.log, max_message_bytes=target.max_message_bytes)
-        async with Client(transport, client_info=info, cache=None) as client:
-            yield _SdkConversation(client)
+        async with _open_client(transport) as conversation:
+            yield conversation
         return
     timeout = httpx2.Timeout(target.timeout_seconds)
     bounded = BoundedTransport(httpx2.AsyncHTTPTransport(), max_bytes=target.max_message_bytes)
     async with httpx2.AsyncClient(headers=dict(target.headers), timeout=timeout, transport=bounded) as http:
         transport = streamable_http_client(target.url, http_client=http, max_sse_event_size=target.max_message_bytes)
-        async with Client(transport, client_info=info, cache=None) as client:
-            yield _SdkConversation(client)
+        async with _open_client(transport) as conversation:
+            yield conversation
+
+
+@asynccontextmanager
+async def _open_client(transport: Transport) -> AsyncGenerator[Conversation]:
+    news = _News()
+    info = types.Implementation(name="metier", version=__version__)
+    # Without a cache: what a server offers is asked for rarely, and then it is the answer of now that counts.
+    async with Client(transport, client_info=info, cache=None, message_handler=news.take) as client:
+        yield _SdkConversation(client, news)
+
+
+class _News:
+    """Remembers that a server changed its list of tools."""
+
+    def __init__(self) -> None:
+        self.has_changed_tools = False
+
+    async def take(self, message: IncomingMessage) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            self.has_changed_tools = True
 
 
 class _SdkConversation:
     """The two questions that are asked of a server."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, news: _News) -> None:
         self._client = client
+        self._news = news
+
+    @property
+    def is_stale(self) -> bool:
+        return self._news.has_changed_tools
 
     async def list_tools(self) -> tuple[OfferedTool, ...]:
+        self._news.has_changed_tools = False
         found: list[OfferedTool] = []
         cursor: str | None = None
         for _ in range(_MAX_PAGES):
