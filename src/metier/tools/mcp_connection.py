@@ -100,7 +100,9 @@ class ServerConnection:
         self._failures = 0
         return reply
 
-    async def _ask(self, life: _Life, info: ToolInfo, arguments: dict[str, JsonValue], context: ToolContext) -> Reply:
+    async def _ask(
+        self, life: _Life, info: ToolInfo, *, arguments: dict[str, JsonValue], context: ToolContext
+    ) -> Reply:
         conversation = life.conversation
         assert conversation is not None, "a life that is ready has a conversation"
         if conversation.is_stale:
