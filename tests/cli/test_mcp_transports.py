@@ -9,11 +9,20 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
+import anyio
 import pytest
 from mcp_workspace import accept, define, find_everything, use_hostile, use_time
 from model_server import ModelServer, Reply, calls, says
 from run_workspace import QUICK, Workspace, use_model
+
+from metier.errors import ToolFailed
+from metier.tools.base import ToolContext
+from metier.tools.mcp_config import ServerDefinition
+from metier.tools.mcp_connection import ConnectionLimits, ServerConnection
+from metier.tools.mcp_options import McpOptions
+from metier.tools.mcp_tools import ServerPlace, build_target
 
 type Capture = pytest.CaptureFixture[str]
 
@@ -24,12 +33,16 @@ def get_results(model: ModelServer) -> list[str]:
     return [str(message["content"]) for message in model.received[-1]["messages"] if message["role"] == "tool"]
 
 
+def choose_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as chosen:
+        return chosen.getsockname()[1]
+
+
 @contextmanager
-def serving_everything() -> Generator[str]:
+def serving_everything(port: int = 0) -> Generator[str]:
     """The server of npm behind a port of this machine."""
     node, entry = find_everything()
-    with socket.create_server(("127.0.0.1", 0)) as chosen:
-        port = chosen.getsockname()[1]
+    port = port or choose_port()
     process = subprocess.Popen(
         [node, entry, "streamableHttp"],
         env={**os.environ, "PORT": str(port)}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -89,6 +102,34 @@ def test_an_http_server_that_went_away_is_an_error_to_read(workspace: Workspace,
     assert workspace.agent(*RUN) == 0
 
     assert "MCP server 'everything' does not start" in get_results(model)[0]
+
+
+def test_an_http_server_that_was_started_anew_is_connected_to_again(tmp_path: Path) -> None:
+    port = choose_port()
+    place = ServerPlace(workspace=tmp_path, environ={}, logs=None, options=McpOptions(), clean=lambda text: text)
+    server = ServerDefinition(name="e", url=f"http://127.0.0.1:{port}/mcp")
+    context = ToolContext(workspace=tmp_path)
+
+    async def converse() -> list[str]:
+        told: list[str] = []
+        async with anyio.create_task_group() as group:
+            limits = ConnectionLimits()
+            connection = ServerConnection(
+                "e", lambda: build_target(server, place), group, limits=limits, clean=lambda text: text
+            )
+            with serving_everything(port):
+                echo = next(tool for tool in (await connection.list_tools()).tools if tool.name == "e/echo")
+                told.append(str((await connection.call(echo, {"message": "first"}, context)).output))
+            with serving_everything(port):
+                try:
+                    await connection.call(echo, {"message": "lost"}, context)
+                except ToolFailed as error:
+                    told.append(error.code)
+                told.append(str((await connection.call(echo, {"message": "again"}, context)).output))
+            await connection.aclose()
+        return told
+
+    assert anyio.run(converse) == ["Echo: first", "server_died", "Echo: again"]
 
 
 def test_an_http_server_that_answers_without_end_is_cut_off(workspace: Workspace, capsys: Capture) -> None:

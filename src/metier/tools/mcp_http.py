@@ -1,4 +1,4 @@
-"""Bounds what a server may send over HTTP: a JSON answer longer than allowed is cut off, not collected in memory."""
+"""Watches over what a server sends over HTTP: answers that are too long are cut off, refusals are remembered."""
 
 from collections.abc import AsyncGenerator
 from typing import override
@@ -12,10 +12,14 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
     def __init__(self, inner: httpx2.AsyncBaseTransport, *, max_bytes: int) -> None:
         self._inner = inner
         self._max_bytes = max_bytes
+        self.refused = 0
+        """The last status that was not a success. The SDK tells a lost session and a failed call in the same words."""
 
     @override
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         response = await self._inner.handle_async_request(request)
+        if request.method == "POST" and not response.is_success:
+            self.refused = response.status_code
         if response.headers.get("content-type", "").startswith("text/event-stream"):
             return response
         assert isinstance(response.stream, httpx2.AsyncByteStream)

@@ -41,21 +41,22 @@ async def open_conversation(target: Target, ending: Ending) -> AsyncGenerator[Co
         async with _open_client(transport) as conversation:
             yield conversation
         return
-    timeout = httpx2.Timeout(target.timeout_seconds)
+    # Reading may take as long as a call may: that limit is kept by whoever asks.
+    timeout = httpx2.Timeout(target.timeout_seconds, read=None)
     bounded = BoundedTransport(httpx2.AsyncHTTPTransport(), max_bytes=target.max_message_bytes)
     async with httpx2.AsyncClient(headers=dict(target.headers), timeout=timeout, transport=bounded) as http:
         transport = streamable_http_client(target.url, http_client=http, max_sse_event_size=target.max_message_bytes)
-        async with _open_client(transport) as conversation:
+        async with _open_client(transport, bounded) as conversation:
             yield conversation
 
 
 @asynccontextmanager
-async def _open_client(transport: Transport) -> AsyncGenerator[Conversation]:
+async def _open_client(transport: Transport, http: BoundedTransport | None = None) -> AsyncGenerator[Conversation]:
     news = _News()
     info = types.Implementation(name="metier", version=__version__)
     # Without a cache: what a server offers is asked for rarely, and then it is the answer of now that counts.
     async with Client(transport, client_info=info, cache=None, message_handler=news.take) as client:
-        yield _SdkConversation(client, news)
+        yield _SdkConversation(client, news, http)
 
 
 class _News:
@@ -72,9 +73,10 @@ class _News:
 class _SdkConversation:
     """The two questions that are asked of a server."""
 
-    def __init__(self, client: Client, news: _News) -> None:
+    def __init__(self, client: Client, news: _News, http: BoundedTransport | None) -> None:
         self._client = client
         self._news = news
+        self._http = http
 
     @property
     def is_stale(self) -> bool:
@@ -94,11 +96,16 @@ class _SdkConversation:
         return tuple(found)
 
     async def call(self, tool: str, arguments: dict[str, JsonValue]) -> Reply:
+        if self._http is not None:
+            self._http.refused = 0
         try:
             result = await self._client.call_tool(tool, arguments)
         except MCPError as error:
             if error.code == CONNECTION_CLOSED:
                 raise SessionEnded(error.message) from error
+            if self._http is not None and self._http.refused:
+                # A server that was started anew does not know our session: the next call begins another one.
+                raise SessionEnded(f"it answered with status {self._http.refused} ({error.message})") from error
             raise ToolFailed(f"The server refused the call: {error.message}", code="server_error") from error
         except ValidationError as error:
             raise ToolFailed("The server answered with something else than the result of a tool") from error
