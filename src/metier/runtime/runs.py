@@ -26,7 +26,8 @@ from metier.providers.base import Observer
 from metier.runtime.agents import BUILT_IN, AgentInForce, resolve_agent
 from metier.runtime.approvals import Approvals, Question, Reply
 from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, forget_cancellation
-from metier.runtime.build import build_place_cleaner, build_services, check_budget
+from metier.runtime.build import build_services, check_budget
+from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.instructions import Said
 from metier.runtime.kind import RunKind
 from metier.runtime.pins import pin, use_pinned_agent, use_pinned_settings
@@ -273,6 +274,8 @@ class Runtime:
         pins = log.state.started.pins if log.state.started else {}
         for definition in services.changed:
             log.emit(PinnedDefinitionUsed(definition=definition, pinned=pins[definition]))
+        for notice in services.notices:
+            log.emit(notice)
 
     def _tell_of_cuts(self, log: RunLog, services: Services) -> None:
         for layer, source in services.instructions.sources.items():
