@@ -25,7 +25,7 @@ from metier.engine.journal import read_entries
 from metier.errors import ConfigError, MetierError, UsageError
 from metier.runtime.agents import resolve_agent
 from metier.runtime.backtest import Backtest, backtest
-from metier.runtime.build import list_tools
+from metier.runtime.build import list_all_tools
 from metier.runtime.catalog import find_skills
 from metier.runtime.place import Place
 from metier.runtime.policy import (
@@ -91,7 +91,7 @@ def try_examples(*, as_json: AsJson = False, config: Config = None) -> None:
     """
     place = open_place(config)
     packages, _ = find_skills(place)
-    reader = open_reader(place.workspace, Toolbox(list_tools(packages, place)))
+    reader = open_reader(place.workspace, Toolbox(list_all_tools(packages, place)))
     workspace = load_workspace(place.workspace, open_catalog(None))
     reader.tasks = frozenset(workspace.tasks)
     host = reader.read_policy(
@@ -222,7 +222,7 @@ def _open_policy(agent: str, rules: Path | None, *, root: Path, config: Config) 
 def _build_now(place: Place, agent_id: str, *, root: Path, profile: Profile | None = None) -> RulePolicy:
     """The rules as they stand for this agent, the built-in one where none is named."""
     agent = resolve_agent(place, agent_id)
-    offered = list_tools(agent.packages, agent.place, web=agent.web)
+    offered = list_all_tools(agent.packages, agent.place, web=agent.web)
     speakers = Speakers(host=read_policy_file(place.workspace), agent=agent.definition, known=Toolbox(offered).names())
     tools = Toolbox(agent.choose_tools(offered))
     return build_policy(agent.packages, tools, workspace=root, profile=profile or agent.profile, speakers=speakers)

@@ -15,6 +15,7 @@ from metier.engine.offer import Offer
 from metier.engine.options import RuntimeOptions
 from metier.engine.partners import Partners
 from metier.engine.shelf import Shelf
+from metier.events import Payload
 from metier.ids import Clock, Ids
 from metier.messages import Message
 from metier.providers.base import Observer, Provider
@@ -90,6 +91,10 @@ class Services:
     """Does the same to a whole request or reply; None where these are not kept."""
     changed: tuple[str, ...] = ()
     """Ids of definitions that are no longer what the run began with; it uses what it is pinned to."""
+    notices: tuple[Payload, ...] = ()
+    """What there is to say before the run goes on, such as a server whose tools are left out."""
+    not_listed: tuple[str, ...] = ()
+    """Servers of external tools that nobody has asked what they offer."""
     owner: str
     """Who drives, for whoever finds the run taken."""
     observe: Observer | None = None

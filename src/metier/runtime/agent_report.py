@@ -7,7 +7,7 @@ from metier.approval.rules import Rule, Scope
 from metier.definitions.ids import fold_id
 from metier.definitions.names import canonical_name
 from metier.runtime.agents import AgentInForce, resolve_agent
-from metier.runtime.build import list_tools
+from metier.runtime.build import list_all_tools
 from metier.runtime.place import Place
 from metier.runtime.policy import open_reader, read_host, read_policy_file
 from metier.tools.access import AccessFile
@@ -45,7 +45,7 @@ async def report_agent(place: Place, agent_id: str, *, model: str = "") -> Agent
     agent = resolve_agent(place, agent_id, model=model)
     toolsets = await load_toolsets(agent.packages, place.environ)
     try:
-        offered: tuple[Tool, ...] = (*list_tools(agent.packages, agent.place, web=agent.web), *toolsets.tools)
+        offered: tuple[Tool, ...] = (*list_all_tools(agent.packages, agent.place, web=agent.web), *toolsets.tools)
         return _build(agent, offered)
     finally:
         await toolsets.aclose()

@@ -14,8 +14,10 @@ from metier.providers.facts import load_facts
 from metier.providers.options import ModelOptions
 from metier.providers.registry import OFFLINE
 from metier.runtime.authority import bind, find_tools_above, is_seen
+from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.instructions import load_instructions
 from metier.runtime.kind import RunKind
+from metier.runtime.mcp import list_known_tools, open_servers
 from metier.runtime.models import open_models
 from metier.runtime.partners import choose_partners
 from metier.runtime.pins import find_instructions, use_pinned, use_pinned_policy
@@ -24,8 +26,6 @@ from metier.runtime.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS, Speakers, build_
 from metier.runtime.tasks import choose_tools, find_changed_task
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
-from metier.telemetry.redaction import find_secret_values
-from metier.telemetry.sinks import Cleaner, build_cleaner
 from metier.tools.access import AccessFile
 from metier.tools.base import Tool
 from metier.tools.builtin import build_builtin_tools
@@ -37,10 +37,6 @@ from metier.tools.scripts import build_script_tools
 from metier.tools.toolbox import Toolbox
 from metier.tools.toolset_loader import ToolsetReading, load_toolsets
 from metier.tools.web import WebAccess
-
-
-def build_place_cleaner(place: Place) -> Cleaner:
-    return build_cleaner(place.settings.logging, values=find_secret_values(place.environ))
 
 
 @asynccontextmanager
@@ -58,14 +54,14 @@ async def build_services(
     access = AccessFile(place.workspace)
     access.read()
     async with AsyncExitStack() as opened:
-        is_idle = run.is_dry or run.is_planned
-        toolsets = ToolsetReading() if is_idle else await load_toolsets(packages, place.environ)
+        toolsets = ToolsetReading() if run.is_idle else await load_toolsets(packages, place.environ)
         opened.push_async_callback(toolsets.aclose)
+        servers = await opened.enter_async_context(open_servers(place, store, run=run))
         shelf = build_shelf(packages, workspace=place.workspace, problems=(*agent.problems, *toolsets.problems))
         facts = load_facts(_facts_file(place))
         models = open_models(place, facts, shelf, run=run)
         opened.push_async_callback(models.aclose)
-        offered = (*list_tools(packages, place, web=agent.web), *toolsets.tools)
+        offered = (*list_tools(packages, place, web=agent.web), *toolsets.tools, *servers.tools)
         known = Toolbox(offered).names()
         seen_above = await find_tools_above(run, store)
         tools = Toolbox(tool for tool in choose_tools(agent, offered, run.steps) if is_seen(tool, seen_above))
@@ -104,6 +100,8 @@ async def build_services(
             task=run.task if run.is_planned else None,
             given_results=run.given_results,
             environ=place.environ,
+            notices=servers.notices,
+            not_listed=servers.not_listed,
             owner=place.owner,
             observe=observe,
             seams=place.seams,
@@ -115,6 +113,11 @@ def list_tools(packages: Sequence[SkillPackage], place: Place, *, web: WebAccess
     replaced = {tool.info.name for tool in place.tools}
     built_in = (tool for tool in _file_tools(place, web) if tool.info.name not in replaced)
     return (*built_in, *_script_tools(packages, place), *place.tools)
+
+
+def list_all_tools(packages: Sequence[SkillPackage], place: Place, *, web: WebAccess | None = None) -> tuple[Tool, ...]:
+    """With those of external servers, as far as they are known without starting one. For looking, not for calling."""
+    return (*list_tools(packages, place, web=web), *list_known_tools(place))
 
 
 def _file_tools(place: Place, web: WebAccess | None) -> tuple[Tool, ...]:

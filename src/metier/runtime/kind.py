@@ -42,6 +42,11 @@ class RunKind:
         return self.order is not None and bool(self.order.task_id)
 
     @property
+    def is_idle(self) -> bool:
+        """It only plans: nothing is opened for it, no process is started."""
+        return self.is_dry or self.is_planned
+
+    @property
     def steps(self) -> tuple[TaskStep, ...]:
         """Whose lists and rules hold: `TASK.md`, and the step itself where that is another file."""
         if self.task is None or self.order is None or not self.order.step_file:

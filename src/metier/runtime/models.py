@@ -40,7 +40,7 @@ class Models:
 def open_models(place: Place, facts: FactBook, shelf: Shelf, *, run: RunKind) -> Models:
     """One that has no key is there and cannot be asked, so that the run can say so. Raises `UsageError`."""
     options = place.settings.model
-    if run.is_dry or run.is_planned:
+    if run.is_idle:
         return Models(DryRunProvider(options.provider))
     if place.provider is not None:
         return guard(Models(place.provider), options.allowed_models)

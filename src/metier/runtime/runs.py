@@ -27,8 +27,9 @@ from metier.providers.base import Observer
 from metier.runtime.agents import BUILT_IN, AgentInForce, resolve_agent
 from metier.runtime.approvals import Approvals, Question, Reply
 from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, forget_cancellation
-from metier.runtime.build import build_place_cleaner, build_services, check_budget
+from metier.runtime.build import build_services, check_budget
 from metier.runtime.children import find_waiting, follow_child, lend
+from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.commissions import (
     Commission,
     build_limits,
@@ -334,6 +335,8 @@ class Runtime:
         pins = log.state.started.pins if log.state.started else {}
         for definition in services.changed:
             log.emit(PinnedDefinitionUsed(definition=definition, pinned=pins[definition]))
+        for notice in services.notices:
+            log.emit(notice)
 
     def _tell_of_cuts(self, log: RunLog, services: Services) -> None:
         for layer, source in services.instructions.sources.items():
