@@ -1,6 +1,6 @@
 """Put together what one run needs: skills, tools, provider, policy, instructions. Decides nothing itself."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -67,13 +67,7 @@ async def build_services(
         tools = Toolbox(tool for tool in choose_tools(agent, offered, run.steps) if is_seen(tool, seen_above))
         if not run.pins:
             agent.check_tools({*known, *BUILT_IN_TOOLS, *SCRIPT_TOOLS, *ACTION_OF_TOOL})
-        speakers = Speakers(
-            host=policy.text,
-            agent=agent.definition,
-            task=run.task if run.steps else None,
-            step=run.steps[-1] if run.steps else None,
-            known=None if run.pins else known,
-        )
+        speakers = _list_speakers(run, policy.text, known=None if run.pins else known)
         rules = build_policy(packages, tools, workspace=place.workspace, profile=agent.profile, speakers=speakers)
         cleaner = build_place_cleaner(place)
         yield Services(
@@ -106,6 +100,12 @@ async def build_services(
             observe=observe,
             seams=place.seams,
         )
+
+
+def _list_speakers(run: RunKind, host: bytes, *, known: Collection[str] | None) -> Speakers:
+    step = run.steps[-1] if run.steps else None
+    task = run.task if run.steps else None
+    return Speakers(host=host, agent=run.agent.definition, task=task, step=step, known=known)
 
 
 def list_tools(packages: Sequence[SkillPackage], place: Place, *, web: WebAccess | None = None) -> tuple[Tool, ...]:
