@@ -46,6 +46,8 @@ def project_task_step(entry: e.StepFinished, state: RunState) -> list[Payload]:
 
 def list_task_steps(state: RunState) -> list[ev.TaskStepChanged]:
     """How every step of a task stands, in order; nothing where no task plans the run."""
+    if not state.plan:
+        return []
     return [
         ev.TaskStepChanged(
             step_id=step.step_id,
