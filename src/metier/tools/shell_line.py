@@ -28,9 +28,25 @@ _PLAIN_WORD = re.compile(rf"{_PLAIN}+")
 _PROGRAM = re.compile(r"[A-Za-z0-9_./+-]+")
 _EDGE = " \t\n"
 
-KEYWORDS = frozenset(
-    "if then else elif fi for while until do done case esac in select function time coproc".split()
-)  # fmt: skip
+_KEYWORDS = [
+    "if",
+    "then",
+    "else",
+    "elif",
+    "fi",
+    "for",
+    "while",
+    "until",
+    "do",
+    "done",
+    "case",
+    "esac",
+    "in",
+    "select",
+    "function",
+    "time",
+    "coproc",
+]
 
 _STRANGE = (
     ("$", "an expansion ('$')"),
@@ -170,7 +186,7 @@ class _Reader:
         if not self._words:
             return "no command where one must stand"
         program = self._words[0]
-        if program in KEYWORDS:
+        if program in _KEYWORDS:
             return f"the keyword {program!r}"
         if not _PROGRAM.fullmatch(program):
             return f"{program[:80]!r} as the name of a program"
