@@ -12,13 +12,12 @@ from metier.approval.shell import Unit, build_call, find_shell_rule, has_limits,
 from metier.approval.verdict import ALLOW, Verdict
 from metier.decisions import ActionStep
 from metier.definitions.names import canonical_name
+from metier.tools.base import Refusing
 from metier.tools.effects import Effect
-from metier.tools.options import ShellOptions
-from metier.tools.shell_allowlist import find_refusal
 from metier.tools.toolbox import Toolbox
 
 RUN_TASK = "run_task"
-_HOST_SHELL = Scope(kind="host", name="shell settings")
+_SETTINGS = Scope(kind="host", name="settings")
 _VERBS: dict[Decision, str] = {"allow": "allows", "ask": "asks about", "deny": "denies"}
 
 
@@ -56,15 +55,13 @@ class RulePolicy:
         root: str,
         scopes: Sequence[Scope],
         skills: Sequence[Scope] = (),
-        shell: ShellOptions | None = None,
     ) -> None:
-        """`scopes` speak always, of `skills` the one in charge. `shell` says which commands run at all."""
+        """`scopes` speak always, of `skills` the one in charge."""
         self._profile = profile
         self._tools = tools
         self._root = root
         self._scopes = tuple(scopes)
         self._skills = {canonical_name(scope.name): scope for scope in skills}
-        self._shell = shell or ShellOptions()
 
     def judge(self, action: ActionStep, *, skill: str) -> Verdict:
         return self.explain(action, skill=skill).verdict
@@ -87,9 +84,10 @@ class RulePolicy:
     def _explain_shell(self, action: ActionStep, call: Call, skill: str) -> Explanation:
         """Every command of the line is judged for itself; the worst verdict is that of the line, and is explained."""
         line = read_shell_call(call, self._root)
-        if refusal := find_refusal(line.line, self._shell, line.place):
-            said = Said(scope=_HOST_SHELL, decision="deny", note=refusal)
-            verdict = Verdict(decision="deny", reason=refusal, rule="host shell settings")
+        tool = self._tools.find(call.tool)
+        if isinstance(tool, Refusing) and (refusal := tool.refuse(call.arguments)):
+            said = Said(scope=_SETTINGS, decision="deny", note=refusal)
+            verdict = Verdict(decision="deny", reason=refusal, rule="host settings")
             return Explanation(verdict=verdict, said=(said,), winner=said, tool=call.tool, arguments=line.shown)
         found = [self._explain_unit(action, unit, skill=skill) for unit in line.units]
         verdict, said, winner = max(found, key=lambda one: ORDER[one[0].decision])

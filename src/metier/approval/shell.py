@@ -15,7 +15,7 @@ from metier.approval.canonical import canonical_arguments
 from metier.approval.matchers import COMMAND
 from metier.approval.rules import ORDER, SHELL, Call, Decision, Rule, RuleList, find_rule, matches
 from metier.tools.shell_allowlist import is_direct, walk_commands
-from metier.tools.shell_line import NotUnderstood, ShellLine, SimpleCommand, parse_line
+from metier.tools.shell_line import NotUnderstood, SimpleCommand, parse_line
 from metier.tools.shell_tables import Naming, Place, find_objection, find_tables, is_runner
 
 _SEPARATORS = re.compile(r"[;|&\n(){}`]+")
@@ -50,8 +50,6 @@ class Unit:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellCall:
     units: tuple[Unit, ...]
-    line: ShellLine | NotUnderstood
-    place: Place
     shown: Mapping[str, JsonValue]
     """The arguments for people: with the argv of every command, or why there is none."""
 
@@ -96,7 +94,7 @@ def read_shell_call(call: Call, root: str) -> ShellCall:
     if isinstance(line, NotUnderstood):
         wide = tuple(_say(call, piece) for piece in _loosen(text))
         unit = Unit(narrow=whole, whole=whole, wide=wide, place=place, wrong=f"The line contains {line.reason}")
-        return ShellCall(units=(unit,), line=line, place=place, shown={**call.arguments, "not_understood": line.reason})
+        return ShellCall(units=(unit,), shown={**call.arguments, "not_understood": line.reason})
     wrong = "" if is_direct(line) else "It changes the shell itself"
     units = tuple(
         _build_unit(command, whole, place=where, wrong=wrong) for command, where in walk_commands(line, place)
@@ -104,8 +102,6 @@ def read_shell_call(call: Call, root: str) -> ShellCall:
     commands: list[JsonValue] = [list(command.argv) for command in line.commands]
     return ShellCall(
         units=units,
-        line=line,
-        place=place,
         shown={**call.arguments, COMMAND: line.render(), "commands": commands},
     )
 

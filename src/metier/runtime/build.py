@@ -1,5 +1,6 @@
 """Put together what one run needs: skills, tools, provider, policy, instructions. Decides nothing itself."""
 
+import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -26,12 +27,13 @@ from metier.telemetry.redaction import find_secret_values
 from metier.telemetry.sinks import Cleaner, build_cleaner
 from metier.tools.access import AccessFile
 from metier.tools.base import Tool
-from metier.tools.builtin import build_builtin_tools
+from metier.tools.builtin import build_builtin_tools, build_shell_tools
 from metier.tools.scope import Scope
 from metier.tools.script_catalog import ScriptCatalog
 from metier.tools.script_contract import ScriptLimits
 from metier.tools.script_runner import ScriptRunner, default_environments
 from metier.tools.scripts import build_script_tools
+from metier.tools.shells import choose_shell
 from metier.tools.toolbox import Toolbox
 from metier.tools.toolset_loader import ToolsetReading, load_toolsets
 
@@ -134,7 +136,11 @@ def _file_tools(place: Place) -> tuple[Tool, ...]:
     skills = _inside(place.workspace / settings.skills.dir, place.workspace)
     protect = settings.runtime.profile != "permissive"
     scope = Scope((place.workspace,), protect=protect, own_folders=(*runs, *skills))
-    return build_builtin_tools(scope, environ=place.environ, skip=runs)
+    shell = choose_shell(sys.platform, linux=settings.runtime.shell_linux, windows=settings.runtime.shell_windows)
+    return (
+        *build_builtin_tools(scope, environ=place.environ, skip=runs),
+        *build_shell_tools(scope, shell=shell, options=settings.shell, environ=place.environ),
+    )
 
 
 def _inside(folder: Path, workspace: Path) -> tuple[str, ...]:

@@ -28,25 +28,10 @@ _PLAIN_WORD = re.compile(rf"{_PLAIN}+")
 _PROGRAM = re.compile(r"[A-Za-z0-9_./+-]+")
 _EDGE = " \t\n"
 
-_KEYWORDS = [
-    "if",
-    "then",
-    "else",
-    "elif",
-    "fi",
-    "for",
-    "while",
-    "until",
-    "do",
-    "done",
-    "case",
-    "esac",
-    "in",
-    "select",
-    "function",
-    "time",
-    "coproc",
-]
+_KEYWORDS = frozenset({
+    "if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac", "in", "select",
+    "function", "time", "coproc",
+})  # fmt: skip
 
 _STRANGE = (
     ("$", "an expansion ('$')"),
