@@ -7,7 +7,7 @@ harmless or the rule names all of it. A deny is also tried on the line as it was
 import posixpath
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import JsonValue
 
@@ -37,6 +37,8 @@ class Unit:
     place: Place
     wrong: str = ""
     """Why no table can vouch for it."""
+    is_fed: bool = False
+    """What stands before it in a pipe is its input."""
 
     @property
     def is_opaque(self) -> bool:
@@ -96,8 +98,10 @@ def read_shell_call(call: Call, root: str) -> ShellCall:
         unit = Unit(narrow=whole, whole=whole, wide=wide, place=place, wrong=f"The line contains {line.reason}")
         return ShellCall(units=(unit,), shown={**call.arguments, "not_understood": line.reason})
     wrong = "" if is_direct(line) else "It changes the shell itself"
+    fed = [number > 0 for pipeline in line.pipelines for number in range(len(pipeline.commands))]
     units = tuple(
-        _build_unit(command, whole, place=where, wrong=wrong) for command, where in walk_commands(line, place)
+        replace(_build_unit(command, whole, place=where), wrong=wrong, is_fed=is_fed)
+        for (command, where), is_fed in zip(walk_commands(line, place), fed, strict=True)
     )
     commands: list[JsonValue] = [list(command.argv) for command in line.commands]
     return ShellCall(
@@ -136,6 +140,10 @@ def _try_allow(rule: Rule, unit: Unit) -> ShellFinding | None:
     """With a note where the rule matches and does not reach so far."""
     if not matches(rule, unit.narrow):
         return ShellFinding(rule, "allow") if rule.is_exact and matches(rule, unit.whole) else None
+    if unit.is_fed and unit.is_opaque and not (rule.is_exact and matches(rule, unit.whole)):
+        return ShellFinding(
+            rule, "ask", "It may run what it is fed; only a rule that names the whole line can allow it"
+        )
     objection = "" if rule.is_exact else _find_objection(rule, unit)
     return ShellFinding(rule, "ask" if objection else "allow", objection)
 
@@ -149,14 +157,14 @@ def _find_objection(rule: Rule, unit: Unit) -> str:
     return find_objection(unit.argv, text, naming=naming, place=unit.place)
 
 
-def _build_unit(command: SimpleCommand, whole: Call, *, place: Place, wrong: str) -> Unit:
+def _build_unit(command: SimpleCommand, whole: Call, *, place: Place) -> Unit:
     narrow = _say(whole, command.render(), command.argv)
     program = command.argv[0]
     wide: tuple[Call, ...] = ()
     if "/" in program:
         plain = SimpleCommand((posixpath.basename(program), *command.argv[1:]))
         wide = (_say(whole, plain.render(), plain.argv),)
-    return Unit(narrow=narrow, whole=whole, wide=wide, argv=command.argv, place=place, wrong=wrong)
+    return Unit(narrow=narrow, whole=whole, wide=wide, argv=command.argv, place=place)
 
 
 def _say(call: Call, text: str, argv: tuple[str, ...] = ()) -> Call:

@@ -126,9 +126,10 @@ class Naming:
 
 def find_objection(argv: Sequence[str], text: str, *, naming: Naming, place: Place) -> str:
     """Why an allow that matches this command (`text` in its one spelling) does not reach it; empty when it does."""
-    if text in naming.prefixes:
-        return ""
     written = argv[0]
+    # The bare name of a runner says nothing of what it will run: that comes by its input, or by a file.
+    if text in naming.prefixes and (len(argv) > 1 or not is_runner(written)):
+        return ""
     program = posixpath.basename(written) if "/" in written and naming.names(written) else written
     if "/" in program:
         return f"{written!r} is a path, and the rule does not name it"
