@@ -101,8 +101,12 @@ class RulePolicy:
         winner = choose(said)
         if winner is not None:
             return build_verdict(winner), said, winner
-        verdict = self._judge_unspoken(action, said, unit.whole)
-        if verdict.decision == "allow" and unit.is_opaque and has_limits([s.tools for s in speakers], unit.whole.names):
+        verdict = self._judge_unspoken(action, said, unit.narrow)
+        if (
+            verdict.decision == "allow"
+            and unit.is_opaque
+            and has_limits([s.tools for s in speakers], unit.narrow.names)
+        ):
             reason = "A rule limits what the shell may do, and what this does cannot be told from its words"
             return Verdict(decision="ask", reason=reason), said, None
         return verdict, said, None

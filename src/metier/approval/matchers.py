@@ -211,6 +211,8 @@ def _contains(operand: JsonValue, place: MatcherPlace) -> Test:
 
     def test(value: JsonValue) -> bool:
         if isinstance(value, list):
+            if isinstance(item, str):
+                return item in value
             return any(is_same(element, item) for element in value)
         return has_part(value)
 

@@ -7,7 +7,7 @@ harmless or the rule names all of it. A deny is also tried on the line as it was
 import posixpath
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pydantic import JsonValue
 
@@ -23,14 +23,27 @@ _DISGUISE = str.maketrans("", "", "\\'\"")
 _MOST_PIECES = 100
 
 
+@dataclass(slots=True)
+class Whole:
+    """The line as it was written. Each rule is tried on it once, however many commands it has."""
+
+    call: Call
+    _tried: dict[int, bool] = field(default_factory=dict[int, bool])
+
+    def meets(self, rule: Rule) -> bool:
+        known = self._tried.get(id(rule))
+        if known is None:
+            known = self._tried[id(rule)] = matches(rule, self.call)
+        return known
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
     """One command of a line, or a line that was not understood."""
 
     narrow: Call
     """The command alone, in its one spelling."""
-    whole: Call
-    """The line as it was written."""
+    whole: Whole
     wide: tuple[Call, ...] = ()
     """Other readings, which only narrow what may happen."""
     argv: tuple[str, ...] = ()
@@ -92,10 +105,10 @@ def read_shell_call(call: Call, root: str) -> ShellCall:
     line = parse_line(text)
     folder = call.arguments.get("cwd")
     place = Place(root or "/", (folder if isinstance(folder, str) else root or "/",))
-    whole = _say(call, text)
+    whole = Whole(_say(call, text))
     if isinstance(line, NotUnderstood):
         wide = tuple(_say(call, piece) for piece in _loosen(text))
-        unit = Unit(narrow=whole, whole=whole, wide=wide, place=place, wrong=f"The line contains {line.reason}")
+        unit = Unit(narrow=whole.call, whole=whole, wide=wide, place=place, wrong=f"The line contains {line.reason}")
         return ShellCall(units=(unit,), shown={**call.arguments, "not_understood": line.reason})
     wrong = "" if is_direct(line) else "It changes the shell itself"
     fed = [number > 0 for pipeline in line.pipelines for number in range(len(pipeline.commands))]
@@ -113,7 +126,7 @@ def read_shell_call(call: Call, root: str) -> ShellCall:
 def find_shell_rule(rules: RuleList, unit: Unit) -> ShellFinding:
     """The first rule that matches; an allow that does not reach so far lets those behind it speak, then asks."""
     short = ShellFinding()
-    names = unit.whole.names
+    names = unit.narrow.names
     for rule in rules.rules:
         if rule.subject not in names and not rule.speaks_of(names):
             continue
@@ -132,15 +145,19 @@ def has_limits(rules: Iterable[RuleList], names: frozenset[str]) -> bool:
 
 
 def _try_limit(rule: Rule, unit: Unit) -> ShellFinding | None:
-    is_met = any(matches(rule, call) for call in (unit.narrow, unit.whole, *unit.wide))
-    return ShellFinding(rule, rule.decision) if is_met else None
+    if matches(rule, unit.narrow) or unit.whole.meets(rule):
+        return ShellFinding(rule, rule.decision)
+    for call in unit.wide:
+        if matches(rule, call):
+            return ShellFinding(rule, rule.decision)
+    return None
 
 
 def _try_allow(rule: Rule, unit: Unit) -> ShellFinding | None:
     """With a note where the rule matches and does not reach so far."""
     if not matches(rule, unit.narrow):
-        return ShellFinding(rule, "allow") if rule.is_exact and matches(rule, unit.whole) else None
-    if unit.is_fed and unit.is_opaque and not (rule.is_exact and matches(rule, unit.whole)):
+        return ShellFinding(rule, "allow") if rule.is_exact and unit.whole.meets(rule) else None
+    if unit.is_fed and unit.is_opaque and not (rule.is_exact and unit.whole.meets(rule)):
         return ShellFinding(
             rule, "ask", "It may run what it is fed; only a rule that names the whole line can allow it"
         )
@@ -157,13 +174,13 @@ def _find_objection(rule: Rule, unit: Unit) -> str:
     return find_objection(unit.argv, text, naming=naming, place=unit.place)
 
 
-def _build_unit(command: SimpleCommand, whole: Call, *, place: Place) -> Unit:
-    narrow = _say(whole, command.render(), command.argv)
+def _build_unit(command: SimpleCommand, whole: Whole, *, place: Place) -> Unit:
+    narrow = _say(whole.call, command.render(), command.argv)
     program = command.argv[0]
     wide: tuple[Call, ...] = ()
     if "/" in program:
         plain = SimpleCommand((posixpath.basename(program), *command.argv[1:]))
-        wide = (_say(whole, plain.render(), plain.argv),)
+        wide = (_say(whole.call, plain.render(), plain.argv),)
     return Unit(narrow=narrow, whole=whole, wide=wide, argv=command.argv, place=place)
 
 
