@@ -32,9 +32,11 @@ _COMMANDS = (
 
 
 def rows() -> list[Row]:
-    write = {"path": "docs/a/../page.md", "text": "x" * 500, "options": {"mode": "w"}}
-    short = {"command": "git log --oneline -5 --format='%h %s' -- src"}
-    piped = {"command": "cd src && git log --oneline -20 -- a.py | head -5; git diff HEAD~1 --stat 2>&1"}
+    write: dict[str, JsonValue] = {"path": "docs/a/../page.md", "text": "x" * 500, "options": {"mode": "w"}}
+    short: dict[str, JsonValue] = {"command": "git log --oneline -5 --format='%h %s' -- src"}
+    piped: dict[str, JsonValue] = {
+        "command": "cd src && git log --oneline -20 -- a.py | head -5; git diff HEAD~1 --stat 2>&1"
+    }
     return [
         _measure("verdict with {} rules of the same tool", _build_files_policy(), "Write", write, TARGET_MICROSECONDS),
         _measure("verdict on a command with {} rules for the shell", _build_shell_policy(), "Bash", short, 1000),

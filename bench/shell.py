@@ -6,7 +6,7 @@ measured, beside what a raw prefix would let through.
 
 import json
 import os
-import sys
+import runpy
 from pathlib import Path
 
 from bench.table import Row
@@ -16,7 +16,7 @@ from metier.approval.scopes import ScopeReader
 from metier.context.decoder import build_step
 from metier.tools.toolbox import Toolbox
 
-_OWN = Path(__file__).resolve().parent.parent / "tests" / "approval"
+_CASES = Path(__file__).resolve().parent.parent / "tests" / "approval" / "shell_cases.py"
 
 
 def rows() -> list[Row]:
@@ -52,12 +52,10 @@ def _read(file: Path) -> list[tuple[str, str, bool]]:
 
 
 def _read_own() -> list[tuple[str, str, bool]]:
-    sys.path.insert(0, str(_OWN))
-    from shell_cases import BYPASSES
-
+    bypasses: dict[str, tuple[str, ...]] = runpy.run_path(str(_CASES))["BYPASSES"]
     return [
         (rule, command, False)
-        for commands in BYPASSES.values()
+        for commands in bypasses.values()
         for command in commands
         for rule in ("git status", "ls", "pytest")
     ]

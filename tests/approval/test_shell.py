@@ -11,7 +11,9 @@ from metier.approval.rules import Decision
 from metier.cli.main import run
 
 ATTEMPTS = [(name, command) for name, commands in BYPASSES.items() for command in commands]
-ALL_READERS = [{"tool": "Bash", "allow": True, "when": {"command": {"startsWith": prefix}}} for prefix in READERS]
+ALL_READERS: list[dict[str, object]] = [
+    {"tool": "Bash", "allow": True, "when": {"command": {"startsWith": prefix}}} for prefix in READERS
+]
 FEW = [
     {"tool": "Bash", "allow": True, "when": {"command": {"startsWith": name}}}
     for name in ("git status", "ls", "pytest")

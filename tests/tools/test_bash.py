@@ -185,7 +185,9 @@ async def test_long_output_keeps_its_head_and_tail_and_all_of_it_is_a_file_of_th
     kept = (terminal.folder / "kept" / "s1-output.txt").read_text()
     assert kept.startswith("first [hidden]\n1\n2\n")
     assert len(kept.splitlines()) == 20_003
-    (artifact,) = result.meta["artifacts"]  # pyright: ignore[reportGeneralTypeIssues, reportOptionalIterable]
+    artifacts = result.meta["artifacts"]
+    assert isinstance(artifacts, list)
+    (artifact,) = artifacts
     assert isinstance(artifact, dict)
     assert artifact["bytes"] == len(kept)
 

@@ -78,9 +78,7 @@ class Bash:
 
     def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
         """What `shell.mode` does not let through."""
-        root = str(self._scope.workspace)
-        folder = posixpath.normpath(posixpath.join(root, str(arguments.get("cwd") or ".")))
-        return find_refusal(parse_line(str(arguments.get("command", ""))), self._options, Place(root, (folder,)))
+        return refuse_call(arguments, self._options, workspace=str(self._scope.workspace))
 
     async def preview(self, arguments: dict[str, JsonValue], context: ToolContext) -> Preview | None:  # noqa: ARG002
         """How the line was read, and who will run it."""
@@ -138,6 +136,12 @@ class Bash:
         return ToolResult(
             ok=ok, output=text if ok else None, error="" if ok else text, meta={**meta, "code": code} if code else meta
         )
+
+
+def refuse_call(arguments: Mapping[str, JsonValue], options: ShellOptions, *, workspace: str) -> str:
+    """Why the settings do not let a call of the shell run, as a sentence; empty when they do. Pure."""
+    folder = posixpath.normpath(posixpath.join(workspace, str(arguments.get("cwd") or ".")))
+    return find_refusal(parse_line(str(arguments.get("command", ""))), options, Place(workspace, (folder,)))
 
 
 def check_text(text: str) -> None:
