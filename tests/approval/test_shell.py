@@ -216,3 +216,12 @@ def test_examples_of_a_rule_are_judged_as_the_shell_is() -> None:
     )
 
     assert len(scope.tools.rules) == 1
+
+
+def test_what_only_the_profile_allows_is_not_put_down_to_a_rule() -> None:
+    host = read_scope("rules: [{tool: Bash, allow: true, when: {command: {startsWith: git status}}}]")
+
+    explanation = judge([host], "Bash", {"command": "git status; rm -rf x"}, profile="permissive")
+
+    assert explanation.verdict.decision == "allow"
+    assert explanation.winner is None

@@ -90,7 +90,8 @@ class RulePolicy:
             verdict = Verdict(decision="deny", reason=refusal, rule="host settings")
             return Explanation(verdict=verdict, said=(said,), winner=said, tool=call.tool, arguments=line.shown)
         found = [self._explain_unit(action, unit, skill=skill) for unit in line.units]
-        verdict, said, winner = max(found, key=lambda one: ORDER[one[0].decision])
+        # Of equals, what no rule spoke of: else a rule would seem to allow what only the profile does.
+        verdict, said, winner = max(found, key=lambda one: (ORDER[one[0].decision], one[2] is None))
         return Explanation(verdict=verdict, said=said, winner=winner, tool=call.tool, arguments=line.shown)
 
     def _explain_unit(
