@@ -12,17 +12,19 @@ An entry allows what it lists and nothing else. The words of a table:
     :needs=--get one of these must be there
     :acts        it changes the workspace or runs code of it: an allow must name the command, not only the program
     :any         whatever the arguments are
-    :plain       names without `:` and blanks;  :plus  words that begin with `+`;  :nofiles  none that begins with `@`
+    :plain       names without `:` and blanks;  :plus  words that begin with `+`
+    :nofiles     no operand begins with `@`;  :nobrackets  none has a `[`
     :single      long options have one dash;  :grouping  `(`, `)` and `!` stand between them
 """
 
 TABLES = """
 cd = :paths :most=1
 echo = :any
-printf = :any
+printf = :words
 true = :any
 false = :any
-test = :any
+test = -b -c -d -e -f -g -h -k -L -n -O -p -r -s -S -u -w -x -z -eq -ne -lt -le -gt -ge -nt -ot -ef -a -o :single
+    :grouping :words :nobrackets
 expr = :any
 basename = :any
 dirname = :any
@@ -75,7 +77,7 @@ sha1sum = -btz --tag :paths
 sha256sum = -btz --tag :paths
 sha512sum = -btz --tag :paths
 cksum = -z -a: --algorithm= :paths
-strings = -a -n: -t: --all --bytes= --radix= :paths
+strings = -a -n: -t: --all --bytes= --radix= :paths :nofiles
 od = -abcdfilosvx -A: -j: -N: -t: -w: :paths
 hexdump = -bcCdovx -n: -s: :paths
 grep = -acEFGhHiIlLnoPqrRsTUvwxyZz -# -A: -B: -C: -e: -m: --after-context= --before-context= --context= --color?
@@ -171,7 +173,6 @@ git fetch = -apqtv --all --prune --tags --no-tags --quiet --verbose --dry-run --
 git pull = -qrv --rebase --no-rebase --ff-only --ff --no-ff --quiet --verbose --prune --tags :plain :acts
 git push = -nquv --dry-run --quiet --set-upstream --verbose --tags --follow-tags --porcelain :plain :acts
 mkdir = -pv --parents --verbose :paths :acts
-touch = -acm --no-create :paths :acts
 python --version = :none
 python -V = :none
 python3 --version = :none

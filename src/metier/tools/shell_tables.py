@@ -42,7 +42,8 @@ class Table:
     """Long options have one dash, and short ones do not stand together."""
     extra: frozenset[str] = frozenset()
     """Words that are neither option nor operand."""
-    no_files: bool = False
+    refused: tuple[str, ...] = ()
+    """Marks that say how operands must not look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +192,7 @@ def _read(words: Iterable[str]) -> Table:
         is_open=":any" in marks,
         is_single=is_single,
         extra=_GROUPING if ":grouping" in marks else frozenset(),
-        no_files=":nofiles" in marks,
+        refused=tuple(mark for mark in (":nofiles", ":nobrackets") if mark in marks),
     )
 
 
@@ -296,8 +297,11 @@ def _check_operands(table: Table, reading: _Arguments, place: Place) -> str:
     operands = reading.operands
     if table.most is not None and len(operands) > table.most:
         return f"it takes {table.most} such argument"
-    if table.no_files and any(word.startswith("@") for word in operands):
+    if ":nofiles" in table.refused and any(word.startswith("@") for word in operands):
         return "an argument stands for a file of arguments"
+    # bash's own `test` evaluates what stands in brackets; nobody should have to know which one runs.
+    if ":nobrackets" in table.refused and any("[" in word for word in operands):
+        return "an argument has a bracket"
     match table.operands:
         case "words":
             return ""
