@@ -45,6 +45,7 @@ def examine(settings: Settings, environ: Mapping[str, str], cwd: Path) -> Iterat
     yield Finding(area="runtime", name="python", state="ok", detail=python)
     yield from examine_providers(settings, environ)
     yield from examine_programs()
+    yield examine_shell(settings)
     yield from examine_sandbox()
     yield from examine_servers(settings, environ)
     yield from examine_folders(settings, cwd)
@@ -91,6 +92,18 @@ def examine_programs() -> Iterator[Finding]:
             package = {"rg": "ripgrep", "bwrap": "bubblewrap"}.get(program, program)
             hint = f"It {use}; the system package is {package!r}"
             yield Finding(area="programs", name=program, state="off", detail="not found", hint=hint)
+
+
+def examine_shell(settings: Settings) -> Finding:
+    """Whether models are offered the shell, and whether there is one."""
+    options = settings.shell
+    if not options.enabled or options.mode == "off":
+        return Finding(area="programs", name="shell", state="off", detail="turned off by the settings")
+    program = settings.runtime.shell_windows if sys.platform == "win32" else settings.runtime.shell_linux
+    is_there = shutil.which(program) is not None
+    hint = "" if is_there else "Lines that need a shell cannot run; name one in runtime.shell_linux or shell_windows"
+    detail = f"{program}{'' if is_there else ' not found'}, mode {options.mode}"
+    return Finding(area="programs", name="shell", state="ok" if is_there else "problem", detail=detail, hint=hint)
 
 
 def examine_sandbox() -> Iterator[Finding]:
