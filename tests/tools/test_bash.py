@@ -14,7 +14,7 @@ from metier.context.tokens import TokenCounter
 from metier.events import Payload, SkillStepExecuted
 from metier.tools.base import ToolContext, ToolResult
 from metier.tools.bash import Bash
-from metier.tools.builtin import build_shell_tools
+from metier.tools.builtin import build_builtin_tools, build_shell_tools
 from metier.tools.options import ShellOptions
 from metier.tools.scope import Scope
 from metier.tools.shells import PosixShell
@@ -292,4 +292,5 @@ def test_its_description_costs_little(tmp_path: Path) -> None:
     tools = build_shell_tools(Scope([tmp_path]), shell=PosixShell(), options=ShellOptions(), environ={})
 
     assert TokenCounter().tools(Toolbox(tools).specs()) <= 125
+    assert TokenCounter().tools(Toolbox((*build_builtin_tools(Scope([tmp_path]), environ={}), *tools)).specs()) <= 750
     assert (tools[0].info.risk, tools[0].info.effect, tools[0].info.category) == ("high", "opaque", "bash")
