@@ -46,6 +46,7 @@ class Instructions:
     soul: str = ""
     profile: str = ""
     agent: str = ""
+    plugins: str = ""
     conversation: tuple[Message, ...] = ()
     """What was said before in the same context."""
     step: str = ""
@@ -60,6 +61,7 @@ class Instructions:
             soul=self.soul,
             profile=self.profile,
             agent=self.agent,
+            plugins=self.plugins,
             conversation=self.conversation,
             task=task,
             step=self.step,
