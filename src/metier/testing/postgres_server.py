@@ -122,6 +122,10 @@ class PostgresServer:
         with psycopg.connect(self.url(), autocommit=True) as connection:
             connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'.encode())
 
+    def cut_connections(self, database: str) -> None:
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (database,))
+
     def _wait(self) -> None:
         deadline = time.monotonic() + _START_SECONDS
         while True:
