@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 import anyio
 import anyio.to_thread
 import pytest
-
 from fault_proxy import FaultProxy, fault_proxy
+
 from metier.store.contexts import Completion, ContextChange, ContextState, NewEvent
 from metier.store.failures import LeaseHeld, RunExists, StoreUnavailable
 from metier.store.postgres import PostgresStore, open_postgres_store
