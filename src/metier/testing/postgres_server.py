@@ -82,6 +82,7 @@ class PostgresServer:
             self.process = subprocess.Popen(
                 [
                     *_die_with_parent(),
+                    *self.prefix,
                     self.binaries / "postgres",
                     "-D",
                     self.folder / "data",
@@ -155,6 +156,7 @@ def run_server(binaries: Path, *, is_synced: bool = False) -> Generator[Postgres
             os.chown(folder, server.account.pw_uid, server.account.pw_gid)
         subprocess.run(
             [
+                *server.prefix,
                 binaries / "initdb",
                 "-D",
                 folder / "data",
