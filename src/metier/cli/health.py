@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from uv import find_uv_bin
 
@@ -149,6 +149,10 @@ def examine_servers(settings: Settings, environ: Mapping[str, str]) -> Iterator[
         detail = f"{variable} not set; runs live in SQLite" if not wanted else f"{variable} not set"
         yield Finding(area="servers", name="postgres", state="problem" if wanted else "off", detail=detail, hint=hint)
         return
+    if wanted and not (_version_of("psycopg") and _version_of("psycopg-pool")):
+        hint = "pip install 'metier[postgres]'"
+        yield Finding(area="servers", name="postgres", state="problem", detail="its driver is not installed", hint=hint)
+        return
     reachable = _answers(address)
     detail = f"{_without_password(address)} {'answers' if reachable else 'does not answer'}"
     state: State = "ok" if reachable else "problem" if wanted else "off"
@@ -213,6 +217,12 @@ def _answers(address: str) -> bool:
     """Somebody accepts connections there; nothing is sent."""
     parts = urlsplit(address)
     try:
+        folder = _socket_folder(address)
+        if folder:
+            with socket.socket(socket.AF_UNIX) as client:
+                client.settimeout(1)
+                client.connect(f"{folder}/.s.PGSQL.{dict(parse_qsl(parts.query)).get('port', '5432')}")
+            return True
         port = parts.port or {"https": 443, "http": 80}.get(parts.scheme, 5432)
         with socket.create_connection((parts.hostname or "localhost", port), timeout=1):
             return True
@@ -220,7 +230,13 @@ def _answers(address: str) -> bool:
         return False
 
 
+def _socket_folder(address: str) -> str:
+    """Where the socket of a server on this machine lies, if the address names that instead of a host."""
+    host = dict(parse_qsl(urlsplit(address).query)).get("host", "")
+    return host if host.startswith("/") else ""
+
+
 def _without_password(address: str) -> str:
     parts = urlsplit(address)
-    host = parts.hostname or ""
+    host = parts.hostname or _socket_folder(address)
     return f"{parts.scheme}://{host}{parts.path}" if host else parts.scheme
