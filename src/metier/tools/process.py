@@ -17,6 +17,7 @@ import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream, Process
 
 from metier.errors import ToolFailed
+from metier.tools.interpreter import base_interpreter
 from metier.tools.output import Capture, Output
 from metier.tools.spool import hold
 
@@ -246,11 +247,6 @@ class ProcessTree:
             return Ended(exit_code=None, signal=signal.SIGKILL, left=await _kill_marked(self._mark))
         exit_code, number, stopped, left = (int(word) for word in words)
         return Ended(exit_code=None if number or stopped else exit_code, signal=number or None, left=left)
-
-
-def base_interpreter() -> str:
-    """The Python that this virtual environment was made from."""
-    return getattr(sys, "_base_executable", "") or sys.executable
 
 
 def _opened[Stream](stream: Stream | None) -> Stream:

@@ -21,7 +21,8 @@ from packaging.requirements import Requirement
 
 from metier.errors import ToolFailed
 from metier.tools.environment import build_index_environment
-from metier.tools.process import Command, Outcome, ProcessLimits, base_interpreter, run_process
+from metier.tools.interpreter import base_interpreter
+from metier.tools.process import Command, Outcome, ProcessLimits, run_process
 from metier.tools.script_metadata import ScriptMetadata
 
 _LAYOUT = 1
