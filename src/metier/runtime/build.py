@@ -14,6 +14,7 @@ from metier.providers.base import Observer, Provider
 from metier.providers.facts import load_facts
 from metier.providers.options import ModelOptions
 from metier.providers.registry import OFFLINE
+from metier.runtime.confinement import limit_only, open_confinement
 from metier.runtime.kind import RunKind
 from metier.runtime.models import open_models
 from metier.runtime.pins import find_instructions, use_pinned, use_pinned_policy
@@ -27,6 +28,7 @@ from metier.telemetry.sinks import Cleaner, build_cleaner
 from metier.tools.access import AccessFile
 from metier.tools.base import Tool
 from metier.tools.builtin import build_builtin_tools
+from metier.tools.sandbox.confinement import Confinement
 from metier.tools.scope import Scope
 from metier.tools.script_catalog import ScriptCatalog
 from metier.tools.script_contract import ScriptLimits
@@ -80,14 +82,17 @@ async def build_services(
     policy = await use_pinned_policy(read_policy_file(place.workspace), run.pins, store)
     access = AccessFile(place.workspace)
     access.read()
+    confinement = limit_only(settings.sandbox) if run.is_dry else await open_confinement(place)
     async with AsyncExitStack() as opened:
-        toolsets = ToolsetReading() if run.is_dry else await load_toolsets(packages, place.environ)
+        toolsets = (
+            ToolsetReading() if run.is_dry else await load_toolsets(packages, place.environ, confinement=confinement)
+        )
         opened.push_async_callback(toolsets.aclose)
         shelf = build_shelf(packages, workspace=place.workspace, problems=(*problems, *toolsets.problems))
         facts = load_facts(_facts_file(place))
         models = open_models(place, facts, shelf, run=run)
         opened.push_async_callback(models.aclose)
-        tools = Toolbox((*list_tools(packages, place), *toolsets.tools))
+        tools = Toolbox((*list_tools(packages, place, confinement), *toolsets.tools))
         cleaner = build_place_cleaner(place)
         yield Services(
             store=store,
@@ -106,6 +111,7 @@ async def build_services(
             instructions=await find_instructions(run.pins, store) or load_instructions(place),
             model=get_model_options(place, models.provider),
             runtime=settings.runtime,
+            sandbox=confinement.level,
             skills=settings.skills,
             clock=place.clock,
             ids=place.ids,
@@ -120,20 +126,28 @@ async def build_services(
         )
 
 
-def list_tools(packages: Sequence[SkillPackage], place: Place) -> tuple[Tool, ...]:
-    """The tools that are known without running code of a skill. One of the place replaces a built-in of its name."""
+def list_tools(
+    packages: Sequence[SkillPackage], place: Place, confinement: Confinement | None = None
+) -> tuple[Tool, ...]:
+    """The tools that are known without running code of a skill. One of the place replaces a built-in of its name.
+
+    `confinement` encloses what they start; without one they are good for looking at.
+    """
     replaced = {tool.info.name for tool in place.tools}
     built_in = (tool for tool in _file_tools(place) if tool.info.name not in replaced)
-    return (*built_in, *_script_tools(packages, place), *place.tools)
+    return (*built_in, *_script_tools(packages, place, confinement or limit_only(place.settings.sandbox)), *place.tools)
 
 
 def _file_tools(place: Place) -> tuple[Tool, ...]:
-    """Open is the workspace; what decides about the agent is closed to writing, but in the permissive profile."""
+    """Open is the workspace; what decides about the agent is closed to writing, but in the permissive profile.
+
+    The runs are closed in every profile: nobody writes his own record.
+    """
     settings = place.settings
     runs = _inside(place.runs, place.workspace)
     skills = _inside(place.workspace / settings.skills.dir, place.workspace)
     protect = settings.runtime.profile != "permissive"
-    scope = Scope((place.workspace,), protect=protect, own_folders=(*runs, *skills))
+    scope = Scope((place.workspace,), protect=protect, own_folders=(*runs, *skills), records=runs)
     return build_builtin_tools(scope, environ=place.environ, skip=runs)
 
 
@@ -144,14 +158,16 @@ def _inside(folder: Path, workspace: Path) -> tuple[str, ...]:
     return (folder.relative_to(workspace).as_posix(),)
 
 
-def _script_tools(packages: Sequence[SkillPackage], place: Place) -> tuple[Tool, ...]:
+def _script_tools(packages: Sequence[SkillPackage], place: Place, confinement: Confinement) -> tuple[Tool, ...]:
     if not packages:
         return ()
     limits = ScriptLimits(
         timeout_seconds=place.settings.skills.script_timeout_seconds,
         max_output_bytes=place.settings.skills.max_script_output_bytes,
     )
-    runner = ScriptRunner(environments=default_environments(place.environ), environ=place.environ)
+    runner = ScriptRunner(
+        environments=default_environments(place.environ), environ=place.environ, confinement=confinement
+    )
     return build_script_tools(ScriptCatalog(packages), runner, limits)
 
 

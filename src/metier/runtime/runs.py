@@ -26,6 +26,7 @@ from metier.providers.base import Observer
 from metier.runtime.approvals import Approvals, Question, Reply
 from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, forget_cancellation
 from metier.runtime.build import build_place_cleaner, build_services, check_budget
+from metier.runtime.confinement import open_confinement
 from metier.runtime.kind import RunKind
 from metier.runtime.pins import pin, use_pinned_settings
 from metier.runtime.place import Place
@@ -100,6 +101,8 @@ class Runtime:
     async def start(self, request: RunRequest, watch: Watch | None = None) -> RunState:
         """Begin a run and drive it until it ends or waits for somebody. Raises `UsageError` before it begins."""
         check_budget(self.place)
+        if request.mode == "live":
+            await open_confinement(self.place)
         now = self.place.clock.now()
         run_id = self.place.ids.run_id(now)
         row = RunRow(
@@ -294,6 +297,7 @@ def build_start(request: RunRequest, place: Place, services: Services, *, pins: 
         provider=services.provider.name,
         model=settings.model.name if services.provider.name != "offline" else "offline",
         profile=runtime.profile,
+        sandbox=services.sandbox,
         context_id=run_id,
         trace_id=hashlib.sha256(run_id.encode()).hexdigest()[:32],
         workspace=str(place.workspace),

@@ -9,6 +9,7 @@ from metier.skills.options import SkillsOptions
 from metier.store.options import StoreOptions
 from metier.telemetry.options import LoggingOptions
 from metier.tools.options import ShellOptions
+from metier.tools.sandbox.options import SandboxOptions
 
 
 class Settings(Value):
@@ -24,6 +25,9 @@ class Settings(Value):
         default=SkillsOptions(), description="Where skills lie, which are enabled, how much of them is shown."
     )
     shell: ShellOptions = Field(default=ShellOptions(), description="Whether and how the shell tool runs commands.")
+    sandbox: SandboxOptions = Field(
+        default=SandboxOptions(), description="What encloses programs, and how much of the machine one may use."
+    )
     store: StoreOptions = Field(default=StoreOptions(), description="Which database holds the runs.")
     logging: LoggingOptions = Field(
         default=LoggingOptions(), description="What is written down, where, and how much of it."

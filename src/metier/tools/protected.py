@@ -66,11 +66,23 @@ def protected(path: str, *, own_folders: Iterable[str] = ()) -> str | None:
     whole = "/".join(parts)
     if whole in OWN_FILES:
         return "the agent's own settings and instructions"
+    if reason := recorded(path, own_folders=own_folders):
+        return reason
+    return SECRETS_REASON if parts and _is_secret(parts[-1]) else None
+
+
+def recorded(path: str, *, own_folders: Iterable[str]) -> str | None:
+    """As `protected`, for the agent's own folders alone."""
+    whole = _fold_path(path)
     for folder in own_folders:
-        own = "/".join(_fold(part) for part in folder.split("/") if part not in {"", "."})
+        own = _fold_path(folder)
         if own and (whole == own or whole.startswith(f"{own}/")):
             return "the agent's own records and skills"
-    return SECRETS_REASON if parts and _is_secret(parts[-1]) else None
+    return None
+
+
+def _fold_path(path: str) -> str:
+    return "/".join(_fold(part) for part in path.split("/") if part not in {"", "."})
 
 
 def _is_secret(name: str) -> bool:

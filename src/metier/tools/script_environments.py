@@ -113,6 +113,8 @@ class ScriptEnvironments:
             # A folder of ours: nothing of the skill is found by looking around.
             folder=self.folder,
             environment=environment,
+            # It fetches packages and builds nothing: no code of a skill runs here.
+            confinement=None,
         )
         outcome = await run_process(command, ProcessLimits(timeout_seconds=self.timeout_seconds))
         if outcome.timed_out:

@@ -58,7 +58,7 @@ def read(path: str) -> None:
 def start() -> None:
     child = os.fork()
     if child == 0:
-        os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", ""])
+        os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", ""])  # noqa: S606
     if os.waitpid(child, 0)[1]:
         raise OSError
 

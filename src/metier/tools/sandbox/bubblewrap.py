@@ -1,4 +1,4 @@
-"""The arguments of bubblewrap for a confinement: a root with nothing in it but what is named. Pure but for looking at links."""
+"""The arguments of bubblewrap for a confinement: a root with nothing in it but what is named. Starts nothing."""
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,7 +25,7 @@ def find_bubblewrap(environ: Mapping[str, str], workspace: Path) -> str:
 
 def build_arguments(program: str, reach: Reach, *, scratch: Path, folder: Path) -> list[str]:
     """All but the command. `scratch` is an empty folder of the host, `folder` where the command starts."""
-    mounts = {where: how for where, how in (*_around(), *_granted(reach), *_closed(reach, scratch / EMPTY))}
+    mounts = dict((*_around(), *_granted(reach), *_closed(reach, scratch / EMPTY)))
     mounts |= {
         Path("/proc"): ("--proc", "/proc"),
         Path("/dev"): ("--dev", "/dev"),

@@ -9,7 +9,7 @@ import json
 import platform
 import tempfile
 from binascii import b2a_base64
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -25,7 +25,8 @@ type Level = Literal["full", "kernel", "none"]
 SHIM = Path(__file__).with_name("shim.py")
 _ONLINE = (AF_INET, AF_INET6, AF_NETLINK)
 
-type Grant = tuple[str, Literal["read", "write", "device"], list[str]]
+type Right = Literal["read", "write", "device"]
+type Grant = tuple[str, Right, list[str]]
 """As in `shim.py`."""
 
 
@@ -120,17 +121,25 @@ def _grant_by_kernel(reach: Reach, scratch: Path) -> list[Grant]:
     """Without a file system of its own: only what is named, and a folder with an exception takes no new names."""
     hidden = [str(path) for path in reach.closed.hidden]
     closed = [*hidden, *(str(path) for path in (*reach.closed.read_only, *reach.inside(reach.readable)))]
-    workspace = str(reach.workspace)
-    grants: list[Grant] = [(str(path), "read", []) for path in (*list_system(), *reach.readable, Path("/proc"))]
-    grants += [(workspace, "read", hidden), (workspace, "write", closed)]
-    grants += [(str(path), "write", []) for path in (*reach.writable, scratch)]
-    return [*grants, *((device, "device", list[str]()) for device in DEVICES)]
+    return [
+        *_grant("read", *list_system(), *reach.readable, Path("/proc")),
+        *_grant("read", reach.workspace, but=hidden),
+        *_grant("write", reach.workspace, but=closed),
+        *_grant("write", *reach.writable, scratch),
+        *_grant("device", *(Path(device) for device in DEVICES)),
+    ]
 
 
 def _grant_inside(reach: Reach) -> list[Grant]:
     """The mounts have decided what is there and what can be written; this says the coarse part of it once more."""
-    written = (reach.workspace, *reach.writable, bubblewrap.TEMPORARY, Path("/dev"))
-    return [("/", "read", []), *((str(path), "write", list[str]()) for path in written)]
+    return [
+        *_grant("read", Path("/")),
+        *_grant("write", reach.workspace, *reach.writable, bubblewrap.TEMPORARY, Path("/dev")),
+    ]
+
+
+def _grant(right: Right, *paths: Path, but: Sequence[str] = ()) -> Iterator[Grant]:
+    return ((str(path), right, list(but)) for path in paths)
 
 
 def _render_orders(grants: list[Grant], *, landlock: bool, reach: Reach) -> str:

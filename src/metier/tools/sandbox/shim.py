@@ -1,4 +1,4 @@
-"""Give up rights, then become the command. Executed as a file by the interpreter alone, inside the sandbox if there is one.
+"""Give up rights, then become the command. Executed as a file by the interpreter alone, inside bubblewrap or without.
 
     python -I -S shim.py ORDERS COMMAND…
 
@@ -13,6 +13,7 @@ import errno
 import json
 import os
 import platform
+import stat
 import struct
 import sys
 from binascii import a2b_base64
@@ -69,7 +70,7 @@ def main(arguments: list[str]) -> int:
 def take_report() -> tuple[int, int]:
     """The two descriptors, which the command must not inherit; -1 for one that is not there."""
     words = os.environ.pop(REPORT_VARIABLE, "").split(":")
-    if len(words) != 2:  # noqa: PLR2004  ERRORS and STATUS
+    if len(words) != 2:
         return -1, -1
     errors, status = int(words[0]), int(words[1])
     for descriptor in (errors, status):
@@ -179,7 +180,7 @@ def add_rule(ruleset: int, path: str, rights: int) -> None:
     except OSError:
         return  # gone meanwhile, and nothing is granted
     try:
-        is_folder = os.stat(descriptor).st_mode & 0o170000 == 0o040000
+        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
         rights = rights if is_folder else rights & FILE_RIGHTS
         if rights:
             rule = ctypes.create_string_buffer(struct.pack("=Qi", rights, descriptor))
@@ -205,7 +206,7 @@ def prctl(option: int, value: int, more: int = 0) -> int:
     return int(library.prctl(option, *(ctypes.c_ulong(number) for number in (value, more, 0, 0))))
 
 
-def syscall(number: int, *arguments: Any) -> int:
+def syscall(number: int, *arguments: object) -> int:
     library = ctypes.CDLL(None, use_errno=True)
     library.syscall.restype = ctypes.c_long
     wide = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metier.tools.interpreter import base_interpreter
-from metier.tools.protected import OWN_FILES, STANDING_FOLDERS, SECRETS_REASON, protected_name
+from metier.tools.protected import OWN_FILES, SECRETS_REASON, STANDING_FOLDERS, protected_name
 
 SYSTEM = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store", "/run/current-system/sw",
@@ -32,6 +32,8 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 _PASSED_OVER = frozenset({"node_modules", "site-packages", "__pycache__", ".venv", "venv", ".tox", ".mypy_cache"})
 """Other people's packages: many names, and none of them somebody's secret."""
+_TOP = 2
+"""`/` and `/home` are never shown as a whole."""
 MAX_ENTRIES = 5_000
 """So many names of a workspace are looked at, the nearest to its top first."""
 
@@ -57,7 +59,7 @@ def list_own() -> tuple[Path, ...]:
     code = Path(__file__).resolve().parent.parent.parent
     interpreter = Path(base_interpreter()).resolve().parent.parent
     places = dict.fromkeys((Path(sys.prefix), Path(sys.base_prefix), interpreter, code))
-    return tuple(path for path in places if len(path.parts) > 2)  # noqa: PLR2004  never `/` or `/home` as a whole
+    return tuple(path for path in places if len(path.parts) > _TOP)
 
 
 def find_closed(workspace: Path, own: Collection[Path]) -> Closed:
