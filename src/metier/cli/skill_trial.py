@@ -51,7 +51,7 @@ async def try_skill(package: SkillPackage, calls: list[ScriptCase], places: Skil
     """Every script's help, every call that the skill itself writes down, every toolset."""
     confinement = await open_skill_confinement(places)
     with tempfile.TemporaryDirectory(prefix="agent-skill-test-") as folder:
-        opened = replace(confinement, writable=(*confinement.writable, Path(folder).resolve()))
+        opened = replace(confinement, writable=(*confinement.writable, Path(folder)))
         toolbox = build_toolbox(package, places.settings.skills, opened)
         trials = [await _try_help(toolbox, package, script) for script in discover_scripts(package.definition)]
         for name, script, args in _list_calls(package, calls, Path(folder)):

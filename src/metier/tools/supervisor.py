@@ -41,6 +41,8 @@ SWEEP_SECONDS = 10.0
 
 NOT_STARTED = 127
 ORDERED, CROWDED = 1, 2
+THREADS_EACH = 4
+"""How many threads are granted for each process that a command may have."""
 
 
 class Order(NamedTuple):
@@ -166,7 +168,7 @@ def become_command(order: Order, *, errors: int, inner: int) -> None:
         os.setsid()
         for number in range(1, signal.NSIG):
             restore_signal(number)
-        apply_limits(order.limits)
+        apply_limits(add_process_limit(order.limits, order.processes))
         if order.level != "none":
             os.environ[REPORT_VARIABLE] = f"{errors}:{inner}"
             for descriptor in (errors, inner):
@@ -185,6 +187,21 @@ def restore_signal(number: int) -> None:
         signal.signal(number, signal.SIG_DFL)
     except (OSError, ValueError):
         return  # a number that the C library keeps for itself
+
+
+def add_process_limit(limits: str, processes: int) -> str:
+    """A second line behind counting, for a program that forks faster than that.
+
+    The kernel counts all threads of the user, here as many as all users have now and some more; root is not limited.
+    """
+    if not processes or os.geteuid() == 0:
+        return limits
+    try:
+        with open("/proc/loadavg", "rb") as file:  # noqa: PTH123
+            present = int(file.read().split()[3].partition(b"/")[2])
+    except (OSError, IndexError, ValueError):
+        return limits
+    return ",".join(filter(None, [limits, f"nproc={present + processes * THREADS_EACH}"]))
 
 
 def apply_limits(limits: str) -> None:
@@ -268,6 +285,7 @@ def reap(child: int) -> int | None:
 
 def kill_everything(child: int) -> int:
     """Freeze, kill and reap until nothing is left. Returns the number of processes that would not die."""
+    kill_at_once(child)
     until = time.monotonic() + SWEEP_SECONDS
     while True:
         frozen = freeze(lambda: descendants(child))
@@ -278,6 +296,21 @@ def kill_everything(child: int) -> int:
         if not remaining or time.monotonic() > until:
             return len(remaining)
         time.sleep(0.001)
+
+
+def kill_at_once(child: int) -> None:
+    """The command's process group, which the kernel ends in one go: what forks faster than a list of it can be read.
+
+    In a sandbox with a process namespace the first process of that, with which the kernel ends all the others.
+    """
+    if not read_children(os.getpid()):
+        return  # nobody is left, and the number of the group may be somebody else's by now
+    for process in read_children(child):
+        send(process, signal.SIGKILL)
+    try:
+        os.killpg(child, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
 
 
 def freeze(find: Callable[[], set[int]]) -> set[int]:
@@ -328,21 +361,23 @@ def living_parent(process: str) -> int | None:
 
 def count(enough: int) -> int:
     """How many processes are below this one; more than `enough` are not counted exactly."""
+    if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):  # noqa: PTH110
+        return len(descendants(0))  # a kernel without these files
     found, unseen = 0, [os.getpid()]
     while unseen and found <= enough:
-        process = unseen.pop()
-        try:
-            with open(f"/proc/{process}/task/{process}/children", "rb") as file:  # noqa: PTH123
-                children = file.read().split()
-        except FileNotFoundError:
-            if process == os.getpid():
-                return len(descendants(0))  # a kernel without these files
-            continue
-        except OSError:
-            continue
+        children = read_children(unseen.pop())
         found += len(children)
-        unseen += map(int, children)
+        unseen += children
     return found
+
+
+def read_children(process: int) -> list[int]:
+    """Those of its first thread; none when it is gone, or where the kernel does not tell."""
+    try:
+        with open(f"/proc/{process}/task/{process}/children", "rb") as file:  # noqa: PTH123
+            return [int(child) for child in file.read().split()]
+    except OSError:
+        return []
 
 
 def group_lives(child: int) -> bool:
@@ -375,16 +410,19 @@ def hold_places(workspace: str, held: list[str]) -> int:
 
     place = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(place, fcntl.LOCK_SH)
-    for name in held:
-        parts = name.split("/")
-        for depth in range(1, len(parts) + 1):
-            path = os.path.join(workspace, *parts[:depth])  # noqa: PTH118
-            try:
-                os.mkdir(path)  # noqa: PTH102
-                os.chmod(path, HOLDER if depth == len(parts) else HOLDER_PARENT)  # noqa: PTH101
-            except OSError:
-                continue  # it is there, or cannot be made by the command either
+    for name in list_places(held):
+        try:
+            os.mkdir(f"{workspace}/{name}")  # noqa: PTH102
+            os.chmod(f"{workspace}/{name}", HOLDER if name in held else HOLDER_PARENT)  # noqa: PTH101
+        except OSError:
+            continue  # it is there, or cannot be made by the command either
     return place
+
+
+def list_places(held: list[str]) -> list[str]:
+    """With the folders around them, outer ones first."""
+    parents = {name.rpartition("/")[0] for name in held} - {""}
+    return sorted({*held, *parents})
 
 
 def release_places(place: int, workspace: str, held: list[str]) -> None:
@@ -396,10 +434,8 @@ def release_places(place: int, workspace: str, held: list[str]) -> None:
         fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return  # another program relies on them
-    for name in held:
-        parts = name.split("/")
-        for depth in range(len(parts), 0, -1):
-            remove_holder(os.path.join(workspace, *parts[:depth]))  # noqa: PTH118
+    for name in reversed(list_places(held)):
+        remove_holder(f"{workspace}/{name}")
     os.close(place)
 
 
