@@ -202,5 +202,6 @@ def narrow(place: Place, policy: Policy) -> Policy:
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
+        # A folder holds the place while a program is in the sandbox.
         return ""
