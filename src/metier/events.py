@@ -385,6 +385,16 @@ class PinnedDefinitionUsed(Payload):
     pinned: str
 
 
+class McpServerReported(Payload):
+    """A server of external tools was left out, started, ended, or no longer offers what was accepted."""
+
+    event_type = "mcp_server_reported"
+    server: str
+    state: Literal["not_accepted", "started", "ended", "changed"]
+    message: str
+    tools: tuple[str, ...] = ()
+
+
 class SignalReceived(Payload):
     """The process was asked to stop."""
 

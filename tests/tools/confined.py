@@ -31,7 +31,7 @@ class Scene:
         return self.base / "workspace"
 
     def with_(self, **changes: object) -> "Scene":
-        return replace(self, confinement=replace(self.confinement, **changes))  # pyright: ignore[reportArgumentType]
+        return replace(self, confinement=replace(self.confinement, **changes))
 
     async def run(self, code: str, *, limits: ProcessLimits | None = None, **more: object) -> Outcome:
         """Run Python code in the workspace; `T` in it are the targets."""

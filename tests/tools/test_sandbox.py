@@ -4,14 +4,14 @@ import ast
 import os
 import secrets
 import signal
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
 import pytest
-
 from confined import BOMB, LEVELS, Scene, make_scene
+
 from metier.errors import ToolFailed
 from metier.tools.interpreter import base_interpreter
 from metier.tools.process import Command, ProcessLimits, ProcessTree, run_process
@@ -125,18 +125,11 @@ async def test_nothing_is_left_when_the_agent_is_killed(scene: Scene, tmp_path: 
         f"folder=c.workspace, environment={{}}, spool=Path({str(spool)!r}), confinement=c)\n"
         "anyio.run(run_process, command)\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", agent])
-    try:
-        with anyio.fail_after(60):
-            while not (scene.workspace / "src/ready").exists():
-                await anyio.sleep(0.02)
-    finally:
+    async with await anyio.open_process([sys.executable, "-c", agent]) as process:
+        await wait_until((scene.workspace / "src/ready").exists)
         process.kill()
-        process.wait()
 
-    with anyio.fail_after(60):
-        while find_processes(mark) or is_held(spool):
-            await anyio.sleep(0.02)
+    await wait_until(lambda: not find_processes(mark) and not is_held(spool))
     note = read_spool(spool)
     assert (note.started, note.ended, note.stopped) == (True, True, True)
     assert not (scene.workspace / ".claude").exists()
@@ -244,6 +237,12 @@ async def test_limits_hold_without_a_sandbox_too(tmp_path: Path) -> None:
     assert "more than 20 processes" in bomb.stderr.text
     assert disk.exit_code != 0
     assert (tmp_path / "big").stat().st_size <= 4096
+
+
+async def wait_until(is_so: Callable[[], bool]) -> None:
+    with anyio.fail_after(60):
+        while not is_so():  # noqa: ASYNC110  nobody tells of files and processes
+            await anyio.sleep(0.02)
 
 
 def python(code: str, folder: Path, confinement: Confinement) -> Command:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from confined import BOMB, LEVELS, SECRET, Scene, make_scene, read_tree
+
 from metier.tools.process import ProcessLimits
 from metier.tools.sandbox.confinement import Level
 
@@ -34,7 +34,9 @@ FILES = {
     "climb out through /proc/self/root": "open('/proc/self/root' + T['outside'], 'a').write('x')",
     "climb out through /proc/self/cwd": "open('/proc/self/cwd/../outside.txt', 'a').write('x')",
     "write through a link": "os.symlink(T['outside'], 'src/link'); open('src/link', 'a').write('x')",
-    "swap a folder for a link": "os.rename('src', 'src2'); os.symlink('..', 'src'); open('src/outside.txt', 'a').write('x')",
+    "swap a folder for a link": (
+        "os.rename('src', 'src2'); os.symlink('..', 'src'); open('src/outside.txt', 'a').write('x')"
+    ),
     "link a file into the workspace": "os.link(T['outside'], 'src/hard'); open('src/hard', 'a').write('x')",
     "change Git's hooks": "open('.git/hooks/pre-push', 'w').write('x')",
     "add a Git hook": "open('.git/hooks/post-commit', 'w').write('x')",

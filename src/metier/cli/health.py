@@ -16,9 +16,12 @@ from urllib.parse import urlsplit
 from uv import find_uv_bin
 
 from metier import __version__
+from metier.errors import ConfigError
 from metier.runtime.confinement import build_confinement, find_place_rung, requires_sandbox, wants_sandbox
 from metier.runtime.place import Place
 from metier.settings.model import Settings
+from metier.tools.mcp_acceptance import AcceptedServers
+from metier.tools.mcp_config import choose_servers, load_mcp_config
 from metier.tools.sandbox.bubblewrap import find_bubblewrap
 from metier.tools.sandbox.confinement import Level
 from metier.tools.sandbox.ladder import Rung, try_rung
@@ -41,7 +44,7 @@ class Finding:
     hint: str = ""
 
 
-def examine(settings: Settings, environ: Mapping[str, str], cwd: Path) -> Iterator[Finding]:
+def examine(settings: Settings, environ: Mapping[str, str], *, cwd: Path, home: Path) -> Iterator[Finding]:
     """Everything worth knowing before a first run, the cheap things first."""
     yield Finding(area="runtime", name="metier", state="ok", detail=__version__)
     python = f"{platform.python_version()} ({sys.executable})"
@@ -50,6 +53,7 @@ def examine(settings: Settings, environ: Mapping[str, str], cwd: Path) -> Iterat
     yield from examine_programs()
     yield from examine_sandbox(settings, environ, cwd)
     yield from examine_servers(settings, environ)
+    yield from examine_mcp(settings, cwd, home=home)
     yield from examine_folders(settings, cwd)
 
 
@@ -152,6 +156,25 @@ def examine_servers(settings: Settings, environ: Mapping[str, str]) -> Iterator[
     state: State = "ok" if reachable else "problem" if wanted else "off"
     hint = "" if reachable else "Start the server, or correct the address"
     yield Finding(area="servers", name="postgres", state=state, detail=detail, hint=hint)
+
+
+def examine_mcp(settings: Settings, cwd: Path, *, home: Path) -> Iterator[Finding]:
+    """The external tool servers of this workspace; none is started, `agent mcp list` does that."""
+    try:
+        servers = choose_servers(load_mcp_config(cwd / settings.mcp.file), settings.mcp.servers)
+    except ConfigError as error:
+        detail = f"{error.message}{''.join(f'; {problem.render()}' for problem in error.problems)}"
+        yield Finding(area="mcp", name="servers", state="problem", detail=detail, hint="Correct the file")
+        return
+    if servers and not _version_of("mcp"):
+        hint = "Install it: pip install 'metier[mcp]'"
+        yield Finding(area="mcp", name="package", state="problem", detail="not installed", hint=hint)
+    accepted = AcceptedServers(home, cwd)
+    for server in servers:
+        found = accepted.find(server)
+        detail = f"accepted, {len(found.tools)} tools" if found else "not accepted, so it is not started"
+        hint = "" if found else f"Look at it: agent mcp accept {server.name}"
+        yield Finding(area="mcp", name=server.name, state="ok" if found else "off", detail=detail, hint=hint)
 
 
 def examine_folders(settings: Settings, cwd: Path) -> Iterator[Finding]:

@@ -25,7 +25,7 @@ from metier.definitions.workspace import load_workspace
 from metier.engine.journal import read_entries
 from metier.errors import ConfigError, MetierError, UsageError
 from metier.runtime.backtest import Backtest, backtest
-from metier.runtime.build import find_skills, list_tools
+from metier.runtime.build import find_skills, list_all_tools
 from metier.runtime.place import Place
 from metier.runtime.policy import (
     build_agent_policy,
@@ -90,7 +90,7 @@ def try_examples(*, as_json: AsJson = False, config: Config = None) -> None:
     """
     place = open_place(config)
     packages, _ = find_skills(place)
-    reader = open_reader(place.workspace, Toolbox(list_tools(packages, place)))
+    reader = open_reader(place.workspace, Toolbox(list_all_tools(packages, place)))
     workspace = load_workspace(place.workspace, open_catalog(None))
     reader.tasks = frozenset(workspace.tasks)
     host = reader.read_policy(
@@ -216,7 +216,7 @@ def _open_policy(agent: str, rules: Path | None, *, root: Path, config: Config) 
         return _open_file(rules, root=root)
     place = open_place(config)
     packages, _ = find_skills(place)
-    tools = Toolbox(list_tools(packages, place))
+    tools = Toolbox(list_all_tools(packages, place))
     if not agent:
         host = read_policy_file(place.workspace)
         profile = place.settings.runtime.profile
@@ -240,7 +240,7 @@ def _open_file(file: Path, *, root: Path) -> RulePolicy:
 
 def _open_by_profile(place: Place) -> Callable[[Profile], RulePolicy]:
     packages, _ = find_skills(place)
-    tools = Toolbox(list_tools(packages, place))
+    tools = Toolbox(list_all_tools(packages, place))
     host = read_policy_file(place.workspace)
 
     @cache

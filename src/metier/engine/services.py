@@ -13,6 +13,7 @@ from metier.engine.fingerprints import Fingerprints
 from metier.engine.offer import Offer
 from metier.engine.options import RuntimeOptions
 from metier.engine.shelf import Shelf
+from metier.events import Payload
 from metier.ids import Clock, Ids
 from metier.providers.base import Observer, Provider
 from metier.providers.facts import FactBook
@@ -64,6 +65,10 @@ class Services:
     """Ids of definitions that are no longer what the run began with; it uses what it is pinned to."""
     sandbox: str = "none"
     """What encloses the programs that tools start: `full`, `kernel` or `none`."""
+    notices: tuple[Payload, ...] = ()
+    """What there is to say before the run goes on, such as a server whose tools are left out."""
+    not_listed: tuple[str, ...] = ()
+    """Servers of external tools that nobody has asked what they offer."""
     owner: str
     """Who drives, for whoever finds the run taken."""
     observe: Observer | None = None

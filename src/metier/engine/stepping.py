@@ -126,6 +126,9 @@ async def _execute(step: Step, log: RunLog, services: Services) -> e.StepFinishe
         result = await services.tools.call(name, arguments, context)
     duration = round((services.clock.monotonic() - started) * 1000, 3)
     finished = await build_finished(step, name, result, duration_ms=duration, services=services)
+    for payload in told:
+        if not isinstance(payload, SkillStepExecuted):
+            log.emit(payload)
     return _add_facts(finished, told)
 
 
@@ -197,7 +200,7 @@ async def build_finished(
 
 def is_work_of_skill(name: str) -> bool:
     """Scripts and toolsets: the failure policy is for these."""
-    return name in POLICY_TOOLS or "." in name
+    return name in POLICY_TOOLS or ("." in name and "/" not in name)
 
 
 async def _use_skill(step: Step, _log: RunLog, services: Services) -> ToolResult:

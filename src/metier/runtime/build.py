@@ -14,8 +14,10 @@ from metier.providers.base import Observer, Provider
 from metier.providers.facts import load_facts
 from metier.providers.options import ModelOptions
 from metier.providers.registry import OFFLINE
+from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.confinement import limit_only, open_confinement
 from metier.runtime.kind import RunKind
+from metier.runtime.mcp import list_known_tools, open_servers
 from metier.runtime.models import open_models
 from metier.runtime.pins import find_instructions, use_pinned, use_pinned_policy
 from metier.runtime.place import Place
@@ -23,8 +25,6 @@ from metier.runtime.policy import build_policy, read_policy_file
 from metier.skills.activation import activate, build_roots, find_packages
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
-from metier.telemetry.redaction import find_secret_values
-from metier.telemetry.sinks import Cleaner, build_cleaner
 from metier.tools.access import AccessFile
 from metier.tools.base import Tool
 from metier.tools.builtin import build_builtin_tools
@@ -64,10 +64,6 @@ def load_instructions(place: Place) -> Instructions:
     )
 
 
-def build_place_cleaner(place: Place) -> Cleaner:
-    return build_cleaner(place.settings.logging, values=find_secret_values(place.environ))
-
-
 @asynccontextmanager
 async def build_services(
     place: Place, store: Store, *, run: RunKind, observe: Observer | None = None
@@ -88,11 +84,12 @@ async def build_services(
             ToolsetReading() if run.is_dry else await load_toolsets(packages, place.environ, confinement=confinement)
         )
         opened.push_async_callback(toolsets.aclose)
+        servers = await opened.enter_async_context(open_servers(place, store, run=run))
         shelf = build_shelf(packages, workspace=place.workspace, problems=(*problems, *toolsets.problems))
         facts = load_facts(_facts_file(place))
         models = open_models(place, facts, shelf, run=run)
         opened.push_async_callback(models.aclose)
-        tools = Toolbox((*list_tools(packages, place, confinement), *toolsets.tools))
+        tools = Toolbox((*list_tools(packages, place, confinement), *toolsets.tools, *servers.tools))
         cleaner = build_place_cleaner(place)
         yield Services(
             store=store,
@@ -120,6 +117,8 @@ async def build_services(
             clean=cleaner.text,
             clean_body=cleaner.value if settings.logging.debug_llm_bodies else None,
             changed=(*changed, *policy.changed),
+            notices=servers.notices,
+            not_listed=servers.not_listed,
             owner=place.owner,
             observe=observe,
             seams=place.seams,
@@ -136,6 +135,11 @@ def list_tools(
     replaced = {tool.info.name for tool in place.tools}
     built_in = (tool for tool in _file_tools(place) if tool.info.name not in replaced)
     return (*built_in, *_script_tools(packages, place, confinement or limit_only(place.settings.sandbox)), *place.tools)
+
+
+def list_all_tools(packages: Sequence[SkillPackage], place: Place) -> tuple[Tool, ...]:
+    """With those of external servers, as far as they are known without starting one. For looking, not for calling."""
+    return (*list_tools(packages, place), *list_known_tools(place))
 
 
 def _file_tools(place: Place) -> tuple[Tool, ...]:

@@ -34,7 +34,7 @@ SKILL = "skill:"
 _INSTRUCTIONS: TypeAdapter[Instructions] = TypeAdapter(Instructions)
 _TOOLS: TypeAdapter[tuple[ToolInfo, ...]] = TypeAdapter(tuple[ToolInfo, ...])
 _NAMES: TypeAdapter[tuple[str, ...]] = TypeAdapter(tuple[str, ...])
-PINNED_SECTIONS = ("model", "runtime", "skills", "shell")
+PINNED_SECTIONS = ("model", "runtime", "skills", "shell", "mcp")
 """What a run does, and how freely; not `logging` and `store`."""
 
 

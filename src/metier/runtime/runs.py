@@ -25,7 +25,8 @@ from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
 from metier.runtime.approvals import Approvals, Question, Reply
 from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, forget_cancellation
-from metier.runtime.build import build_place_cleaner, build_services, check_budget
+from metier.runtime.build import build_services, check_budget
+from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.confinement import open_confinement
 from metier.runtime.kind import RunKind
 from metier.runtime.pins import pin, use_pinned_settings
@@ -208,7 +209,7 @@ class Runtime:
         # Whoever has the lease writes the log, even if another process hangs with its hand on it.
         jsonl = JsonlSink.open(path, clock=self.place.clock, take_over=True)
         told = sum(1 for record in read_events(path) if record.entry)
-        fan_out = FanOut([jsonl, *watch.sinks], report=watch.report)
+        fan_out = FanOut([jsonl, *self.place.sinks, *watch.sinks], report=watch.report)
         trace_id = hashlib.sha256(lease.run_id.encode()).hexdigest()[:32]
         mode = get_redaction_mode(self.place.settings.logging)
         writer = EventWriter(
@@ -264,6 +265,8 @@ class Runtime:
         pins = log.state.started.pins if log.state.started else {}
         for definition in services.changed:
             log.emit(PinnedDefinitionUsed(definition=definition, pinned=pins[definition]))
+        for notice in services.notices:
+            log.emit(notice)
 
     async def _decided(self, state: RunState, remembered: frozenset[str]) -> list[e.Entry]:
         asking = {step.approval_id: step.step_id for step in state.steps if step.phase == "asking"}

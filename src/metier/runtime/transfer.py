@@ -22,7 +22,8 @@ from metier.engine.tape_store import TapeStore
 from metier.errors import UsageError
 from metier.events import Payload
 from metier.runtime.archive import Archive, find_digests
-from metier.runtime.build import build_place_cleaner, find_skills
+from metier.runtime.build import find_skills
+from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.pins import POLICY, SKILL
 from metier.runtime.place import Place
 from metier.runtime.record import FILE_NAME as RECORD_FILE

@@ -28,6 +28,7 @@ WORDINGS: dict[str, Wording] = {
     "skill_catalog_loaded": Wording("debug", "{p.skills} skills", "{p.problems} problems"),
     "skill_load_failed": Wording("warning", "failed", "{p.skill_name} ({p.path}): {p.reason}"),
     "pinned_definition_used": Wording("warning", "changed", "{p.definition}: the run goes on with what it began with"),
+    "mcp_server_reported": Wording("warning", "{p.state}", "{p.server}: {p.message}"),
     "trust_changed": Wording("warning", "trusted={p.trusted}", "{p.skill_name} {p.reason}"),
     "skill_prefilter_completed": Wording("debug", "{p.considered} ranked", "{p.query}"),
     "skill_disclosure_loaded": Wording("info", "stage {p.stage}", "{p.total_bytes} bytes, {p.total_tokens} tokens"),

@@ -36,6 +36,8 @@ class ToolInfo:
     aliases: tuple[str, ...] = ()
     spools: bool = False
     """It notes beside `ToolContext.spool` that its effect begins: no note after a crash means that it never did."""
+    is_claim: bool = False
+    """Risk and effect are what the tool's own server says: good enough to sort by, not to skip a question."""
 
 
 def _ignore(_payload: Payload) -> None:
