@@ -12,13 +12,17 @@ import anyio
 import pytest
 from confined import BOMB, LEVELS, Scene, make_scene
 
+from metier.definitions.skill import load_skill
 from metier.errors import ToolFailed
+from metier.skills.package import SkillPackage
+from metier.tools.base import ToolContext
 from metier.tools.interpreter import base_interpreter
 from metier.tools.process import Command, ProcessLimits, ProcessTree, run_process
 from metier.tools.sandbox.confinement import Confinement, Level
 from metier.tools.sandbox.ladder import find_rung, try_rung
 from metier.tools.sandbox.seccomp import ARCHITECTURES, build_filter
 from metier.tools.spool import is_held, read_spool
+from metier.tools.toolset_loader import load_toolsets
 
 pytestmark = pytest.mark.anyio
 
@@ -133,6 +137,23 @@ async def test_nothing_is_left_when_the_agent_is_killed(scene: Scene, tmp_path: 
     note = read_spool(spool)
     assert (note.started, note.ended, note.stopped) == (True, True, True)
     assert not (scene.workspace / ".claude").exists()
+
+
+async def test_a_toolset_answers_from_inside(scene: Scene) -> None:
+    skill = SOURCE / "bundled" / "hello-extended"
+    definition = load_skill(skill).skill
+    assert definition is not None
+    package = SkillPackage(definition=definition, folder=skill, source="bundled")
+
+    reading = await load_toolsets([package], os.environ, confinement=scene.confinement)
+    try:
+        assert reading.problems == ()
+        (tool,) = [tool for tool in reading.tools if tool.info.name == "hello-extended.list_languages"]
+        result = await tool.execute({}, ToolContext(workspace=scene.workspace))
+    finally:
+        await reading.aclose()
+
+    assert result.ok, result.error
 
 
 async def test_network_is_there_when_it_is_wanted(scene: Scene) -> None:

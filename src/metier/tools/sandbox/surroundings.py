@@ -56,7 +56,8 @@ def list_system() -> tuple[Path, ...]:
 
 def list_own() -> tuple[Path, ...]:
     """The Python that runs the agent and its programs, wherever it was installed, and the agent's own code."""
-    code = Path(__file__).resolve().parent.parent.parent
+    # The folder around the package: an import lists it.
+    code = Path(__file__).resolve().parents[3]
     interpreter = Path(base_interpreter()).resolve().parent.parent
     places = dict.fromkeys((Path(sys.prefix), Path(sys.base_prefix), interpreter, code))
     return tuple(path for path in places if len(path.parts) > _TOP)
