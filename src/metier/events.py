@@ -385,6 +385,15 @@ class PinnedDefinitionUsed(Payload):
     pinned: str
 
 
+class PromptLayerCut(Payload):
+    """The file of a layer is larger than its cap; its beginning is used."""
+
+    event_type = "prompt_layer_cut"
+    layer: str
+    source: str
+    left_out_characters: int
+
+
 class McpServerReported(Payload):
     """A server of external tools was left out, started, ended, or no longer offers what was accepted."""
 

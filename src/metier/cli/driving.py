@@ -59,10 +59,13 @@ def open_place(config: Path | None, flags: Mapping[str, str] | None = None, *, i
 
 
 def _check_model(loaded: LoadedSettings) -> None:
-    """The default model belongs to the default provider: another one must be told which model it shall use."""
+    """The default model belongs to the default provider: another one must be told which model it shall use.
+
+    An agent may have one of its own; where it has none, the provider is asked whether it is its own.
+    """
     provider = loaded.settings.model.provider
     is_default = loaded.origins["model.name"].kind == "default"
-    if is_default and provider not in (ModelOptions().provider, "offline"):
+    if is_default and not loaded.settings.runtime.agent and provider not in (ModelOptions().provider, "offline"):
         raise UsageError(
             f"No model is named for provider {provider!r}",
             hint="Add --model NAME, or set model.name in agent.yaml",

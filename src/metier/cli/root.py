@@ -31,6 +31,8 @@ COMMANDS: dict[str, Lazy] = {
     "replay": Lazy("replay", "Show a run again, drive it again without effects, or fork it."),
     "approvals": Lazy("approvals", "List, show and decide what waits for a person's word."),
     "policy": Lazy("policy", "Explain, test and backtest the rules about what may happen."),
+    "agents": Lazy("agents", "List the agents of the workspace, and show what each may use."),
+    "prompt": Lazy("prompt", "Show what a model is told: every layer, its source, its hash and its cost."),
     "mcp": Lazy("mcp", "List and accept the external tool servers (MCP) of this workspace."),
     "doctor": Lazy("doctor", "Say what is installed, which keys are set, what works here and what to do next."),
     "check": Lazy("check", "Say which skills are active, what each brings, and why one cannot be loaded."),

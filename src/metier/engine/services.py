@@ -1,6 +1,6 @@
 """What a run needs from outside: everything with an effect, handed in once by the runtime."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from metier.engine.options import RuntimeOptions
 from metier.engine.shelf import Shelf
 from metier.events import Payload
 from metier.ids import Clock, Ids
+from metier.messages import Message
 from metier.providers.base import Observer, Provider
 from metier.providers.facts import FactBook
 from metier.providers.options import ModelOptions
@@ -22,6 +23,18 @@ from metier.providers.retry import Candidate, Seams
 from metier.skills.options import SkillsOptions
 from metier.store.base import Store
 from metier.tools.toolbox import Toolbox
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSource:
+    """Where the text of a layer was read."""
+
+    file: str
+    """Relative to the workspace where it lies inside."""
+    sha256: str
+    """Of the whole file."""
+    left_out: int = 0
+    """Characters beyond the cap of the layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +46,23 @@ class Instructions:
     soul: str = ""
     profile: str = ""
     agent: str = ""
+    conversation: tuple[Message, ...] = ()
+    """What was said before in the same context."""
+    step: str = ""
+    """The step of a structured task that this run carries out."""
+    sources: Mapping[str, LayerSource] = field(default_factory=dict[str, LayerSource])
+    """By layer; one that is not in it is built in, or was given with the task."""
 
     def begin(self, task: str) -> Prompt:
         return Prompt(
-            base=self.base, safety=self.safety, soul=self.soul, profile=self.profile, agent=self.agent, task=task
+            base=self.base,
+            safety=self.safety,
+            soul=self.soul,
+            profile=self.profile,
+            agent=self.agent,
+            conversation=self.conversation,
+            task=task,
+            step=self.step,
         )
 
 

@@ -4,10 +4,9 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from metier.context.base_prompt import BASE, SAFETY
-from metier.definitions.problems import Problem
+from metier.context.control import ACTION_OF_TOOL
 from metier.engine.decide import Policy
-from metier.engine.services import Instructions, Services
+from metier.engine.services import Services
 from metier.engine.shelf import build_shelf
 from metier.errors import UsageError
 from metier.providers.base import Observer, Provider
@@ -16,13 +15,13 @@ from metier.providers.options import ModelOptions
 from metier.providers.registry import OFFLINE
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.confinement import limit_only, open_confinement
+from metier.runtime.instructions import load_instructions
 from metier.runtime.kind import RunKind
 from metier.runtime.mcp import list_known_tools, open_servers
 from metier.runtime.models import open_models
 from metier.runtime.pins import find_instructions, use_pinned, use_pinned_policy
 from metier.runtime.place import Place
-from metier.runtime.policy import build_policy, read_policy_file
-from metier.skills.activation import activate, build_roots, find_packages
+from metier.runtime.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS, Speakers, build_policy, read_policy_file
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
 from metier.tools.access import AccessFile
@@ -36,32 +35,7 @@ from metier.tools.script_runner import ScriptRunner, default_environments
 from metier.tools.scripts import build_script_tools
 from metier.tools.toolbox import Toolbox
 from metier.tools.toolset_loader import ToolsetReading, load_toolsets
-
-BUNDLED = Path(__file__).resolve().parent.parent / "bundled"
-
-
-def find_skills(place: Place) -> tuple[tuple[SkillPackage, ...], tuple[Problem, ...]]:
-    """The active skills of this workspace, and what is wrong with the others."""
-    directory = place.workspace / place.settings.skills.dir
-    roots = build_roots(
-        home=place.home,
-        workspace=place.workspace,
-        bundled=BUNDLED,
-        directories=(directory,) if directory.is_dir() else (),
-    )
-    activation = activate(find_packages(roots), place.settings.skills.enabled)
-    return activation.packages, activation.problems
-
-
-def load_instructions(place: Place) -> Instructions:
-    """The workspace's own words where it has them."""
-    folder = place.workspace / "context"
-    return Instructions(
-        base=_read(folder / "system_prompt.md") or BASE,
-        safety=SAFETY,
-        soul=_read(folder / "soul.json"),
-        profile=_read(folder / "user_profile.json"),
-    )
+from metier.tools.web import WebAccess
 
 
 @asynccontextmanager
@@ -73,8 +47,8 @@ async def build_services(
     A dry run gets neither the toolsets, which say what they offer by running, nor a connection.
     """
     settings = place.settings
-    found, problems = find_skills(place)
-    packages, changed = await use_pinned(found, run.pins, store)
+    agent = run.agent
+    packages, changed = await use_pinned(agent.packages, run.pins, store)
     policy = await use_pinned_policy(read_policy_file(place.workspace), run.pins, store)
     access = AccessFile(place.workspace)
     access.read()
@@ -85,11 +59,16 @@ async def build_services(
         )
         opened.push_async_callback(toolsets.aclose)
         servers = await opened.enter_async_context(open_servers(place, store, run=run))
-        shelf = build_shelf(packages, workspace=place.workspace, problems=(*problems, *toolsets.problems))
+        shelf = build_shelf(packages, workspace=place.workspace, problems=(*agent.problems, *toolsets.problems))
         facts = load_facts(_facts_file(place))
         models = open_models(place, facts, shelf, run=run)
         opened.push_async_callback(models.aclose)
-        tools = Toolbox((*list_tools(packages, place, confinement), *toolsets.tools, *servers.tools))
+        offered = (*list_tools(packages, place, confinement, web=agent.web), *toolsets.tools, *servers.tools)
+        tools = Toolbox(agent.choose_tools(offered))
+        known = Toolbox(offered).names()
+        if not run.pins:
+            agent.check_tools({*known, *BUILT_IN_TOOLS, *SCRIPT_TOOLS, *ACTION_OF_TOOL})
+        speakers = Speakers(host=policy.text, agent=agent.definition, known=None if run.pins else known)
         cleaner = build_place_cleaner(place)
         yield Services(
             store=store,
@@ -98,14 +77,12 @@ async def build_services(
             facts=facts,
             policy=narrow(
                 place,
-                build_policy(
-                    packages, tools, workspace=place.workspace, profile=settings.runtime.profile, host=policy.text
-                ),
+                build_policy(packages, tools, workspace=place.workspace, profile=agent.profile, speakers=speakers),
             ),
             read_access=lambda: tools.resolve(access.read()),
             tools=tools,
             shelf=shelf,
-            instructions=await find_instructions(run.pins, store) or load_instructions(place),
+            instructions=await find_instructions(run.pins, store) or load_instructions(agent, run.said),
             model=get_model_options(place, models.provider),
             runtime=settings.runtime,
             sandbox=confinement.level,
@@ -116,7 +93,7 @@ async def build_services(
             run_folder=run.folder,
             clean=cleaner.text,
             clean_body=cleaner.value if settings.logging.debug_llm_bodies else None,
-            changed=(*changed, *policy.changed),
+            changed=(*changed, *policy.changed, *agent.changed),
             notices=servers.notices,
             not_listed=servers.not_listed,
             owner=place.owner,
@@ -126,23 +103,23 @@ async def build_services(
 
 
 def list_tools(
-    packages: Sequence[SkillPackage], place: Place, confinement: Confinement | None = None
+    packages: Sequence[SkillPackage], place: Place, confinement: Confinement | None = None, *, web: WebAccess | None = None
 ) -> tuple[Tool, ...]:
     """The tools that are known without running code of a skill. One of the place replaces a built-in of its name.
 
     `confinement` encloses what they start; without one they are good for looking at.
     """
     replaced = {tool.info.name for tool in place.tools}
-    built_in = (tool for tool in _file_tools(place) if tool.info.name not in replaced)
+    built_in = (tool for tool in _file_tools(place, web) if tool.info.name not in replaced)
     return (*built_in, *_script_tools(packages, place, confinement or limit_only(place.settings.sandbox)), *place.tools)
 
 
-def list_all_tools(packages: Sequence[SkillPackage], place: Place) -> tuple[Tool, ...]:
+def list_all_tools(packages: Sequence[SkillPackage], place: Place, *, web: WebAccess | None = None) -> tuple[Tool, ...]:
     """With those of external servers, as far as they are known without starting one. For looking, not for calling."""
-    return (*list_tools(packages, place), *list_known_tools(place))
+    return (*list_tools(packages, place, web=web), *list_known_tools(place))
 
 
-def _file_tools(place: Place) -> tuple[Tool, ...]:
+def _file_tools(place: Place, web: WebAccess | None) -> tuple[Tool, ...]:
     """Open is the workspace; what decides about the agent is closed to writing, but in the permissive profile.
 
     The runs are closed in every profile: nobody writes his own record.
@@ -152,7 +129,7 @@ def _file_tools(place: Place) -> tuple[Tool, ...]:
     skills = _inside(place.workspace / settings.skills.dir, place.workspace)
     protect = settings.runtime.profile != "permissive"
     scope = Scope((place.workspace,), protect=protect, own_folders=(*runs, *skills), records=runs)
-    return build_builtin_tools(scope, environ=place.environ, skip=runs)
+    return build_builtin_tools(scope, environ=place.environ, skip=runs, web=web)
 
 
 def _inside(folder: Path, workspace: Path) -> tuple[str, ...]:
@@ -201,6 +178,7 @@ def _facts_file(place: Place) -> Path | None:
 def narrow(place: Place, policy: Policy) -> Policy:
     """The policy, less what whoever made the place does not want to happen."""
     return place.narrow(policy) if place.narrow is not None else policy
+<<<<<<< HEAD
 
 
 def _read(path: Path) -> str:
@@ -209,3 +187,5 @@ def _read(path: Path) -> str:
     except (FileNotFoundError, IsADirectoryError):
         # A folder holds the place while a program is in the sandbox.
         return ""
+=======
+>>>>>>> main

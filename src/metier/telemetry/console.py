@@ -27,6 +27,7 @@ WORDINGS: dict[str, Wording] = {
     "run_started": Wording("info", "{p.mode}", "{p.task}"),
     "skill_catalog_loaded": Wording("debug", "{p.skills} skills", "{p.problems} problems"),
     "skill_load_failed": Wording("warning", "failed", "{p.skill_name} ({p.path}): {p.reason}"),
+    "prompt_layer_cut": Wording("warning", "cut", "{p.source}: {p.left_out_characters} characters are left out"),
     "pinned_definition_used": Wording("warning", "changed", "{p.definition}: the run goes on with what it began with"),
     "mcp_server_reported": Wording("warning", "{p.state}", "{p.server}: {p.message}"),
     "trust_changed": Wording("warning", "trusted={p.trusted}", "{p.skill_name} {p.reason}"),
