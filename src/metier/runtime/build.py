@@ -63,7 +63,11 @@ async def build_services(
         facts = load_facts(_facts_file(place))
         models = open_models(place, facts, shelf, run=run)
         opened.push_async_callback(models.aclose)
-        offered = (*list_tools(packages, place, confinement, web=agent.web), *toolsets.tools, *servers.tools)
+        offered = (
+            *list_tools(packages, place, confinement=confinement, web=agent.web),
+            *toolsets.tools,
+            *servers.tools,
+        )
         tools = Toolbox(agent.choose_tools(offered))
         known = Toolbox(offered).names()
         if not run.pins:
@@ -103,7 +107,11 @@ async def build_services(
 
 
 def list_tools(
-    packages: Sequence[SkillPackage], place: Place, confinement: Confinement | None = None, *, web: WebAccess | None = None
+    packages: Sequence[SkillPackage],
+    place: Place,
+    *,
+    confinement: Confinement | None = None,
+    web: WebAccess | None = None,
 ) -> tuple[Tool, ...]:
     """The tools that are known without running code of a skill. One of the place replaces a built-in of its name.
 
@@ -178,14 +186,3 @@ def _facts_file(place: Place) -> Path | None:
 def narrow(place: Place, policy: Policy) -> Policy:
     """The policy, less what whoever made the place does not want to happen."""
     return place.narrow(policy) if place.narrow is not None else policy
-<<<<<<< HEAD
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except (FileNotFoundError, IsADirectoryError):
-        # A folder holds the place while a program is in the sandbox.
-        return ""
-=======
->>>>>>> main
