@@ -52,11 +52,9 @@ async def build_services(
     policy = await use_pinned_policy(read_policy_file(place.workspace), run.pins, store)
     access = AccessFile(place.workspace)
     access.read()
-    confinement = limit_only(settings.sandbox) if run.is_dry else await open_confinement(place)
+    confinement = await _confine(place, run)
     async with AsyncExitStack() as opened:
-        toolsets = (
-            ToolsetReading() if run.is_dry else await load_toolsets(packages, place.environ, confinement=confinement)
-        )
+        toolsets = await _load_toolsets(packages, place, run=run, confinement=confinement)
         opened.push_async_callback(toolsets.aclose)
         servers = await opened.enter_async_context(open_servers(place, store, run=run))
         shelf = build_shelf(packages, workspace=place.workspace, problems=(*agent.problems, *toolsets.problems))
@@ -104,6 +102,16 @@ async def build_services(
             observe=observe,
             seams=place.seams,
         )
+
+
+async def _confine(place: Place, run: RunKind) -> Confinement:
+    return limit_only(place.settings.sandbox) if run.is_dry else await open_confinement(place)
+
+
+async def _load_toolsets(
+    packages: Sequence[SkillPackage], place: Place, *, run: RunKind, confinement: Confinement
+) -> ToolsetReading:
+    return ToolsetReading() if run.is_dry else await load_toolsets(packages, place.environ, confinement=confinement)
 
 
 def list_tools(
