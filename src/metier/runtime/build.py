@@ -71,16 +71,14 @@ async def build_services(
         if not run.pins:
             agent.check_tools({*known, *BUILT_IN_TOOLS, *SCRIPT_TOOLS, *ACTION_OF_TOOL})
         speakers = Speakers(host=policy.text, agent=agent.definition, known=None if run.pins else known)
+        rules = build_policy(packages, tools, workspace=place.workspace, profile=agent.profile, speakers=speakers)
         cleaner = build_place_cleaner(place)
         yield Services(
             store=store,
             provider=models.provider,
             fallbacks=models.fallbacks,
             facts=facts,
-            policy=narrow(
-                place,
-                build_policy(packages, tools, workspace=place.workspace, profile=agent.profile, speakers=speakers),
-            ),
+            policy=narrow(place, rules),
             read_access=lambda: tools.resolve(access.read()),
             tools=tools,
             shelf=shelf,
