@@ -71,22 +71,22 @@ async def build_services(
         if not run.pins:
             agent.check_tools({*known, *BUILT_IN_TOOLS, *SCRIPT_TOOLS, *ACTION_OF_TOOL})
         speakers = Speakers(host=policy.text, agent=agent.definition, known=None if run.pins else known)
-        rules = build_policy(packages, tools, workspace=place.workspace, profile=agent.profile, speakers=speakers)
+        rules = _build_rules(agent, packages, tools, speakers=speakers)
         cleaner = build_place_cleaner(place)
         yield Services(
             store=store,
             provider=models.provider,
             fallbacks=models.fallbacks,
             facts=facts,
-            policy=narrow(place, rules),
+            policy=rules,
             read_access=lambda: tools.resolve(access.read()),
             tools=tools,
             shelf=shelf,
             instructions=await find_instructions(run.pins, store) or load_instructions(agent, run.said),
             model=get_model_options(place, models.provider),
             runtime=settings.runtime,
-            sandbox=confinement.level,
             skills=settings.skills,
+            sandbox=confinement.level,
             clock=place.clock,
             ids=place.ids,
             workspace=place.workspace,
@@ -100,6 +100,14 @@ async def build_services(
             observe=observe,
             seams=place.seams,
         )
+
+
+def _build_rules(
+    agent: AgentInForce, packages: Sequence[SkillPackage], tools: Toolbox, *, speakers: Speakers
+) -> Policy:
+    place = agent.place
+    rules = build_policy(packages, tools, workspace=place.workspace, profile=agent.profile, speakers=speakers)
+    return narrow(place, rules)
 
 
 async def _confine(place: Place, run: RunKind) -> Confinement:
