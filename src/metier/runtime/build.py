@@ -13,6 +13,7 @@ from metier.providers.base import Observer, Provider
 from metier.providers.facts import load_facts
 from metier.providers.options import ModelOptions
 from metier.providers.registry import OFFLINE
+from metier.runtime.agents import AgentInForce
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.confinement import limit_only, open_confinement
 from metier.runtime.instructions import load_instructions
