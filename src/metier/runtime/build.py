@@ -13,7 +13,6 @@ from metier.providers.base import Observer, Provider
 from metier.providers.facts import load_facts
 from metier.providers.options import ModelOptions
 from metier.providers.registry import OFFLINE
-from metier.runtime.agents import AgentInForce
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.confinement import limit_only, open_confinement
 from metier.runtime.instructions import load_instructions
@@ -71,15 +70,13 @@ async def build_services(
         known = Toolbox(offered).names()
         if not run.pins:
             agent.check_tools({*known, *BUILT_IN_TOOLS, *SCRIPT_TOOLS, *ACTION_OF_TOOL})
-        speakers = Speakers(host=policy.text, agent=agent.definition, known=None if run.pins else known)
-        rules = _build_rules(agent, packages, tools, speakers=speakers)
         cleaner = build_place_cleaner(place)
         yield Services(
             store=store,
             provider=models.provider,
             fallbacks=models.fallbacks,
             facts=facts,
-            policy=rules,
+            policy=_build_rules(run, packages, tools, host=policy.text, known=known),
             read_access=lambda: tools.resolve(access.read()),
             tools=tools,
             shelf=shelf,
@@ -104,9 +101,10 @@ async def build_services(
 
 
 def _build_rules(
-    agent: AgentInForce, packages: Sequence[SkillPackage], tools: Toolbox, *, speakers: Speakers
+    run: RunKind, packages: Sequence[SkillPackage], tools: Toolbox, *, host: bytes, known: frozenset[str]
 ) -> Policy:
-    place = agent.place
+    agent, place = run.agent, run.agent.place
+    speakers = Speakers(host=host, agent=agent.definition, known=None if run.pins else known)
     rules = build_policy(packages, tools, workspace=place.workspace, profile=agent.profile, speakers=speakers)
     return narrow(place, rules)
 
