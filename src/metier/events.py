@@ -230,6 +230,9 @@ class StepStarted(Payload):
     arguments: JsonValue = None
     effect: str = ""
     idempotency_key: str = ""
+    verdict: str = ""
+    """What the policy said; `ask` where a person then approved it."""
+    rule: str = ""
 
 
 class SkillStepExecuted(Payload):

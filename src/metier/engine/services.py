@@ -48,6 +48,7 @@ class Instructions:
     soul: str = ""
     profile: str = ""
     agent: str = ""
+    plugins: str = ""
     conversation: tuple[Message, ...] = ()
     """What was said before in the same context."""
     step: str = ""
@@ -62,6 +63,7 @@ class Instructions:
             soul=self.soul,
             profile=self.profile,
             agent=self.agent,
+            plugins=self.plugins,
             conversation=self.conversation,
             task=task,
             step=self.step,
@@ -91,6 +93,8 @@ class Services:
     """Does the same to a whole request or reply; None where these are not kept."""
     changed: tuple[str, ...] = ()
     """Ids of definitions that are no longer what the run began with; it uses what it is pinned to."""
+    sandbox: str = "none"
+    """What encloses the programs that tools start: `full`, `kernel` or `none`."""
     notices: tuple[Payload, ...] = ()
     """What there is to say before the run goes on, such as a server whose tools are left out."""
     not_listed: tuple[str, ...] = ()

@@ -1,12 +1,13 @@
 """Replay of a run from what is kept with it: no key, no network, no process, and none of its files."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import JsonValue
 
+from metier.approval.rules import SHELL
 from metier.definitions.problems import Problem
 from metier.engine import entries as e
 from metier.engine.journal import read_entries
@@ -38,6 +39,8 @@ from metier.skills.trust import is_trusted
 from metier.store.base import Store
 from metier.store.failures import StoreDamaged
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
+from metier.tools.bash import refuse_call
+from metier.tools.options import ShellOptions
 from metier.tools.toolbox import Toolbox
 
 
@@ -102,7 +105,10 @@ async def build_replay_services(
         agent = restore_agent(place, agent.id, file.read_bytes(), file=file)
     packages = agent.packages if with_current_files else await rebuild_packages(started.pins, agent.packages, store)
     pinned = None if with_current_files else await find_instructions(started.pins, store)
-    tools = Toolbox(_RecordedTool(info) for info in await find_tools(started.pins, store))
+    tools = Toolbox(
+        _RecordedTool(info, shell=settings.shell, workspace=started.workspace)
+        for info in await find_tools(started.pins, store)
+    )
     trusted = await find_trusted(started.pins, store)
     policy = build_policy(
         packages,
@@ -151,8 +157,14 @@ def _problems(entries: Sequence[e.Entry]) -> tuple[Problem, ...]:
 class _RecordedTool:
     """A tool that is known and is not run: the results of steps come from the record."""
 
-    def __init__(self, info: ToolInfo) -> None:
+    def __init__(self, info: ToolInfo, *, shell: ShellOptions, workspace: str) -> None:
         self.info = info
+        self._shell = shell
+        self._workspace = workspace
+
+    def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
+        is_shell = self.info.name == SHELL
+        return refuse_call(arguments, self._shell, workspace=self._workspace) if is_shell else ""
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         del arguments, context
