@@ -5,7 +5,6 @@ other command, and one that would need an approval is not run.
 """
 
 import json
-import shlex
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -18,9 +17,8 @@ from metier.engine import entries as e
 from metier.engine.decide import describe_disabled
 from metier.engine.journal import RunLog
 from metier.engine.services import Services
-from metier.errors import ToolFailed, UsageError
-from metier.tools.environment import build_environment
-from metier.tools.process import Command, ProcessLimits, run_process
+from metier.errors import UsageError
+from metier.tools.base import ToolContext
 from metier.tools.schemas import SchemaCheck
 
 MOST_READ_BYTES = 4 * 1024 * 1024
@@ -83,15 +81,13 @@ async def _check_command(command: str, log: RunLog, services: Services) -> str:
         return describe_disabled(SHELL)
     if verdict.decision != "allow":
         return f"it is not allowed to run: {verdict.reason or 'a rule asks about it'}"
-    try:
-        arguments = shlex.split(command)
-        outcome = await run_process(
-            Command(arguments=arguments, folder=services.workspace, environment=build_environment(services.environ)),
-            ProcessLimits(timeout_seconds=services.runtime.timeout_seconds),
-        )
-    except (ToolFailed, ValueError) as error:
-        return str(error)
-    if outcome.timed_out:
-        return f"it took longer than {services.runtime.timeout_seconds:g} s"
-    said = (outcome.stderr.text or outcome.stdout.text).strip()[-TOLD_CHARACTERS:]
-    return "" if outcome.exit_code == 0 else f"it ended with exit code {outcome.exit_code}: {said}"
+    if services.tools.find(SHELL) is None:
+        return "it cannot be run: this run has no shell"
+    context = ToolContext(
+        workspace=services.workspace,
+        run_id=log.state.run_id,
+        step_id="check",
+        timeout_seconds=services.runtime.timeout_seconds,
+    )
+    result = await services.tools.call(SHELL, {"command": command}, context)
+    return "" if result.ok else f"it failed: {result.error.strip()[-TOLD_CHARACTERS:]}"

@@ -116,7 +116,5 @@ class Services:
     """The definition that plans the run, as it is pinned."""
     given_results: str = ""
     """The digest of what the earlier steps of a task gave, as `earlier.build_results` makes it."""
-    environ: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Of this process; what a program gets of it is chosen from a list."""
     texts: dict[str, str] = field(default_factory=dict[str, str])
     """Disclosed text by digest, read from the store once."""

@@ -67,14 +67,10 @@ async def build_services(
         facts = load_facts(_facts_file(place))
         models = open_models(place, facts, shelf, run=run)
         opened.push_async_callback(models.aclose)
-        offered = (
-            *list_tools(packages, place, confinement=confinement, web=agent.web),
-            *toolsets.tools,
-            *servers.tools,
-        )
+        own = list_tools(packages, place, confinement=confinement, web=agent.web)
+        offered = (*own, *toolsets.tools, *servers.tools)
         known = Toolbox(offered).names()
-        seen_above = await find_tools_above(run, store)
-        tools = Toolbox(tool for tool in choose_tools(agent, offered, run.steps) if is_seen(tool, seen_above))
+        tools = await _choose_tools(run, offered, store)
         if not run.pins:
             agent.check_tools({*known, *BUILT_IN_TOOLS, *SCRIPT_TOOLS, *ACTION_OF_TOOL})
         cleaner = build_place_cleaner(place)
@@ -102,13 +98,17 @@ async def build_services(
             partners=await choose_partners(run, store),
             task=run.task if run.is_planned else None,
             given_results=run.given_results,
-            environ=place.environ,
             notices=servers.notices,
             not_listed=servers.not_listed,
             owner=place.owner,
             observe=observe,
             seams=place.seams,
         )
+
+
+async def _choose_tools(run: RunKind, offered: Sequence[Tool], store: Store) -> Toolbox:
+    above = await find_tools_above(run, store)
+    return Toolbox(tool for tool in choose_tools(run.agent, offered, run.steps) if is_seen(tool, above))
 
 
 async def _build_rules(
