@@ -39,7 +39,7 @@ def write_project(root: Path) -> None:
         folder.mkdir(parents=True)
         (folder / "AGENT.md").write_text(
             f"---\nname: Agent {number}\ndescription: Does the work of desk {number}.\ntools: [Read, Grep, Glob]\n"
-            f"skills: [skill-{number}]\ntool_approvals:\n  - tool: Bash\n    action: ask\nprofile: guarded\n---\n\n"
+            f"skills: [skill-{number}]\ntool_approvals:\n  - tool: Bash\n    verdict: ask\nprofile: guarded\n---\n\n"
             "Work with care.\n\n## How\n\nRead first.\n",
             "utf-8",
         )

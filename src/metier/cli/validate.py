@@ -1,4 +1,4 @@
-"""`agent validate`: are the definitions of a project right, and does everything they name exist?"""
+"""`agent validate`: is everything right that a project says about its agents, skills, tasks and rules?"""
 
 import os
 from pathlib import Path
@@ -6,14 +6,18 @@ from typing import Annotated
 
 import typer
 
-from metier.cli.context import current_settings, home_folder
+from metier.cli.context import home_folder
 from metier.cli.output import problem_as_json, warn_line, write_json, write_line
 from metier.definitions.catalog import load_catalog
 from metier.definitions.catalog_cache import find_cache_folder
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.sources import WORKSPACE_FOLDERS, build_search_path
-from metier.definitions.workspace import Checked, Workspace, load_workspace
-from metier.errors import UsageError
+from metier.definitions.workspace import Checked
+from metier.errors import ConfigError, UsageError
+from metier.runtime.place import Place
+from metier.runtime.validation import CheckedFile, Validation, validate_workspace
+from metier.settings.load import load_settings
+from metier.settings.model import Settings
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -26,49 +30,75 @@ def validate(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
 ) -> int:
-    """Check the agents, skills and tasks of a project, and that the agents, skills, tasks and steps they name exist.
+    """Check everything a project defines, and that what it names exists; nothing is started.
 
-    The exit code is 1 when there is an error.
+    Agents, skills and tasks with their steps, rules, schemas and placeholders; agent.yaml, policy.yaml,
+    tool-access.json, mcp.json and the files of context/. The exit code is 1 when there is an error.
     """
     if not path.is_dir():
         raise UsageError(f"Folder {str(path)!r} does not exist", hint="Give the project folder, the one with '.agent'")
     root = path.parent if path.name in WORKSPACE_FOLDERS else path
     home = home_folder()
-    sources = build_search_path(root, home=home, skills_dir=root / current_settings(None, {}).settings.skills.dir)
+    settings, problems = _read_settings(root, home)
+    place = Place(settings=settings, workspace=root, home=home, environ=dict(os.environ))
+    sources = build_search_path(root, home=home, skills_dir=root / settings.skills.dir)
     catalog = load_catalog(sources, cache_folder=find_cache_folder(os.environ, home=home))
-    workspace = load_workspace(root, catalog, strict=strict)
+    found = validate_workspace(place, catalog, strict=strict)
     if as_json:
-        write_json(_as_json(workspace))
+        write_json([*map(_as_json, found.workspace.checked), *_folders_as_json(found, problems)])
     else:
-        _write_text(workspace)
-    return 1 if has_errors(_every_problem(workspace)) else 0
+        _write_text(found, problems)
+    return 1 if has_errors([*found.problems, *problems]) else 0
 
 
-def _every_problem(workspace: Workspace) -> list[Problem]:
-    return [*workspace.problems, *(problem for item in workspace.checked for problem in item.problems)]
+def _read_settings(root: Path, home: Path) -> tuple[Settings, tuple[Problem, ...]]:
+    """Where the settings cannot be used, the rest is checked under the defaults."""
+    try:
+        loaded = load_settings(flags={}, environ=os.environ, cwd=root.absolute(), home=home, config=None)
+    except ConfigError as error:
+        return Settings(), tuple(problem for problem in error.problems if isinstance(problem, Problem))
+    return loaded.settings, loaded.warnings
 
 
-def _as_json(workspace: Workspace) -> list[dict[str, object]]:
-    files = [_checked_as_json(item) for item in workspace.checked]
-    folders: list[dict[str, object]] = [
-        {"path": problem.file, "kind": None, "id": None, "loaded": False, "problems": [problem_as_json(problem)]}
-        for problem in workspace.problems
-    ]
-    return [*files, *folders]
-
-
-def _checked_as_json(item: Checked) -> dict[str, object]:
+def _as_json(item: Checked) -> dict[str, object]:
     return {
         "path": item.path,
         "kind": item.kind,
         "id": item.id,
         "loaded": item.definition is not None,
-        "problems": [problem_as_json(problem) for problem in item.problems],
+        "problems": [_problem_as_json(problem) for problem in item.problems],
     }
 
 
-def _write_text(workspace: Workspace) -> None:
-    for problem in _every_problem(workspace):
+def _folders_as_json(found: Validation, settings: tuple[Problem, ...]) -> list[dict[str, object]]:
+    """Files beside the definitions, the settings, and what is wrong with a folder."""
+    return [
+        *(_file_as_json(file) for file in found.files),
+        *(_file_as_json(CheckedFile("settings", problem.file, (problem,))) for problem in settings),
+        *(
+            {**_file_as_json(CheckedFile("", problem.file, (problem,))), "kind": None}
+            for problem in found.workspace.problems
+        ),
+    ]
+
+
+def _file_as_json(file: CheckedFile) -> dict[str, object]:
+    return {
+        "path": file.path,
+        "kind": file.kind,
+        "id": None,
+        "loaded": not has_errors(file.problems),
+        "problems": [_problem_as_json(problem) for problem in file.problems],
+    }
+
+
+def _problem_as_json(problem: Problem) -> dict[str, object]:
+    return {**problem_as_json(problem), "file": problem.file, "hint": problem.hint}
+
+
+def _write_text(found: Validation, settings: tuple[Problem, ...]) -> None:
+    for problem in (*settings, *found.problems):
         write_line(problem.render())
-    counts = [sum(item.kind == kind for item in workspace.checked) for kind in ("agent", "skill", "task")]
-    warn_line("Checked {} agents, {} skills and {} tasks".format(*counts))
+    counts = [sum(item.kind == kind for item in found.workspace.checked) for kind in ("agent", "skill", "task")]
+    files = f", {len(found.files)} other files" if found.files else ""
+    warn_line("Checked {} agents, {} skills and {} tasks".format(*counts) + files)

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 from metier.definitions.document import Document, load_document, parse_document, read_free_form, require_text
 from metier.definitions.fields import Fields
 from metier.definitions.nearest import hint_nearest
+from metier.definitions.permits import Permits, read_permits
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.references import Reference, read_references
 from metier.definitions.web_lists import WebLists, read_web_lists
@@ -71,6 +72,8 @@ class AgentReading:
     problems: tuple[Problem, ...] = ()
     references: tuple[Reference, ...] = ()
     """What it names, also where the definition is nothing."""
+    permits: tuple[Permits, ...] = ()
+    """What it says on what may be used, likewise."""
 
 
 def load_agent(file: Path, *, id: str = "") -> AgentReading:  # noqa: A002 - the word of the format
@@ -85,7 +88,7 @@ def parse_agent(data: bytes, *, file: Path, id: str) -> AgentReading:  # noqa: A
 
 def _read_agent(document: Document, *, file: Path, id: str) -> AgentReading:  # noqa: A002 - the word of the format
     fields = document.fields
-    if has_errors(fields.problems):
+    if fields.is_unreadable:
         return AgentReading(None, tuple(fields.problems))
     fields.check_keys(KEYS)
     max_tokens = fields.number("max_tokens", low=1, high=10_000_000)
@@ -110,7 +113,7 @@ def _read_agent(document: Document, *, file: Path, id: str) -> AgentReading:  # 
         web=read_web_lists(fields),
     )
     found = None if has_errors(fields.problems) else agent
-    return AgentReading(found, tuple(fields.problems), read_references(fields))
+    return AgentReading(found, tuple(fields.problems), read_references(fields), read_permits(fields))
 
 
 def _read_profile(fields: Fields) -> Profile | None:

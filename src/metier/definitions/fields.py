@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from metier.definitions.nearest import hint_nearest
-from metier.definitions.problems import Problem, Severity
+from metier.definitions.problems import Problem, Severity, has_errors
 from metier.definitions.yaml_text import Entry, Mapping, Node, Scalar, Sequence
 
 _NOTHING = frozenset({"", "~", "null", "Null", "NULL"})
@@ -43,6 +43,11 @@ class Fields:
         """The line of a key, also of one without a value; else the first."""
         entry = self._index.get(key)
         return entry.line if entry else self.first_line
+
+    @property
+    def is_unreadable(self) -> bool:
+        """Nothing of it could be read, and that is reported."""
+        return not self._index and has_errors(self.problems)
 
     def has_any(self, keys: Collection[str]) -> bool:
         return not self._index.keys().isdisjoint(keys)

@@ -7,6 +7,7 @@ from pathlib import Path
 from metier.definitions.fields import Fields
 from metier.definitions.front_matter import FrontMatter, read_front_matter
 from metier.definitions.headings import first_paragraph
+from metier.definitions.permits import Permits, read_permits
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.references import Reference, read_references
 from metier.definitions.skill_file import MAX_FILE_BYTES, find_skill_file, read_skill_file
@@ -90,6 +91,8 @@ class SkillReading:
     problems: tuple[Problem, ...] = ()
     references: tuple[Reference, ...] = ()
     """What it names, also where the definition is nothing."""
+    permits: tuple[Permits, ...] = ()
+    """What it says on what may be used, likewise."""
 
 
 def load_skill(folder: Path, *, strict: bool = False, id: str = "") -> SkillReading:  # noqa: A002 - the word of the format
@@ -108,11 +111,11 @@ def parse_skill(data: bytes, *, file: Path, id: str = "", strict: bool = False) 
     """Read the bytes of a `SKILL.md` that lies, or will lie, at `file`."""
     front = read_front_matter(data, file=str(file), strict=strict)
     fields = Fields(front.mapping or _NO_ENTRIES, file=str(file), strict=strict, problems=list(front.problems))
-    if has_errors(fields.problems):
+    if fields.is_unreadable:
         return SkillReading(None, tuple(fields.problems))
     skill = _build(fields, front, file=file, id=id)
     found = None if has_errors(fields.problems) else skill
-    return SkillReading(found, tuple(fields.problems), read_references(fields))
+    return SkillReading(found, tuple(fields.problems), read_references(fields), read_permits(fields))
 
 
 def _build(fields: Fields, front: FrontMatter, *, file: Path, id: str) -> SkillDefinition:  # noqa: A002

@@ -8,6 +8,7 @@ from pathlib import Path
 from metier.definitions.acceptance import Criterion, read_acceptance
 from metier.definitions.document import Document, load_document, read_free_form, require_text
 from metier.definitions.fields import Fields, is_nothing
+from metier.definitions.permits import Permits, read_permits
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.references import Reference, read_references
 from metier.definitions.yaml_text import Mapping, Node, Plain, Scalar, Sequence
@@ -97,6 +98,10 @@ class TaskReading:
     problems: tuple[Problem, ...] = ()
     references: tuple[Reference, ...] = ()
     """What it names, also where the definition is nothing."""
+    permits: tuple[Permits, ...] = ()
+    """What its steps say on what may be used, likewise."""
+    draft: TaskDefinition | None = None
+    """The task as far as it could be read, for further checks; nothing where its inputs are not known."""
 
 
 def load_task(
@@ -112,27 +117,35 @@ def load_task(
     """
     problems: list[Problem] = []
     references: list[Reference] = []
+    permits: list[Permits] = []
     steps: list[TaskStep] = []
-    inputs: tuple[TaskInput, ...] = ()
+    inputs: tuple[TaskInput, ...] | None = None
     seen: set[str] = set()
     step_file: Path | None = file
     while step_file is not None:
         seen.add(step_file.name.casefold())
         document = load(step_file)
-        if not steps and not has_errors(document.fields.problems):
-            inputs = _read_inputs(document.fields)
+        if not steps:
+            inputs = _find_inputs(document.fields)
         step = _read_step(document, step_file, is_first=not steps)
         steps.append(step)
         step_file = _find_next(document.fields, step_file, seen, exists=exists)
         problems.extend(document.fields.problems)
         references.extend(read_references(document.fields))
-    task = TaskDefinition(id=id or file.parent.name, inputs=inputs, steps=tuple(steps))
-    return TaskReading(None if has_errors(problems) else task, tuple(problems), tuple(references))
+        permits.extend(read_permits(document.fields))
+    task = TaskDefinition(id=id or file.parent.name, inputs=inputs or (), steps=tuple(steps))
+    return TaskReading(
+        task=None if has_errors(problems) else task,
+        problems=tuple(problems),
+        references=tuple(references),
+        permits=tuple(permits),
+        draft=None if inputs is None else task,
+    )
 
 
 def _read_step(document: Document, file: Path, *, is_first: bool) -> TaskStep:
     fields = document.fields
-    if not has_errors(fields.problems):
+    if not fields.is_unreadable:
         fields.check_keys(KEYS)
         if not is_first and (entry := fields.find("inputs")):
             message = "Field 'inputs' is allowed only in 'TASK.md'"
@@ -195,6 +208,13 @@ def _next_fault(
     if len(seen) >= MAX_STEPS:
         return "next_too_many", f"The task has more than {MAX_STEPS} steps"
     return None
+
+
+def _find_inputs(fields: Fields) -> tuple[TaskInput, ...] | None:
+    """Nothing where they cannot be relied on."""
+    before = len(fields.problems)
+    inputs = None if fields.is_unreadable else _read_inputs(fields)
+    return inputs if len(fields.problems) == before else None
 
 
 def _read_inputs(fields: Fields) -> tuple[TaskInput, ...]:

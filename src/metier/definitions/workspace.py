@@ -10,6 +10,7 @@ from metier.definitions.agent import AgentDefinition, load_agent
 from metier.definitions.catalog import Catalog
 from metier.definitions.ids import fold_id
 from metier.definitions.nearest import hint_nearest
+from metier.definitions.permits import Permits
 from metier.definitions.placeholders import check_placeholders
 from metier.definitions.problems import Problem
 from metier.definitions.references import Reference
@@ -32,6 +33,9 @@ class Checked:
     definition: Definition | None
     problems: tuple[Problem, ...]
     references: tuple[Reference, ...] = ()
+    permits: tuple[Permits, ...] = ()
+    draft: TaskDefinition | None = None
+    """A task as far as it could be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +81,13 @@ def _checked_agent(found: FoundDefinition) -> Checked:
         definition=reading.agent,
         problems=reading.problems,
         references=reading.references,
+        permits=reading.permits,
     )
 
 
 def _checked_task(found: FoundDefinition) -> Checked:
     reading = load_task(Path(found.path), id=found.id)
-    unknown = check_placeholders(reading.task) if reading.task else ()
+    unknown = check_placeholders(reading.draft) if reading.draft else ()
     return Checked(
         kind="task",
         id=found.id,
@@ -90,6 +95,8 @@ def _checked_task(found: FoundDefinition) -> Checked:
         definition=reading.task,
         problems=(*reading.problems, *unknown),
         references=reading.references,
+        permits=reading.permits,
+        draft=reading.draft,
     )
 
 
@@ -105,6 +112,7 @@ def _checked_skill(found: FoundDefinition, *, is_own: bool, strict: bool) -> Che
         problems=tuple(problems),
         # In a skill made for another tool these fields may mean something else.
         references=reading.references if strict or is_own else (),
+        permits=reading.permits if strict or is_own else tuple(replace(each, tools={}) for each in reading.permits),
     )
 
 

@@ -79,6 +79,19 @@ def describe_cuts(instructions: Instructions) -> tuple[Problem, ...]:
     )
 
 
+def find_context_problems(workspace: Path) -> dict[Path, tuple[Problem, ...]]:
+    """What is wrong with each file of `context/` that is there."""
+    found: dict[Path, tuple[Problem, ...]] = {}
+    for layer, name in FILES.items():
+        try:
+            is_there = _load(workspace, layer) is not None
+        except ConfigError as error:
+            found[workspace / FOLDER / name] = tuple(error.problems)
+        else:
+            found |= {workspace / FOLDER / name: ()} if is_there else {}
+    return found
+
+
 def _load(workspace: Path, layer: LayerName) -> _Layer | None:
     file = workspace / FOLDER / FILES[layer]
     try:

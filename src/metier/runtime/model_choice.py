@@ -18,7 +18,7 @@ def choose_model(options: ModelOptions, agent: AgentDefinition | None, *, wanted
     check_allowed(options.fallback_models, options.allowed_models)
     own = list_models(options, agent)
     name = wanted or (agent.model if agent and agent.model else "")
-    chosen = _split(name, options) if name else ModelName(options.provider, options.name)
+    chosen = split_name(name, options) if name else ModelName(options.provider, options.name)
     _check(chosen, name or options.name, options=options, agent=agent)
     return options.model_copy(
         update={
@@ -57,7 +57,7 @@ def _check(chosen: ModelName, name: str, *, options: ModelOptions, agent: AgentD
         )
 
 
-def _split(name: str, options: ModelOptions) -> ModelName:
+def split_name(name: str, options: ModelOptions) -> ModelName:
     """Behind an address of one's own, such as a gateway's, `openai/x` is the name of a model like any other."""
     section = getattr(options.providers, options.provider, None)
     if section is None or section.base_url is not None:
@@ -68,7 +68,7 @@ def _split(name: str, options: ModelOptions) -> ModelName:
 def _narrow(own: tuple[str, ...], options: ModelOptions) -> tuple[str, ...]:
     if not own or not options.allowed_models:
         return own or options.allowed_models
-    return tuple(name for name in own if is_allowed(_split(name, options), options.allowed_models))
+    return tuple(name for name in own if is_allowed(split_name(name, options), options.allowed_models))
 
 
 def _find_fallbacks(own: tuple[str, ...], chosen: ModelName, options: ModelOptions) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from metier.definitions.problems import Problem, has_errors
 from metier.definitions.references import Reference
 from metier.definitions.task import FILE_NAME, TaskDefinition, TaskReading, TaskStep, load_task
 from metier.engine.orders import read_output_schema
-from metier.engine.partners import read_inputs
+from metier.engine.partners import InputSpec, fill_inputs, read_inputs
 from metier.errors import ConfigError, UsageError
 from metier.runtime.agents import AgentInForce
 from metier.runtime.catalog import activate_named, find_all_skills, list_definitions
@@ -57,9 +57,13 @@ def find_problems(place: Place, reading: TaskReading) -> tuple[Problem, ...]:
         *reading.problems,
         *check_placeholders(reading.task),
         *_find_unknown(place, reading.references),
-        *(problem for step in reading.task.steps for problem in _check_step(step)),
-        *_check_inputs(reading.task),
+        *check_schemas(reading.task),
     )
+
+
+def check_schemas(task: TaskDefinition) -> tuple[Problem, ...]:
+    """What is wrong with the schemas of its inputs and results, and with defaults that their schema forbids."""
+    return (*(problem for step in task.steps for problem in _check_step(step)), *_check_inputs(task))
 
 
 async def pin_task(task: TaskDefinition, store: Store) -> dict[str, str]:
@@ -163,7 +167,8 @@ def _check_inputs(task: TaskDefinition) -> list[Problem]:
     for item, spec in zip(task.inputs, read_inputs(task), strict=True):
         if item.schema is not None and spec.value_schema is not None:
             file = task.steps[0].file
-            problems += _check_schema(f"schema of {item.name}", spec.value_schema, file=file, line=item.schema.line)
+            wrong = _check_schema(f"schema of {item.name}", spec.value_schema, file=file, line=item.schema.line)
+            problems += wrong or _check_default(spec, file=file, line=item.schema.line)
     return problems
 
 
@@ -174,6 +179,23 @@ def _check_schema(name: str, schema: dict[str, JsonValue], *, file: Path, line: 
         message = f"Field {name!r} is not a JSON Schema: {error.message.partition(': ')[2]}"
         return [Problem(severity="error", code="schema", message=message, file=str(file), line=line)]
     return []
+
+
+def _check_default(spec: InputSpec, *, file: Path, line: int) -> list[Problem]:
+    if spec.default is None:
+        return []
+    _, wrong = fill_inputs((spec,), {})
+    return [
+        Problem(
+            severity="error",
+            code="input_default",
+            message=f"The default of input {spec.name!r} is not what its schema says",
+            file=str(file),
+            line=line,
+            hint=each.partition(": ")[2],
+        )
+        for each in wrong
+    ]
 
 
 def _find_folder(workspace: Path, task_id: str) -> Path:

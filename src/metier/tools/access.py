@@ -1,7 +1,8 @@
 """`.agent/tool-access.json`: which tools are turned off in a workspace, whatever rules and definitions say."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -22,6 +23,14 @@ class AccessFile:
 
     def read(self) -> frozenset[str]:
         """The tools that are off now. Raises `ConfigError` when the file cannot be understood."""
+        reading = self.load()
+        if reading is None:
+            return frozenset()
+        reading.check()
+        return reading.off
+
+    def load(self) -> "AccessReading | None":
+        """What the file says and what is wrong with it; nothing where there is none."""
         for folder in WORKSPACE_FOLDERS:
             file = self._workspace / folder / FILE_NAME
             try:
@@ -30,60 +39,96 @@ class AccessFile:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise _broken(file, f"The file cannot be read: {error.strerror}") from error
-            return parse_access(data, file=file)
-        return frozenset()
+                return AccessReading(file, problems=(_problem(file, f"The file cannot be read: {error.strerror}"),))
+            return read_access(data, file=file)
+        return None
 
 
-def parse_access(data: bytes, *, file: Path) -> frozenset[str]:
-    """Names of tools that are turned off: `{"tools": {"Bash": {"enabled": false}}}`, or short `{"Bash": false}`."""
+@dataclass(frozen=True, slots=True)
+class AccessReading:
+    file: Path
+    lines: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Every tool that is named, and its line."""
+    off: frozenset[str] = frozenset()
+    problems: tuple[Problem, ...] = ()
+
+    def check(self) -> None:
+        """Raises `ConfigError` with every problem."""
+        if self.problems:
+            first = self.problems[0]
+            raise ConfigError(
+                f"Tool access '{self.file}' cannot be used",
+                hint=f"{first.message} (line {first.line})",
+                problems=self.problems,
+            )
+
+
+def read_access(data: bytes, *, file: Path) -> AccessReading:
+    """`{"tools": {"Bash": {"enabled": false}}}`, or short `{"Bash": false}`, with everything that is wrong in it."""
     if len(data) > MAX_BYTES:
-        raise _broken(file, f"The file is larger than {MAX_BYTES} bytes")
+        return AccessReading(file, problems=(_problem(file, f"The file is larger than {MAX_BYTES} bytes"),))
+    twice: list[str] = []
     try:
-        root: JsonValue = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_refuse_twice(file))
-    except UnicodeDecodeError as error:
-        raise _broken(file, "The file is not UTF-8") from error
+        root: JsonValue = json.loads(data.decode("utf-8-sig"), object_pairs_hook=lambda pairs: _build(pairs, twice))
+    except UnicodeDecodeError:
+        return AccessReading(file, problems=(_problem(file, "The file is not UTF-8"),))
     except json.JSONDecodeError as error:
-        raise _broken(file, f"The file is not JSON: {error.msg}", line=error.lineno) from error
-    except RecursionError as error:
-        raise _broken(file, "The file is nested too deeply") from error
+        return AccessReading(file, problems=(_problem(file, f"The file is not JSON: {error.msg}", line=error.lineno),))
+    except RecursionError:
+        return AccessReading(file, problems=(_problem(file, "The file is nested too deeply"),))
+    problems = [_problem(file, f"Key {name!r} stands twice", line=_line_of(data, name, nth=2)) for name in twice]
+    tools = _find_tools(root, data, file=file, problems=problems)
+    enabled = {name: _read_enabled(value) for name, value in tools.items()}
+    problems += [
+        _problem(file, f'Tool {name!r} must be true, false, or {{"enabled": …}}', line=_line_of(data, name))
+        for name, is_on in enabled.items()
+        if is_on is None
+    ]
+    return AccessReading(
+        file,
+        lines={name: _line_of(data, name) for name in tools},
+        off=frozenset(name for name, is_on in enabled.items() if is_on is False),
+        problems=tuple(problems),
+    )
+
+
+def _find_tools(root: JsonValue, data: bytes, *, file: Path, problems: list[Problem]) -> dict[str, JsonValue]:
     if not isinstance(root, dict):
-        raise _broken(file, "The file must hold an object")
-    tools = root.get("tools", root)
-    if "tools" in root and len(root) > 1:
-        other = next(name for name in root if name != "tools")
-        raise _broken(file, f"Unknown key {other!r} beside 'tools'", line=_line_of(data, other))
-    if not isinstance(tools, dict):
-        raise _broken(file, "Key 'tools' must hold an object", line=_line_of(data, "tools"))
-    return frozenset(name for name, value in tools.items() if not _is_enabled(name, value, file, data))
+        problems.append(_problem(file, "The file must hold an object"))
+        return {}
+    if "tools" not in root:
+        return root
+    problems += [
+        _problem(file, f"Unknown key {other!r} beside 'tools'", line=_line_of(data, other))
+        for other in root
+        if other != "tools"
+    ]
+    tools = root["tools"]
+    if isinstance(tools, dict):
+        return tools
+    problems.append(_problem(file, "Key 'tools' must hold an object", line=_line_of(data, "tools")))
+    return {}
 
 
-def _is_enabled(name: str, value: JsonValue, file: Path, data: bytes) -> bool:  # noqa: PLR0917 - one caller
+def _read_enabled(value: JsonValue) -> bool | None:
+    """None: it does not say."""
     if isinstance(value, dict) and value.keys() == {"enabled"}:
         value = value["enabled"]
-    if isinstance(value, bool):
-        return value
-    raise _broken(file, f'Tool {name!r} must be true, false, or {{"enabled": …}}', line=_line_of(data, name))
+    return value if isinstance(value, bool) else None
 
 
-def _refuse_twice(file: Path) -> Callable[[list[tuple[str, object]]], dict[str, object]]:
-    def build(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise _broken(file, f"Key {twice!r} stands twice")
-        return found
-
-    return build
+def _build(pairs: list[tuple[str, JsonValue]], twice: list[str]) -> dict[str, JsonValue]:
+    names = [name for name, _ in pairs]
+    twice += [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    return dict(pairs)
 
 
-def _line_of(data: bytes, name: str) -> int:
-    index = data.find(json.dumps(name).encode())
+def _line_of(data: bytes, name: str, *, nth: int = 1) -> int:
+    index = -1
+    for _ in range(nth):
+        index = data.find(json.dumps(name).encode(), index + 1)
     return data.count(b"\n", 0, max(index, 0)) + 1
 
 
-def _broken(file: Path, message: str, *, line: int = 1) -> ConfigError:
-    problem = Problem(severity="error", code="tool_access", message=message, file=str(file), line=line)
-    hint = f"{message} (line {line})"
-    return ConfigError(f"Tool access '{file}' cannot be used", hint=hint, problems=(problem,))
+def _problem(file: Path, message: str, *, line: int = 1) -> Problem:
+    return Problem(severity="error", code="tool_access", message=message, file=str(file), line=line)

@@ -1,0 +1,39 @@
+"""What one file says on what may be used: tools, models and rules, as written and with lines. Judges none of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from metier.definitions.fields import Fields
+from metier.definitions.references import read_names
+from metier.definitions.yaml_text import Node
+
+_KEYS = ("tools", "model", "allowed_models", "tool_approvals", "task_approvals")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permits:
+    """Also of a definition that cannot be loaded for another reason."""
+
+    file: str
+    tools: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Names and their lines, without `inherit`."""
+    model: Mapping[str, int] = field(default_factory=dict[str, int])
+    allowed_models: Mapping[str, int] = field(default_factory=dict[str, int])
+    tool_approvals: Node | None = None
+    task_approvals: Node | None = None
+
+
+def read_permits(fields: Fields) -> tuple[Permits, ...]:
+    """One, or none where the file says nothing of the kind."""
+    if not fields.has_any(_KEYS):
+        return ()
+    return (
+        Permits(
+            file=fields.file,
+            tools=read_names(fields, "tools"),
+            model=read_names(fields, "model"),
+            allowed_models=read_names(fields, "allowed_models"),
+            tool_approvals=fields.node("tool_approvals"),
+            task_approvals=fields.node("task_approvals"),
+        ),
+    )

@@ -1,0 +1,271 @@
+"""Everything that is wrong in a workspace, at once: its definitions, and the files that decide what may happen.
+
+Reads, and lets plugins say which tools they have; asks no server and runs no toolset. What only those could tell is
+a warning at most.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from metier.approval.load import RuleSource, read_rules
+from metier.approval.scopes import POLICY_FILE, ScopeReader
+from metier.context.control import ACTION_OF_TOOL
+from metier.definitions.catalog import Catalog
+from metier.definitions.nearest import hint_nearest
+from metier.definitions.permits import Permits
+from metier.definitions.problems import Problem
+from metier.definitions.scripts import discover_scripts
+from metier.definitions.skill import SkillDefinition, load_skill
+from metier.definitions.workspace import Checked, Workspace, load_workspace
+from metier.definitions.yaml_text import Node
+from metier.errors import ConfigError
+from metier.providers.allowed import is_allowed
+from metier.providers.options import ModelOptions
+from metier.providers.registry import OFFLINE
+from metier.runtime.cleaning import load_place_config
+from metier.runtime.instructions import find_context_problems
+from metier.runtime.model_choice import split_name
+from metier.runtime.place import Place
+from metier.runtime.plugins import find_plugins
+from metier.runtime.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS, read_policy_file
+from metier.runtime.tasks import check_schemas
+from metier.tools.access import AccessFile
+from metier.tools.base import Tool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFile:
+    """A file beside the definitions."""
+
+    kind: str
+    path: str
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    workspace: Workspace
+    files: tuple[CheckedFile, ...] = ()
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """All of them: of folders, of definitions, of the files beside them."""
+        return (
+            *self.workspace.problems,
+            *(problem for item in self.workspace.checked for problem in item.problems),
+            *(problem for file in self.files for problem in file.problems),
+        )
+
+
+def validate_workspace(place: Place, catalog: Catalog, *, strict: bool = False) -> Validation:
+    """`strict` holds shared skills to the Agent Skills specification too; `catalog` says which skills exist."""
+    workspace = load_workspace(place.workspace, catalog, strict=strict)
+    servers = _check_servers(place)
+    known = _Known(
+        plain=(*BUILT_IN_TOOLS, *SCRIPT_TOOLS, *(tool.info.name for tool in _list_plugin_tools(place))),
+        servers=servers.names,
+        catalog=catalog,
+        enabled=place.settings.skills.enabled,
+        skills=[item.definition for item in workspace.checked if isinstance(item.definition, SkillDefinition)],
+    )
+    tasks = frozenset(item.id for item in workspace.checked if item.kind == "task")
+    checker = _Checker(root=place.workspace, known=known, tasks=tasks, model=place.settings.model)
+    return Validation(
+        workspace=replace(workspace, checked=tuple(checker.check(item) for item in workspace.checked)),
+        files=(
+            *_check_policy(place.workspace, checker),
+            *_check_access(place.workspace, known),
+            *servers.files,
+            *_check_context(place.workspace),
+        ),
+    )
+
+
+@dataclass(slots=True)
+class _Known:
+    """Which tools exist, as far as that can be known without starting anything."""
+
+    plain: tuple[str, ...]
+    """Those that are called by one word."""
+    servers: frozenset[str] | None
+    """None: their file cannot be read."""
+    catalog: Catalog
+    enabled: str | tuple[str, ...]
+    skills: Iterable[SkillDefinition]
+    """Those of the workspace."""
+    _brings: dict[str, bool] = field(default_factory=dict[str, bool])
+
+    def find_fault(self, name: str) -> tuple[str, str] | None:
+        """What is wrong with a name in a list of tools, and what to do."""
+        if name in self.plain or name in ACTION_OF_TOOL:
+            return None
+        server, slash, tool = name.partition("/")
+        if slash and server and tool:
+            return self._find_server_fault(server)
+        skill, dot, _ = name.partition(".")
+        if dot and skill:
+            return None if self.catalog.find(skill) else (f"No skill is called {skill!r}, so it has no tool", "")
+        return f"No tool is called {name!r}", hint_nearest(name, self.plain) or "Add the tool, or take the name out"
+
+    def may_be_more(self, skills: Iterable[str]) -> bool:
+        """A toolset of one of these skills, or of one that is active anyway, may bring tools with short names."""
+        named = {*skills, *(self.enabled if isinstance(self.enabled, tuple) else ())}
+        if self.enabled in ("all", "all-untrusted"):
+            named |= {skill.canonical for skill in self.catalog.skills}
+        return any(skill.toolsets for skill in self.skills) or any(self._has_toolset(each) for each in named)
+
+    def _find_server_fault(self, server: str) -> tuple[str, str] | None:
+        if self.servers is None or server in self.servers:
+            return None
+        hint = hint_nearest(server, self.servers) or "Add it to '.agent/mcp.json', or take the name out"
+        return f"No MCP server is called {server!r}", hint
+
+    def _has_toolset(self, skill: str) -> bool:
+        if skill not in self._brings:
+            found = self.catalog.find(skill)
+            reading = load_skill(found.folder) if found else None
+            self._brings[skill] = bool(reading and reading.skill and reading.skill.toolsets)
+        return self._brings[skill]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Checker:
+    """Holds definitions against what the workspace has."""
+
+    root: Path
+    known: _Known
+    tasks: frozenset[str]
+    model: ModelOptions
+
+    def check(self, item: Checked) -> Checked:
+        found = [problem for permits in item.permits for problem in self._check_permits(permits, item)]
+        if item.draft is not None:
+            found += check_schemas(item.draft)
+        if isinstance(item.definition, SkillDefinition):
+            found += _check_entrypoint(item.definition)
+        return replace(item, problems=(*item.problems, *found)) if found else item
+
+    def check_rules(self, node: Node, *, file: str, subject: str, skills: Iterable[str] = ()) -> list[Problem]:
+        known = self.known.plain if subject == "tool" else self.tasks
+        reading = read_rules(node, RuleSource(file=file, root=str(self.root), known=known, subject=subject))
+        return [self.soften(problem, skills) for problem in reading.problems]
+
+    def soften(self, problem: Problem, skills: Iterable[str] = ()) -> Problem:
+        """A word that nobody has may be the short name of a tool that a toolset brings."""
+        if problem.code != "unknown_tool" or not self.known.may_be_more(skills):
+            return problem
+        return replace(problem, severity="warning", hint=f"{problem.hint}, unless a toolset brings it".lstrip(", "))
+
+    def _check_permits(self, permits: Permits, item: Checked) -> list[Problem]:
+        skills = [reference.name for reference in item.references if reference.kind == "skill"]
+        problems = self._check_tools(permits, skills)
+        if item.kind == "agent":
+            problems += _check_models(permits, self.model)
+        for node, subject in ((permits.tool_approvals, "tool"), (permits.task_approvals, "task")):
+            if node is not None:
+                problems += self.check_rules(node, file=permits.file, subject=subject, skills=skills)
+        return problems
+
+    def _check_tools(self, permits: Permits, skills: Iterable[str]) -> list[Problem]:
+        problems: list[Problem] = []
+        for name, line in permits.tools.items():
+            fault = self.known.find_fault(name)
+            if fault is not None:
+                problem = _error("unknown_tool", fault[0], file=permits.file, line=line, hint=fault[1])
+                problems.append(problem if "." in name or "/" in name else self.soften(problem, skills))
+        return problems
+
+
+@dataclass(frozen=True, slots=True)
+class _Servers:
+    names: frozenset[str] | None
+    """None: nobody knows."""
+    files: tuple[CheckedFile, ...] = ()
+
+
+def _list_plugin_tools(place: Place) -> tuple[Tool, ...]:
+    return (*place.tools, *(tool for registry in find_plugins(place).registries for tool in registry.tools))
+
+
+def _check_servers(place: Place) -> _Servers:
+    file = place.workspace / place.settings.mcp.file
+    try:
+        config = load_place_config(place)
+    except ConfigError as error:
+        return _Servers(None, (CheckedFile("mcp", str(file), _list_problems(error, str(file))),))
+    files = (CheckedFile("mcp", str(file), config.warnings),) if file.exists() else ()
+    return _Servers(frozenset(server.name for server in config.servers), files)
+
+
+def _check_policy(workspace: Path, checker: _Checker) -> tuple[CheckedFile, ...]:
+    file = str(workspace / POLICY_FILE)
+    try:
+        data = read_policy_file(workspace)
+    except ConfigError as error:
+        return (CheckedFile("policy", file, _list_problems(error, file)),)
+    if not data:
+        return ()
+    reader = ScopeReader(root=str(workspace), tools=checker.known.plain, tasks=checker.tasks)
+    reader.read_policy(data.decode("utf-8", "replace"), file=file)
+    return (CheckedFile("policy", file, tuple(checker.soften(problem) for problem in reader.problems)),)
+
+
+def _check_access(workspace: Path, known: _Known) -> tuple[CheckedFile, ...]:
+    """A tool that is turned off under a wrong name stays on."""
+    reading = AccessFile(workspace).load()
+    if reading is None:
+        return ()
+    unknown = [
+        _error("unknown_tool", fault[0], file=str(reading.file), line=line, hint=fault[1])
+        for name, line in reading.lines.items()
+        if (fault := known.find_fault(name)) is not None
+    ]
+    return (CheckedFile("tool-access", str(reading.file), (*reading.problems, *unknown)),)
+
+
+def _check_context(workspace: Path) -> tuple[CheckedFile, ...]:
+    found = find_context_problems(workspace)
+    return tuple(CheckedFile("context", str(file), problems) for file, problems in found.items())
+
+
+def _check_models(permits: Permits, options: ModelOptions) -> list[Problem]:
+    """What the host does not allow: a model of the agent's own is then no use, a further one has no effect."""
+    host = options.allowed_models
+    if not host or options.provider == OFFLINE:
+        return []
+    hint = f"model.allowed_models has {', '.join(host)}"
+    wrong = [
+        _error("model_not_allowed", f"Model {name!r} is not allowed here", file=permits.file, line=line, hint=hint)
+        for name, line in permits.model.items()
+        if not is_allowed(split_name(name, options), host)
+    ]
+    useless = [
+        _error("model_not_allowed", f"Model {name!r} has no effect", file=permits.file, line=line, hint=hint)
+        for name, line in permits.allowed_models.items()
+        if not is_allowed(split_name(name, options), host)
+    ]
+    return [*wrong, *(replace(problem, severity="warning") for problem in useless)]
+
+
+def _check_entrypoint(skill: SkillDefinition) -> list[Problem]:
+    """What runs without a model must be there."""
+    if skill.entrypoint is None:
+        return []
+    wanted = skill.entrypoint.script.lower().removesuffix(".py") + ".py"
+    scripts = [script.name for script in discover_scripts(skill)]
+    if wanted in scripts:
+        return []
+    line = next((at for at, text in enumerate(skill.header.split("\n"), 2) if "entrypoint" in text), 1)
+    message = f"The entrypoint names the script {skill.entrypoint.script!r}, which the skill does not have"
+    hint = hint_nearest(wanted, scripts) or f"Add 'scripts/{wanted}'"
+    return [_error("missing_script", message, file=str(skill.file), line=line, hint=hint)]
+
+
+def _list_problems(error: ConfigError, file: str) -> tuple[Problem, ...]:
+    found = tuple(problem for problem in error.problems if isinstance(problem, Problem))
+    return found or (_error("unreadable", error.message, file=file, line=1),)
+
+
+def _error(code: str, message: str, *, file: str, line: int, hint: str = "") -> Problem:
+    return Problem(severity="error", code=code, message=message, file=file, line=line, hint=hint)
