@@ -25,6 +25,7 @@ class Lazy(NamedTuple):
 
 
 COMMANDS: dict[str, Lazy] = {
+    "init": Lazy("init", "Write a small workspace to begin with: agent, skills, task, rules."),
     "run": Lazy("run", "Give a task to an agent, and watch it work."),
     "resume": Lazy("resume", "Go on with a run: after an answer, an approval, a signal or a crash."),
     "task": Lazy("task", "List, show, check and run the task definitions of the workspace."),
@@ -38,7 +39,7 @@ COMMANDS: dict[str, Lazy] = {
     "doctor": Lazy("doctor", "Say what is installed, which keys are set, what works here and what to do next."),
     "check": Lazy("check", "Say which skills are active, what each brings, and why one cannot be loaded."),
     "config": Lazy("config", "Write, check and show the settings."),
-    "validate": Lazy("validate", "Check the agents, skills and tasks of a project, and what they name."),
+    "validate": Lazy("validate", "Check everything a project defines, and that what it names exists."),
     "skills": Lazy("skills", "List, inspect, validate and route skills."),
     "plugins": Lazy("plugins", "Show which plugins are installed, what each adds, and why one is off."),
     "redact": Lazy("redact", "Show text as the log would: without secrets, without control characters."),

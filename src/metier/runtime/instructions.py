@@ -86,7 +86,7 @@ def find_context_problems(workspace: Path) -> dict[Path, tuple[Problem, ...]]:
         try:
             is_there = _load(workspace, layer) is not None
         except ConfigError as error:
-            found[workspace / FOLDER / name] = tuple(error.problems)
+            found[workspace / FOLDER / name] = tuple(each for each in error.problems if isinstance(each, Problem))
         else:
             found |= {workspace / FOLDER / name: ()} if is_there else {}
     return found
