@@ -17,6 +17,7 @@ from metier.engine.services import Services
 from metier.engine.state import RunState
 from metier.messages import Message, TextPart, user
 from metier.providers.base import ModelRequest
+from metier.providers.offline_progress import DONE_TITLE, SCHEMA_TITLE
 
 CONTROL_TOOLS = ("use_skill", "read_skill_files", "skill_search", "ask_user", "finish")
 SKILL_TOOLS = frozenset({"use_skill", "read_skill_files", "skill_search"})
@@ -59,10 +60,10 @@ def render_step(order: Order) -> str:
     """The step where the task is more than that, and what its result will be held against."""
     pieces = [order.task] if order.brief else []
     if order.criteria:
-        pieces.append("Done means:\n" + "\n".join(f"- {render_criterion(criterion)}" for criterion in order.criteria))
+        pieces.append(DONE_TITLE + "\n".join(f"- {render_criterion(criterion)}" for criterion in order.criteria))
     if order.output_schema is not None:
         schema = json.dumps(order.output_schema, ensure_ascii=False)
-        pieces.append(f"The result is JSON by this schema, and nothing else: {schema}")
+        pieces.append(f"{SCHEMA_TITLE}{schema}")
     return "\n\n".join(pieces)
 
 

@@ -14,6 +14,9 @@ from metier.providers.offline_plan import ScriptCall
 
 STEP_TITLE = "# This step\n\n"
 """How the prompt's layer for a structured step begins."""
+DONE_TITLE = "Done means:\n"
+"""How the list begins that a result is held against."""
+SCHEMA_TITLE = "The result is JSON by this schema, and nothing else: "
 
 _CALL_ID = re.compile(r"offline-(\d{1,9})-(\d{1,9})")
 _DISCLOSED = re.compile(r'<skill-content skill="([\w.-]+)" path="SKILL\.md')
@@ -55,9 +58,16 @@ class Progress:
 def find_task(messages: Sequence[Message]) -> str:
     """What is to be done now: the step of a structured task, else the task. Skill content and input are not orders."""
     texts = _texts(messages[_find_start(messages)]) if messages else []
-    if len(texts) > 1 and texts[1].startswith(STEP_TITLE):
-        return texts[1].removeprefix(STEP_TITLE)
-    return texts[0] if texts else ""
+    step = texts[1].removeprefix(STEP_TITLE) if len(texts) > 1 and texts[1].startswith(STEP_TITLE) else ""
+    return _cut_measures(step) or (texts[0] if texts else "")
+
+
+def _cut_measures(step: str) -> str:
+    """The step without what its result is held against. The first step of a task has nothing else of its own."""
+    for title in (SCHEMA_TITLE, DONE_TITLE):
+        before, found, _ = f"\n\n{step}".rpartition(f"\n\n{title}")
+        step = before.strip() if found else step
+    return step
 
 
 def read_progress(messages: Sequence[Message]) -> Progress:
