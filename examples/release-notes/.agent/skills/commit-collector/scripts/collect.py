@@ -2,7 +2,7 @@
 # requires-python = ">=3.12"
 # dependencies = []
 # ///
-"""Collect the commits since the last tag (or --since) into a JSON file, each with its kind. Reads the repository only."""
+"""Collect the commits since the last tag (or --since) into a JSON file, each with its kind. Changes nothing else."""
 
 import argparse
 import json

@@ -8,6 +8,7 @@ import argparse
 import json
 import re
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 GROUPS = ["Breaking changes", "Security", "Added", "Changed", "Fixed", "Removed", "Documentation", "Internal"]
@@ -46,7 +47,7 @@ def check_groups(lines: list[str]) -> list[tuple[int, str]]:
         if name not in GROUPS
     ]
     known = [(number, GROUPS.index(name)) for number, name in headings if name in GROUPS]
-    faults += [(at[0], "the group stands too late") for before, at in zip(known, known[1:]) if at[1] <= before[1]]
+    faults += [(at[0], "the group stands too late") for before, at in pairwise(known) if at[1] <= before[1]]
     ends = [number for number, _ in headings[1:]] + [len(lines) + 1]
     for (start, name), end in zip(headings, ends, strict=True):
         if not any(line.startswith("- ") for line in lines[start : end - 1]):
