@@ -59,7 +59,8 @@ def test_a_release_without_commits_fails_at_the_first_step_and_says_so(repositor
     done = repository.agent("task", "run", "release-notes", "--provider", "offline")
 
     assert done.returncode == 1
-    assert "There are no commits since v1.0.0" in done.stderr
+    events = "".join(path.read_text("utf-8") for path in repository.path.glob("runs/*/events.jsonl"))
+    assert "There are no commits since v1.0.0" in events
 
 
 def test_notes_that_somebody_changed_are_kept(repository: PackFolder) -> None:
@@ -98,7 +99,7 @@ def test_a_model_writes_the_notes_and_the_check_holds_it_to_the_commits(
         says("All is well."),  # without a check: the file is not there, and it is told so
         check,
         calls("Read", path="release/NOTES.md"),
-        calls("Edit", path="release/NOTES.md", old_text="abcdef0", new_text=short),
+        calls("Edit", path="release/NOTES.md", old="abcdef0", new=short),
         check,
         says("The notes hold."),
     )

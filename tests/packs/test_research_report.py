@@ -88,14 +88,14 @@ def test_a_claim_without_a_source_is_found_with_its_line(desk: PackFolder, claim
     done = check(desk)
 
     assert done.returncode == 1
-    assert done.stderr == f"report.md:5: {fault}\n"
+    assert done.stdout == f"report.md:5: {fault}\n"
 
 
 def test_a_source_that_changed_is_no_source_any_more(desk: PackFolder) -> None:
     desk.run_task("research-report", "--provider", "offline", "--input", QUESTION)
     desk.write("sources/tides.md", "# Tides\n\nAll readings were wrong.\n")
 
-    assert "passage S3.1 is no longer in sources/tides.md" in check(desk).stderr
+    assert "passage S3.1 is no longer in sources/tides.md" in check(desk).stdout
 
 
 def test_a_model_is_held_to_the_sources(desk: PackFolder, model: ModelServer) -> None:
@@ -118,7 +118,7 @@ def test_a_model_is_held_to_the_sources(desk: PackFolder, model: ModelServer) ->
         says("Drafted."),
         verify,
         calls("Read", path="report/report.md"),
-        calls("Edit", path="report/report.md", old_text="spring tide. ", new_text="spring tide. [S3.1]"),
+        calls("Edit", path="report/report.md", old="spring tide. ", new="spring tide. [S3.1]"),
         verify,
         says("Every claim has its source."),
     )

@@ -2,7 +2,10 @@
 # requires-python = ">=3.12"
 # dependencies = []
 # ///
-"""Check release notes against the commits that they were made from. Exit code 1: something is wrong."""
+"""Check release notes against the commits that they were made from.
+
+Exit code 1: something is wrong. With --json it is 0 then too, and the faults are in the result.
+"""
 
 import argparse
 import json
@@ -13,6 +16,8 @@ from pathlib import Path
 
 GROUPS = ["Breaking changes", "Security", "Added", "Changed", "Fixed", "Removed", "Documentation", "Internal"]
 HASHES = re.compile(r"\(((?:[0-9a-f]{7,40})(?:,\s*[0-9a-f]{7,40})*)\)")
+
+MAX_SUMMARY = 1500
 
 
 def find_faults(lines: list[str], told: dict[str, object]) -> list[tuple[int, str]]:
@@ -60,9 +65,11 @@ def check_breaking(lines: list[str], commits: list[dict[str, object]]) -> list[t
     group, faults = "", []
     for number, line in enumerate(lines, start=1):
         group = line[3:].strip() if line.startswith("## ") else group
-        for commit in commits:
-            if commit["breaking"] and f"{commit['short']}" in line and group != GROUPS[0]:
-                faults.append((number, f"{commit['short']} is a breaking change and belongs under {GROUPS[0]!r}"))
+        faults += [
+            (number, f"{commit['short']} is a breaking change and belongs under {GROUPS[0]!r}")
+            for commit in commits
+            if commit["breaking"] and commit["short"] in line and group != GROUPS[0]
+        ]
     return faults
 
 
@@ -82,12 +89,18 @@ def main() -> int:
     said = [f"{options.notes.name}:{number}: {text}" for number, text in faults]
     if options.out:
         options.out.write_text("\n".join(said or [f"ok: {len(told['commits'])} commits"]) + "\n", "utf-8")
-    if said:
-        sys.stderr.write("\n".join(said) + "\n")
-        return 1
-    summary = f"The notes hold: all {len(told['commits'])} commits are in them, and nothing else"
-    sys.stdout.write((json.dumps({"summary": summary, "faults": []}) if options.json else summary) + "\n")
-    return 0
+    if options.json:
+        summary = (
+            f"{len(said)} faults in {options.notes.name}: {'; '.join(said)}"
+            if said
+            else f"The notes hold: all {len(told['commits'])} commits are in them, and nothing else"
+        )
+        sys.stdout.write(json.dumps({"summary": summary[:MAX_SUMMARY], "faults": said}, ensure_ascii=False) + "\n")
+        return 0
+    sys.stdout.write(
+        "\n".join(said or [f"The notes hold: all {len(told['commits'])} commits are in them, and nothing else"]) + "\n"
+    )
+    return 1 if said else 0
 
 
 if __name__ == "__main__":

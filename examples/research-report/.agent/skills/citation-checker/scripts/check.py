@@ -2,7 +2,10 @@
 # requires-python = ">=3.12"
 # dependencies = []
 # ///
-"""Check the citations and quotations of a report against its passages and sources. Exit code 1: something is wrong."""
+"""Check the citations and quotations of a report against its passages and sources.
+
+Exit code 1: something is wrong. With --json it is 0 then too, and the faults are in the result.
+"""
 
 import argparse
 import json
@@ -15,6 +18,7 @@ CITED = re.compile(r"\[(S\d+\.\d+(?:\s*,\s*S\d+\.\d+)*)\]")
 QUOTED = re.compile(r"“([^”]{8,})”|\"([^\"]{8,})\"")
 FREE = {"sources", "what the sources do not say"}
 """Headings below which no citation is needed."""
+MAX_SUMMARY = 1500
 
 
 def list_claims(text: str) -> Iterator[tuple[int, str]]:
@@ -83,12 +87,16 @@ def main() -> int:
     said = said or ([] if claims else [f"{options.report.name}:1: the report claims nothing"])
     if options.out:
         options.out.write_text("\n".join(said or [f"ok: {claims} claims"]) + "\n", "utf-8")
-    if said:
-        sys.stderr.write("\n".join(said) + "\n")
-        return 1
-    summary = f"All {claims} claims cite a passage that exists"
-    sys.stdout.write((json.dumps({"summary": summary, "faults": []}) if options.json else summary) + "\n")
-    return 0
+    if options.json:
+        summary = (
+            f"{len(said)} faults in {options.report.name}: {'; '.join(said)}"
+            if said
+            else f"All {claims} claims cite a passage that exists"
+        )
+        sys.stdout.write(json.dumps({"summary": summary[:MAX_SUMMARY], "faults": said}, ensure_ascii=False) + "\n")
+        return 0
+    sys.stdout.write("\n".join(said or [f"All {claims} claims cite a passage that exists"]) + "\n")
+    return 1 if said else 0
 
 
 if __name__ == "__main__":

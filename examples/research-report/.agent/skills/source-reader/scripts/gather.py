@@ -16,8 +16,9 @@ from pathlib import Path
 
 TEXT = {".md", ".markdown", ".txt", ".rst"}
 WORD = re.compile(r"[^\W_]{3,}")
-COMMON = set(
-    "the and for are was were that this with from what which how does who why when where did has have not".split()
+COMMON = frozenset(
+    ("the", "and", "for", "are", "was", "were", "that", "this", "with", "from", "what", "which", "how", "does", "who")
+    + ("why", "when", "where", "did", "has", "have", "not")
 )
 MAX_BYTES = 2 * 1024 * 1024
 MAX_PASSAGES = 40
