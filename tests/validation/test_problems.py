@@ -9,10 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from problem_rows import ROWS, Row
+from definition_rows import ROWS as DEFINITIONS
+from file_rows import ROWS as FILES
+from problem_row import Row
+from skill_rows import ROWS as SKILLS
 
 from metier.cli.main import run
 
+ROWS = (*DEFINITIONS, *SKILLS, *FILES)
 SOURCE = Path(__file__).parents[2] / "src" / "metier"
 READERS = (
     *sorted((SOURCE / "definitions").glob("*.py")),
@@ -29,7 +33,7 @@ REPORTERS = ("report", "deviate", "_report", "_deviate", "_Refused", "_without_t
 CODE = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9*]+)*")
 NOT_VALIDATION = {
     "no_skill_file": "`agent skills validate FOLDER` says it; a walk finds files, not folders without one",
-    "missing_variable": "said when a server is about to be started: variables belong to the machine, not to the project",
+    "missing_variable": "said when a server is about to be started: variables belong to the machine",
     "duplicate_name": "said by `agent skills list`",
     "shadowed_skill": "said by `agent skills list`",
 }
@@ -50,7 +54,8 @@ def test_problem_is_reported_with_exact_file_line_and_sentence(
 
     code = run(["validate"])
 
-    assert capsys.readouterr().out.splitlines() == list(row.says)
+    said = [line.replace(f"{work}/", "") for line in capsys.readouterr().out.splitlines()]
+    assert said == list(row.says)
     assert code == int(any(": error: " in line for line in row.says))
 
 

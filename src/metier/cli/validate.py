@@ -37,7 +37,7 @@ def validate(
     """
     if not path.is_dir():
         raise UsageError(f"Folder {str(path)!r} does not exist", hint="Give the project folder, the one with '.agent'")
-    root = path.parent if path.name in WORKSPACE_FOLDERS else path
+    root = (path.parent if path.name in WORKSPACE_FOLDERS else path).absolute()
     home = home_folder()
     settings, problems = _read_settings(root, home)
     place = Place(settings=settings, workspace=root, home=home, environ=dict(os.environ))
@@ -54,7 +54,7 @@ def validate(
 def _read_settings(root: Path, home: Path) -> tuple[Settings, tuple[Problem, ...]]:
     """Where the settings cannot be used, the rest is checked under the defaults."""
     try:
-        loaded = load_settings(flags={}, environ=os.environ, cwd=root.absolute(), home=home, config=None)
+        loaded = load_settings(flags={}, environ=os.environ, cwd=root, home=home, config=None)
     except ConfigError as error:
         return Settings(), tuple(problem for problem in error.problems if isinstance(problem, Problem))
     return loaded.settings, loaded.warnings

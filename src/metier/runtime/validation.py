@@ -105,7 +105,7 @@ class _Known:
             return self._find_server_fault(server)
         skill, dot, _ = name.partition(".")
         if dot and skill:
-            return None if self.catalog.find(skill) else (f"No skill is called {skill!r}, so it has no tool", "")
+            return self._find_skill_fault(skill)
         return f"No tool is called {name!r}", hint_nearest(name, self.plain) or "Add the tool, or take the name out"
 
     def may_be_more(self, skills: Iterable[str]) -> bool:
@@ -114,6 +114,12 @@ class _Known:
         if self.enabled in ("all", "all-untrusted"):
             named |= {skill.canonical for skill in self.catalog.skills}
         return any(skill.toolsets for skill in self.skills) or any(self._has_toolset(each) for each in named)
+
+    def _find_skill_fault(self, skill: str) -> tuple[str, str] | None:
+        if self.catalog.find(skill) is not None:
+            return None
+        hint = hint_nearest(skill, [each.canonical for each in self.catalog.skills])
+        return f"No skill is called {skill!r}, so it has no tool", hint or "Add the skill, or take the name out"
 
     def _find_server_fault(self, server: str) -> tuple[str, str] | None:
         if self.servers is None or server in self.servers:

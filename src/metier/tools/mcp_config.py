@@ -192,7 +192,7 @@ class _Reader:
         found = dict(pairs)
         for name in found:
             if sum(each == name for each, _ in pairs) > 1:
-                self._report("twice", f"Key {name!r} stands twice", name)
+                self._report("twice", f"Key {name!r} stands twice", line=self._line_of(name, nth=2))
         return found
 
     def _read_server(self, name: str, value: JsonValue) -> ServerDefinition | None:
@@ -268,6 +268,8 @@ class _Reader:
             Problem(severity=severity, code=code, message=message, file=self._file, line=place, hint=hint)
         )
 
-    def _line_of(self, key: str) -> int:
-        index = self._data.find(json.dumps(key).encode())
+    def _line_of(self, key: str, *, nth: int = 1) -> int:
+        index = -1
+        for _ in range(nth):
+            index = self._data.find(json.dumps(key).encode(), index + 1)
         return self._data.count(b"\n", 0, max(index, 0)) + 1

@@ -1,0 +1,192 @@
+# ruff: noqa: E501 - a line of the table is a line of the output
+"""The table of problems: the files beside the definitions."""
+
+from problem_row import Row, access, agent, servers
+
+PASSWORD_FILE = "model:\n  providers:\n    openai:\n      base_url: https://me:{}@models.example/v1\n".format("word")
+ROWS: tuple[Row, ...] = (
+    Row(
+        name="tool access that is no JSON",
+        files=access("{\n"),
+        says=(
+            ".agent/tool-access.json:2: error: The file is not JSON: Expecting property name enclosed in double quotes [tool_access]",
+        ),
+    ),
+    Row(
+        name="tool access in another encoding",
+        files=access(b"\xff\xfe"),
+        says=(".agent/tool-access.json:1: error: The file is not UTF-8 [tool_access]",),
+    ),
+    Row(
+        name="tool access that is a list",
+        files=access("[]"),
+        says=(".agent/tool-access.json:1: error: The file must hold an object [tool_access]",),
+    ),
+    Row(
+        name="tool access with several faults",
+        files=access(
+            '{\n  "tools": {\n    "Bash": "off",\n    "Read": true,\n    "Read": false\n  },\n  "other": 1\n}\n'
+        ),
+        says=(
+            ".agent/tool-access.json:5: error: Key 'Read' stands twice [tool_access]",
+            ".agent/tool-access.json:7: error: Unknown key 'other' beside 'tools' [tool_access]",
+            ".agent/tool-access.json:3: error: Tool 'Bash' must be true, false, or {\"enabled\": …} [tool_access]",
+        ),
+    ),
+    Row(
+        name="tool access whose tools are a list",
+        files=access('{"tools": []}'),
+        says=(".agent/tool-access.json:1: error: Key 'tools' must hold an object [tool_access]",),
+    ),
+    Row(
+        name="tool access for a tool that nobody has",
+        files=access('{\n  "Bsah": false\n}\n'),
+        says=(".agent/tool-access.json:2: error: No tool is called 'Bsah' [unknown_tool] (Did you mean 'Bash'?)",),
+    ),
+    Row(
+        name="tool access too deep",
+        files=access("[" * 100_000),
+        says=(".agent/tool-access.json:1: error: The file is nested too deeply [tool_access]",),
+    ),
+    Row(
+        name="tool access too large",
+        files=access(" " * (256 * 1024 + 1)),
+        says=(".agent/tool-access.json:1: error: The file is larger than 262144 bytes [tool_access]",),
+    ),
+    Row(
+        name="servers that are no JSON",
+        files=servers("{"),
+        says=(
+            ".agent/mcp.json:1: error: The file is not JSON: Expecting property name enclosed in double quotes [not_json]",
+        ),
+    ),
+    Row(
+        name="servers in another encoding",
+        files=servers(b"\xff"),
+        says=(".agent/mcp.json:1: error: The file is not UTF-8 [not_utf8]",),
+    ),
+    Row(
+        name="servers that are a list",
+        files=servers("[]"),
+        says=(".agent/mcp.json:1: error: The file must hold an object [not_an_object]",),
+    ),
+    Row(
+        name="servers too deep",
+        files=servers("[" * 100_000),
+        says=(".agent/mcp.json:1: error: The file is nested too deeply [too_deep]",),
+    ),
+    Row(
+        name="servers too large",
+        files=servers(" " * (1024 * 1024 + 1)),
+        says=(".agent/mcp.json:1: error: The file is larger than 1048576 bytes [too_large]",),
+    ),
+    Row(
+        name="no servers",
+        files=servers('{"servers": {}}'),
+        says=(
+            ".agent/mcp.json:1: warning: Key 'servers' has no effect [unknown_key]",
+            ".agent/mcp.json:1: error: The file must hold {'mcpServers': {…}} [no_servers]",
+        ),
+    ),
+    Row(
+        name="server with a wrong name",
+        files=servers('{"mcpServers": {\n  "a/b": {"command": "x"}}}'),
+        says=(
+            ".agent/mcp.json:2: error: The server name 'a/b' cannot stand before the slash of a tool's name [invalid_name] (Use up to 48 letters, digits, - and _)",
+        ),
+    ),
+    Row(
+        name="server that is text",
+        files=servers('{"mcpServers": {"a": "x"}}'),
+        says=(".agent/mcp.json:1: error: Server 'a' must be an object [not_an_object]",),
+    ),
+    Row(
+        name="server without a target",
+        files=servers('{"mcpServers": {"a": {}}}'),
+        says=(".agent/mcp.json:1: error: Server 'a' must have either a 'command' or a 'url' [no_target]",),
+    ),
+    Row(
+        name="server without an address",
+        files=servers('{"mcpServers": {"a": {"url": "x"}}}'),
+        says=(".agent/mcp.json:1: error: The url of server 'a' must begin with http:// or https:// [no_address]",),
+    ),
+    Row(
+        name="server of an unknown type",
+        files=servers('{"mcpServers": {"a": {\n  "command": "x", "type": "sse"}}}'),
+        says=(
+            ".agent/mcp.json:2: error: Server 'a' cannot have the type 'sse' [unknown_type] (Use 'stdio' with a command, 'http' with a url; the older 'sse' is not supported)",
+        ),
+    ),
+    Row(
+        name="server with a key of the other kind",
+        files=servers('{"mcpServers": {"a": {"command": "x",\n  "headers": {}}}}'),
+        says=(".agent/mcp.json:2: error: Server 'a' is of a kind that has no 'headers' [wrong_key]",),
+    ),
+    Row(
+        name="server with a wrong value",
+        files=servers('{"mcpServers": {"a": {"command": "x", "args": "y"}}}'),
+        says=(".agent/mcp.json:1: error: Key 'args' of server 'a' must be a list of texts [wrong_type]",),
+    ),
+    Row(
+        name="server with an unknown key",
+        files=servers('{"mcpServers": {"a": {"command": "x", "autoApprove": []}}}'),
+        says=(
+            ".agent/mcp.json:1: warning: Key 'autoApprove' of server 'a' has no effect [unknown_key] (What may be called without a question is decided by rules alone)",
+        ),
+    ),
+    Row(
+        name="server that stands twice",
+        files=servers('{"mcpServers": {"a": {"command": "x"},\n  "a": {"command": "y"}}}'),
+        says=(".agent/mcp.json:2: error: Key 'a' stands twice [twice]",),
+    ),
+    Row(
+        name="context file that is no JSON",
+        files={"context/soul.json": "{\n"},
+        says=(
+            "context/soul.json:1: error: The file is not JSON: Expecting property name enclosed in double quotes [context_file]",
+        ),
+    ),
+    Row(
+        name="context file in another encoding",
+        files={"context/system_prompt.md": b"a\n\xff"},
+        says=("context/system_prompt.md:2: error: The file is not UTF-8 [context_file]",),
+    ),
+    Row(
+        name="settings with several problems",
+        files={"agent.yaml": "model:\n  temprature: 1\nruntime:\n  max_turns: x\nskills: 3\n", **agent("tols: []\n")},
+        says=(
+            "agent.yaml:2: error: Unknown key 'model.temprature' [unknown_key] (Did you mean 'temperature'?)",
+            "agent.yaml:4: error: runtime.max_turns must be a whole number, not 'x' [bad_value]",
+            "agent.yaml:5: error: skills must be a section [wrong_type] (It has keys such as 'dir', indented below it)",
+            ".agent/agents/a/AGENT.md:3: error: Unknown key 'tols' [unknown_key] (Did you mean 'tools'?)",
+        ),
+    ),
+    Row(
+        name="settings with a secret",
+        files={"agent.yaml": "model:\n  api_key: " + "sk-" + "a" * 30 + "\n"},
+        says=(
+            "agent.yaml:2: error: 'model.api_key' holds what looks like a secret; keys come only from environment variables [secret_in_file] (Remove it here, replace the key if others could read the file, and set its variable, such as ANTHROPIC_API_KEY, in the environment)",
+        ),
+    ),
+    Row(
+        name="settings with a password",
+        files={"agent.yaml": PASSWORD_FILE},
+        says=(
+            "agent.yaml:4: warning: model.providers.openai.base_url has a password in it [password_in_file] (Set AGENT_MODEL_PROVIDERS_OPENAI_BASE_URL instead)",
+        ),
+    ),
+    Row(
+        name="settings with an empty section",
+        files={"agent.yaml": "model:\n  provider:\n"},
+        says=(
+            "agent.yaml:2: error: model.provider has no value [no_value] (Write a value, or remove the line to get the default)",
+        ),
+    ),
+    Row(
+        name="settings that are a list",
+        files={"agent.yaml": "- a\n"},
+        says=(
+            "agent.yaml:1: error: The file has no sections at its top level [not_a_mapping] (Begin with a section such as `model:`)",
+        ),
+    ),
+)
