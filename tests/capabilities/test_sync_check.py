@@ -52,7 +52,7 @@ SAFE = [
     "import urllib.request\nurllib.request.urlopen('u', None, 5)",
     "import httpx\nhttpx.get('u', timeout=5)",
     "import threading\ndef f():\n    t = threading.Thread(target=g)\n    t.start()\n    t.join()",
-    "import threading\ndef f():\n    ts = [threading.Thread(target=g) for _ in g()]\n    for t in ts:\n        t.join(5)",
+    "import threading\ndef f():\n    ts = [threading.Thread(target=g)]\n    for t in ts:\n        t.join(5)",
     "import threading\ndef f():\n    ts = []\n    ts.append(threading.Thread(target=g))\n    [t.join() for t in ts]",
     "from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor() as p:\n    p.submit(f)",
     "import subprocess\nwith subprocess.Popen(['x']) as p:\n    pass",
