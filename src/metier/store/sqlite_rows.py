@@ -1,5 +1,6 @@
 """Rows of the run index and of approvals: values to columns and back. All inside the caller's transaction."""
 
+import itertools
 import sqlite3
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -16,10 +17,18 @@ type ApprovalStatus = Literal["open", "approved", "denied", "expired"]
 CHANGEABLE = frozenset({"status", "turns", "cost_usd", "reason", "model"})
 
 _RUN_COLUMNS = (
-    "run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at, turns, cost_usd, reason"
+    "run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at, turns, cost_usd, reason,"
+    " queue"
 )
 _APPROVAL_COLUMNS = (
     "approval_id, run_id, step_id, payload, created_at, expires_at, status, decided_by, reason, edited_payload"
+)
+
+
+_SELECT_RUNS = (
+    "SELECT runs.run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at, turns,"
+    " cost_usd, reason, coalesce(owner, ''), coalesce(token, 0), coalesce(since, ''), coalesce(boot_id, ''),"
+    " coalesce(until, 0.0), coalesce(process, ''), queue FROM runs LEFT JOIN leases USING (run_id)"
 )
 
 
@@ -29,8 +38,8 @@ def insert_run(connection: sqlite3.Connection, row: RunRow) -> None:
     texts = (row.run_id, row.context_id, row.status, row.task, row.agent, row.model, row.parent_run_id)
     times = (render_time(row.created_at), render_time(row.updated_at))
     connection.execute(
-        f"INSERT INTO runs ({_RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 (fixed names)
-        (*map(_printable, texts), *times, row.turns, row.cost_usd, _printable(row.reason)),
+        f"INSERT INTO runs ({_RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 (fixed names)
+        (*map(_printable, texts), *times, row.turns, row.cost_usd, _printable(row.reason), row.queue),
     )
 
 
@@ -56,13 +65,21 @@ def find_runs(
     wanted = {condition: value for condition, value in where.items() if value != ""}
     conditions = " AND ".join(wanted) or "TRUE"
     rows = connection.execute(
-        "SELECT runs.run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at, turns,"  # noqa: S608 (fixed names)
-        " cost_usd, reason, coalesce(owner, ''), coalesce(token, 0), coalesce(since, ''), coalesce(boot_id, ''),"
-        " coalesce(until, 0.0), coalesce(process, '') FROM runs LEFT JOIN leases USING (run_id)"
-        f" WHERE {conditions} ORDER BY number DESC LIMIT ?",
+        f"{_SELECT_RUNS} WHERE {conditions} ORDER BY number DESC LIMIT ?",
         (*wanted.values(), limit),
     )
     return [_build_run(row, machine) for row in rows]
+
+
+def find_stale(connection: sqlite3.Connection, *, queue: str, limit: int, machine: Machine) -> list[RunRow]:
+    """Oldest first. Whether a lease is over is known here, not in SQL, so rows are looked at one by one."""
+    # The condition is written like that of the index, with the words in it, so that SQLite uses the index.
+    rows = connection.execute(
+        f"{_SELECT_RUNS} WHERE queue = ? AND queue != '' AND status IN ('pending', 'in_progress') ORDER BY number",
+        (queue,),
+    )
+    free = (run for run in (_build_run(row, machine) for row in rows) if not run.driver)
+    return list(itertools.islice(free, limit))
 
 
 def insert_approval(connection: sqlite3.Connection, row: ApprovalRow) -> None:
@@ -139,7 +156,9 @@ def render_time(time: datetime) -> str:
     return time.astimezone(UTC).isoformat(timespec="microseconds")
 
 
-type _RunColumns = tuple[str, str, str, str, str, str, str, str, str, int, float, str, str, int, str, str, float, str]
+type _RunColumns = tuple[
+    str, str, str, str, str, str, str, str, str, int, float, str, str, int, str, str, float, str, str
+]
 
 
 def _build_run(row: _RunColumns, machine: Machine) -> RunRow:
@@ -158,6 +177,7 @@ def _build_run(row: _RunColumns, machine: Machine) -> RunRow:
         cost_usd=row[10],
         reason=row[11],
         driver="" if holding.is_free(machine) else holding.owner,
+        queue=row[18],
     )
 
 
