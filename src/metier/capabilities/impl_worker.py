@@ -92,7 +92,7 @@ def _call(folder: Path, context: SkillContext, guard: Guard) -> dict[str, Json]:
 
 
 def _as_json(returned: object) -> Json:
-    """Of a mapping, a dataclass, or an object with `model_dump`. Raises `TypeError` or `ValueError` for anything else."""
+    """Of a mapping, a dataclass, or an object with `model_dump`. Raises `TypeError` or `ValueError`."""
     dump = cast("Callable[..., object] | None", getattr(returned, "model_dump", None))
     if callable(dump):
         returned = dump(mode="json", exclude_defaults=True)
