@@ -24,6 +24,11 @@ def is_capability(skill: SkillDefinition) -> bool:
     return find_impl(skill) is not None
 
 
+def find_modules(skill: SkillDefinition) -> list[Path]:
+    """`impl.py` and the modules beside it, which it may import."""
+    return sorted(skill.folder.glob("*.py"))
+
+
 def load_contract(package: SkillPackage) -> ContractReading:
     return read_contract(package.definition, strict=is_own(package))
 
@@ -38,7 +43,8 @@ def check_capability(skill: SkillDefinition, *, strict: bool) -> tuple[Problem, 
     if impl is not None:
         problems += _check_entry(impl)
         if reading.contract is not None and reading.contract.sync_celery:
-            problems += [as_problem(finding, str(impl)) for finding in check_file(impl)]
+            files = find_modules(skill)
+            problems += [as_problem(finding, str(file)) for file in files for finding in check_file(file)]
     return tuple(problems)
 
 

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from metier.capabilities.advisor import AdviceDesk, Advisor, Keep
 from metier.capabilities.answers import Judged, build_broken, build_failure, judge_answer
-from metier.capabilities.check import is_capability, load_contract
+from metier.capabilities.check import find_modules, is_capability, load_contract
 from metier.capabilities.contract import SkillContract
 from metier.capabilities.entrypoint import run_entrypoint
 from metier.capabilities.impl_process import Turn, call_impl
@@ -27,7 +27,6 @@ from metier.capabilities.sync_check import check_file
 from metier.capabilities.waiting import run_blocking
 from metier.definitions.names import canonical_name
 from metier.definitions.nearest import hint_nearest
-from metier.definitions.scripts import IMPL_FILE
 from metier.definitions.sources import find_bundled_folder
 from metier.errors import SkillNotFound, ToolFailed
 from metier.skills.activation import build_roots, find_packages
@@ -196,10 +195,11 @@ def _check_safety(turn: Turn) -> None:
     """A contract that promises to be safe in a synchronous task is held to it. Raises `ToolFailed`."""
     if not turn.contract.sync_celery:
         return
-    wrong = next((found for found in check_file(turn.package.folder / IMPL_FILE) if found.severity == "error"), None)
-    if wrong is not None:
-        message = f"'{IMPL_FILE}' line {wrong.line} cannot run in a synchronous task: {wrong.message}"
-        raise ToolFailed(message, hint=wrong.remedy, code="not_sync_safe")
+    for file in find_modules(turn.package.definition):
+        wrong = next((found for found in check_file(file) if found.severity == "error"), None)
+        if wrong is not None:
+            message = f"{file.name!r} line {wrong.line} cannot run in a synchronous task: {wrong.message}"
+            raise ToolFailed(message, hint=wrong.remedy, code="not_sync_safe")
 
 
 def _is_fixing(contract: SkillContract) -> bool:

@@ -144,7 +144,7 @@ class InputRequest(Value):
         wanted = "; ".join(
             f"{field.name} ({field.description})" if field.description else field.name for field in self.missing_fields
         )
-        text = self.message or (f"Needed: {wanted}" if wanted else "More input is needed")
+        text = f"{self.message or 'Needed'}: {wanted}" if wanted else self.message or "More input is needed"
         return f"{text} ({'; '.join(self.errors)})" if self.errors else text
 
 
