@@ -3,7 +3,8 @@
 from typing import Literal
 
 from metier.approval.verdict import ALLOW, Verdict
-from metier.decisions import ActionStep
+from metier.decisions import ActionStep, find_invocation
+from metier.definitions.names import name_capability
 from metier.tools.base import Effect
 from metier.tools.toolbox import Toolbox
 
@@ -27,9 +28,10 @@ class ProfilePolicy:
         return Verdict(decision="ask", reason=f"Profile {self._profile!r} asks before anything that is not reading")
 
     def effect(self, action: ActionStep) -> Effect:
-        if action.type in READING_ACTIONS:
+        is_invocation = find_invocation(action) is not None
+        if action.type in READING_ACTIONS and not is_invocation:
             return "read"
-        name = str(action.params.get("tool", ""))
+        name = name_capability(str(action.params["skill"])) if is_invocation else str(action.params.get("tool", ""))
         if name in READING_TOOLS:
             return "read"
         tool = self._tools.find(name)

@@ -1,6 +1,8 @@
 """Find a skill and run one turn of it: contract, trust, safety, dependencies, process, judgement. Keeps no state."""
 
+import hashlib
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -68,6 +70,8 @@ class SkillExecutor:
     """By canonical name."""
     workspace: Path
     artifacts: Path
+    is_one_place: bool = False
+    """Artifacts of every conversation go to `artifacts` itself, not to a folder below it."""
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
     advisor: Advisor | None = None
 
@@ -114,7 +118,7 @@ class SkillExecutor:
             number=number,
             inputs=inputs,
             workspace=self.workspace,
-            artifacts=self.artifacts,
+            artifacts=self.artifacts if self.is_one_place else self.artifacts / _as_folder(context_id),
         )
 
     def open_desk(
@@ -189,6 +193,13 @@ def create_executor(
         environ=os.environ if environ is None else environ,
         advisor=advisor,
     )
+
+
+def _as_folder(context_id: str) -> str:
+    """A name that every disk takes, another one for every conversation."""
+    plain = re.sub(r"[^\w.-]+", "-", context_id, flags=re.ASCII).strip(".-")[:80]
+    digest = hashlib.sha256(context_id.encode()).hexdigest()[:12]
+    return plain if plain == context_id else f"{plain}-{digest}"
 
 
 def _check_safety(turn: Turn) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from metier import events as ev
+from metier.definitions.names import name_capability
 from metier.engine import entries as e
 from metier.engine.state import RunState, Step
 
@@ -214,6 +215,8 @@ def _project_answer(
 
 
 def tool_of(params: dict[str, e.JsonValue], action: str) -> str:
+    if action == "call_skill" and isinstance(params.get("inputs"), dict):
+        return name_capability(str(params.get("skill", "")))
     return str(params.get("tool") or action)
 
 

@@ -14,6 +14,7 @@ from metier.providers.base import Observer, Provider
 from metier.providers.facts import load_facts
 from metier.providers.options import ModelOptions
 from metier.providers.registry import OFFLINE
+from metier.runtime.capabilities import list_capability_tools
 from metier.runtime.kind import RunKind
 from metier.runtime.models import open_models
 from metier.runtime.pins import find_instructions, use_pinned, use_pinned_policy
@@ -87,7 +88,8 @@ async def build_services(
         facts = load_facts(_facts_file(place))
         models = open_models(place, facts, shelf, run=run)
         opened.push_async_callback(models.aclose)
-        tools = Toolbox((*list_tools(packages, place), *toolsets.tools))
+        callable_skills = list_capability_tools(packages, place, store, run=run, provider=models.provider)
+        tools = Toolbox((*list_tools(packages, place), *toolsets.tools, *callable_skills))
         cleaner = build_place_cleaner(place)
         yield Services(
             store=store,
