@@ -1,4 +1,4 @@
-"""The SQLite store keeps the contract of every store, with two handles on one file."""
+"""Both stores keep the contract of every store, with two handles on one database."""
 
 import inspect
 
@@ -13,6 +13,12 @@ from metier.testing.store_contract import CHECKS, run_check
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 async def test_sqlite_keeps_the_contract(check: Check, subject: Subject) -> None:
     await run_check(check, subject)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+async def test_postgres_keeps_the_contract(check: Check, postgres_subject: Subject) -> None:
+    await run_check(check, postgres_subject)
 
 
 def test_no_check_is_left_out() -> None:

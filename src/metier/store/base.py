@@ -88,6 +88,9 @@ class ApprovalAttempt:
     """It was the first one."""
 
 
+CHANGEABLE = frozenset({"status", "turns", "cost_usd", "reason", "model"})
+"""The columns of a run that its driver may change."""
+
 RUNNABLE: tuple[TaskState, ...] = ("pending", "in_progress")
 """A run in one of these that nobody drives can be gone on with at once; others wait for somebody or have ended."""
 

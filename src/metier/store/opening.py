@@ -1,5 +1,6 @@
 """Open the store that the settings name. The one place that knows which there are."""
 
+import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +17,14 @@ async def open_store(
     options: StoreOptions, *, runs: Path, environ: Mapping[str, str], clock: Clock | None = None
 ) -> Store:
     """Raises `StoreUnavailable`, `StoreDamaged` or `StoreFull` when it cannot serve."""
-    if options.backend == "postgres":
-        raise StoreUnavailable(f"{options.database_url_env} names no server: {environ.get('x', '')}")
-    return await open_sqlite_store(runs / DATABASE, clock=clock)
+    if options.backend == "sqlite":
+        return await open_sqlite_store(runs / DATABASE, clock=clock)
+    if importlib.util.find_spec("psycopg") is None or importlib.util.find_spec("psycopg_pool") is None:
+        raise StoreUnavailable(
+            "The store is PostgreSQL, and its driver is not installed", hint="pip install 'metier[postgres]'"
+        )
+    # Loaded only where it is used: it takes three times as long as the rest of a short command.
+    from metier.store.postgres import open_postgres_store
+    from metier.store.postgres_address import read_address
+
+    return await open_postgres_store(read_address(options.database_url_env, environ))
