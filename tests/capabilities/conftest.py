@@ -9,6 +9,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home, folder = tmp_path / "home", tmp_path / "work"
     home.mkdir()

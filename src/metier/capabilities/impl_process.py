@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from metier.capabilities.contract import SkillContract
 from metier.capabilities.impl_guard import resolve
-from metier.errors import ToolFailed
+from metier.errors import MetierError, ToolFailed
 from metier.skills.package import SkillPackage
 from metier.tools.environment import build_environment
 from metier.tools.output import Capture
@@ -143,6 +143,7 @@ async def _converse(
     """Send the turn, answer questions, until the skill answers. Its log is read meanwhile, so that it never blocks."""
     lines = BufferedByteReceiveStream(tree.stdout)
     reply: dict[str, JsonValue] = {}
+    failure: MetierError | None = None
     async with anyio.create_task_group() as readers:
         readers.start_soon(_keep, tree, errors)
         try:
@@ -159,11 +160,17 @@ async def _converse(
             reply = {"error": "execution_failed", "message": "The process of the skill ended without an answer"}
             await tree.stop()
             readers.cancel_scope.deadline = anyio.current_time() + 1
+        except MetierError as error:
+            # Past the group, which would wrap it.
+            failure = error
+            readers.cancel_scope.cancel()
         else:
             # It has answered: its end is awaited, so that the note of the wrapper says so.
             with anyio.move_on_after(1):
                 await tree.wait()
             readers.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
     return reply
 
 
