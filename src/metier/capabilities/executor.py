@@ -142,7 +142,7 @@ class SkillExecutor:
         )
         facts = {
             "duration_ms": round((time.monotonic() - started) * 1000, 3),
-            "fix_iterations": max(0, len(report) - 1) + (desk.fixes if desk else 0),
+            "fix_iterations": len(report) - bool(judged.problems) + (desk.fixes if desk else 0),
             "advice_calls": desk.calls if desk else 0,
             "report": (*response.metadata.report, *(desk.report if desk else ())),
         }
