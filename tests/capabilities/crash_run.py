@@ -22,6 +22,8 @@ def execute(context):
         os.fsync(stream.fileno())
     return {{"outputs": {{"summary": "done by {name}"}}}}
 """
+ENVIRONMENT = {"AGENT_RESUME_SECRET": "crash-kit-" * 4}
+"""Without it the first process makes a key file, whose temporary name is another one each time."""
 CONTRACT = """
 autonomy_level: implement
 side_effects: {{kinds: [writes_files], repeat: {effect}}}
@@ -39,7 +41,7 @@ def build(folder: Path, _reach: Reach) -> Scenario:
         return "done" if any(done["key"].startswith(key) for done in read_effects(effects)) else "retry"
 
     settings = Settings(model=ModelOptions(provider="offline"))
-    place = Place(settings=settings, workspace=folder, home=folder / "home", environ={})
+    place = Place(settings=settings, workspace=folder, home=folder / "home", environ=ENVIRONMENT)
     return Scenario(
         place=place,
         task="First use the skill keeper, then use the skill launcher",
