@@ -1,6 +1,6 @@
 """Who answers in a run: the provider of the settings and its fallbacks, all checked before anything is sent."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,17 +8,21 @@ from metier.engine.earlier import FILE_NAME as RESULTS
 from metier.engine.shelf import Shelf
 from metier.errors import UsageError
 from metier.providers.absent import AbsentProvider
+from metier.providers.allowed import AllowedProvider
 from metier.providers.base import Provider
+from metier.providers.connection import Connection
 from metier.providers.dry_run import DryRunProvider
 from metier.providers.facts import FactBook
 from metier.providers.failures import MissingKey
 from metier.providers.offline import build_offline
 from metier.providers.offline_plan import Places
 from metier.providers.registry import BUILT_IN, OFFLINE, choose_provider, open_provider
-from metier.providers.retry import Candidate, check_allowed, split_model_name
+from metier.providers.retry import Candidate, split_model_name
 from metier.runtime.kind import RunKind
 from metier.runtime.place import Place
 
+PLUGIN = "plugin/"
+"""How the settings begin the name of a provider that a plugin brings."""
 RANKED = 8
 """How many skills the offline backbone looks at for each part of a request."""
 
@@ -39,10 +43,11 @@ def open_models(place: Place, facts: FactBook, shelf: Shelf, *, run: RunKind) ->
     if run.is_dry:
         return Models(DryRunProvider(options.provider))
     if place.provider is not None:
-        return Models(place.provider)
+        return guard(Models(place.provider), options.allowed_models)
     if options.provider == OFFLINE:
         return Models(_open_offline(place, shelf, run.folder))
-    check_allowed([options.name, *options.fallback_models], options.allowed_models)
+    if options.provider.startswith(PLUGIN):
+        return guard(Models(_open_plugin(place, facts)), options.allowed_models)
     choice = choose_provider(options)
     if not choice.base_url:
         check_owner(options.name, choice.name, facts)
@@ -50,7 +55,15 @@ def open_models(place: Place, facts: FactBook, shelf: Shelf, *, run: RunKind) ->
         provider = open_provider(choice, facts, environment=place.environ)
     except MissingKey as missing:
         return Models(AbsentProvider(choice.name, missing))
-    return Models(provider, _open_fallbacks(place, facts, provider))
+    return guard(Models(provider, _open_fallbacks(place, facts, provider)), options.allowed_models)
+
+
+def guard(models: Models, allowed: Collection[str]) -> Models:
+    """The same, held to a list of models at every call."""
+    if not allowed:
+        return models
+    fallbacks = [Candidate(AllowedProvider(each.provider, allowed), each.model) for each in models.fallbacks]
+    return Models(AllowedProvider(models.provider, allowed), tuple(fallbacks))
 
 
 def check_owner(model: str, provider: str, facts: FactBook) -> None:
@@ -78,6 +91,19 @@ def _open_fallbacks(place: Place, facts: FactBook, primary: Provider) -> tuple[C
                 ) from missing
         candidates.append(Candidate(opened[provider_name], model))
     return tuple(candidates)
+
+
+def _open_plugin(place: Place, facts: FactBook) -> Provider:
+    name = place.settings.model.provider.removeprefix(PLUGIN)
+    offered = {key: build for registry in place.plugins for key, build in registry.providers.items()}
+    build = offered.get(name)
+    if build is None:
+        known = ", ".join(f"`{PLUGIN}{each}`" for each in sorted(offered)) or "none"
+        raise UsageError(
+            f"No plugin that runs brings a provider {name!r}",
+            hint=f"Providers of plugins here: {known}; `agent plugins list` says which plugins are off, and why",
+        )
+    return build(Connection(facts=facts))
 
 
 def _open_offline(place: Place, shelf: Shelf, run_folder: Path) -> Provider:

@@ -5,9 +5,11 @@ from pydantic import Field
 from metier.engine.options import RuntimeOptions
 from metier.messages import Value
 from metier.providers.options import ModelOptions
+from metier.settings.plugin_options import PluginsOptions
 from metier.skills.options import SkillsOptions
 from metier.store.options import StoreOptions
 from metier.telemetry.options import LoggingOptions
+from metier.tools.mcp_options import McpOptions
 from metier.tools.options import ShellOptions
 
 
@@ -24,7 +26,13 @@ class Settings(Value):
         default=SkillsOptions(), description="Where skills lie, which are enabled, how much of them is shown."
     )
     shell: ShellOptions = Field(default=ShellOptions(), description="Whether and how the shell tool runs commands.")
+    mcp: McpOptions = Field(
+        default=McpOptions(), description="Which external tool servers (MCP) are used, and within which limits."
+    )
     store: StoreOptions = Field(default=StoreOptions(), description="Which database holds the runs.")
     logging: LoggingOptions = Field(
         default=LoggingOptions(), description="What is written down, where, and how much of it."
+    )
+    plugins: PluginsOptions = Field(
+        default=PluginsOptions(), description="Which installed plugins are used, and how long they may take."
     )

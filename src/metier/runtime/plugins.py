@@ -1,0 +1,69 @@
+"""Plugins in a workspace: load those the settings want, and give a place what they bring."""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from metier.events import EventRecord
+from metier.plugins.lifecycle import ask_for_layer, running
+from metier.plugins.load import Plugins, load_plugins
+from metier.plugins.registry import Registry
+from metier.plugins.subscription import Subscription
+from metier.runtime.place import Place
+from metier.runtime.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS
+from metier.telemetry.sinks import Sink
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """A subscription outlives the run whose log is closed."""
+
+    subscription: Subscription
+
+    def write(self, record: EventRecord) -> None:
+        self.subscription.write(record)
+
+    def close(self) -> None:
+        return None
+
+
+def find_plugins(place: Place) -> Plugins:
+    """What the settings want of what is installed, loaded but not started."""
+    options = place.settings.plugins
+    taken = (*BUILT_IN_TOOLS, *SCRIPT_TOOLS, *(tool.info.name for tool in place.tools))
+    return load_plugins(options.enabled, seconds=options.timeout_seconds, taken=taken)
+
+
+@contextmanager
+def using_plugins(place: Place, *, report: Callable[[str], None]) -> Generator[Place]:
+    """The place with the tools, providers and subscribers of its plugins, which run for as long as the block lasts."""
+    seconds = place.settings.plugins.timeout_seconds
+    with running(find_plugins(place), seconds=seconds, report=report) as registries:
+        subscriptions = [
+            Subscription(registry.plugin, subscriber, report=report, seconds=seconds)
+            for registry in registries
+            for subscriber in registry.subscribers
+        ]
+        try:
+            yield _extend(place, registries, tuple(_Shared(each) for each in subscriptions), report=report)
+        finally:
+            for subscription in subscriptions:
+                subscription.close()
+
+
+def render_layers(place: Place) -> str:
+    """What plugins put into the prompt, asked now. One that fails or hangs says nothing, and that is reported."""
+    seconds = place.settings.plugins.timeout_seconds
+    pieces: list[str] = []
+    for registry in place.plugins:
+        for layer in registry.prompt_layers:
+            text = ask_for_layer(registry, layer, seconds=seconds, report=place.report)
+            pieces += [f"# {layer.title}\n\n{text}"] if text else []
+    return "\n\n".join(pieces)
+
+
+def _extend(
+    place: Place, registries: tuple[Registry, ...], sinks: tuple[Sink, ...], *, report: Callable[[str], None]
+) -> Place:
+    tools = tuple(tool for registry in registries for tool in registry.tools)
+    return replace(place, tools=(*place.tools, *tools), plugins=registries, sinks=(*place.sinks, *sinks), report=report)
