@@ -28,6 +28,7 @@ from metier.runtime.approvals import Approvals, Question, Reply
 from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, forget_cancellation
 from metier.runtime.build import build_services, check_budget
 from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.confinement import open_confinement
 from metier.runtime.instructions import Said
 from metier.runtime.kind import RunKind
 from metier.runtime.pins import pin, use_pinned_agent, use_pinned_settings
@@ -110,6 +111,8 @@ class Runtime:
         wanted = request.agent or self.place.settings.runtime.agent or BUILT_IN
         agent = resolve_agent(self.place, wanted, model=request.model)
         check_budget(agent.place)
+        if request.mode == "live":
+            await open_confinement(agent.place)
         now = self.place.clock.now()
         run_id = self.place.ids.run_id(now)
         row = RunRow(
@@ -313,6 +316,7 @@ def build_start(request: RunRequest, agent: AgentInForce, services: Services, *,
         provider=services.provider.name,
         model=agent.model.name if services.provider.name != "offline" else "offline",
         profile=agent.profile,
+        sandbox=services.sandbox,
         context_id=run_id,
         trace_id=hashlib.sha256(run_id.encode()).hexdigest()[:32],
         workspace=str(agent.place.workspace),
