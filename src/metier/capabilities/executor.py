@@ -33,6 +33,7 @@ from metier.definitions.sources import find_bundled_folder
 from metier.errors import SkillNotFound, ToolFailed
 from metier.skills.activation import build_roots, find_packages
 from metier.skills.package import SkillPackage
+from metier.tools.sandbox.confinement import Confinement
 from metier.tools.script_runner import check_may_run
 
 
@@ -74,6 +75,8 @@ class SkillExecutor:
     """Artifacts of every conversation go to `artifacts` itself, not to a folder below it."""
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
     advisor: Advisor | None = None
+    confinement: Confinement = field(default_factory=Confinement)
+    """The sandbox in which skills run; outside a run there is none unless it is given."""
 
     def execute(self, skill: str, inputs: dict[str, JsonValue], correlation_id: str) -> ExecutionResult:
         """Call a skill as a tool: one turn, nothing kept. Whatever needs a second turn is blocked."""
@@ -119,6 +122,7 @@ class SkillExecutor:
             inputs=inputs,
             workspace=self.workspace,
             artifacts=self.artifacts if self.is_one_place else self.artifacts / _as_folder(context_id),
+            confinement=self.confinement,
         )
 
     def open_desk(

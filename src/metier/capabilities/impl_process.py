@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,6 +18,7 @@ from metier.skills.package import SkillPackage
 from metier.tools.environment import build_environment
 from metier.tools.output import Capture
 from metier.tools.process import Command, ProcessLimits, ProcessTree
+from metier.tools.sandbox.confinement import Confinement
 from metier.tools.script_runner import IDEMPOTENCY_VARIABLE
 
 MAX_LINE_BYTES = 4 * 1_048_576
@@ -53,6 +54,7 @@ class Turn:
     timeout_seconds: float | None = None
     """What is left of the caller's time."""
     spool: Path | None = None
+    confinement: Confinement = field(default_factory=Confinement)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +96,17 @@ def _build_command(turn: Turn, environ: Mapping[str, str], *, scratch: str) -> C
         folder=turn.workspace if turn.workspace.is_dir() else turn.package.folder,
         environment=environment,
         spool=turn.spool,
+        confinement=_confine(turn, Path(scratch)),
+    )
+
+
+def _confine(turn: Turn, scratch: Path) -> Confinement:
+    """The sandbox of the run, less the network where the contract has none."""
+    confinement = turn.confinement.opened(turn.package.folder.resolve())
+    return replace(
+        confinement,
+        writable=(*confinement.writable, scratch, turn.artifacts),
+        network=confinement.network and "network" in turn.contract.side_effects.kinds,
     )
 
 

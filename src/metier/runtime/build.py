@@ -69,7 +69,7 @@ async def build_services(
             *list_tools(packages, place, confinement=confinement, web=agent.web),
             *toolsets.tools,
             *servers.tools,
-            *list_capability_tools(packages, place, store, run=run, provider=models.provider),
+            *list_capability_tools(packages, place, store, run=run, provider=models.provider, confinement=confinement),
         )
         tools = Toolbox(agent.choose_tools(offered))
         known = Toolbox(offered).names()

@@ -19,10 +19,17 @@ from metier.store.base import Store
 from metier.store.tokens import load_resume_keys
 from metier.telemetry.redaction import build_redactor, find_secret_values
 from metier.tools.base import Tool
+from metier.tools.sandbox.confinement import Confinement
 
 
 def list_capability_tools(
-    packages: Sequence[SkillPackage], place: Place, store: Store, *, run: RunKind, provider: Provider
+    packages: Sequence[SkillPackage],
+    place: Place,
+    store: Store,
+    *,
+    run: RunKind,
+    provider: Provider,
+    confinement: Confinement,
 ) -> tuple[Tool, ...]:
     """One tool for each active skill with an `impl.py` whose contract can be used. Runs nothing."""
     if not any(is_capability(package.definition) for package in packages):
@@ -34,6 +41,7 @@ def list_capability_tools(
         is_one_place=True,
         environ=place.environ,
         advisor=_find_advisor(place, provider),
+        confinement=confinement,
     )
     logging = place.settings.logging
     conversations = Conversations(
