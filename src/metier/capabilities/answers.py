@@ -10,7 +10,7 @@ from pydantic import JsonValue, ValidationError
 from metier.capabilities.contract import SkillContract
 from metier.capabilities.protocol import (
     AgentResponse,
-    ImplAnswer,
+    SkillAnswer,
     ResponseError,
     ResponseMetadata,
     TaskState,
@@ -56,7 +56,7 @@ def judge_answer(value: JsonValue, contract: SkillContract, artifacts: Path) -> 
     return Judged(_accept(answer, contract, artifacts))
 
 
-def find_problems(answer: ImplAnswer, contract: SkillContract, artifacts: Path) -> tuple[str, ...]:
+def find_problems(answer: SkillAnswer, contract: SkillContract, artifacts: Path) -> tuple[str, ...]:
     """What a finished answer lacks."""
     found: list[str] = []
     if contract.output_schema is not None:
@@ -89,7 +89,7 @@ def build_broken(error: ToolFailed) -> AgentResponse:
     return build_failure(error.code, message, state=state, retryable=error.code in ("timeout", "execution_failed"))
 
 
-def _accept(answer: ImplAnswer, contract: SkillContract, artifacts: Path) -> AgentResponse:
+def _accept(answer: SkillAnswer, contract: SkillContract, artifacts: Path) -> AgentResponse:
     state = TaskState(answer.state)
     made = [_keep(artifacts, name, text) for name, text in answer.artifacts.items()]
     required = [str(artifacts / name) for name in contract.required_artifacts if state == TaskState.COMPLETED]
@@ -105,7 +105,7 @@ def _accept(answer: ImplAnswer, contract: SkillContract, artifacts: Path) -> Age
     )
 
 
-def _name_failures(answer: ImplAnswer, contract: SkillContract) -> tuple[tuple[ResponseError, ...], str]:
+def _name_failures(answer: SkillAnswer, contract: SkillContract) -> tuple[tuple[ResponseError, ...], str]:
     """A declared failure says whether trying again helps; one that nobody declared is told apart."""
     detail = answer.errors[0].code if answer.errors else ""
     errors: list[ResponseError] = []

@@ -209,7 +209,7 @@ class AgentResponse(Value):
         return summary if isinstance(summary, str) else f"The skill is {self.state}"
 
 
-class ImplAnswer(Value):
+class SkillAnswer(Value):
     """What `execute` may answer with. A mapping without `state` and `outputs` is the outputs."""
 
     state: Literal["completed", "failed", "input_required", "delegating", "paused", "escalated"] = "completed"
@@ -231,11 +231,11 @@ class ImplAnswer(Value):
         return self
 
 
-ANSWER_KEYS = frozenset(ImplAnswer.model_fields)
+ANSWER_KEYS = frozenset(SkillAnswer.model_fields)
 
 
-def parse_answer(value: JsonValue) -> ImplAnswer:
+def parse_answer(value: JsonValue) -> SkillAnswer:
     """Raises pydantic's `ValidationError`."""
     if isinstance(value, dict) and not (value.keys() & {"state", "outputs"}):
         value = {"outputs": value}
-    return ImplAnswer.model_validate(value)
+    return SkillAnswer.model_validate(value)
