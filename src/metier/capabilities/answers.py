@@ -10,9 +10,9 @@ from pydantic import JsonValue, ValidationError
 from metier.capabilities.contract import SkillContract
 from metier.capabilities.protocol import (
     AgentResponse,
-    SkillAnswer,
     ResponseError,
     ResponseMetadata,
+    SkillAnswer,
     TaskState,
     parse_answer,
 )
