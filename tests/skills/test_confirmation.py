@@ -38,12 +38,16 @@ def test_ctrl_c_end_of_input_and_words_decide(
         cwd=machine.workspace,
         preexec_fn=take_terminal,  # noqa: PLW1509 - the only way to give a child a terminal of its own
     )
-    seen = b""
-    while b"[N]o:" not in seen:
-        seen += os.read(terminal, 4096)
-    os.write(terminal, typed)
+    try:
+        seen = b""
+        while b"[N]o:" not in seen:
+            seen += os.read(terminal, 4096)
+        os.write(terminal, typed)
 
-    assert process.wait(timeout=30) == code
-    assert ("asked" in machine.registry.skills) == (code == 0)
-    os.close(terminal)
-    os.close(end)
+        assert process.wait(timeout=60) == code
+        assert ("asked" in machine.registry.skills) == (code == 0)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(terminal)
+        os.close(end)

@@ -25,6 +25,7 @@ from metier.engine.unwrapping import unwrapped
 from metier.errors import LogError, UsageError
 from metier.providers.options import ModelOptions
 from metier.runtime.place import Place
+from metier.runtime.plugins import using_plugins
 from metier.runtime.runs import Runtime, Watch, open_runtime
 from metier.settings.load import LoadedSettings
 from metier.telemetry.jsonl import FILE_NAME
@@ -90,8 +91,8 @@ async def _drive(place: Place, work: Work, view: View, stopper: Stopper) -> tupl
         ask=find_asker(),
     )
     try:
-        with unwrapped():
-            async with obeying_signals(stopper), open_runtime(place) as runtime:
+        with unwrapped(), using_plugins(place, report=warn_line) as extended:
+            async with obeying_signals(stopper), open_runtime(extended) as runtime:
                 state = await work(runtime, watch)
                 return state, runtime.folder(state.run_id)
     except BrokenPipeError:

@@ -36,6 +36,7 @@ COMMANDS: dict[str, Lazy] = {
     "config": Lazy("config", "Write, check and show the settings."),
     "validate": Lazy("validate", "Check the agents, skills and tasks of a project, and what they name."),
     "skills": Lazy("skills", "List, inspect, validate and route skills."),
+    "plugins": Lazy("plugins", "Show which plugins are installed, what each adds, and why one is off."),
     "redact": Lazy("redact", "Show text as the log would: without secrets, without control characters."),
     "skill": Lazy("skill", "Install, inspect, trust, test and remove skill packages."),
     "completion": Lazy("completion", "Print the completion script of a shell."),
@@ -73,8 +74,18 @@ def load_command(name: str) -> Any:  # noqa: ANN401 - Typer does not export the 
     """The command of that name, its module imported now."""
     lazy = COMMANDS.get(name)
     if lazy is None:
-        return None
+        return _load_plugin_command(name)
     command: Any = get_command(importlib.import_module(f"metier.cli.{lazy.module}").app)
+    command.name = name
+    return command
+
+
+def _load_plugin_command(name: str) -> Any:  # noqa: ANN401 - as above
+    """Plugins cost nothing until somebody names a command that is not ours."""
+    app: Any = importlib.import_module("metier.cli.plugin_command").find_app(name)
+    if app is None:
+        return None
+    command: Any = get_command(app)
     command.name = name
     return command
 

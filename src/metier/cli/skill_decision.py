@@ -45,11 +45,12 @@ def say(line: str) -> None:
 
 
 def _ask(prompt: str) -> str:
-    sys.stderr.write(prompt)
-    sys.stderr.flush()
-    # The event loop takes the first Ctrl-C for itself and cannot act on it while somebody is asked.
+    # The event loop takes the first Ctrl-C for itself and cannot act on it while somebody is asked. Who sees the
+    # question may press it at once, so this comes first.
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        sys.stderr.write(prompt)
+        sys.stderr.flush()
         return sys.stdin.readline().strip().lower()
     finally:
         signal.signal(signal.SIGINT, previous)

@@ -9,6 +9,9 @@ from metier.messages import Value
 
 type ProviderName = Literal["anthropic", "gemini", "openai", "offline"]
 
+type PluginProvider = Annotated[str, Field(pattern=r"^plugin/[a-z0-9][a-z0-9._-]*$")]
+"""`plugin/<name>`: one that an installed plugin brings."""
+
 type StructuredOutputMode = Literal["native_with_json_fallback", "native", "json"]
 
 type ApiStyle = Literal["auto", "chat", "responses"]
@@ -72,8 +75,9 @@ class ProvidersOptions(Value):
 class ModelOptions(Value):
     """Who answers, with which model, within which limits."""
 
-    provider: ProviderName = Field(
-        default="anthropic", description="Who answers; `offline` needs no key and no network."
+    provider: ProviderName | PluginProvider = Field(
+        default="anthropic",
+        description="Who answers; `offline` needs no key and no network, `plugin/<name>` is one of a plugin.",
     )
     name: str = Field(default="claude-sonnet-4-5", min_length=1, description="The model, as its provider names it.")
     fallback_models: tuple[Annotated[str, Field(min_length=1)], ...] = Field(

@@ -9,6 +9,7 @@ from metier.engine.shelf import Shelf
 from metier.errors import UsageError
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Provider
+from metier.providers.connection import Connection
 from metier.providers.dry_run import DryRunProvider
 from metier.providers.facts import FactBook
 from metier.providers.failures import MissingKey
@@ -19,6 +20,8 @@ from metier.providers.retry import Candidate, check_allowed, split_model_name
 from metier.runtime.kind import RunKind
 from metier.runtime.place import Place
 
+PLUGIN = "plugin/"
+"""How the settings begin the name of a provider that a plugin brings."""
 RANKED = 8
 """How many skills the offline backbone looks at for each part of a request."""
 
@@ -42,6 +45,8 @@ def open_models(place: Place, facts: FactBook, shelf: Shelf, *, run: RunKind) ->
         return Models(place.provider)
     if options.provider == OFFLINE:
         return Models(_open_offline(place, shelf, run.folder))
+    if options.provider.startswith(PLUGIN):
+        return Models(_open_plugin(place, facts))
     check_allowed([options.name, *options.fallback_models], options.allowed_models)
     choice = choose_provider(options)
     if not choice.base_url:
@@ -78,6 +83,20 @@ def _open_fallbacks(place: Place, facts: FactBook, primary: Provider) -> tuple[C
                 ) from missing
         candidates.append(Candidate(opened[provider_name], model))
     return tuple(candidates)
+
+
+def _open_plugin(place: Place, facts: FactBook) -> Provider:
+    name = place.settings.model.provider.removeprefix(PLUGIN)
+    offered = {key: build for registry in place.plugins for key, build in registry.providers.items()}
+    build = offered.get(name)
+    if build is None:
+        known = ", ".join(f"`{PLUGIN}{each}`" for each in sorted(offered)) or "none"
+        raise UsageError(
+            f"No plugin that runs brings a provider {name!r}",
+            hint=f"Providers of plugins here: {known}; `agent plugins list` says which plugins are off, and why",
+        )
+    check_allowed([place.settings.model.name], place.settings.model.allowed_models)
+    return build(Connection(facts=facts))
 
 
 def _open_offline(place: Place, shelf: Shelf, run_folder: Path) -> Provider:

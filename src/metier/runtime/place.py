@@ -8,9 +8,11 @@ from pathlib import Path
 
 from metier.engine.decide import Policy
 from metier.ids import Clock, Ids, SystemClock, SystemIds
+from metier.plugins.registry import Registry
 from metier.providers.base import Provider
 from metier.providers.retry import Seams
 from metier.settings.model import Settings
+from metier.telemetry.sinks import Sink
 from metier.tools.base import Tool
 
 
@@ -27,6 +29,10 @@ class Place:
     """Answers instead of the one that the settings name."""
     tools: tuple[Tool, ...] = ()
     """Beside those that skills bring."""
+    plugins: tuple[Registry, ...] = ()
+    """Those that run, see `runtime.plugins`; their tools and subscribers are among `tools` and `sinks`."""
+    sinks: tuple[Sink, ...] = ()
+    """Get the events of every run, beside whoever watches one of them."""
     narrow: Callable[[Policy], Policy] | None = None
     """Puts a stricter policy around the one of the settings."""
 

@@ -205,7 +205,7 @@ class Runtime:
         # Whoever has the lease writes the log, even if another process hangs with its hand on it.
         jsonl = JsonlSink.open(path, clock=self.place.clock, take_over=True)
         told = sum(1 for record in read_events(path) if record.entry)
-        fan_out = FanOut([jsonl, *watch.sinks], report=watch.report)
+        fan_out = FanOut([jsonl, *self.place.sinks, *watch.sinks], report=watch.report)
         trace_id = hashlib.sha256(lease.run_id.encode()).hexdigest()[:32]
         mode = get_redaction_mode(self.place.settings.logging)
         writer = EventWriter(

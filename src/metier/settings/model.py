@@ -5,6 +5,7 @@ from pydantic import Field
 from metier.engine.options import RuntimeOptions
 from metier.messages import Value
 from metier.providers.options import ModelOptions
+from metier.settings.plugin_options import PluginsOptions
 from metier.skills.options import SkillsOptions
 from metier.store.options import StoreOptions
 from metier.telemetry.options import LoggingOptions
@@ -27,4 +28,7 @@ class Settings(Value):
     store: StoreOptions = Field(default=StoreOptions(), description="Which database holds the runs.")
     logging: LoggingOptions = Field(
         default=LoggingOptions(), description="What is written down, where, and how much of it."
+    )
+    plugins: PluginsOptions = Field(
+        default=PluginsOptions(), description="Which installed plugins are used, and how long they may take."
     )

@@ -1,0 +1,95 @@
+"""`agent plugins`: which plugins are installed, what each adds, and why one is off."""
+
+from dataclasses import asdict, dataclass
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from metier.cli.driving import open_place
+from metier.cli.output import write_json, write_line
+from metier.plugins.load import Plugins, find_entry_points
+from metier.runtime.plugins import find_plugins
+
+app = typer.Typer(
+    rich_markup_mode=None, add_completion=False, no_args_is_help=True, help="Show the plugins of this installation."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    name: str
+    distribution: str = ""
+    version: str = ""
+    state: Literal["on", "off"] = "off"
+    why: str = ""
+    """Why it is off."""
+    tools: tuple[str, ...] = ()
+    providers: tuple[str, ...] = ()
+    stores: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    prompt_layers: tuple[str, ...] = ()
+    subscribers: int = 0
+
+
+@app.callback()
+def plugins() -> None:
+    """Show the plugins of this installation."""
+
+
+@app.command("list")
+def list_plugins(
+    config: Annotated[Path | None, typer.Option(help="Settings file to use instead of the discovered one.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plugins as JSON.")] = False,
+) -> None:
+    """List what is installed, what each plugin adds, and why one is off. Loads them, starts none."""
+    found = find_plugins(open_place(config))
+    rows = [_describe(point, found) for point in find_entry_points()]
+    installed = {row.name for row in rows}
+    rows += [Row(name=each.plugin, why=each.sentence) for each in found.problems if each.plugin not in installed]
+    if as_json:
+        write_json({"plugins": [asdict(row) for row in rows]})
+        return
+    if not rows:
+        write_line("No plugin is installed")
+    for row in rows:
+        write_line(_render(row))
+
+
+def _describe(point: EntryPoint, found: Plugins) -> Row:
+    name, distribution = point.name, point.dist.name if point.dist else ""
+    version = point.dist.version if point.dist else ""
+    registry = next((each for each in found.registries if each.plugin == name), None)
+    if registry is None:
+        why = next((each.sentence for each in found.problems if each.plugin == name), "plugins.enabled leaves it out")
+        return Row(name=name, distribution=distribution, version=version, why=why)
+    return Row(
+        name=name,
+        distribution=distribution,
+        version=version,
+        state="on",
+        tools=tuple(tool.info.name for tool in registry.tools),
+        providers=tuple(f"plugin/{each}" for each in sorted(registry.providers)),
+        stores=tuple(f"plugin/{each}" for each in sorted(registry.stores)),
+        commands=tuple(f"{each} ({registry.commands[each].summary})" for each in sorted(registry.commands)),
+        prompt_layers=tuple(layer.title for layer in registry.prompt_layers),
+        subscribers=len(registry.subscribers),
+    )
+
+
+def _render(row: Row) -> str:
+    lines = [f"{row.name} ({row.state}) {row.distribution} {row.version}".rstrip()]
+    if row.why:
+        lines.append(f"  why: {row.why}")
+    additions = {
+        "tools": row.tools,
+        "providers": row.providers,
+        "stores": row.stores,
+        "commands": row.commands,
+        "prompt layers": row.prompt_layers,
+    }
+    lines += [f"  {kind}: {', '.join(names)}" for kind, names in additions.items() if names]
+    if row.subscribers:
+        lines.append(f"  subscribers: {row.subscribers}")
+    return "\n".join(lines)

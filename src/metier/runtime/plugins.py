@@ -1,0 +1,56 @@
+"""Plugins in a workspace: load those the settings want, and give a place what they bring."""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from metier.events import EventRecord
+from metier.plugins.lifecycle import running
+from metier.plugins.load import Plugins, load_plugins
+from metier.plugins.registry import Registry
+from metier.plugins.subscription import Subscription
+from metier.runtime.place import Place
+from metier.runtime.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS
+from metier.telemetry.sinks import Sink
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """A subscription outlives the run whose log is closed."""
+
+    subscription: Subscription
+
+    def write(self, record: EventRecord) -> None:
+        self.subscription.write(record)
+
+    def close(self) -> None:
+        return None
+
+
+def find_plugins(place: Place) -> Plugins:
+    """What the settings want of what is installed, loaded but not started."""
+    options = place.settings.plugins
+    taken = (*BUILT_IN_TOOLS, *SCRIPT_TOOLS, *(tool.info.name for tool in place.tools))
+    return load_plugins(options.enabled, seconds=options.timeout_seconds, taken=taken)
+
+
+@contextmanager
+def using_plugins(place: Place, *, report: Callable[[str], None]) -> Generator[Place]:
+    """The place with the tools, providers and subscribers of its plugins, which run for as long as the block lasts."""
+    seconds = place.settings.plugins.timeout_seconds
+    with running(find_plugins(place), seconds=seconds, report=report) as registries:
+        subscriptions = [
+            Subscription(registry.plugin, subscriber, report=report, seconds=seconds)
+            for registry in registries
+            for subscriber in registry.subscribers
+        ]
+        try:
+            yield _extend(place, registries, tuple(_Shared(each) for each in subscriptions))
+        finally:
+            for subscription in subscriptions:
+                subscription.close()
+
+
+def _extend(place: Place, registries: tuple[Registry, ...], sinks: tuple[Sink, ...]) -> Place:
+    tools = tuple(tool for registry in registries for tool in registry.tools)
+    return replace(place, tools=(*place.tools, *tools), plugins=registries, sinks=(*place.sinks, *sinks))
