@@ -35,7 +35,7 @@ class Postings:
     starts: array[int] = field(default_factory=lambda: array("I", [0]))
     """Where the skills of a key begin; one more entry than keys."""
     skills: list[int] = field(default_factory=list[int])
-    """A list, of which searching is three times faster than of an array; one object per skill, however often it stands."""
+    """A list, which is searched three times faster than an array; one object per skill, however often it stands."""
     impacts: array[float] = field(default_factory=lambda: array("f"))
     fields: array[int] = field(default_factory=lambda: array("B"))
     rarities: array[float] = field(default_factory=lambda: array("f"))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import anyio
-from pydantic import JsonValue
+from pydantic import JsonValue, TypeAdapter
 
 from metier.engine import entries as e
 from metier.engine.journal import RunLog, read_entries
@@ -37,17 +37,22 @@ from metier.telemetry.jsonl import FILE_NAME, JsonlSink, read_events
 from metier.telemetry.sinks import EventWriter, FanOut, RunScope, Sink, get_redaction_mode
 
 DATABASE = "state.db"
-DRY_RUN = "dry_run"
-"""The reason in the index of a dry run that has not begun."""
+REQUESTED = "request:"
+"""The reason in the index of a run that has not begun: this, and the blob that holds what is wanted of it."""
 
 type Asker = Callable[[Question], Awaitable[Reply | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
+    """What is wanted of a new run. Kept as JSON until the run has its first entry."""
+
     task: str
     mode: Literal["live", "dry_run"] = "live"
     extra_context: str = ""
+
+
+_REQUEST = TypeAdapter(RunRequest)
 
 
 def _ignore(_problem: str) -> None:
@@ -110,7 +115,8 @@ class Runtime:
             model=self.place.settings.model.name,
             created_at=now,
             updated_at=now,
-            reason=DRY_RUN if request.mode == "dry_run" else "",
+            # Before the run is in the index: whoever finds it there after a kill also finds what was wanted.
+            reason=REQUESTED + await self.store.put_blob(_REQUEST.dump_json(request)),
         )
         await self.store.create_run(row)
         return await self._drive(run_id, watch or Watch(), request=request)
@@ -120,9 +126,7 @@ class Runtime:
         entries = await read_entries(self.store, run_id)
         if not entries:
             # Killed before its first entry: nothing was done, and the index knows what was wanted.
-            row = await self.find(run_id)
-            request = RunRequest(task=row.task, mode="dry_run" if row.reason == DRY_RUN else "live")
-            return await self._drive(run_id, watch or Watch(), request=request)
+            return await self._drive(run_id, watch or Watch(), request=await self._find_request(run_id))
         started = entries[0]
         assert isinstance(started, e.RunStarted), "a journal begins with the start of its run"
         return await self._drive(run_id, watch or Watch(), answer=answer or Answer(), started=started)
@@ -158,6 +162,13 @@ class Runtime:
         if len(rows) > 1 and name != "latest" and rows[0].run_id != name:
             raise UsageError(f"More than one run begins with {name!r}", hint="Write more of the id")
         return rows[0]
+
+    async def _find_request(self, run_id: str) -> RunRequest:
+        row = await self.find(run_id)
+        kept, _, digest = row.reason.partition(REQUESTED)
+        if kept or not digest:
+            return RunRequest(task=row.task)
+        return _REQUEST.validate_json(await self.store.get_blob(digest))
 
     async def _drive(
         self,

@@ -89,7 +89,7 @@ class Store(Protocol):
     """The journal, leases, blobs, the run index and approvals. `close` may be called twice."""
 
     async def create_run(self, row: RunRow) -> None:
-        """Put a new run into the index. Raises `RunExists`."""
+        """Put a new run into the index. A blob that its reason names stays as long as the run. Raises `RunExists`."""
         ...
 
     async def append(
