@@ -97,9 +97,7 @@ class RunLog:
 
 
 def _store_after(seq: int, entries: Iterable[Entry]) -> list[StoredEntry]:
-    return [
-        StoredEntry(number, entry.kind, render_entry(entry)) for number, entry in enumerate(entries, start=seq + 1)
-    ]
+    return [StoredEntry(number, entry.kind, render_entry(entry)) for number, entry in enumerate(entries, start=seq + 1)]
 
 
 async def read_entries(store: Store, run_id: str) -> list[Entry]:
