@@ -136,7 +136,7 @@ async def _go_on(runtime: Runtime, scenario: Scenario, watch: Watch) -> RunState
     rows = await runtime.store.list_runs()
     if rows:
         return await runtime.resume(rows[0].run_id, watch=watch)
-    return await runtime.start(RunRequest(task=scenario.task), watch)
+    return await runtime.start(RunRequest(task=scenario.task, extra_context=scenario.extra_context), watch)
 
 
 async def _answer(runtime: Runtime, scenario: Scenario, state: RunState) -> Answer:
