@@ -235,6 +235,9 @@ class StepStarted(Payload):
     arguments: JsonValue = None
     effect: str = ""
     idempotency_key: str = ""
+    verdict: str = ""
+    """What the policy said; `ask` where a person then approved it."""
+    rule: str = ""
 
 
 class SkillStepExecuted(Payload):
@@ -383,6 +386,25 @@ class PinnedDefinitionUsed(Payload):
     event_type = "pinned_definition_used"
     definition: str
     pinned: str
+
+
+class PromptLayerCut(Payload):
+    """The file of a layer is larger than its cap; its beginning is used."""
+
+    event_type = "prompt_layer_cut"
+    layer: str
+    source: str
+    left_out_characters: int
+
+
+class McpServerReported(Payload):
+    """A server of external tools was left out, started, ended, or no longer offers what was accepted."""
+
+    event_type = "mcp_server_reported"
+    server: str
+    state: Literal["not_accepted", "started", "ended", "changed"]
+    message: str
+    tools: tuple[str, ...] = ()
 
 
 class SignalReceived(Payload):

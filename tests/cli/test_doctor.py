@@ -55,6 +55,15 @@ def test_offline_needs_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert found["anthropic"]["state"] == "off"
 
 
+def test_the_shell_is_named_with_its_mode(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT_RUNTIME_SHELL_LINUX", "/no/such/shell")
+    monkeypatch.setenv("SHELL_TOOL_MODE", "allowlist")
+    assert findings(capsys)["shell"]["detail"] == "/no/such/shell not found, mode allowlist"
+
+    monkeypatch.setenv("SHELL_TOOL_MODE", "off")
+    assert findings(capsys)["shell"]["state"] == "off"
+
+
 def test_a_local_model_server_is_found_by_asking_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

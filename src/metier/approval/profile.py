@@ -22,9 +22,18 @@ class ProfilePolicy:
         self._tools = tools
 
     def judge(self, action: ActionStep, *, skill: str) -> Verdict:  # noqa: ARG002 - rules of a skill come with rules
-        if self._profile == "permissive" or self.effect(action) == "read":
+        if self._profile == "permissive":
             return ALLOW
+        if self.effect(action) == "read":
+            if not self._is_claim(action):
+                return ALLOW
+            reason = f"Profile {self._profile!r} does not take a server's word that its tool only reads"
+            return Verdict(decision="ask", reason=reason)
         return Verdict(decision="ask", reason=f"Profile {self._profile!r} asks before anything that is not reading")
+
+    def _is_claim(self, action: ActionStep) -> bool:
+        tool = self._tools.find(str(action.params.get("tool", "")))
+        return tool is not None and tool.info.is_claim
 
     def effect(self, action: ActionStep) -> Effect:
         if action.type in READING_ACTIONS:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from metier.cli.context import current_settings
+from metier.cli.context import current_settings, home_folder
 from metier.cli.health import Finding, examine
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -24,7 +24,7 @@ def doctor(
 ) -> None:
     """Say what is installed, which keys are set (never their values), what works here and what to do next."""
     loaded = current_settings(config, {})
-    findings = list(examine(loaded.settings, os.environ, Path.cwd()))
+    findings = list(examine(loaded.settings, os.environ, cwd=Path.cwd(), home=home_folder()))
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
         return

@@ -24,12 +24,13 @@ from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
 from metier.errors import LogError, UsageError
 from metier.providers.options import ModelOptions
+from metier.runtime.cleaning import find_place_secrets
 from metier.runtime.place import Place
 from metier.runtime.plugins import using_plugins
 from metier.runtime.runs import Runtime, Watch, open_runtime
 from metier.settings.load import LoadedSettings
 from metier.telemetry.jsonl import FILE_NAME
-from metier.telemetry.redaction import build_redactor, find_secret_values
+from metier.telemetry.redaction import build_redactor
 from metier.telemetry.sinks import Sink
 
 MAX_FILES_NAMED = 10
@@ -58,10 +59,13 @@ def open_place(config: Path | None, flags: Mapping[str, str] | None = None, *, i
 
 
 def _check_model(loaded: LoadedSettings) -> None:
-    """The default model belongs to the default provider: another one must be told which model it shall use."""
+    """The default model belongs to the default provider: another one must be told which model it shall use.
+
+    An agent may have one of its own; where it has none, the provider is asked whether it is its own.
+    """
     provider = loaded.settings.model.provider
     is_default = loaded.origins["model.name"].kind == "default"
-    if is_default and provider not in (ModelOptions().provider, "offline"):
+    if is_default and not loaded.settings.runtime.agent and provider not in (ModelOptions().provider, "offline"):
         raise UsageError(
             f"No model is named for provider {provider!r}",
             hint="Add --model NAME, or set model.name in agent.yaml",
@@ -107,7 +111,7 @@ async def _drive(place: Place, work: Work, view: View, stopper: Stopper) -> tupl
 
 def _redactor(place: Place):  # noqa: ANN202 - see build_redactor
     options = place.settings.logging
-    values = find_secret_values(place.environ)
+    values = find_place_secrets(place)
     return build_redactor(values=values, names=options.redact_names, generic_names=options.redact_secrets)
 
 

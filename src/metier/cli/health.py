@@ -18,7 +18,10 @@ from urllib.parse import urlsplit
 from uv import find_uv_bin
 
 from metier import __version__
+from metier.errors import ConfigError
 from metier.settings.model import Settings
+from metier.tools.mcp_acceptance import AcceptedServers
+from metier.tools.mcp_config import choose_servers, load_mcp_config
 
 type State = Literal["ok", "off", "problem"]
 """Works; not there and not needed as things are set; needed and does not work."""
@@ -38,15 +41,17 @@ class Finding:
     hint: str = ""
 
 
-def examine(settings: Settings, environ: Mapping[str, str], cwd: Path) -> Iterator[Finding]:
+def examine(settings: Settings, environ: Mapping[str, str], *, cwd: Path, home: Path) -> Iterator[Finding]:
     """Everything worth knowing before a first run, the cheap things first."""
     yield Finding(area="runtime", name="metier", state="ok", detail=__version__)
     python = f"{platform.python_version()} ({sys.executable})"
     yield Finding(area="runtime", name="python", state="ok", detail=python)
     yield from examine_providers(settings, environ)
     yield from examine_programs()
+    yield examine_shell(settings)
     yield from examine_sandbox()
     yield from examine_servers(settings, environ)
+    yield from examine_mcp(settings, cwd, home=home)
     yield from examine_folders(settings, cwd)
 
 
@@ -93,6 +98,18 @@ def examine_programs() -> Iterator[Finding]:
             yield Finding(area="programs", name=program, state="off", detail="not found", hint=hint)
 
 
+def examine_shell(settings: Settings) -> Finding:
+    """Whether models are offered the shell, and whether there is one."""
+    options = settings.shell
+    if not options.enabled or options.mode == "off":
+        return Finding(area="programs", name="shell", state="off", detail="turned off by the settings")
+    program = settings.runtime.shell_windows if sys.platform == "win32" else settings.runtime.shell_linux
+    is_there = shutil.which(program) is not None
+    hint = "" if is_there else "Lines that need a shell cannot run; name one in runtime.shell_linux or shell_windows"
+    detail = f"{program}{'' if is_there else ' not found'}, mode {options.mode}"
+    return Finding(area="programs", name="shell", state="ok" if is_there else "problem", detail=detail, hint=hint)
+
+
 def examine_sandbox() -> Iterator[Finding]:
     """Each layer is tried for real: a forbidden write must fail."""
     if sys.platform != "linux":
@@ -137,6 +154,25 @@ def examine_servers(settings: Settings, environ: Mapping[str, str]) -> Iterator[
     state: State = "ok" if reachable else "problem" if wanted else "off"
     hint = "" if reachable else "Start the server, or correct the address"
     yield Finding(area="servers", name="postgres", state=state, detail=detail, hint=hint)
+
+
+def examine_mcp(settings: Settings, cwd: Path, *, home: Path) -> Iterator[Finding]:
+    """The external tool servers of this workspace; none is started, `agent mcp list` does that."""
+    try:
+        servers = choose_servers(load_mcp_config(cwd / settings.mcp.file), settings.mcp.servers)
+    except ConfigError as error:
+        detail = f"{error.message}{''.join(f'; {problem.render()}' for problem in error.problems)}"
+        yield Finding(area="mcp", name="servers", state="problem", detail=detail, hint="Correct the file")
+        return
+    if servers and not _version_of("mcp"):
+        hint = "Install it: pip install 'metier[mcp]'"
+        yield Finding(area="mcp", name="package", state="problem", detail="not installed", hint=hint)
+    accepted = AcceptedServers(home, cwd)
+    for server in servers:
+        found = accepted.find(server)
+        detail = f"accepted, {len(found.tools)} tools" if found else "not accepted, so it is not started"
+        hint = "" if found else f"Look at it: agent mcp accept {server.name}"
+        yield Finding(area="mcp", name=server.name, state="ok" if found else "off", detail=detail, hint=hint)
 
 
 def examine_folders(settings: Settings, cwd: Path) -> Iterator[Finding]:

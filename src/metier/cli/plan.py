@@ -36,7 +36,7 @@ def render_plan(plan: Plan) -> str:
     ]
     left = [str(name) for name in cast("list[JsonValue]", plan["not_loaded"])]  # as `engine.rehearsal` writes it
     if left:
-        lines.append(f"not loaded: the toolsets of {', '.join(left)}, which say what they offer by running")
+        lines.append(f"not loaded: the tools of {', '.join(left)}, which say what they offer by running")
     return "\n".join(lines)
 
 

@@ -151,6 +151,7 @@ def _row_as_json(row: RunRow) -> dict[str, JsonValue]:
         "interrupted": _status(row) == "interrupted",
         "driver": row.driver,
         "task": row.task,
+        "agent": row.agent,
         "model": row.model,
         "turns": row.turns,
         "cost_usd": round(row.cost_usd, 6),
@@ -167,6 +168,7 @@ def _iso(moment: datetime) -> str:
 def _write_run(row: RunRow, state: RunState, record: dict[str, JsonValue], *, folder: Path) -> None:
     write_line(f"run:     {row.run_id}  {_status(row)}")
     write_line(f"task:    {row.task}")
+    write_line(f"agent:   {row.agent or 'built in'}")
     if row.driver:
         write_line(f"driver:  {row.driver}")
     if state.started is not None:

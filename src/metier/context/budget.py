@@ -48,6 +48,8 @@ class TokenBudget:
 class FittedPrompt:
     """A prompt that fits, with the account of what it costs and what had to go."""
 
+    prompt: Prompt
+    """What is left of the layers."""
     system: tuple[SystemBlock, ...]
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]
@@ -91,6 +93,7 @@ def fit(
     estimated = sum(layers.values()) + schema_tokens
     system = build_system(prompt)
     return FittedPrompt(
+        prompt=prompt,
         system=system,
         messages=build_messages(prompt),
         tools=tools,

@@ -2,7 +2,7 @@
 
 The order is fixed, so the same inputs give the same bytes and a vendor's prompt cache holds:
 
-    system   base and safety, soul, user profile, agent, skill catalog
+    system   base and safety, soul, user profile, agent, plugins, skill catalog
     messages previous conversation; task, structured step, disclosed skill content, input; then the run so far
 """
 
@@ -16,10 +16,22 @@ from metier.messages import Message, TextPart, ToolSpec
 from metier.providers.base import SystemBlock
 
 type LayerName = Literal[
-    "base", "safety", "soul", "profile", "agent", "catalog", "conversation", "task", "step", "disclosed", "input", "run"
+    "base",
+    "safety",
+    "soul",
+    "profile",
+    "agent",
+    "plugins",
+    "catalog",
+    "conversation",
+    "task",
+    "step",
+    "disclosed",
+    "input",
+    "run",
 ]
 
-SYSTEM_LAYERS: tuple[LayerName, ...] = ("base", "safety", "soul", "profile", "agent", "catalog")
+SYSTEM_LAYERS: tuple[LayerName, ...] = ("base", "safety", "soul", "profile", "agent", "plugins", "catalog")
 
 TOLD_STEPS = 40
 
@@ -62,6 +74,7 @@ class Prompt:
     soul: str = ""
     profile: str = ""
     agent: str = ""
+    plugins: str = ""
     catalog: str = ""
     conversation: tuple[Message, ...] = ()
     task: str

@@ -42,7 +42,7 @@ async def call_model(action: CallModel, log: RunLog, services: Services) -> None
         await log.record(RunPaused(pause="explicit", reason=f"{error.message}: {error.hint}"), durable=True)
         return
     try:
-        fitted, request, counted = await compose(log, services, disabled=disabled)
+        fitted, request, counted = await compose(log.state, services, disabled=disabled)
     except PromptTooLarge as error:
         await log.record(RunFailed(reason="prompt_too_large", message=error.message, status="escalated"))
         return
@@ -93,9 +93,8 @@ class Composed(NamedTuple):
     """Tokens as the provider counted them, where it was asked."""
 
 
-async def compose(log: RunLog, services: Services, *, disabled: frozenset[str] = frozenset()) -> Composed:
+async def compose(state: RunState, services: Services, *, disabled: frozenset[str] = frozenset()) -> Composed:
     """The request of this turn, checked by the provider's own count where the estimate is close to the limit."""
-    state = log.state
     texts = {piece.digest: await _piece_text(piece.digest, services) for piece in state.pieces}
     prompt = build_prompt(state, services, texts)
     fitted, request = fit_request(prompt, state, services, factor=state.factor, disabled=disabled)

@@ -140,6 +140,10 @@ class StepStarted(Value):
     action: ActionStep
     effect: Effect
     idempotency_key: str
+    verdict: str = ""
+    """What the policy said to it; `ask` where a person then approved it."""
+    rule: str = ""
+    """Which rule of which scope said so; empty where the profile did."""
     before: JsonValue = None
     """What the tool noted of the world before its effect, e.g. the hash of the file it will replace."""
 

@@ -17,6 +17,11 @@ type StepFailurePolicy = Literal[
 class RuntimeOptions(Value):
     """How freely a run acts, how long, how often it tries again."""
 
+    agent: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The agent of this workspace that runs have unless they name one; the built-in one if unset.",
+    )
     profile: Profile = Field(
         default="permissive",
         description="What happens when no rule speaks: allow, ask, or ask and require a sandbox.",

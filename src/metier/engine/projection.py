@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from metier import events as ev
+from metier.approval.rules import SHELL
 from metier.engine import entries as e
 from metier.engine.state import RunState, Step
 
@@ -144,6 +145,8 @@ def _project_step(entry: e.StepStarted | e.StepFinished | e.StepRetried, state: 
                     arguments=entry.action.params,
                     effect=entry.effect,
                     idempotency_key=entry.idempotency_key,
+                    verdict=entry.verdict,
+                    rule=entry.rule,
                 )
             ]
         case e.StepRetried():
@@ -214,6 +217,8 @@ def _project_answer(
 
 
 def tool_of(params: dict[str, e.JsonValue], action: str) -> str:
+    if action == "run_command":
+        return SHELL
     return str(params.get("tool") or action)
 
 

@@ -69,6 +69,7 @@ def fit_request(
         system=fitted.system,
         tools=() if is_json else tools,
         max_tokens=services.model.max_tokens,
+        temperature=services.model.temperature,
         response_schema=ModelDecision.model_json_schema() if is_json else None,
         timeout_seconds=services.model.timeout_seconds,
     )

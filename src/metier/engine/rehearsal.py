@@ -60,7 +60,7 @@ def build_plan(
         "tools": [
             _judge(spec.name, state, services) for spec in get_offer(state, services, disabled=state.disabled).tools
         ],
-        "not_loaded": _find_toolsets(services),
+        "not_loaded": [*_find_toolsets(services), *services.not_listed],
     }
 
 

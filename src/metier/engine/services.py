@@ -1,6 +1,6 @@
 """What a run needs from outside: everything with an effect, handed in once by the runtime."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +13,9 @@ from metier.engine.fingerprints import Fingerprints
 from metier.engine.offer import Offer
 from metier.engine.options import RuntimeOptions
 from metier.engine.shelf import Shelf
+from metier.events import Payload
 from metier.ids import Clock, Ids
+from metier.messages import Message
 from metier.providers.base import Observer, Provider
 from metier.providers.facts import FactBook
 from metier.providers.options import ModelOptions
@@ -21,6 +23,18 @@ from metier.providers.retry import Candidate, Seams
 from metier.skills.options import SkillsOptions
 from metier.store.base import Store
 from metier.tools.toolbox import Toolbox
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSource:
+    """Where the text of a layer was read."""
+
+    file: str
+    """Relative to the workspace where it lies inside."""
+    sha256: str
+    """Of the whole file."""
+    left_out: int = 0
+    """Characters beyond the cap of the layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +46,25 @@ class Instructions:
     soul: str = ""
     profile: str = ""
     agent: str = ""
+    plugins: str = ""
+    conversation: tuple[Message, ...] = ()
+    """What was said before in the same context."""
+    step: str = ""
+    """The step of a structured task that this run carries out."""
+    sources: Mapping[str, LayerSource] = field(default_factory=dict[str, LayerSource])
+    """By layer; one that is not in it is built in, or was given with the task."""
 
     def begin(self, task: str) -> Prompt:
         return Prompt(
-            base=self.base, safety=self.safety, soul=self.soul, profile=self.profile, agent=self.agent, task=task
+            base=self.base,
+            safety=self.safety,
+            soul=self.soul,
+            profile=self.profile,
+            agent=self.agent,
+            plugins=self.plugins,
+            conversation=self.conversation,
+            task=task,
+            step=self.step,
         )
 
 
@@ -62,6 +91,10 @@ class Services:
     """Does the same to a whole request or reply; None where these are not kept."""
     changed: tuple[str, ...] = ()
     """Ids of definitions that are no longer what the run began with; it uses what it is pinned to."""
+    notices: tuple[Payload, ...] = ()
+    """What there is to say before the run goes on, such as a server whose tools are left out."""
+    not_listed: tuple[str, ...] = ()
+    """Servers of external tools that nobody has asked what they offer."""
     owner: str
     """Who drives, for whoever finds the run taken."""
     observe: Observer | None = None

@@ -15,6 +15,7 @@ from metier.decisions import StepStatus
 from metier.engine import actions as a
 from metier.engine import entries as e
 from metier.engine.approvals import find_approved_base
+from metier.engine.decide import judge_step
 from metier.engine.earlier import keep_results
 from metier.engine.journal import RunLog
 from metier.engine.planning import get_limits
@@ -96,12 +97,15 @@ async def ask_input(action: a.AskInput, log: RunLog) -> None:
 
 
 def _intent(step: Step, log: RunLog, services: Services) -> e.StepStarted:
+    verdict = judge_step(log.state, step, services.policy)
     return e.StepStarted(
         step_id=step.step_id,
         attempt=step.attempts + 1,
         action=step.action,
         effect=services.policy.effect(step.action),
         idempotency_key=build_key(log.state.run_id, step.step_id),
+        verdict=verdict.decision,
+        rule=verdict.rule,
     )
 
 
@@ -126,6 +130,9 @@ async def _execute(step: Step, log: RunLog, services: Services) -> e.StepFinishe
         result = await services.tools.call(name, arguments, context)
     duration = round((services.clock.monotonic() - started) * 1000, 3)
     finished = await build_finished(step, name, result, duration_ms=duration, services=services)
+    for payload in told:
+        if not isinstance(payload, SkillStepExecuted):
+            log.emit(payload)
     return _add_facts(finished, told)
 
 
@@ -154,6 +161,8 @@ def build_context(
         timeout_seconds=services.runtime.timeout_seconds,
         emit=emit,
         spool=get_spool_path(step, services),
+        artifacts=services.run_folder / "artifacts",
+        clean=services.clean,
         base_hash=find_approved_base(step),
     )
 
@@ -198,7 +207,7 @@ async def build_finished(
 
 def is_work_of_skill(name: str) -> bool:
     """Scripts and toolsets: the failure policy is for these."""
-    return name in POLICY_TOOLS or "." in name
+    return name in POLICY_TOOLS or ("." in name and "/" not in name)
 
 
 async def _use_skill(step: Step, _log: RunLog, services: Services) -> ToolResult:
@@ -251,10 +260,11 @@ def _as_text(output: JsonValue) -> str:
 
 
 def _artifacts(result: ToolResult, services: Services) -> tuple[dict[str, JsonValue], ...]:
-    """Files that a script says it wrote for the run, with the hash they have now."""
+    """Files of the run: those that the tool itself kept, and those that a script says it wrote, with their hash now."""
+    kept = result.meta.get("artifacts")
     named = result.output.get("result") if isinstance(result.output, dict) else None
     paths = named.get("artifacts") if isinstance(named, dict) else None
-    found: list[dict[str, JsonValue]] = []
+    found = [artifact for artifact in kept if isinstance(artifact, dict)] if isinstance(kept, list) else []
     for path in paths if isinstance(paths, list) else []:
         file = services.workspace / str(path)
         if file.is_file():

@@ -1,69 +1,41 @@
 """Put together what one run needs: skills, tools, provider, policy, instructions. Decides nothing itself."""
 
+import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from metier.context.base_prompt import BASE, SAFETY
-from metier.definitions.problems import Problem
+from metier.context.control import ACTION_OF_TOOL
 from metier.engine.decide import Policy
-from metier.engine.services import Instructions, Services
+from metier.engine.services import Services
 from metier.engine.shelf import build_shelf
 from metier.errors import UsageError
 from metier.providers.base import Observer, Provider
 from metier.providers.facts import load_facts
 from metier.providers.options import ModelOptions
 from metier.providers.registry import OFFLINE
+from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.instructions import load_instructions
 from metier.runtime.kind import RunKind
+from metier.runtime.mcp import list_known_tools, open_servers
 from metier.runtime.models import open_models
 from metier.runtime.pins import find_instructions, use_pinned, use_pinned_policy
 from metier.runtime.place import Place
-from metier.runtime.policy import build_policy, read_policy_file
-from metier.skills.activation import activate, build_roots, find_packages
+from metier.runtime.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS, Speakers, build_policy, read_policy_file
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
-from metier.telemetry.redaction import find_secret_values
-from metier.telemetry.sinks import Cleaner, build_cleaner
 from metier.tools.access import AccessFile
 from metier.tools.base import Tool
-from metier.tools.builtin import build_builtin_tools
+from metier.tools.builtin import build_builtin_tools, build_shell_tools
 from metier.tools.scope import Scope
 from metier.tools.script_catalog import ScriptCatalog
 from metier.tools.script_contract import ScriptLimits
 from metier.tools.script_runner import ScriptRunner, default_environments
 from metier.tools.scripts import build_script_tools
+from metier.tools.shells import choose_shell
 from metier.tools.toolbox import Toolbox
 from metier.tools.toolset_loader import ToolsetReading, load_toolsets
-
-BUNDLED = Path(__file__).resolve().parent.parent / "bundled"
-
-
-def find_skills(place: Place) -> tuple[tuple[SkillPackage, ...], tuple[Problem, ...]]:
-    """The active skills of this workspace, and what is wrong with the others."""
-    directory = place.workspace / place.settings.skills.dir
-    roots = build_roots(
-        home=place.home,
-        workspace=place.workspace,
-        bundled=BUNDLED,
-        directories=(directory,) if directory.is_dir() else (),
-    )
-    activation = activate(find_packages(roots), place.settings.skills.enabled)
-    return activation.packages, activation.problems
-
-
-def load_instructions(place: Place) -> Instructions:
-    """The workspace's own words where it has them."""
-    folder = place.workspace / "context"
-    return Instructions(
-        base=_read(folder / "system_prompt.md") or BASE,
-        safety=SAFETY,
-        soul=_read(folder / "soul.json"),
-        profile=_read(folder / "user_profile.json"),
-    )
-
-
-def build_place_cleaner(place: Place) -> Cleaner:
-    return build_cleaner(place.settings.logging, values=find_secret_values(place.environ))
+from metier.tools.web import WebAccess
 
 
 @asynccontextmanager
@@ -75,19 +47,25 @@ async def build_services(
     A dry run gets neither the toolsets, which say what they offer by running, nor a connection.
     """
     settings = place.settings
-    found, problems = find_skills(place)
-    packages, changed = await use_pinned(found, run.pins, store)
+    agent = run.agent
+    packages, changed = await use_pinned(agent.packages, run.pins, store)
     policy = await use_pinned_policy(read_policy_file(place.workspace), run.pins, store)
     access = AccessFile(place.workspace)
     access.read()
     async with AsyncExitStack() as opened:
         toolsets = ToolsetReading() if run.is_dry else await load_toolsets(packages, place.environ)
         opened.push_async_callback(toolsets.aclose)
-        shelf = build_shelf(packages, workspace=place.workspace, problems=(*problems, *toolsets.problems))
+        servers = await opened.enter_async_context(open_servers(place, store, run=run))
+        shelf = build_shelf(packages, workspace=place.workspace, problems=(*agent.problems, *toolsets.problems))
         facts = load_facts(_facts_file(place))
         models = open_models(place, facts, shelf, run=run)
         opened.push_async_callback(models.aclose)
-        tools = Toolbox((*list_tools(packages, place), *toolsets.tools))
+        offered = (*list_tools(packages, place, web=agent.web), *toolsets.tools, *servers.tools)
+        tools = Toolbox(agent.choose_tools(offered))
+        known = Toolbox(offered).names()
+        if not run.pins:
+            agent.check_tools({*known, *BUILT_IN_TOOLS, *SCRIPT_TOOLS, *ACTION_OF_TOOL})
+        speakers = Speakers(host=policy.text, agent=agent.definition, known=None if run.pins else known)
         cleaner = build_place_cleaner(place)
         yield Services(
             store=store,
@@ -96,14 +74,12 @@ async def build_services(
             facts=facts,
             policy=narrow(
                 place,
-                build_policy(
-                    packages, tools, workspace=place.workspace, profile=settings.runtime.profile, host=policy.text
-                ),
+                build_policy(packages, tools, workspace=place.workspace, profile=agent.profile, speakers=speakers),
             ),
             read_access=lambda: tools.resolve(access.read()),
             tools=tools,
             shelf=shelf,
-            instructions=await find_instructions(run.pins, store) or load_instructions(place),
+            instructions=await find_instructions(run.pins, store) or load_instructions(agent, run.said),
             model=get_model_options(place, models.provider),
             runtime=settings.runtime,
             skills=settings.skills,
@@ -113,28 +89,39 @@ async def build_services(
             run_folder=run.folder,
             clean=cleaner.text,
             clean_body=cleaner.value if settings.logging.debug_llm_bodies else None,
-            changed=(*changed, *policy.changed),
+            changed=(*changed, *policy.changed, *agent.changed),
+            notices=servers.notices,
+            not_listed=servers.not_listed,
             owner=place.owner,
             observe=observe,
             seams=place.seams,
         )
 
 
-def list_tools(packages: Sequence[SkillPackage], place: Place) -> tuple[Tool, ...]:
+def list_tools(packages: Sequence[SkillPackage], place: Place, *, web: WebAccess | None = None) -> tuple[Tool, ...]:
     """The tools that are known without running code of a skill. One of the place replaces a built-in of its name."""
     replaced = {tool.info.name for tool in place.tools}
-    built_in = (tool for tool in _file_tools(place) if tool.info.name not in replaced)
+    built_in = (tool for tool in _file_tools(place, web) if tool.info.name not in replaced)
     return (*built_in, *_script_tools(packages, place), *place.tools)
 
 
-def _file_tools(place: Place) -> tuple[Tool, ...]:
+def list_all_tools(packages: Sequence[SkillPackage], place: Place, *, web: WebAccess | None = None) -> tuple[Tool, ...]:
+    """With those of external servers, as far as they are known without starting one. For looking, not for calling."""
+    return (*list_tools(packages, place, web=web), *list_known_tools(place))
+
+
+def _file_tools(place: Place, web: WebAccess | None) -> tuple[Tool, ...]:
     """Open is the workspace; what decides about the agent is closed to writing, but in the permissive profile."""
     settings = place.settings
     runs = _inside(place.runs, place.workspace)
     skills = _inside(place.workspace / settings.skills.dir, place.workspace)
     protect = settings.runtime.profile != "permissive"
     scope = Scope((place.workspace,), protect=protect, own_folders=(*runs, *skills))
-    return build_builtin_tools(scope, environ=place.environ, skip=runs)
+    shell = choose_shell(sys.platform, linux=settings.runtime.shell_linux, windows=settings.runtime.shell_windows)
+    return (
+        *build_builtin_tools(scope, environ=place.environ, skip=runs, web=web),
+        *build_shell_tools(scope, shell=shell, options=settings.shell, environ=place.environ),
+    )
 
 
 def _inside(folder: Path, workspace: Path) -> tuple[str, ...]:
@@ -181,10 +168,3 @@ def _facts_file(place: Place) -> Path | None:
 def narrow(place: Place, policy: Policy) -> Policy:
     """The policy, less what whoever made the place does not want to happen."""
     return place.narrow(policy) if place.narrow is not None else policy
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
-        return ""

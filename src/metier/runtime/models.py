@@ -1,6 +1,6 @@
 """Who answers in a run: the provider of the settings and its fallbacks, all checked before anything is sent."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from metier.engine.earlier import FILE_NAME as RESULTS
 from metier.engine.shelf import Shelf
 from metier.errors import UsageError
 from metier.providers.absent import AbsentProvider
+from metier.providers.allowed import AllowedProvider
 from metier.providers.base import Provider
 from metier.providers.connection import Connection
 from metier.providers.dry_run import DryRunProvider
@@ -16,7 +17,7 @@ from metier.providers.failures import MissingKey
 from metier.providers.offline import build_offline
 from metier.providers.offline_plan import Places
 from metier.providers.registry import BUILT_IN, OFFLINE, choose_provider, open_provider
-from metier.providers.retry import Candidate, check_allowed, split_model_name
+from metier.providers.retry import Candidate, split_model_name
 from metier.runtime.kind import RunKind
 from metier.runtime.place import Place
 
@@ -42,12 +43,11 @@ def open_models(place: Place, facts: FactBook, shelf: Shelf, *, run: RunKind) ->
     if run.is_dry:
         return Models(DryRunProvider(options.provider))
     if place.provider is not None:
-        return Models(place.provider)
+        return guard(Models(place.provider), options.allowed_models)
     if options.provider == OFFLINE:
         return Models(_open_offline(place, shelf, run.folder))
     if options.provider.startswith(PLUGIN):
-        return Models(_open_plugin(place, facts))
-    check_allowed([options.name, *options.fallback_models], options.allowed_models)
+        return guard(Models(_open_plugin(place, facts)), options.allowed_models)
     choice = choose_provider(options)
     if not choice.base_url:
         check_owner(options.name, choice.name, facts)
@@ -55,7 +55,15 @@ def open_models(place: Place, facts: FactBook, shelf: Shelf, *, run: RunKind) ->
         provider = open_provider(choice, facts, environment=place.environ)
     except MissingKey as missing:
         return Models(AbsentProvider(choice.name, missing))
-    return Models(provider, _open_fallbacks(place, facts, provider))
+    return guard(Models(provider, _open_fallbacks(place, facts, provider)), options.allowed_models)
+
+
+def guard(models: Models, allowed: Collection[str]) -> Models:
+    """The same, held to a list of models at every call."""
+    if not allowed:
+        return models
+    fallbacks = [Candidate(AllowedProvider(each.provider, allowed), each.model) for each in models.fallbacks]
+    return Models(AllowedProvider(models.provider, allowed), tuple(fallbacks))
 
 
 def check_owner(model: str, provider: str, facts: FactBook) -> None:
@@ -95,7 +103,6 @@ def _open_plugin(place: Place, facts: FactBook) -> Provider:
             f"No plugin that runs brings a provider {name!r}",
             hint=f"Providers of plugins here: {known}; `agent plugins list` says which plugins are off, and why",
         )
-    check_allowed([place.settings.model.name], place.settings.model.allowed_models)
     return build(Connection(facts=facts))
 
 

@@ -11,8 +11,13 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
+from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.skill import parse_skill
+from metier.engine.entries import RunStarted
 from metier.engine.services import Instructions, Services
+from metier.errors import UsageError
+from metier.runtime.agents import AgentInForce, find_agent_file, restore_agent
+from metier.runtime.catalog import find_skills
 from metier.runtime.place import Place
 from metier.runtime.policy import has_rules, read_policy_file
 from metier.settings.model import Settings
@@ -30,11 +35,12 @@ TOOLS = "tools"
 POLICY = "policy"
 TRUST = "trust"
 SKILL = "skill:"
+AGENT = "agent:"
 
 _INSTRUCTIONS: TypeAdapter[Instructions] = TypeAdapter(Instructions)
 _TOOLS: TypeAdapter[tuple[ToolInfo, ...]] = TypeAdapter(tuple[ToolInfo, ...])
 _NAMES: TypeAdapter[tuple[str, ...]] = TypeAdapter(tuple[str, ...])
-PINNED_SECTIONS = ("model", "runtime", "skills", "shell")
+PINNED_SECTIONS = ("model", "runtime", "skills", "shell", "mcp")
 """What a run does, and how freely; not `logging` and `store`."""
 
 
@@ -49,7 +55,7 @@ class PinnedPolicy(NamedTuple):
     changed: tuple[str, ...] = ()
 
 
-async def pin(services: Services, settings: Settings) -> dict[str, str]:
+async def pin(services: Services, settings: Settings, agent: AgentInForce) -> dict[str, str]:
     """Definition id → digest. The bytes are in the store under that digest."""
     store = services.store
     packages = tuple(services.shelf.packages.values())
@@ -63,6 +69,8 @@ async def pin(services: Services, settings: Settings) -> dict[str, str]:
         POLICY: await store.put_blob(read_policy_file(services.workspace)),
         TRUST: await store.put_blob(_NAMES.dump_json(trusted)),
     }
+    if agent.id:
+        pins[f"{AGENT}{agent.id}"] = await store.put_blob(agent.data)
     for package in packages:
         data = package.definition.file.read_bytes()
         keep = len(packages) <= MOST_KEPT
@@ -101,6 +109,28 @@ async def use_pinned_settings(place: Place, pins: Mapping[str, str], store: Stor
     pinned = Settings.model_validate_json(await store.get_blob(pins[SETTINGS]))
     sections = {section: getattr(pinned, section) for section in PINNED_SECTIONS}
     return replace(place, settings=place.settings.model_copy(update=sections))
+
+
+async def use_pinned_agent(place: Place, started: RunStarted, store: Store) -> AgentInForce:
+    """The agent as the run knew it, whatever its file says now, in a place with the settings of the run."""
+    name = f"{AGENT}{started.agent}"
+    digest = started.pins.get(name, "") if started.agent else ""
+    if not digest:
+        skills = find_skills(place)
+        return AgentInForce(id=started.agent, place=place, packages=skills.packages, problems=skills.problems)
+    data = await store.get_blob(digest)
+    file, current = _find_file(place.workspace, started.agent)
+    agent = restore_agent(place, started.agent, data, file=file)
+    return agent if current == data else replace(agent, changed=(name,))
+
+
+def _find_file(workspace: Path, agent_id: str) -> tuple[Path, bytes]:
+    """Where the definition lies and what is in it; where it would lie and nothing, if it is gone."""
+    try:
+        file, _ = find_agent_file(workspace, agent_id)
+        return file, file.read_bytes()
+    except (UsageError, OSError):
+        return workspace / ".agent/agents" / agent_id / AGENT_FILE, b""
 
 
 async def find_instructions(pins: Mapping[str, str], store: Store) -> Instructions | None:

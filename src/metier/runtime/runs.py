@@ -20,14 +20,17 @@ from metier.engine.state import RunState, fold
 from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
 from metier.errors import ApprovalClosed, UsageError
-from metier.events import PinnedDefinitionUsed
+from metier.events import PinnedDefinitionUsed, PromptLayerCut
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
+from metier.runtime.agents import BUILT_IN, AgentInForce, resolve_agent
 from metier.runtime.approvals import Approvals, Question, Reply
 from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, forget_cancellation
-from metier.runtime.build import build_place_cleaner, build_services, check_budget
+from metier.runtime.build import build_services, check_budget
+from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.instructions import Said
 from metier.runtime.kind import RunKind
-from metier.runtime.pins import pin, use_pinned_settings
+from metier.runtime.pins import pin, use_pinned_agent, use_pinned_settings
 from metier.runtime.place import Place
 from metier.runtime.record import write_record
 from metier.store.base import Lease, RunRow, Store
@@ -50,6 +53,12 @@ class RunRequest:
     task: str
     mode: Literal["live", "dry_run"] = "live"
     extra_context: str = ""
+    agent: str = ""
+    """The ID of the agent; empty takes the one of the settings, else the built-in one."""
+    model: str = ""
+    """Asked for instead of the agent's; it must be one that the agent may use."""
+    said: Said | None = None
+    """The conversation before it, and the step of a task that it carries out."""
 
 
 _REQUEST = TypeAdapter(RunRequest)
@@ -104,7 +113,9 @@ class Runtime:
 
     async def start(self, request: RunRequest, watch: Watch | None = None) -> RunState:
         """Begin a run and drive it until it ends or waits for somebody. Raises `UsageError` before it begins."""
-        check_budget(self.place)
+        wanted = request.agent or self.place.settings.runtime.agent or BUILT_IN
+        agent = resolve_agent(self.place, wanted, model=request.model)
+        check_budget(agent.place)
         now = self.place.clock.now()
         run_id = self.place.ids.run_id(now)
         row = RunRow(
@@ -112,24 +123,37 @@ class Runtime:
             context_id=run_id,
             status="pending",
             task=request.task,
-            model=self.place.settings.model.name,
+            agent=agent.id,
+            model=agent.model.name,
             created_at=now,
             updated_at=now,
             # Before the run is in the index: whoever finds it there after a kill also finds what was wanted.
             reason=REQUESTED + await self.store.put_blob(_REQUEST.dump_json(request)),
         )
         await self.store.create_run(row)
-        return await self._drive(run_id, watch or Watch(), request=request)
+        run = RunKind(folder=self.folder(run_id), agent=agent, said=request.said, is_dry=request.mode == "dry_run")
+        return await self._drive(run, watch or Watch(), request=request)
 
     async def resume(self, run_id: str, answer: Answer | None = None, watch: Watch | None = None) -> RunState:
         """Go on with a run: after an answer, an approval, a signal or a crash. An ended run is left as it is."""
         entries = await read_entries(self.store, run_id)
         if not entries:
-            # Killed before its first entry: nothing was done, and the index knows what was wanted.
-            return await self._drive(run_id, watch or Watch(), request=await self._find_request(run_id))
+            return await self._begin_again(await self.find(run_id), watch or Watch())
         started = entries[0]
         assert isinstance(started, e.RunStarted), "a journal begins with the start of its run"
-        return await self._drive(run_id, watch or Watch(), answer=answer or Answer(), started=started)
+        place = await use_pinned_settings(self.place, started.pins, self.store)
+        agent = await use_pinned_agent(place, started, self.store)
+        folder, is_dry = self.folder(run_id), started.mode == "dry_run"
+        run = RunKind(folder=folder, agent=agent, is_dry=is_dry, pins=started.pins)
+        return await self._drive(run, watch or Watch(), answer=answer or Answer())
+
+    async def _begin_again(self, row: RunRow, watch: Watch) -> RunState:
+        """Killed before its first entry: nothing was done, and the index knows what was wanted."""
+        request = await self._find_request(row)
+        agent = resolve_agent(self.place, row.agent, model=row.model if row.agent else "")
+        is_dry = request.mode == "dry_run"
+        run = RunKind(folder=self.folder(row.run_id), agent=agent, said=request.said, is_dry=is_dry)
+        return await self._drive(run, watch, request=request)
 
     async def cancel(self, run_id: str, *, by: str) -> RunState:
         """End a run for good. One that somebody drives is ended by its driver, which is only asked: see `read`."""
@@ -163,26 +187,16 @@ class Runtime:
             raise UsageError(f"More than one run begins with {name!r}", hint="Write more of the id")
         return rows[0]
 
-    async def _find_request(self, run_id: str) -> RunRequest:
-        row = await self.find(run_id)
+    async def _find_request(self, row: RunRow) -> RunRequest:
         kept, _, digest = row.reason.partition(REQUESTED)
         if kept or not digest:
             return RunRequest(task=row.task)
         return _REQUEST.validate_json(await self.store.get_blob(digest))
 
     async def _drive(
-        self,
-        run_id: str,
-        watch: Watch,
-        *,
-        request: RunRequest | None = None,
-        answer: Answer | None = None,
-        started: e.RunStarted | None = None,
+        self, run: RunKind, watch: Watch, *, request: RunRequest | None = None, answer: Answer | None = None
     ) -> RunState:
-        place = await use_pinned_settings(self.place, started.pins, self.store) if started else self.place
-        mode = started.mode if started else request.mode if request else "live"
-        pins = started.pins if started else {}
-        run = RunKind(folder=self.folder(run_id), is_dry=mode == "dry_run", pins=pins)
+        place, run_id = run.agent.place, run.folder.name
         stopper = watch.stopper or Stopper(place.settings.runtime.signal_grace_seconds)
         with unwrapped():
             async with (
@@ -191,8 +205,9 @@ class Runtime:
             ):
                 with closing(await self._open_log(lease, services, watch)) as log:
                     if request is not None and log.state.started is None:
-                        pins = await pin(services, place.settings)
-                        await log.record(build_start(request, place, services, pins=pins), durable=True)
+                        pins = await pin(services, place.settings, run.agent)
+                        await log.record(build_start(request, run.agent, services, pins=pins), durable=True)
+                        self._tell_of_cuts(log, services)
                     if answer is None or await self._take_answer(log, answer, services):
                         self._tell_of_changes(log, services)
                         await self._check_provider(log, services)
@@ -272,6 +287,13 @@ class Runtime:
         pins = log.state.started.pins if log.state.started else {}
         for definition in services.changed:
             log.emit(PinnedDefinitionUsed(definition=definition, pinned=pins[definition]))
+        for notice in services.notices:
+            log.emit(notice)
+
+    def _tell_of_cuts(self, log: RunLog, services: Services) -> None:
+        for layer, source in services.instructions.sources.items():
+            if source.left_out:
+                log.emit(PromptLayerCut(layer=layer, source=source.file, left_out_characters=source.left_out))
 
     async def _decided(self, state: RunState, remembered: frozenset[str]) -> list[e.Entry]:
         asking = {step.approval_id: step.step_id for step in state.steps if step.phase == "asking"}
@@ -295,19 +317,19 @@ class Runtime:
             write_record(self.folder(log.state.run_id), entries, log.state, now=self.place.clock.now())
 
 
-def build_start(request: RunRequest, place: Place, services: Services, *, pins: dict[str, str]) -> e.RunStarted:
-    settings = place.settings
-    runtime = settings.runtime
+def build_start(request: RunRequest, agent: AgentInForce, services: Services, *, pins: dict[str, str]) -> e.RunStarted:
+    runtime = agent.place.settings.runtime
     run_id = services.run_folder.name
     return e.RunStarted(
         task=request.task,
         mode=request.mode,
+        agent=agent.id,
         provider=services.provider.name,
-        model=settings.model.name if services.provider.name != "offline" else "offline",
-        profile=runtime.profile,
+        model=agent.model.name if services.provider.name != "offline" else "offline",
+        profile=agent.profile,
         context_id=run_id,
         trace_id=hashlib.sha256(run_id.encode()).hexdigest()[:32],
-        workspace=str(place.workspace),
+        workspace=str(agent.place.workspace),
         limits=e.Limits(
             max_turns=runtime.max_turns, max_cost_usd=runtime.max_cost_usd, on_step_failure=runtime.on_step_failure
         ),

@@ -13,7 +13,7 @@ from metier.engine.state import RunState, apply
 from metier.errors import LogError
 from metier.events import EventRecord
 from metier.ids import SystemClock
-from metier.runtime.build import build_place_cleaner
+from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.replays import get_start
 from metier.runtime.runs import Runtime
 from metier.store.base import RunRow

@@ -9,6 +9,7 @@ from metier.settings.plugin_options import PluginsOptions
 from metier.skills.options import SkillsOptions
 from metier.store.options import StoreOptions
 from metier.telemetry.options import LoggingOptions
+from metier.tools.mcp_options import McpOptions
 from metier.tools.options import ShellOptions
 
 
@@ -25,6 +26,9 @@ class Settings(Value):
         default=SkillsOptions(), description="Where skills lie, which are enabled, how much of them is shown."
     )
     shell: ShellOptions = Field(default=ShellOptions(), description="Whether and how the shell tool runs commands.")
+    mcp: McpOptions = Field(
+        default=McpOptions(), description="Which external tool servers (MCP) are used, and within which limits."
+    )
     store: StoreOptions = Field(default=StoreOptions(), description="Which database holds the runs.")
     logging: LoggingOptions = Field(
         default=LoggingOptions(), description="What is written down, where, and how much of it."

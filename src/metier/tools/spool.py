@@ -57,6 +57,15 @@ def read_spool(path: Path) -> SpoolNote:
     return SpoolNote(started=True, ended=True, exit_code=None if number else exit_code, stopped=bool(stopped))
 
 
+def note_start(path: Path) -> None:
+    """Write down, synced, that an effect without a wrapper begins now."""
+    descriptor = os.open(path.with_name(path.name + STARTED), os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def hold(path: Path) -> int:
     """Take the lock and return its descriptor, for the wrapper to inherit. Raises `OSError` when a wrapper has it."""
     descriptor = os.open(path.with_name(path.name + LOCK), os.O_RDWR | os.O_CREAT, 0o600)

@@ -1,0 +1,227 @@
+"""`agent mcp`: the external tool servers of this workspace, what they offer, and who accepted them."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import anyio
+import typer
+from pydantic import JsonValue
+
+from metier.cli.catalog import AsJson
+from metier.cli.driving import open_place
+from metier.cli.output import warn_line, write_json, write_line
+from metier.cli.run import Config
+from metier.cli.skill_decision import decide_interactively
+from metier.definitions.nearest import hint_nearest
+from metier.errors import MetierError, UsageError
+from metier.runtime.cleaning import load_place_config
+from metier.runtime.mcp import Trial, open_acceptances, try_servers
+from metier.runtime.place import Place
+from metier.tools.base import ToolInfo
+from metier.tools.mcp_acceptance import Acceptance
+from metier.tools.mcp_config import ServerDefinition, choose_servers, expand_server
+from metier.tools.mcp_listing import Difference, compare_listings
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    help="List and accept the external tool servers (MCP) of this workspace.",
+)
+_SHOWN_CHARACTERS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How one server stands."""
+
+    server: ServerDefinition
+    is_used: bool
+    acceptance: Acceptance | None
+    trial: Trial | None
+    """None where it was not started."""
+
+    @property
+    def differences(self) -> dict[str, Difference]:
+        if self.acceptance is None or self.trial is None or self.trial.listing is None:
+            return {}
+        return compare_listings(self.acceptance.tools, self.trial.listing.tools)
+
+    @property
+    def tools(self) -> tuple[ToolInfo, ...]:
+        """What is offered to a model."""
+        return self.acceptance.tools if self.acceptance is not None else ()
+
+    @property
+    def state(self) -> str:
+        if not self.is_used:
+            return "off"
+        if self.acceptance is None:
+            return "not accepted"
+        if self.trial is None:
+            return "accepted"
+        if self.trial.listing is None:
+            return "does not start"
+        return "changed" if self.differences else "ok"
+
+
+@app.command("list")
+def list_servers(
+    *,
+    start: Annotated[bool, typer.Option("--start/--no-start", help="Start the accepted servers to try them.")] = True,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> int:
+    """Show the servers, whether they start, and their tools. Only servers that somebody accepted are started.
+
+    Exit code 1: an accepted server does not start, or no longer offers what was accepted.
+    """
+    place = open_place(config)
+    standings = _examine(place, start=start)
+    if as_json:
+        write_json([as_object(standing) for standing in standings])
+    else:
+        for standing in standings:
+            _write_standing(standing)
+        if not standings:
+            warn_line(f"No servers: there is no '{place.settings.mcp.file}', or it names none")
+    return int(any(standing.state in ("does not start", "changed") for standing in standings))
+
+
+@app.command()
+def accept(
+    names: Annotated[list[str] | None, typer.Argument(help="The servers to accept.")] = None,
+    *,
+    every: Annotated[bool, typer.Option("--all", help="All servers that are used.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start and accept them without a question.")] = False,
+    config: Config = None,
+) -> int:
+    """Start a server, show what it offers, and accept it for this workspace on this machine.
+
+    A server runs as you, outside of any sandbox. Until it is accepted it is never started; when its definition
+    changes it has to be accepted again, and a tool that it describes differently later is not called.
+    """
+    place = open_place(config)
+    servers = _choose(place, names or [], every=every)
+    for server in servers:
+        expand_server(server, place.environ)
+        warn_line(f"{server.name}: {'connects to' if server.url else 'runs'} {server.target}")
+    if not yes and not decide_interactively("Start and ask what they offer?", flag="--yes"):
+        return 1
+    trials = anyio.run(try_servers, place, servers)
+    return max(_accept_one(place, server, trials[server.name], yes=yes) for server in servers)
+
+
+@app.command()
+def forget(
+    name: Annotated[str, typer.Argument(help="The server whose acceptance is taken back.")], *, config: Config = None
+) -> None:
+    """Take an acceptance back: the server is not started and its tools are not offered any more."""
+    place = open_place(config)
+    (server,) = _choose(place, [name], every=False)
+    if not open_acceptances(place).forget(server):
+        raise UsageError(f"MCP server {name!r} was not accepted")
+    warn_line(f"{name} is no longer accepted")
+
+
+def as_object(standing: Standing) -> dict[str, JsonValue]:
+    trial, acceptance = standing.trial, standing.acceptance
+    refused = trial.listing.refused if trial is not None and trial.listing is not None else ()
+    return {
+        "server": standing.server.name,
+        "target": standing.server.target,
+        "transport": "http" if standing.server.url else "stdio",
+        "state": standing.state,
+        "problem": trial.problem if trial is not None else "",
+        "accepted_at": acceptance.accepted_at.isoformat() if acceptance is not None else None,
+        "tools": [
+            {"name": info.name, "description": info.description, "risk": info.risk, "effect": info.effect}
+            for info in standing.tools
+        ],
+        "differences": dict(standing.differences),
+        "refused": list(refused),
+    }
+
+
+def _examine(place: Place, *, start: bool) -> list[Standing]:
+    loaded = load_place_config(place)
+    for problem in loaded.warnings:
+        warn_line(problem.render())
+    used = {server.name for server in choose_servers(loaded, place.settings.mcp.servers)}
+    accepted = open_acceptances(place)
+    found = {server.name: accepted.find(server) for server in loaded.servers}
+    trials: dict[str, Trial] = {}
+    ready: list[ServerDefinition] = []
+    for server in loaded.servers:
+        if not start or server.name not in used or found[server.name] is None:
+            continue
+        try:
+            expand_server(server, place.environ)
+        except MetierError as error:
+            trials[server.name] = Trial(problem=error.message)
+        else:
+            ready.append(server)
+    if ready:
+        trials |= anyio.run(try_servers, place, ready)
+    return [
+        Standing(
+            server=server,
+            is_used=server.name in used,
+            acceptance=found[server.name],
+            trial=trials.get(server.name),
+        )
+        for server in loaded.servers
+    ]
+
+
+def _choose(place: Place, names: list[str], *, every: bool) -> list[ServerDefinition]:
+    servers = load_place_config(place).servers
+    if every != (not names):
+        raise UsageError("Name the servers, or say --all", hint="`agent mcp list` shows them")
+    if every:
+        servers = choose_servers(load_place_config(place), place.settings.mcp.servers)
+        if not servers:
+            raise UsageError("There are no servers to accept", hint=f"Define them in '{place.settings.mcp.file}'")
+        return list(servers)
+    known = {server.name: server for server in servers}
+    for name in names:
+        if name not in known:
+            hint = hint_nearest(name, known) or f"There are: {', '.join(known) or 'none'}"
+            raise UsageError(f"No MCP server is called {name!r}", hint=hint)
+    return [known[name] for name in dict.fromkeys(names)]
+
+
+def _accept_one(place: Place, server: ServerDefinition, trial: Trial, *, yes: bool) -> int:
+    if trial.listing is None:
+        warn_line(f"{server.name}: not accepted. {trial.problem}")
+        return 1
+    before = open_acceptances(place).find(server)
+    differences = compare_listings(before.tools, trial.listing.tools) if before is not None else {}
+    for info in trial.listing.tools:
+        mark = f" ({differences[info.name]})" if info.name in differences else ""
+        write_line(f"{info.name}{mark}  claims: {info.effect}, risk {info.risk}")
+        write_line(f"    {info.description}")
+    for name, difference in differences.items():
+        if difference == "removed":
+            write_line(f"{name} (removed)")
+    for reason in trial.listing.refused:
+        warn_line(f"{server.name}: {reason}")
+    if not yes and not decide_interactively(f"Offer these tools of {server.name!r} to models?", flag="--yes"):
+        return 1
+    open_acceptances(place).accept(server, trial.listing.tools, now=place.clock.now())
+    warn_line(f"{server.name} is accepted: {len(trial.listing.tools)} tools")
+    return 0
+
+
+def _write_standing(standing: Standing) -> None:
+    server = standing.server
+    write_line(f"{server.name}  {standing.state}  {server.target}")
+    if standing.trial is not None and standing.trial.problem:
+        write_line(f"    {standing.trial.problem}")
+    if standing.state == "not accepted":
+        write_line(f"    Look at it and accept it: agent mcp accept {server.name}")
+    for name, difference in standing.differences.items():
+        write_line(f"    {difference}: {name}")
+    for info in standing.tools:
+        first = info.description.partition("\n")[0][:_SHOWN_CHARACTERS]
+        write_line(f"    {info.name}  ({info.effect}, {info.risk})  {first}".rstrip())

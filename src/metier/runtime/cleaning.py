@@ -1,0 +1,21 @@
+"""What must not show in a place: the secrets of its environment, and those that its servers are given."""
+
+from metier.runtime.place import Place
+from metier.telemetry.redaction import find_secret_values
+from metier.telemetry.sinks import Cleaner, build_cleaner
+from metier.tools.mcp_config import McpConfig, find_server_secrets, load_mcp_config
+
+
+def load_place_config(place: Place) -> McpConfig:
+    """The external tool servers of a place. Raises `ConfigError`."""
+    return load_mcp_config(place.workspace / place.settings.mcp.file)
+
+
+def find_place_secrets(place: Place) -> tuple[str, ...]:
+    """Raises `ConfigError` where the servers cannot be read."""
+    servers = load_place_config(place).servers
+    return (*find_secret_values(place.environ), *find_server_secrets(servers, place.environ))
+
+
+def build_place_cleaner(place: Place) -> Cleaner:
+    return build_cleaner(place.settings.logging, values=find_place_secrets(place))

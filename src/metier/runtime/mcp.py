@@ -1,0 +1,151 @@
+"""The external tool servers of a run: which are used, what is known of them, and who keeps them while it lasts."""
+
+from collections.abc import AsyncGenerator, Container, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+from anyio.abc import TaskGroup
+
+from metier.engine.unwrapping import unwrapped
+from metier.errors import ToolFailed
+from metier.events import McpServerReported
+from metier.runtime.cleaning import build_place_cleaner, load_place_config
+from metier.runtime.kind import RunKind
+from metier.runtime.pins import TOOLS, find_tools
+from metier.runtime.place import Place
+from metier.store.base import Store
+from metier.tools.base import Tool, ToolInfo
+from metier.tools.mcp_acceptance import AcceptedServers
+from metier.tools.mcp_config import (
+    ServerDefinition,
+    choose_servers,
+    expand_server,
+)
+from metier.tools.mcp_connection import ConnectionLimits, ServerConnection, check_sdk
+from metier.tools.mcp_listing import Listing, believe, find_server
+from metier.tools.mcp_tools import KnownTool, McpTool, ServerPlace, build_target
+
+LOG_FOLDER = "mcp"
+"""In the folder of a run: what its servers write on their error streams."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Servers:
+    """What the servers of a run bring."""
+
+    tools: tuple[Tool, ...] = ()
+    notices: tuple[McpServerReported, ...] = ()
+    not_listed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What came of starting a server: its tools, or why there are none."""
+
+    listing: Listing | None = None
+    problem: str = ""
+
+
+def open_acceptances(place: Place) -> AcceptedServers:
+    return AcceptedServers(place.home, place.workspace)
+
+
+def list_known_tools(place: Place) -> tuple[Tool, ...]:
+    """The tools of accepted servers, for whoever looks at rules; nothing is started."""
+    return tuple(KnownTool(info) for _, infos in _find_accepted(place, _choose(place)) for info in infos)
+
+
+@asynccontextmanager
+async def open_servers(place: Place, store: Store, *, run: RunKind) -> AsyncGenerator[Servers]:
+    """The tools of every server that was accepted, none of which is running yet; those that were started end here.
+
+    A run that is resumed has the tools it began with. Raises `ConfigError` where a variable is missing, `UsageError`
+    where the SDK is.
+    """
+    chosen = _choose(place)
+    if not chosen:
+        yield Servers()
+        return
+    known = dict(_find_accepted(place, chosen))
+    if TOOLS in run.pins:
+        known = _group(await find_tools(run.pins, store), known)
+    notices = tuple(_say_not_accepted(server) for server in chosen if server.name not in known)
+    not_listed = tuple(notice.server for notice in notices)
+    if run.is_dry or not known:
+        tools = tuple(KnownTool(info) for infos in known.values() for info in infos)
+        yield Servers(tools=tools, notices=notices, not_listed=not_listed)
+        return
+    check_sdk()
+    for server in chosen:
+        if server.name in known:
+            expand_server(server, place.environ)
+    with unwrapped():
+        async with anyio.create_task_group() as group:
+            connections = {
+                server.name: _connect(server, place, group, logs=run.folder / LOG_FOLDER) for server in chosen
+            }
+            try:
+                tools = tuple(McpTool(info, connections[name]) for name, infos in known.items() for info in infos)
+                yield Servers(tools=tools, notices=notices, not_listed=not_listed)
+            finally:
+                group.cancel_scope.cancel()
+
+
+async def try_servers(place: Place, servers: Sequence[ServerDefinition]) -> dict[str, Trial]:
+    """Start each server, ask what it offers, end it. One that fails says why and does not disturb the others."""
+    check_sdk()
+    trials: dict[str, Trial] = {}
+
+    async def attempt(server: ServerDefinition) -> None:
+        connection = _connect(server, place, group, logs=None)
+        try:
+            trials[server.name] = Trial(await connection.list_tools())
+        except ToolFailed as error:
+            trials[server.name] = Trial(problem=error.message)
+        finally:
+            await connection.aclose()
+
+    with unwrapped():
+        async with anyio.create_task_group() as group:
+            for server in servers:
+                group.start_soon(attempt, server)
+    return trials
+
+
+def _choose(place: Place) -> tuple[ServerDefinition, ...]:
+    return choose_servers(load_place_config(place), place.settings.mcp.servers)
+
+
+def _find_accepted(place: Place, servers: Iterable[ServerDefinition]) -> Iterator[tuple[str, tuple[ToolInfo, ...]]]:
+    accepted = open_acceptances(place)
+    for server in servers:
+        acceptance = accepted.find(server)
+        if acceptance is not None:
+            is_trusted = server.name in place.settings.mcp.trusted_servers
+            yield server.name, believe(acceptance.tools, is_trusted=is_trusted)
+
+
+def _group(infos: Iterable[ToolInfo], accepted: Container[str]) -> dict[str, tuple[ToolInfo, ...]]:
+    """What a run is pinned to, by server; one whose definition nobody accepts any more is not started."""
+    grouped: dict[str, list[ToolInfo]] = {}
+    for info in infos:
+        if find_server(info) in accepted:
+            grouped.setdefault(find_server(info), []).append(info)
+    return {name: tuple(found) for name, found in grouped.items()}
+
+
+def _say_not_accepted(server: ServerDefinition) -> McpServerReported:
+    message = f"Its tools are left out until somebody accepts it: `agent mcp accept {server.name}`"
+    return McpServerReported(server=server.name, state="not_accepted", message=message)
+
+
+def _connect(server: ServerDefinition, place: Place, group: TaskGroup, *, logs: Path | None) -> ServerConnection:
+    options = place.settings.mcp
+    limits = ConnectionLimits(
+        start_timeout_seconds=options.start_timeout_seconds, call_timeout_seconds=options.call_timeout_seconds
+    )
+    clean = build_place_cleaner(place).text
+    spot = ServerPlace(workspace=place.workspace, environ=place.environ, logs=logs, options=options, clean=clean)
+    return ServerConnection(server.name, lambda: build_target(server, spot), group, limits=limits, clean=clean)

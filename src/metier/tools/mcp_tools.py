@@ -1,0 +1,76 @@
+"""The tools of external servers as tools of a run: known without starting anything, started by the first call."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from metier.tools.base import ToolContext, ToolInfo, ToolResult
+from metier.tools.environment import build_environment
+from metier.tools.mcp_config import ServerDefinition, expand_server
+from metier.tools.mcp_connection import ServerConnection
+from metier.tools.mcp_conversation import Target
+from metier.tools.mcp_listing import Clean
+from metier.tools.mcp_options import McpOptions
+from metier.tools.mcp_server_log import ServerLog
+from metier.tools.process import Command
+
+
+@dataclass(frozen=True, slots=True)
+class McpTool:
+    """A tool of a server. What it is called with was approved; what it answers is somebody else's text."""
+
+    info: ToolInfo
+    connection: ServerConnection
+
+    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+        reply = await self.connection.call(self.info, arguments, context)
+        if reply.ok:
+            return ToolResult(ok=True, output=reply.output)
+        told = reply.output if isinstance(reply.output, str) else str(reply.output)
+        return ToolResult(ok=False, error=told or "The tool failed and did not say why", meta={"code": "tool_failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTool:
+    """A tool that is known and cannot be called here, because nothing is started."""
+
+    info: ToolInfo
+
+    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+        del arguments, context
+        return ToolResult(ok=False, error="Nothing is started here", meta={"code": "permission_denied"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerPlace:
+    """Where servers run: their folder, what they may see of the environment, where their words go."""
+
+    workspace: Path
+    environ: Mapping[str, str]
+    logs: Path | None
+    """A folder for what servers write on their error stream."""
+    options: McpOptions
+    clean: Clean
+
+
+def build_target(server: ServerDefinition, place: ServerPlace) -> Target:
+    """Whom to talk to, with variables put in. Raises `ConfigError` where one is missing."""
+    expanded = expand_server(server, place.environ)
+    path = place.logs / f"{server.name}.log" if place.logs is not None else None
+    command = None
+    if expanded.command:
+        command = Command(
+            arguments=(expanded.command, *expanded.args),
+            folder=place.workspace / expanded.cwd,
+            environment={**build_environment(place.environ), **expanded.env},
+        )
+    return Target(
+        command=command,
+        url=expanded.url,
+        headers=expanded.headers,
+        log=ServerLog(path, clean=place.clean),
+        max_message_bytes=place.options.max_message_bytes,
+        timeout_seconds=place.options.call_timeout_seconds,
+    )

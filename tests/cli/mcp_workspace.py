@@ -1,0 +1,62 @@
+"""Servers of the Model Context Protocol for tests: the real ones that `./dev test` installs, and a hostile one."""
+
+import json
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from run_workspace import Workspace
+
+HOSTILE = Path(__file__).parent / "hostile_mcp_server.py"
+SERVERS = Path(sys.prefix) / "servers" / "bin"
+EVERYTHING = Path(sys.prefix) / "servers-node/node_modules/@modelcontextprotocol/server-everything/dist/index.js"
+
+type Definition = dict[str, object]
+
+
+def use_hostile(*args: str, **more: object) -> Definition:
+    return {"command": sys.executable, "args": [str(HOSTILE), *args], **more}
+
+
+def use_time() -> Definition:
+    return _use_installed("mcp-server-time", "--local-timezone=UTC")
+
+
+def use_git() -> Definition:
+    return _use_installed("mcp-server-git", "--repository", ".")
+
+
+def find_everything() -> tuple[str, str]:
+    """Node and the server's entry."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed: the server of npm cannot run")
+    if not EVERYTHING.is_file():
+        pytest.skip("the server of npm is not installed: `./dev test` does that")
+    return node, str(EVERYTHING)
+
+
+def define(workspace: Workspace, **servers: Mapping[str, object]) -> None:
+    folder = workspace.folder / ".agent"
+    folder.mkdir(exist_ok=True)
+    (folder / "mcp.json").write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
+
+
+def accept(workspace: Workspace, **servers: Mapping[str, object]) -> None:
+    """Define them and say yes to all of them."""
+    define(workspace, **servers)
+    assert workspace.agent("mcp", "accept", "--all", "--yes") == 0
+    (workspace.folder / "starts.txt").unlink(missing_ok=True)
+
+
+def count_lines(workspace: Workspace, name: str) -> int:
+    file = workspace.folder / name
+    return len(file.read_text(encoding="utf-8").splitlines()) if file.exists() else 0
+
+
+def _use_installed(program: str, *args: str) -> Definition:
+    if not (SERVERS / program).is_file():
+        pytest.skip(f"{program} is not installed: `./dev test` does that")
+    return {"command": str(SERVERS / program), "args": list(args)}
