@@ -91,6 +91,8 @@ class Services:
     """Does the same to a whole request or reply; None where these are not kept."""
     changed: tuple[str, ...] = ()
     """Ids of definitions that are no longer what the run began with; it uses what it is pinned to."""
+    sandbox: str = "none"
+    """What encloses the programs that tools start: `full`, `kernel` or `none`."""
     notices: tuple[Payload, ...] = ()
     """What there is to say before the run goes on, such as a server whose tools are left out."""
     not_listed: tuple[str, ...] = ()

@@ -28,6 +28,7 @@ from metier.runtime.approvals import Approvals, Question, Reply
 from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, forget_cancellation
 from metier.runtime.build import build_services, check_budget
 from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.confinement import open_confinement
 from metier.runtime.instructions import Said
 from metier.runtime.kind import RunKind
 from metier.runtime.pins import pin, use_pinned_agent, use_pinned_settings
@@ -35,11 +36,10 @@ from metier.runtime.place import Place
 from metier.runtime.record import write_record
 from metier.store.base import Lease, RunRow, Store
 from metier.store.failures import LeaseHeld, RunUnknown, StoreUnavailable
-from metier.store.sqlite import open_sqlite_store
+from metier.store.opening import open_store
 from metier.telemetry.jsonl import FILE_NAME, JsonlSink, read_events
 from metier.telemetry.sinks import EventWriter, FanOut, RunScope, Sink, get_redaction_mode
 
-DATABASE = "state.db"
 REQUESTED = "request:"
 """The reason in the index of a run that has not begun: this, and the blob that holds what is wanted of it."""
 
@@ -116,6 +116,8 @@ class Runtime:
         wanted = request.agent or self.place.settings.runtime.agent or BUILT_IN
         agent = resolve_agent(self.place, wanted, model=request.model)
         check_budget(agent.place)
+        if request.mode == "live":
+            await open_confinement(agent.place)
         now = self.place.clock.now()
         run_id = self.place.ids.run_id(now)
         row = RunRow(
@@ -327,6 +329,7 @@ def build_start(request: RunRequest, agent: AgentInForce, services: Services, *,
         provider=services.provider.name,
         model=agent.model.name if services.provider.name != "offline" else "offline",
         profile=agent.profile,
+        sandbox=services.sandbox,
         context_id=run_id,
         trace_id=hashlib.sha256(run_id.encode()).hexdigest()[:32],
         workspace=str(agent.place.workspace),
@@ -364,7 +367,7 @@ async def open_runtime(place: Place) -> AsyncGenerator[Runtime]:
             f"The runs folder {str(place.runs)!r} cannot be made: {error.strerror}",
             hint="Choose a folder that you may write to with `logging.jsonl_dir`",
         ) from error
-    store = await open_sqlite_store(place.runs / DATABASE, clock=place.clock)
+    store = await open_store(place.settings.store, runs=place.runs, environ=place.environ, clock=place.clock)
     try:
         yield Runtime(place, store)
     finally:
