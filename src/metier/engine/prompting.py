@@ -71,7 +71,14 @@ def fit_request(
 ) -> tuple[FittedPrompt, ModelRequest]:
     """The request that fits the budget. Raises `PromptTooLarge`."""
     tools = get_offer(state, services, disabled=disabled).tools
-    fitted = fit(prompt, tools=tools, budget=get_budget(services), counter=services.counter, factor=factor)
+    fitted = fit(
+        prompt,
+        tools=tools,
+        budget=get_budget(services),
+        counter=services.counter,
+        factor=factor,
+        prefixes=services.prefixes,
+    )
     is_json = services.model.structured_output_mode == "json"
     request = ModelRequest(
         model=state.started.model if state.started else services.model.name,

@@ -137,6 +137,7 @@ class _Player:
                 await self._give_verdict(log)
             case _:
                 await perform(action, log, services)
+                await log.record()  # compared at once: what comes next may have come from outside
 
     async def _ask(self, action: a.CallModel, log: RunLog, services: Services) -> None:
         before = log.state.cost_usd

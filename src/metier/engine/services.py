@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from metier.context.layers import Prompt
+from metier.context.layers import PrefixHashes, Prompt
 from metier.context.tokens import TokenCounter
 from metier.definitions.task import TaskDefinition
 from metier.engine.decide import Policy
@@ -105,6 +105,7 @@ class Services:
     fallbacks: tuple[Candidate, ...] = ()
     seams: Seams = field(default_factory=Seams)
     counter: TokenCounter = field(default_factory=TokenCounter)
+    prefixes: PrefixHashes = field(default_factory=PrefixHashes)
     fingerprints: Fingerprints = field(default_factory=Fingerprints)
     read_access: Callable[[], frozenset[str]] = frozenset
     """The tools that are turned off now, read once a turn. Raises `ConfigError`."""

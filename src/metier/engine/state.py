@@ -307,7 +307,7 @@ def _finish_step(state: RunState, step: Step, entry: e.StepFinished) -> None:
     step.phase, step.finished = "finished", entry
     if entry.counts_as_failure:
         return
-    key = step.action.model_copy(update={"call_id": ""}).model_dump_json()
+    key = build_identity(step.action)
     state.repeated[key] = state.repeated.get(key, 0) + 1
     if entry.status == "succeeded" and step.action.type in ("call_tool", "run_command"):
         state.results.append(entry.text)
@@ -399,6 +399,11 @@ def _apply_answer(state: RunState, entry: e.ApprovalAsked | e.ApprovalDecided | 
             text = json.dumps(entry.values, ensure_ascii=False)
             state.question = None
             _finish_step(state, step, e.StepFinished(step_id=step.step_id, status="succeeded", text=text))
+
+
+def build_identity(action: ActionStep) -> str:
+    """The same for calls that ask for the same."""
+    return action.model_dump_json(exclude={"call_id"})
 
 
 def build_memory_key(action: ActionStep) -> str:

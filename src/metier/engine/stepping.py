@@ -172,7 +172,8 @@ def build_context(
 def get_spool_path(step: Step, services: Services) -> Path:
     """One name per attempt: how an earlier one ended says nothing about this one."""
     folder = services.run_folder / "spool"
-    folder.mkdir(parents=True, exist_ok=True)
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{step.step_id}-{step.attempts}"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import anyio
-from pydantic import JsonValue
+from pydantic import JsonValue, TypeAdapter
 
 from metier.engine import entries as e
 from metier.engine.journal import RunLog, read_entries
@@ -34,7 +34,6 @@ from metier.runtime.commissions import (
     Commission,
     build_limits,
     find_commission,
-    keep_commission,
     prepare_run,
     restore_run,
     use_settings,
@@ -51,14 +50,16 @@ from metier.store.opening import open_store
 from metier.telemetry.jsonl import FILE_NAME, JsonlSink, read_events
 from metier.telemetry.sinks import EventWriter, FanOut, RunScope, Sink, get_redaction_mode
 
-DRY_RUN = "dry_run"
-"""The reason in the index of a dry run that has not begun."""
+REQUESTED = "request:"
+"""The reason in the index of a run that has not begun: this, and the blob that holds what is wanted of it."""
 
 type Asker = Callable[[Question], Awaitable[Reply | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
+    """What is wanted of a new run. Kept as JSON until the run has its first entry."""
+
     task: str
     mode: Literal["live", "dry_run"] = "live"
     extra_context: str = ""
@@ -70,6 +71,9 @@ class RunRequest:
     """What another run or a task definition orders; its agent counts, not the one of the settings."""
     said: Said | None = None
     """The conversation before it, and the step of a task that it carries out."""
+
+
+_REQUEST = TypeAdapter(RunRequest)
 
 
 def _ignore(_problem: str) -> None:
@@ -129,7 +133,6 @@ class Runtime:
             await open_confinement(agent.place)
         now = self.place.clock.now()
         run_id = self.place.ids.run_id(now)
-        note = await keep_commission(commission, self.store) if commission else ""
         row = RunRow(
             run_id=run_id,
             context_id=run_id,
@@ -139,7 +142,8 @@ class Runtime:
             model=agent.model.name,
             created_at=now,
             updated_at=now,
-            reason=DRY_RUN if request.mode == "dry_run" else note,
+            # Before the run is in the index: whoever finds it there after a kill also finds what was wanted.
+            reason=REQUESTED + await self.store.put_blob(_REQUEST.dump_json(request)),
         )
         await self.store.create_run(row)
         run = await prepare_run(
@@ -165,15 +169,16 @@ class Runtime:
 
     async def _begin_again(self, row: RunRow, watch: Watch) -> RunState:
         """Ordered by another run, or killed before its first entry: the index knows what is wanted."""
-        commission = await find_commission(row.reason, self.store)
+        request = await self._find_request(row)
+        commission = request.commission
         host = await use_settings(self.place, commission, self.store)
-        is_dry = row.reason == DRY_RUN
+        is_dry = request.mode == "dry_run"
         agent = resolve_agent(host, row.agent, model=row.model if row.agent else "")
         check_budget(agent.place)
         run = await prepare_run(
             agent, self.store, host=host, folder=self.folder(row.run_id), commission=commission, is_dry=is_dry
         )
-        request = RunRequest(task=row.task, mode="dry_run" if is_dry else "live", commission=commission)
+        run = replace(run, said=request.said)
         return await self._drive(run, watch, request=request)
 
     async def cancel(self, run_id: str, *, by: str) -> RunState:
@@ -223,6 +228,11 @@ class Runtime:
     async def find_waiting(self, state: RunState) -> RunState:
         """Who is really waited for: the run itself, or the lowest of those it handed work to."""
         return await find_waiting(self.store, state)
+
+    async def _find_request(self, row: RunRow) -> RunRequest:
+        if row.reason.startswith(REQUESTED):
+            return _REQUEST.validate_json(await self.store.get_blob(row.reason.removeprefix(REQUESTED)))
+        return RunRequest(task=row.task, commission=await find_commission(row.reason, self.store))
 
     async def _drive(
         self, run: RunKind, watch: Watch, *, request: RunRequest | None = None, answer: Answer | None = None

@@ -142,7 +142,8 @@ async def _go_on(runtime: Runtime, scenario: Scenario, watch: Watch) -> RunState
     if await runtime.store.list_runs():
         return await runtime.resume((await runtime.find("latest")).run_id, watch=watch)
     commission = scenario.commission(runtime.place) if scenario.commission is not None else None
-    return await runtime.start(RunRequest(task=scenario.task, commission=commission), watch)
+    request = RunRequest(task=scenario.task, extra_context=scenario.extra_context, commission=commission)
+    return await runtime.start(request, watch)
 
 
 async def _answer(runtime: Runtime, scenario: Scenario, state: RunState) -> Answer:
