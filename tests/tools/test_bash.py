@@ -40,7 +40,9 @@ class Terminal:
     told: list[Payload] = field(default_factory=list[Payload])
 
     async def run(self, command: str, **arguments: JsonValue) -> ToolResult:
-        environ = {**os.environ, "MY_TOKEN": SECRET, "PATH": f".::bin:{os.environ['PATH']}", "BASH_ENV": "evil"}
+        # A home of its own: what a login shell reads there is not the test's business.
+        ordinary = {**os.environ, "HOME": str(self.folder)}
+        environ = {**ordinary, "MY_TOKEN": SECRET, "PATH": f".::bin:{os.environ['PATH']}", "BASH_ENV": "evil"}
         tool = Bash(around(self.folder, environ), shell=PosixShell(), options=self.options)
         context = ToolContext(
             workspace=self.folder,

@@ -14,6 +14,7 @@ from metier.providers.base import Observer, Provider
 from metier.providers.facts import load_facts
 from metier.providers.options import ModelOptions
 from metier.providers.registry import OFFLINE
+from metier.runtime.authority import bind, find_tools_above, is_seen
 from metier.runtime.capabilities import list_capability_tools
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.confinement import limit_only, open_confinement
@@ -21,9 +22,11 @@ from metier.runtime.instructions import load_instructions
 from metier.runtime.kind import RunKind
 from metier.runtime.mcp import list_known_tools, open_servers
 from metier.runtime.models import open_models
+from metier.runtime.partners import choose_partners
 from metier.runtime.pins import find_instructions, use_pinned, use_pinned_policy
 from metier.runtime.place import Place
 from metier.runtime.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS, Speakers, build_policy, read_policy_file
+from metier.runtime.tasks import choose_tools, find_changed_task
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
 from metier.tools.access import AccessFile
@@ -65,14 +68,13 @@ async def build_services(
         facts = load_facts(_facts_file(place))
         models = open_models(place, facts, shelf, run=run)
         opened.push_async_callback(models.aclose)
-        offered = (
-            *list_tools(packages, place, confinement=confinement, web=agent.web),
-            *toolsets.tools,
-            *servers.tools,
-            *list_capability_tools(packages, place, store, run=run, provider=models.provider, confinement=confinement),
+        own = list_tools(packages, place, confinement=confinement, web=agent.web)
+        callable_skills = list_capability_tools(
+            packages, place, store, run=run, provider=models.provider, confinement=confinement
         )
-        tools = Toolbox(agent.choose_tools(offered))
+        offered = (*own, *toolsets.tools, *servers.tools, *callable_skills)
         known = Toolbox(offered).names()
+        tools = await _choose_tools(run, offered, store)
         if not run.pins:
             agent.check_tools({*known, *BUILT_IN_TOOLS, *SCRIPT_TOOLS, *ACTION_OF_TOOL})
         cleaner = build_place_cleaner(place)
@@ -81,7 +83,7 @@ async def build_services(
             provider=models.provider,
             fallbacks=models.fallbacks,
             facts=facts,
-            policy=_build_rules(run, packages, tools, host=policy.text, known=known),
+            policy=await _build_rules(run, packages, tools, host=policy.text, known=known, store=store),
             read_access=lambda: tools.resolve(access.read()),
             tools=tools,
             shelf=shelf,
@@ -96,7 +98,10 @@ async def build_services(
             run_folder=run.folder,
             clean=cleaner.text,
             clean_body=cleaner.value if settings.logging.debug_llm_bodies else None,
-            changed=(*changed, *policy.changed, *agent.changed),
+            changed=(*changed, *policy.changed, *agent.changed, *find_changed_task(run)),
+            partners=await choose_partners(run, store),
+            task=run.task if run.is_planned else None,
+            given_results=run.given_results,
             notices=servers.notices,
             not_listed=servers.not_listed,
             owner=place.owner,
@@ -105,23 +110,30 @@ async def build_services(
         )
 
 
-def _build_rules(
-    run: RunKind, packages: Sequence[SkillPackage], tools: Toolbox, *, host: bytes, known: frozenset[str]
+async def _choose_tools(run: RunKind, offered: Sequence[Tool], store: Store) -> Toolbox:
+    above = await find_tools_above(run, store)
+    return Toolbox(tool for tool in choose_tools(run.agent, offered, run.steps) if is_seen(tool, above))
+
+
+async def _build_rules(
+    run: RunKind, packages: Sequence[SkillPackage], tools: Toolbox, *, host: bytes, known: frozenset[str], store: Store
 ) -> Policy:
     agent, place = run.agent, run.agent.place
-    speakers = Speakers(host=host, agent=agent.definition, known=None if run.pins else known)
+    step = run.steps[-1] if run.steps else None
+    task = run.task if run.steps else None
+    speakers = Speakers(host=host, agent=agent.definition, task=task, step=step, known=None if run.pins else known)
     rules = build_policy(packages, tools, workspace=place.workspace, profile=agent.profile, speakers=speakers)
-    return narrow(place, rules)
+    return narrow(place, await bind(rules, run, store, tools=tools))
 
 
 async def _confine(place: Place, run: RunKind) -> Confinement:
-    return limit_only(place.settings.sandbox) if run.is_dry else await open_confinement(place)
+    return limit_only(place.settings.sandbox) if run.is_idle else await open_confinement(place)
 
 
 async def _load_toolsets(
     packages: Sequence[SkillPackage], place: Place, *, run: RunKind, confinement: Confinement
 ) -> ToolsetReading:
-    return ToolsetReading() if run.is_dry else await load_toolsets(packages, place.environ, confinement=confinement)
+    return ToolsetReading() if run.is_idle else await load_toolsets(packages, place.environ, confinement=confinement)
 
 
 def list_tools(
