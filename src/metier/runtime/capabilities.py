@@ -22,7 +22,7 @@ from metier.tools.base import Tool
 from metier.tools.sandbox.confinement import Confinement
 
 
-def list_capability_tools(
+def list_callable(
     packages: Sequence[SkillPackage],
     place: Place,
     store: Store,
