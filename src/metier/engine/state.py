@@ -40,6 +40,10 @@ class Step:
     asked: e.ApprovalAsked | None = None
     """What was put before a person last."""
     times_asked: int = 0
+    approved_base: str = ""
+    """What the call must find as it was when a person said yes to it; see `ApprovalAsked.base`."""
+    approved_leads: tuple[str, ...] = ()
+    """Where its paths led then, if that was elsewhere than they say."""
 
 
 @dataclass(slots=True)
@@ -307,8 +311,8 @@ def _apply_answer(state: RunState, entry: e.ApprovalAsked | e.ApprovalDecided | 
             step.phase = "approved"
             if entry.decision != "approved":
                 step.denied = entry.reason or f"The approval was {entry.decision}"
-            elif entry.edited_arguments is not None:
-                step.action = edit_arguments(step.action, entry.edited_arguments)
+            else:
+                _approve(step, entry)
             if entry.decision == "approved" and entry.remember:
                 state.remembered.add(build_memory_key(step.action))
         case e.InputAsked():
@@ -321,6 +325,15 @@ def _apply_answer(state: RunState, entry: e.ApprovalAsked | e.ApprovalDecided | 
             text = json.dumps(entry.values, ensure_ascii=False)
             state.question = None
             _finish_step(state, step, e.StepFinished(step_id=step.step_id, status="succeeded", text=text))
+
+
+def _approve(step: Step, entry: e.ApprovalDecided) -> None:
+    """What was approved is what was shown; of an edited call, what was there when it was edited."""
+    if entry.edited_arguments is not None:
+        step.action = edit_arguments(step.action, entry.edited_arguments)
+        step.approved_base, step.approved_leads = entry.edited_base, entry.edited_leads_to
+    elif step.asked is not None:
+        step.approved_base, step.approved_leads = step.asked.base, step.asked.leads_to
 
 
 def build_memory_key(action: ActionStep) -> str:

@@ -18,6 +18,7 @@ from metier.engine.approvals import find_approved_base
 from metier.engine.decide import judge_step
 from metier.engine.earlier import keep_results
 from metier.engine.journal import RunLog
+from metier.engine.paths import build_guard
 from metier.engine.planning import get_limits
 from metier.engine.services import Services
 from metier.engine.state import Step
@@ -164,6 +165,7 @@ def build_context(
         artifacts=services.run_folder / "artifacts",
         clean=services.clean,
         base_hash=find_approved_base(step),
+        paths=build_guard(step, log.state, services),
     )
 
 

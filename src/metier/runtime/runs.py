@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -28,6 +29,7 @@ from metier.runtime.approvals import Approvals, Question, Reply
 from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, forget_cancellation
 from metier.runtime.build import build_services, check_budget
 from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.edited_calls import look_at_call
 from metier.runtime.instructions import Said
 from metier.runtime.kind import RunKind
 from metier.runtime.pins import pin, use_pinned_agent, use_pinned_settings
@@ -101,7 +103,7 @@ class Runtime:
     def __init__(self, place: Place, store: Store) -> None:
         self.place = place
         self.store = store
-        self.approvals = Approvals(store, place.clock)
+        self.approvals = Approvals(store, place.clock, look=partial(look_at_call, place))
 
     def folder(self, run_id: str) -> Path:
         return self.place.runs / run_id
