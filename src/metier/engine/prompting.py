@@ -9,6 +9,7 @@ from metier.context.decoder import Decoder, Undecodable, repair_request
 from metier.context.disclosure import render_catalog
 from metier.context.layers import Disclosed, Exchange, Prompt
 from metier.decisions import ModelDecision
+from metier.definitions.inherit import find_limit
 from metier.engine.entries import DecodeFailed
 from metier.engine.offer import Offer
 from metier.engine.services import Services
@@ -23,12 +24,23 @@ SKILL_TOOLS = frozenset({"use_skill", "read_skill_files", "skill_search"})
 def get_offer(state: RunState, services: Services, *, disabled: frozenset[str]) -> Offer:
     """The same object while the same tools are there. A run without skills is not offered the tools for them."""
     has_skills = bool(state.skills)
-    key = (has_skills, disabled)
+    hidden = find_hidden(state.skill, services)
+    key = (has_skills, disabled, hidden)
     if key not in services.offers:
         names = [name for name in CONTROL_TOOLS if has_skills or name not in SKILL_TOOLS]
-        tools = tuple(spec for spec in (*control_specs(names), *services.tools.specs()) if spec.name not in disabled)
+        own = (spec for spec in services.tools.specs() if spec.name not in hidden)
+        tools = tuple(spec for spec in (*control_specs(names), *own) if spec.name not in disabled)
         services.offers[key] = Offer(tools, Decoder(tools, mode=services.model.structured_output_mode))
     return services.offers[key]
+
+
+def find_hidden(skill: str, services: Services) -> frozenset[str]:
+    """The tools of the run that the skill in charge leaves out."""
+    package = services.shelf.find(skill) if skill else None
+    limit = find_limit(package.definition.tools) if package is not None else None
+    if limit is None:
+        return frozenset()
+    return frozenset(info.name for info in services.tools.infos()) - services.tools.resolve(limit)
 
 
 def build_prompt(state: RunState, services: Services, texts: Mapping[str, str]) -> Prompt:

@@ -9,6 +9,7 @@ from metier.approval.profile import Profile, ProfilePolicy
 from metier.approval.rules import Scope
 from metier.approval.scopes import POLICY_FILE, ScopeReader
 from metier.definitions.agent import AgentDefinition
+from metier.definitions.inherit import find_limit
 from metier.errors import ConfigError
 from metier.skills.package import SkillPackage
 from metier.skills.trust import is_trusted
@@ -99,4 +100,5 @@ def _build_alone(scope: Scope, reader: ScopeReader, *, root: Path) -> RulePolicy
 def has_rules(package: SkillPackage) -> bool:
     """It has a word to say on what may happen."""
     skill = package.definition
-    return bool(skill.tool_approvals or skill.task_approvals or skill.allowed_tools)
+    has_lists = any(find_limit(names) is not None for names in (skill.tools, skill.skills, skill.tasks))
+    return has_lists or bool(skill.tool_approvals or skill.task_approvals or skill.allowed_tools)
