@@ -13,6 +13,7 @@ from metier.engine.journal import read_entries
 from metier.engine.options import RuntimeOptions
 from metier.engine.state import RunState
 from metier.messages import ToolResultPart
+from metier.providers.base import Provider
 from metier.runtime.approvals import Question, Reply
 from metier.runtime.place import Place
 from metier.runtime.replays import replay_run
@@ -45,6 +46,8 @@ class Drill:
     tools: tuple[Tool, ...] = ()
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     shell: ShellOptions = field(default_factory=ShellOptions)
+    answers: Provider | None = None
+    """Who answers instead of the script."""
     provider: ScriptedProvider = field(init=False)
 
     def __post_init__(self) -> None:
@@ -57,12 +60,13 @@ class Drill:
             workspace=self.workspace,
             home=self.workspace / "home",
             environ=self.environ,
-            provider=self.provider,
+            provider=self.answers or self.provider,
             tools=self.tools,
         )
 
     async def run(self, task: str = "work") -> RunState:
         """Until it ends or waits; then the record is played again, which must give the same."""
+        self.workspace.mkdir(exist_ok=True)
         async with open_runtime(self.place) as runtime:
             state = await runtime.start(RunRequest(task=task, agent=self.agent))
             await check_replay(runtime, state.run_id)

@@ -12,6 +12,7 @@ from pydantic import JsonValue
 
 from metier.approval.judge import name_call
 from metier.approval.rules import SHELL
+from metier.context.fences import TOOL_OUTPUT, fence
 from metier.context.layers import Exchange
 from metier.context.tokens import calibrate
 from metier.decisions import ActionStep, ModelDecision, StepExecutionResult
@@ -382,7 +383,11 @@ def _json_results(state: RunState, told: list[Part]) -> list[Part]:
     """A decision that was written as JSON has no calls to answer: its results are told in words."""
     if told or not state.steps:
         return []
-    lines = [f"Result of {s.action.type} {s.step_id}: {s.finished.text}" for s in state.steps if s.finished is not None]
+    lines = [
+        f"Result of {s.action.type} {s.step_id}:\n{fence(s.finished.text, tag=TOOL_OUTPUT)}"
+        for s in state.steps
+        if s.finished is not None
+    ]
     lines += [f"Not run, {no.tool}: {no.message}" for no in state.rejected]
     return [TextPart(text="\n\n".join(lines))] if lines else []
 
