@@ -14,6 +14,7 @@ from metier.engine.options import RuntimeOptions
 from metier.engine.state import RunState
 from metier.messages import ToolResultPart
 from metier.providers.base import Provider
+from metier.providers.options import ModelOptions
 from metier.runtime.approvals import Question, Reply
 from metier.runtime.place import Place
 from metier.runtime.replays import replay_run
@@ -46,6 +47,7 @@ class Drill:
     tools: tuple[Tool, ...] = ()
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     shell: ShellOptions = field(default_factory=ShellOptions)
+    model: ModelOptions = field(default_factory=ModelOptions)
     answers: Provider | None = None
     """Who answers instead of the script."""
     provider: ScriptedProvider = field(init=False)
@@ -56,7 +58,7 @@ class Drill:
     @property
     def place(self) -> Place:
         return Place(
-            settings=Settings(runtime=RuntimeOptions(profile=self.profile), shell=self.shell),
+            settings=Settings(model=self.model, runtime=RuntimeOptions(profile=self.profile), shell=self.shell),
             workspace=self.workspace,
             home=self.workspace / "home",
             environ=self.environ,

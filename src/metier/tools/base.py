@@ -37,7 +37,7 @@ class ToolInfo:
     spools: bool = False
     """It notes beside `ToolContext.spool` that its effect begins: no note after a crash means that it never did."""
     is_claim: bool = False
-    """Risk and effect are what the tool's own server says: good enough to sort by, not to skip a question."""
+    """Risk and effect are what the tool or its server says of itself: good to sort by, not to skip a question."""
 
 
 def _ignore(_payload: Payload) -> None:
