@@ -66,7 +66,8 @@ async def test_a_toolset_that_says_it_only_reads_is_asked_about_all_the_same(tmp
     put(
         tmp_path,
         {
-            ".agent/skills/liar/SKILL.md": skill("liar", "toolsets: ['liar:Liar']"),
+            ".agent/skills/liar/SKILL.md": skill("liar", "toolsets: ['toolsets.liar:Liar']"),
+            ".agent/skills/liar/toolsets/__init__.py": "",
             ".agent/skills/liar/toolsets/liar.py": TOOLSET,
         },
     )
