@@ -16,10 +16,11 @@ from metier.engine.projection import project
 from metier.engine.services import Services
 from metier.engine.state import apply
 from metier.runtime.place import Place
-from metier.runtime.runs import DATABASE, Answer, Runtime, Watch
+from metier.runtime.runs import Answer, Runtime, Watch
 from metier.settings.model import Settings
 from metier.store.base import Lease, Store, StoredEntry
 from metier.store.machine import Machine
+from metier.store.opening import DATABASE
 from metier.testing.crash_kit import record_effect
 from metier.testing.crash_points import Points
 from metier.testing.crash_scenario import OpenStore, Reach, Scenario, open_pointed_sqlite
@@ -81,7 +82,7 @@ class LateIntents(StoreWrapper):
         durable: bool = True,
     ) -> None:
         self._held += entries
-        if all(entry.kind == "step_started" for entry in entries):
+        if entries[-1].kind == "step_started":
             return
         held, self._held = self._held, []
         await super().append(lease, held[0].seq, held, durable=durable)
@@ -146,6 +147,9 @@ class TalkativeLog(RunLog):
     """Tells of an entry before it is written."""
 
     async def record(self, *entries: e.Entry, durable: bool = False) -> None:
+        await super().record()
+        if not entries:
+            return
         ahead = copy.deepcopy(self.state)
         for entry in entries:
             apply(ahead, entry)

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,9 +14,10 @@ from pydantic import JsonValue
 from metier.context.tokens import TokenCounter
 from metier.events import Payload, SkillStepExecuted
 from metier.tools.base import ToolContext, ToolResult
-from metier.tools.bash import Bash
+from metier.tools.bash import Bash, Surroundings
 from metier.tools.builtin import build_builtin_tools, build_shell_tools
 from metier.tools.options import ShellOptions
+from metier.tools.sandbox.confinement import Confinement
 from metier.tools.scope import Scope
 from metier.tools.shells import PosixShell
 from metier.tools.toolbox import Toolbox
@@ -23,6 +25,10 @@ from metier.tools.toolbox import Toolbox
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", reason="runs POSIX programs")]
 
 SECRET = "hunter" + "2-of-the-agent"
+
+
+def around(folder: Path, environ: Mapping[str, str] | None = None) -> Surroundings:
+    return Surroundings(scope=Scope([folder]), environ=environ or {}, confinement=Confinement())
 
 
 @dataclass
@@ -34,8 +40,10 @@ class Terminal:
     told: list[Payload] = field(default_factory=list[Payload])
 
     async def run(self, command: str, **arguments: JsonValue) -> ToolResult:
-        environ = {**os.environ, "MY_TOKEN": SECRET, "PATH": f".::bin:{os.environ['PATH']}", "BASH_ENV": "evil"}
-        tool = Bash(Scope([self.folder]), shell=PosixShell(), options=self.options, environ=environ)
+        # A home of its own: what a login shell reads there is not the test's business.
+        ordinary = {**os.environ, "HOME": str(self.folder)}
+        environ = {**ordinary, "MY_TOKEN": SECRET, "PATH": f".::bin:{os.environ['PATH']}", "BASH_ENV": "evil"}
+        tool = Bash(around(self.folder, environ), shell=PosixShell(), options=self.options)
         context = ToolContext(
             workspace=self.folder,
             step_id="s1",
@@ -272,11 +280,11 @@ async def test_allowlist_mode_runs_a_line_only_if_every_command_is_listed(
 
 @pytest.mark.parametrize("options", [ShellOptions(mode="off"), ShellOptions(enabled=False)])
 def test_a_shell_that_is_off_is_not_there(options: ShellOptions, tmp_path: Path) -> None:
-    assert build_shell_tools(Scope([tmp_path]), shell=PosixShell(), options=options, environ={}) == ()
+    assert build_shell_tools(around(tmp_path), shell=PosixShell(), options=options) == ()
 
 
 async def test_an_approval_shows_how_the_line_was_read(tmp_path: Path) -> None:
-    (tool,) = build_shell_tools(Scope([tmp_path]), shell=PosixShell(), options=ShellOptions(), environ={})
+    (tool,) = build_shell_tools(around(tmp_path), shell=PosixShell(), options=ShellOptions())
     box, context = Toolbox([tool]), ToolContext(workspace=tmp_path)
 
     plain = await box.preview("Bash", {"command": "git  add 'a b'&& rm x"}, context)
@@ -289,7 +297,7 @@ async def test_an_approval_shows_how_the_line_was_read(tmp_path: Path) -> None:
 
 
 def test_its_description_costs_little(tmp_path: Path) -> None:
-    tools = build_shell_tools(Scope([tmp_path]), shell=PosixShell(), options=ShellOptions(), environ={})
+    tools = build_shell_tools(around(tmp_path), shell=PosixShell(), options=ShellOptions())
 
     assert TokenCounter().tools(Toolbox(tools).specs()) <= 125
     assert TokenCounter().tools(Toolbox((*build_builtin_tools(Scope([tmp_path]), environ={}), *tools)).specs()) <= 750

@@ -130,11 +130,19 @@ def render_steps(steps: tuple[StepExecutionResult, ...]) -> str:
     return "# Earlier steps, summarised\n" + fence("\n".join(lines), tag=TOOL_OUTPUT)
 
 
-def hash_prefix(system: tuple[SystemBlock, ...], tools: tuple[ToolSpec, ...]) -> str:
-    """Identity of the part of a request that a prompt cache can reuse."""
-    digest = hashlib.sha256()
-    for tool in tools:
-        digest.update(json.dumps([tool.name, tool.description, tool.input_schema]).encode())
-    for block in system:
-        digest.update(block.text.encode("utf-8", "surrogatepass") + b"\0")
-    return digest.hexdigest()[:16]
+class PrefixHashes:
+    """Identity of the part of a request that a prompt cache can reuse. Tools are gone through once, not every turn."""
+
+    def __init__(self) -> None:
+        self._tools: tuple[ToolSpec, ...] = ()
+        self._begun = hashlib.sha256()
+        """Has taken in the tools; they are the same object turn after turn."""
+
+    def of(self, system: tuple[SystemBlock, ...], tools: tuple[ToolSpec, ...]) -> str:
+        if tools is not self._tools:
+            text = "".join(json.dumps([tool.name, tool.description, tool.input_schema]) for tool in tools)
+            self._tools, self._begun = tools, hashlib.sha256(text.encode())
+        digest = self._begun.copy()
+        for block in system:
+            digest.update(block.text.encode("utf-8", "surrogatepass") + b"\0")
+        return digest.hexdigest()[:16]

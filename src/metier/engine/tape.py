@@ -13,7 +13,7 @@ IGNORED = frozenset(
 )
 """Times, prices, who drove, what the files were like and whose word it was: these say nothing about what a run did."""
 
-_GIVEN = ("run_started", "run_resumed", "approval_decided", "input_given", "doubt_resolved")
+_GIVEN = ("run_started", "run_resumed", "approval_decided", "input_given", "doubt_resolved", "child_ended")
 _GIVEN_PAUSES = ("signal", "explicit", "storage", "delegation")
 _GIVEN_STATUS = ("canceled", "timeout")
 _GIVEN_REASONS = ("missing_provider_api_key",)

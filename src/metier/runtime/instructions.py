@@ -84,7 +84,7 @@ def _load(workspace: Path, layer: LayerName) -> _Layer | None:
     try:
         with file.open("rb") as stream:
             data = stream.read(MAX_FILE_BYTES + 1)
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):  # a folder holds the place while a program is in the sandbox
         return None
     except OSError as error:
         raise _refuse(file, f"The file cannot be read: {error.strerror}") from error

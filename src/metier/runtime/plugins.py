@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from metier.events import EventRecord
+from metier.event_record import EventRecord
 from metier.plugins.lifecycle import ask_for_layer, running
 from metier.plugins.load import Plugins, load_plugins
 from metier.plugins.registry import Registry

@@ -4,6 +4,7 @@ import hashlib
 import os
 import posixpath
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from anyio.to_thread import run_sync
@@ -15,6 +16,7 @@ from metier.tools.base import NoGuard, PathGuard, Preview, ToolContext, ToolInfo
 from metier.tools.environment import build_environment
 from metier.tools.options import ShellOptions
 from metier.tools.process import Command, Outcome, ProcessLimits, run_process
+from metier.tools.sandbox.confinement import Confinement
 from metier.tools.scope import Scope
 from metier.tools.shell_allowlist import find_refusal, is_direct
 from metier.tools.shell_line import NotUnderstood, ShellLine, parse_line
@@ -27,6 +29,15 @@ MAX_STDERR_BYTES = 1 << 20
 """So much of a command's output is kept at all; beyond it the middle is gone."""
 QUIET = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
 """Nobody turns pages or types passwords here, and `git status` has no reason to write."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """Where commands run, with which of the agent's own variables to choose from, and how they are enclosed."""
+
+    scope: Scope
+    environ: Mapping[str, str]
+    confinement: Confinement
 
 
 class Bash:
@@ -52,12 +63,12 @@ class Bash:
         spools=True,
     )
 
-    def __init__(self, scope: Scope, *, shell: Shell, options: ShellOptions, environ: Mapping[str, str]) -> None:
-        """`environ` is the agent's own; a command gets the ordinary part of it."""
-        self._scope = scope
+    def __init__(self, surroundings: Surroundings, *, shell: Shell, options: ShellOptions) -> None:
+        self._scope = surroundings.scope
+        self._environ = surroundings.environ
+        self._confinement = surroundings.confinement
         self._shell = shell
         self._options = options
-        self._environ = environ
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         text = str(arguments["command"])
@@ -70,6 +81,7 @@ class Bash:
             folder=folder,
             environment=self._build_environment(folder),
             spool=context.spool,
+            confinement=self._confinement,
         )
         limits = self._build_limits(arguments, context)
         outcome = await run_process(command, limits)

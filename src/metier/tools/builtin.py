@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from metier.tools.base import Tool
-from metier.tools.bash import Bash
+from metier.tools.bash import Bash, Surroundings
 from metier.tools.edit import Edit
 from metier.tools.glob import Glob
 from metier.tools.grep import Grep
@@ -30,10 +30,8 @@ def build_builtin_tools(
     )
 
 
-def build_shell_tools(
-    scope: Scope, *, shell: Shell, options: ShellOptions, environ: Mapping[str, str]
-) -> tuple[Tool, ...]:
+def build_shell_tools(surroundings: Surroundings, *, shell: Shell, options: ShellOptions) -> tuple[Tool, ...]:
     """`Bash`, or nothing where it is turned off: then no model hears of it."""
     if not options.enabled or options.mode == "off":
         return ()
-    return (Bash(scope, shell=shell, options=options, environ=environ),)
+    return (Bash(surroundings, shell=shell, options=options),)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from metier.errors import ToolFailed
-from metier.tools.process import base_interpreter
+from metier.tools.interpreter import base_interpreter
 from metier.tools.shell_line import Pipeline, ShellLine, SimpleCommand
 
 RUNNER = Path(__file__).with_name("line_runner.py")
