@@ -249,6 +249,22 @@ async def test_a_command_or_script_that_is_allowed_finds_no_secret_to_send(tmp_p
         assert not any(SECRET in text for request in provider.requests for text in read_texts(request))
 
 
+async def test_in_strict_a_careless_yes_reaches_no_network(
+    tmp_path: Path, listener: Listener, profile: Profile
+) -> None:
+    """In guarded it does, which shows that the listener listens: what was approved is what happens."""
+    folder = tmp_path / "workspace"
+    command = f"exec 3<>/dev/tcp/127.0.0.1/{listener.port} && printf 'GET /leak HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3"
+    provider = prepare(folder, "output", order("Bash", {"command": command}), listener)
+    drill = make_drill(folder, profile, provider, listener)
+    state = await drill.run()
+    await drill.decide("approved")
+
+    await drill.resume(state.run_id)
+
+    assert listener.requests == ([] if profile == "strict" else ["/leak"])
+
+
 @pytest.mark.parametrize("source", SOURCES)
 async def test_outside_text_stands_in_the_request_as_data(tmp_path: Path, listener: Listener, source: Source) -> None:
     """And it cannot leave its place: neither mark can be closed from inside."""

@@ -60,7 +60,8 @@ class Drill:
         return Place(
             settings=Settings(model=self.model, runtime=RuntimeOptions(profile=self.profile), shell=self.shell),
             workspace=self.workspace,
-            home=self.workspace / "home",
+            # Beside it: a sandbox shows the workspace and hides the home.
+            home=self.workspace.with_name(f"{self.workspace.name}-home"),
             environ=self.environ,
             provider=self.answers or self.provider,
             tools=self.tools,
