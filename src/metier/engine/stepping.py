@@ -271,7 +271,8 @@ def _artifacts(result: ToolResult, services: Services) -> tuple[dict[str, JsonVa
     found = [artifact for artifact in kept if isinstance(artifact, dict)] if isinstance(kept, list) else []
     for path in paths if isinstance(paths, list) else []:
         file = services.workspace / str(path)
-        if file.is_file():
+        # The script may be enclosed where the agent is not: what lies elsewhere is not looked at for it.
+        if file.is_file() and file.resolve().is_relative_to(services.workspace.resolve()):
             data = file.read_bytes()
             found.append({"path": str(file), "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)})
     return tuple(found)

@@ -10,6 +10,8 @@ from metier.approval.rules import Scope
 from metier.approval.scopes import POLICY_FILE, ScopeReader
 from metier.definitions.agent import AgentDefinition
 from metier.definitions.inherit import find_limit
+from metier.definitions.problems import Problem
+from metier.definitions.skill_file import MAX_FILE_BYTES, read_skill_file
 from metier.definitions.task import TaskDefinition, TaskStep
 from metier.errors import ConfigError
 from metier.skills.package import SkillPackage
@@ -40,12 +42,13 @@ class Speakers:
 def read_policy_file(workspace: Path) -> bytes:
     """The host's rules as they stand; nothing where there is no such file."""
     file = workspace / POLICY_FILE
-    try:
-        return file.read_bytes()
-    except FileNotFoundError:
+    if not file.exists() and not file.is_symlink():
         return b""
-    except OSError as error:
-        raise ConfigError(f"The policy '{file}' cannot be read: {error.strerror}") from error
+    # A link to nowhere is not "no rules", and a link to a device has no end.
+    found = read_skill_file(file, limit=MAX_FILE_BYTES)
+    if isinstance(found, Problem):
+        raise ConfigError(f"The policy '{file}' cannot be used: {found.message}", hint="Mend it, or remove it")
+    return found
 
 
 def open_reader(workspace: Path, tools: Toolbox, *, known: Collection[str] | None = ()) -> ScopeReader:
