@@ -10,9 +10,9 @@ from metier.approval.profile import READING_ACTIONS, READING_TOOLS, ProfilePolic
 from metier.approval.rules import ORDER, SHELL, Call, Decision, Listed, Rule, Scope, find_rule
 from metier.approval.shell import Unit, build_call, find_shell_rule, has_limits, read_shell_call
 from metier.approval.verdict import ALLOW, Verdict
-from metier.decisions import ActionStep
+from metier.decisions import ActionStep, find_invocation
 from metier.definitions.ids import fold_id
-from metier.definitions.names import canonical_name
+from metier.definitions.names import canonical_name, name_capability
 from metier.tools.base import Refusing
 from metier.tools.effects import Effect
 from metier.tools.toolbox import Toolbox
@@ -173,6 +173,9 @@ def name_call(action: ActionStep) -> tuple[str, dict[str, JsonValue]]:
         case "run_command":
             return SHELL, action.params
         case "call_skill":
+            inputs = find_invocation(action)
+            if inputs is not None:
+                return name_capability(str(action.params.get("skill", ""))), inputs
             return "use_skill", action.params
         case _:
             return action.type, action.params
@@ -180,6 +183,8 @@ def name_call(action: ActionStep) -> tuple[str, dict[str, JsonValue]]:
 
 def is_steering(action: ActionStep) -> bool:
     """The model steers the run and touches nothing outside it: no rule speaks of that."""
+    if find_invocation(action) is not None:
+        return False
     return action.type in READING_ACTIONS or action.params.get("tool") in READING_TOOLS
 
 

@@ -316,6 +316,8 @@ class InputAsked(Value):
     step_id: str
     question: str
     fields: JsonValue = None
+    resumes: bool = False
+    """The step itself asked: the answer does not end it, it goes on with it."""
 
 
 class InputGiven(Value):

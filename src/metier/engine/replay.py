@@ -178,13 +178,18 @@ class _Player:
         await self._give_results(await record_intents(action, log, services), log)
 
     async def _give_results(self, steps: Sequence[Step], log: RunLog) -> None:
+        wanted = {step.step_id for step in steps}
         for step in steps:
             entry = self.tape.peek()
             if entry is None:
                 raise _EndOfRecord
             if is_given(entry):
                 raise _FromOutside
-            if not isinstance(entry, e.StepFinished) or entry.step_id != step.step_id:
+            if isinstance(entry, e.InputAsked) and entry.resumes and entry.step_id in wanted:
+                await self._record(entry, log)
+                await self._record_pause(log)
+                return
+            if not isinstance(entry, e.StepFinished) or entry.step_id not in wanted:
                 text = "Run now, and its result awaited"
                 raise Diverged(self.tape.diverge(e.StepFinished(step_id=step.step_id, status="succeeded", text=text)))
             await self._record(entry, log)

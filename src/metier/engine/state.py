@@ -15,7 +15,7 @@ from metier.approval.rules import SHELL
 from metier.context.fences import TOOL_OUTPUT, fence
 from metier.context.layers import Exchange
 from metier.context.tokens import calibrate
-from metier.decisions import ActionStep, ModelDecision, StepExecutionResult
+from metier.decisions import ActionStep, ModelDecision, StepExecutionResult, find_invocation
 from metier.engine import entries as e
 from metier.engine.phases import IllegalTransition, Phase, check_transition
 from metier.events import Candidate, TaskState
@@ -47,6 +47,8 @@ class Step:
     """What the call must find as it was when a person said yes to it; see `ApprovalAsked.base`."""
     approved_leads: tuple[str, ...] = ()
     """Where its paths led then, if that was elsewhere than they say."""
+    answers: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    """What was given to the questions of the step itself."""
     delegated: e.Delegated | None = None
     """The run that does it, while it is under way and after."""
 
@@ -314,7 +316,8 @@ def _finish_step(state: RunState, step: Step, entry: e.StepFinished) -> None:
         return
     key = build_identity(step.action)
     state.repeated[key] = state.repeated.get(key, 0) + 1
-    if entry.status == "succeeded" and step.action.type in ("call_tool", "run_command"):
+    is_work = step.action.type in ("call_tool", "run_command") or find_invocation(step.action) is not None
+    if entry.status == "succeeded" and is_work:
         state.results.append(entry.text)
     if step.action.type == "call_skill" and entry.status == "succeeded":
         _choose_skill(state, str(step.action.params.get("skill", "")))
@@ -400,9 +403,13 @@ def _apply_answer(state: RunState, entry: e.ApprovalAsked | e.ApprovalDecided | 
         case e.InputGiven():
             if state.question is None or state.question.request_id != entry.request_id:
                 raise IllegalTransition(f"Nothing was asked under {entry.request_id!r}")
-            step = state.step(state.question.step_id)
+            step, resumes = state.step(state.question.step_id), state.question.resumes
             text = json.dumps(entry.values, ensure_ascii=False)
             state.question = None
+            if resumes:
+                step.phase = "approved"
+                step.answers.update(entry.values)
+                return
             _finish_step(state, step, e.StepFinished(step_id=step.step_id, status="succeeded", text=text))
 
 

@@ -85,6 +85,10 @@ class ToolContext:
     """Receives events that the tool has to tell."""
     spool: Path | None = None
     """Where the wrapper of a child process notes that it started and how it ended, whatever becomes of the agent."""
+    attempt: int = 1
+    """Counts the times the call was begun on purpose; a repetition after a crash is the same attempt."""
+    answers: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    """What a person answered to the questions of this call so far."""
     artifacts: Path | None = None
     """Where a file that belongs to the run may be put."""
     clean: Callable[[str], str] = str
@@ -93,6 +97,15 @@ class ToolContext:
     """`Preview.base` of the change that a person approved: another state of what it changes is refused."""
     paths: PathGuard = field(default_factory=NoGuard)
     """Asked by tools that open files, with the names these really have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a tool must know to go on: the call is made again with the answer."""
+
+    text: str
+    fields: JsonValue = None
+    """A JSON Schema of the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +118,8 @@ class ToolResult:
     """One sentence for the model; empty when `ok`."""
     meta: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     """For records, not for the model: durations, sizes, the error's code."""
+    question: Question | None = None
+    """Not a result yet: the run waits for an answer, then calls again."""
 
 
 class Tool(Protocol):
