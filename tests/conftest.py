@@ -1,7 +1,17 @@
-"""What all tests share: what a worker measured is saved when its tests are through, not when its process ends."""
+"""What all tests share: a PostgreSQL server of their own, and saving what a worker measured before its process ends."""
+
+import itertools
+import os
+from collections.abc import Generator
 
 import pytest
 from coverage import Coverage
+
+from metier.errors import MetierError
+from metier.testing.postgres_keeper import shared_server
+from metier.testing.postgres_server import PostgresServer
+
+NUMBERS = itertools.count()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -10,3 +20,23 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if measured is not None and hasattr(session.config, "workerinput"):
         measured.stop()
         measured.save()
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Generator[PostgresServer]:
+    """One server for the whole test run, started by whoever needs it first."""
+    base = tmp_path_factory.getbasetemp()
+    folder = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+    try:
+        with shared_server(folder) as server:
+            yield server
+    except MetierError as failure:
+        pytest.skip(f"no PostgreSQL: {failure.sentence}")
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer) -> Generator[str]:
+    """The address of an empty database of this test."""
+    name = f"test_{os.getpid()}_{next(NUMBERS)}"
+    yield postgres_server.create_database(name)
+    postgres_server.drop_database(name)

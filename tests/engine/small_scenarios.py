@@ -16,10 +16,11 @@ from metier.engine.projection import project
 from metier.engine.services import Services
 from metier.engine.state import apply
 from metier.runtime.place import Place
-from metier.runtime.runs import DATABASE, Answer, Runtime, Watch
+from metier.runtime.runs import Answer, Runtime, Watch
 from metier.settings.model import Settings
 from metier.store.base import Lease, Store, StoredEntry
 from metier.store.machine import Machine
+from metier.store.opening import DATABASE
 from metier.testing.crash_kit import record_effect
 from metier.testing.crash_points import Points
 from metier.testing.crash_scenario import OpenStore, Reach, Scenario, open_pointed_sqlite

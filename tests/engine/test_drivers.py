@@ -13,9 +13,10 @@ import pytest
 import small_scenarios as small
 
 from metier.engine.loop import hold_lease
-from metier.runtime.runs import DATABASE, Driver, RunRequest, open_runtime
+from metier.runtime.runs import Driver, RunRequest, open_runtime
 from metier.store.failures import LeaseLost
 from metier.store.machine import SystemMachine
+from metier.store.opening import DATABASE
 from metier.store.sqlite import open_sqlite_store
 from metier.testing.crash_child import MachineAhead, Order
 from metier.testing.crash_kit import CrashKit, read_effects, read_outcome

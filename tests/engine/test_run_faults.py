@@ -22,9 +22,10 @@ from metier.events import LogRepaired, PinnedDefinitionUsed
 from metier.messages import ModelReply
 from metier.providers.base import ModelRequest, Observer
 from metier.runtime.place import Place
-from metier.runtime.runs import DATABASE, Answer, RunRequest, Runtime, open_runtime
+from metier.runtime.runs import Answer, RunRequest, Runtime, open_runtime
 from metier.store.base import RunRow
 from metier.store.failures import StoreDamaged
+from metier.store.opening import DATABASE
 from metier.telemetry.jsonl import read_events
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]

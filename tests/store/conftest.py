@@ -3,8 +3,11 @@
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import psycopg
 import pytest
 
+from metier.store.postgres import open_postgres_store
+from metier.store.postgres_address import Address, read_address
 from metier.store.sqlite import SqliteStore, open_sqlite_store
 from metier.testing.fake_machine import FakeMachine
 from metier.testing.store_case import Subject
@@ -33,3 +36,31 @@ def open_store(database: Path, machine: FakeMachine) -> Callable[[], Awaitable[S
 @pytest.fixture
 def subject(open_store: Callable[[], Awaitable[SqliteStore]], machine: FakeMachine) -> Subject:
     return Subject(open=open_store, pass_seconds=machine.pass_seconds)
+
+
+FAKE_CLOCK = """
+CREATE SCHEMA fake;
+CREATE TABLE fake.clock (at TIMESTAMPTZ NOT NULL);
+INSERT INTO fake.clock VALUES ('2026-11-01 12:00:00+00');
+CREATE FUNCTION fake.clock_timestamp() RETURNS TIMESTAMPTZ LANGUAGE sql VOLATILE AS 'SELECT at FROM fake.clock';
+"""
+"""The store asks for `clock_timestamp()`, and a schema that comes before the server's own answers."""
+
+
+@pytest.fixture
+def postgres_address(postgres_url: str) -> Address:
+    return read_address("URL", {"URL": postgres_url})
+
+
+@pytest.fixture
+def postgres_subject(postgres_url: str) -> Subject:
+    """A store on PostgreSQL whose server has a clock that the test moves."""
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(FAKE_CLOCK)
+    address = read_address("URL", {"URL": f"{postgres_url}&options=-csearch_path%3Dpublic,fake,pg_catalog"})
+
+    async def pass_seconds(seconds: float) -> None:
+        async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection:
+            await connection.execute("UPDATE fake.clock SET at = at + make_interval(secs => %s)", (seconds,))
+
+    return Subject(open=lambda: open_postgres_store(address), pass_seconds=pass_seconds)

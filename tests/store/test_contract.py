@@ -1,10 +1,10 @@
-"""The SQLite store keeps the contract of every store, with two handles on one file."""
+"""Both stores keep the contract of every store, with two handles on one database."""
 
 import inspect
 
 import pytest
 
-from metier.testing import store_index_checks, store_journal_checks
+from metier.testing import store_context_checks, store_index_checks, store_journal_checks, store_queue_checks
 from metier.testing.store_case import Check, Subject
 from metier.testing.store_contract import CHECKS, run_check
 
@@ -15,12 +15,18 @@ async def test_sqlite_keeps_the_contract(check: Check, subject: Subject) -> None
     await run_check(check, subject)
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+async def test_postgres_keeps_the_contract(check: Check, postgres_subject: Subject) -> None:
+    await run_check(check, postgres_subject)
+
+
 def test_no_check_is_left_out() -> None:
     written = {
         name
-        for module in (store_journal_checks, store_index_checks)
+        for module in (store_journal_checks, store_index_checks, store_queue_checks, store_context_checks)
         for name, value in inspect.getmembers(module, inspect.iscoroutinefunction)
-        if value.__module__ == module.__name__
+        if value.__module__ == module.__name__ and not name.startswith("_")
     }
 
     assert {check.__name__ for check in CHECKS} == written

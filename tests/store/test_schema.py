@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from metier.store.contexts import ContextChange, ContextState
 from metier.store.failures import StoreUnavailable
 from metier.store.sqlite import SqliteStore
 from metier.store.sqlite_schema import MIGRATIONS, migrate
+from metier.testing.store_case import build_entries
 
 type Open = Callable[[], Awaitable[SqliteStore]]
 
@@ -28,7 +30,7 @@ async def test_a_file_of_an_older_version_is_brought_up_to_date(open_store: Open
     migrate(connection, database, steps=STEPS)
 
     assert {"more", "and_more", "journal"} <= tables(connection)
-    assert connection.execute("SELECT version FROM schema_version").fetchall() == [(1,), (2,), (3,)]
+    assert connection.execute("SELECT version FROM schema_version").fetchall() == [(1,), (2,), (3,), (4,)]
     connection.close()
 
 
@@ -58,7 +60,7 @@ async def test_a_file_of_a_newer_version_is_refused(open_store: Open, database: 
     with pytest.raises(StoreUnavailable) as refused:
         await open_store()
 
-    assert refused.value.message.endswith("has version 3, and this program knows versions up to 2")
+    assert refused.value.message.endswith("has version 4, and this program knows versions up to 3")
     assert refused.value.hint == "Upgrade metier, or work in another folder"
 
 
@@ -71,3 +73,30 @@ async def test_the_database_of_another_program_is_refused(open_store: Open, data
 
     with pytest.raises(StoreUnavailable, match="is the database of another program"):
         await open_store()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("version", range(1, len(MIGRATIONS)))
+async def test_a_file_of_every_version_becomes_a_store_with_all_that_was_in_it(
+    version: int, open_store: Open, database: Path
+) -> None:
+    database.parent.mkdir()
+    connection = sqlite3.connect(database, isolation_level=None)
+    migrate(connection, database, steps=MIGRATIONS[:version])
+    connection.execute(
+        "INSERT INTO runs (run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at,"
+        " turns, cost_usd, reason) VALUES ('r1', 'c1', 'pending', 'tidy', '', '', '', '2026-11-01T12:00:00+00:00',"
+        " '2026-11-01T12:00:00+00:00', 0, 0, '')"
+    )
+    connection.close()
+
+    store = await open_store()
+    run = await store.find_run("r1")
+    lease = await store.take_lease("r1", owner="ann", seconds=15)
+    await store.append(lease, 1, build_entries(1))
+    state = await store.contexts.commit("c1", ContextChange(state=ContextState(context_id="c1")))
+
+    assert run is not None
+    assert (run.task, run.queue, state.version) == ("tidy", "", 1)
+    assert await store.list_attempts("a1") == []
+    await store.close()

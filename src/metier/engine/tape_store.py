@@ -6,6 +6,7 @@ from typing import Literal
 
 from metier.engine.entries import parse_entry
 from metier.engine.tape import Tape
+from metier.engine.tape_contexts import TapeContexts
 from metier.events import TaskState
 from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, Store, StoredEntry
 
@@ -18,6 +19,11 @@ class TapeStore:
         self._store = store
         self._tape = tape
         self._blobs = dict(blobs or {})
+        self._contexts = TapeContexts(store.contexts)
+
+    @property
+    def contexts(self) -> TapeContexts:
+        return self._contexts
 
     async def create_run(self, row: RunRow) -> None:
         del row
@@ -32,6 +38,17 @@ class TapeStore:
 
     async def read_journal(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[StoredEntry]:
         return await self._store.read_journal(run_id, after=after, limit=limit)
+
+    async def wait_for_entries(self, run_id: str, *, after: int, seconds: float) -> bool:
+        return await self._store.wait_for_entries(run_id, after=after, seconds=seconds)
+
+    async def claim_run(self, *, queue: str, owner: str, seconds: float) -> Lease | None:
+        """There is nobody's work to take in a replay."""
+        del queue, owner, seconds
+        return None
+
+    async def list_stale(self, *, queue: str, limit: int = 100) -> list[RunRow]:
+        return await self._store.list_stale(queue=queue, limit=limit)
 
     async def take_lease(self, run_id: str, *, owner: str, seconds: float) -> Lease:
         del seconds

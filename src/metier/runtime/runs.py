@@ -35,11 +35,10 @@ from metier.runtime.place import Place
 from metier.runtime.record import write_record
 from metier.store.base import Lease, RunRow, Store
 from metier.store.failures import LeaseHeld, RunUnknown, StoreUnavailable
-from metier.store.sqlite import open_sqlite_store
+from metier.store.opening import open_store
 from metier.telemetry.jsonl import FILE_NAME, JsonlSink, read_events
 from metier.telemetry.sinks import EventWriter, FanOut, RunScope, Sink, get_redaction_mode
 
-DATABASE = "state.db"
 DRY_RUN = "dry_run"
 """The reason in the index of a dry run that has not begun."""
 
@@ -351,7 +350,7 @@ async def open_runtime(place: Place) -> AsyncGenerator[Runtime]:
             f"The runs folder {str(place.runs)!r} cannot be made: {error.strerror}",
             hint="Choose a folder that you may write to with `logging.jsonl_dir`",
         ) from error
-    store = await open_sqlite_store(place.runs / DATABASE, clock=place.clock)
+    store = await open_store(place.settings.store, runs=place.runs, environ=place.environ, clock=place.clock)
     try:
         yield Runtime(place, store)
     finally:

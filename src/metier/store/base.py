@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Literal, Protocol
 
 from metier.events import TaskState
+from metier.store.contexts import ContextStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,8 @@ class RunRow:
     reason: str = ""
     driver: str = ""
     """Who holds the lease now; empty when nobody does."""
+    queue: str = ""
+    """Which workers may claim the run; empty for a run that whoever started it drives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +88,18 @@ class ApprovalAttempt:
     """It was the first one."""
 
 
+CHANGEABLE = frozenset({"status", "turns", "cost_usd", "reason", "model"})
+"""The columns of a run that its driver may change."""
+
+RUNNABLE: tuple[TaskState, ...] = ("pending", "in_progress")
+"""A run in one of these that nobody drives can be gone on with at once; others wait for somebody or have ended."""
+
+
 class Store(Protocol):
-    """The journal, leases, blobs, the run index and approvals. `close` may be called twice."""
+    """The journal, leases, blobs, the run index, approvals and conversations. `close` may be called twice."""
+
+    @property
+    def contexts(self) -> ContextStore: ...
 
     async def create_run(self, row: RunRow) -> None:
         """Put a new run into the index. Raises `RunExists`."""
@@ -102,8 +115,23 @@ class Store(Protocol):
         """Entries with a sequence number above `after`, in order."""
         ...
 
+    async def wait_for_entries(self, run_id: str, *, after: int, seconds: float) -> bool:
+        """True as soon as the journal goes beyond `after`, whoever writes it; False when the time is over."""
+        ...
+
     async def take_lease(self, run_id: str, *, owner: str, seconds: float) -> Lease:
         """Become the driver: nobody is, or the one that was has not been heard of. Raises `LeaseHeld`, `RunUnknown`."""
+        ...
+
+    async def claim_run(self, *, queue: str, owner: str, seconds: float) -> Lease | None:
+        """Become the driver of the oldest run of a queue that can go on and that nobody drives; None if there is none.
+
+        Of many that claim at once, each gets another run.
+        """
+        ...
+
+    async def list_stale(self, *, queue: str, limit: int = 100) -> list[RunRow]:
+        """Runs of a queue that can go on and that nobody drives, oldest first."""
         ...
 
     async def renew_lease(self, lease: Lease, *, seconds: float) -> None:

@@ -7,11 +7,18 @@ StoreError
 ├── LeaseHeld          10   somebody else drives this run
 ├── LeaseLost          10   somebody else took this run over; nothing was written
 ├── SeqTaken           10   another entry stands at that place; nothing was written
+├── VersionConflictError  10  the state of a context is no longer the one that was read; nothing was written
+├── DuplicateMessageError 10  this message was done before, or somebody works on it; carries the stored result
+├── ClaimLost          10   somebody else took this message over; nothing was written
+├── BucketFull          1   a context that waits keeps its facts; there is no room for another
+├── ResumeTokenRefused 10   a resume token that is not good, for whatever reason
 ├── StoreFull           1   no room on the disk; nothing was written
 ├── StoreDamaged        1   what is read is not what was written
 ├── BlobUnknown         1   no bytes under that digest
 └── StoreUnavailable    1   the database cannot be opened or reached
 """
+
+from pydantic import JsonValue
 
 from metier.errors import StoreError
 
@@ -50,6 +57,44 @@ class SeqTaken(StoreError):
     """Another entry stands at that place of the journal; nothing was written."""
 
     exit_code = 10
+
+
+class VersionConflictError(StoreError):
+    """The state of a context is no longer the one that was read; nothing was written. Read it again, then retry."""
+
+    exit_code = 10
+
+
+class DuplicateMessageError(StoreError):
+    """This message was done before, and `result` is what came of it; or somebody works on it, and it is not done."""
+
+    exit_code = 10
+
+    def __init__(self, message: str, *, hint: str = "", is_done: bool, result: JsonValue = None) -> None:
+        super().__init__(message, hint=hint)
+        self.is_done = is_done
+        self.result = result
+
+
+class ClaimLost(StoreError):
+    """Somebody else took this message over; nothing was written."""
+
+    exit_code = 10
+
+
+class BucketFull(StoreError):
+    """A context that waits for somebody keeps its facts; there is no room for another."""
+
+
+class ResumeTokenRefused(StoreError):
+    """A resume token that is not good. One sentence for every reason, so that nobody learns which."""
+
+    exit_code = 10
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The resume token is not valid", hint="Ask for the state of the conversation, then resume again"
+        )
 
 
 class StoreFull(StoreError):

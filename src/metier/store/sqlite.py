@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+import anyio
 from anyio.lowlevel import checkpoint
 
 from metier.events import TaskState
@@ -21,11 +22,15 @@ from metier.store.failures import RunUnknown
 from metier.store.machine import Machine, SystemMachine
 from metier.store.sqlite_blobs import Blobs
 from metier.store.sqlite_connection import Opening
+from metier.store.sqlite_context_store import SqliteContexts
+from metier.store.sqlite_contexts import Times
 from metier.store.sqlite_database import Database, open_database
 from metier.store.sqlite_journal import find_entries, has_entries, insert_entries, name_blobs
 
 _PAGE = 256
 """Journal entries read in one go, between which other tasks have their turn."""
+_LOOK_SECONDS = 0.02
+"""How often somebody who waits looks for new entries: SQLite does not tell other processes."""
 
 
 async def open_sqlite_store(
@@ -56,6 +61,11 @@ class SqliteStore:
         self._blobs = blobs
         self._clock = clock
         self._machine = machine
+        self._contexts = SqliteContexts(database, Times(clock, machine))
+
+    @property
+    def contexts(self) -> SqliteContexts:
+        return self._contexts
 
     async def create_run(self, row: RunRow) -> None:
         await self._database.write(partial(rows.insert_run, row=row))
@@ -88,6 +98,13 @@ class SqliteStore:
             await checkpoint()
         return entries
 
+    async def wait_for_entries(self, run_id: str, *, after: int, seconds: float) -> bool:
+        with anyio.move_on_after(seconds):
+            while not await self.read_journal(run_id, after=after, limit=1):  # noqa: ASYNC110 (no event says so)
+                await anyio.sleep(_LOOK_SECONDS)
+            return True
+        return False
+
     async def take_lease(self, run_id: str, *, owner: str, seconds: float) -> Lease:
         if not owner or seconds <= 0:
             raise ValueError("A lease needs the name of its owner and a time")
@@ -101,6 +118,22 @@ class SqliteStore:
         if not self._database.ballast.is_there():
             await self._database.in_thread(self._database.ballast.restore)
         return lease
+
+    async def claim_run(self, *, queue: str, owner: str, seconds: float) -> Lease | None:
+        def change(connection: sqlite3.Connection) -> Lease | None:
+            stale = rows.find_stale(connection, queue=queue, limit=1, machine=self._machine)
+            if not stale:
+                return None
+            return leases.take(
+                connection, stale[0].run_id, owner=owner, seconds=seconds, machine=self._machine, clock=self._clock
+            )
+
+        if not queue or not owner or seconds <= 0:
+            raise ValueError("A claim needs a queue, the name of its owner and a time")
+        return await self._database.write(change)
+
+    async def list_stale(self, *, queue: str, limit: int = 100) -> list[RunRow]:
+        return await self._database.read(partial(rows.find_stale, queue=queue, limit=limit, machine=self._machine))
 
     async def renew_lease(self, lease: Lease, *, seconds: float) -> None:
         await self._database.write(partial(leases.renew, lease=lease, seconds=seconds, machine=self._machine))

@@ -1,25 +1,33 @@
 """Rows of the run index and of approvals: values to columns and back. All inside the caller's transaction."""
 
+import itertools
 import sqlite3
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Literal, cast
 
 from metier.events import TaskState
-from metier.store.base import ApprovalAttempt, ApprovalRow, RunRow
+from metier.store.base import CHANGEABLE, ApprovalAttempt, ApprovalRow, RunRow
 from metier.store.failures import ApprovalUnknown, RunExists, StoreDamaged
 from metier.store.machine import Machine
+from metier.store.marks import make_printable
 from metier.store.sqlite_leases import build_holding
 
 type ApprovalStatus = Literal["open", "approved", "denied", "expired"]
 
-CHANGEABLE = frozenset({"status", "turns", "cost_usd", "reason", "model"})
-
 _RUN_COLUMNS = (
-    "run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at, turns, cost_usd, reason"
+    "run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at, turns, cost_usd, reason,"
+    " queue"
 )
 _APPROVAL_COLUMNS = (
     "approval_id, run_id, step_id, payload, created_at, expires_at, status, decided_by, reason, edited_payload"
+)
+
+
+_SELECT_RUNS = (
+    "SELECT runs.run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at, turns,"
+    " cost_usd, reason, coalesce(owner, ''), coalesce(token, 0), coalesce(since, ''), coalesce(boot_id, ''),"
+    " coalesce(until, 0.0), coalesce(process, ''), queue FROM runs LEFT JOIN leases USING (run_id)"
 )
 
 
@@ -29,8 +37,8 @@ def insert_run(connection: sqlite3.Connection, row: RunRow) -> None:
     texts = (row.run_id, row.context_id, row.status, row.task, row.agent, row.model, row.parent_run_id)
     times = (render_time(row.created_at), render_time(row.updated_at))
     connection.execute(
-        f"INSERT INTO runs ({_RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 (fixed names)
-        (*map(_printable, texts), *times, row.turns, row.cost_usd, _printable(row.reason)),
+        f"INSERT INTO runs ({_RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 (fixed names)
+        (*map(make_printable, texts), *times, row.turns, row.cost_usd, make_printable(row.reason), row.queue),
     )
 
 
@@ -42,7 +50,7 @@ def update_run(
     if unknown:
         raise ValueError(f"These columns of a run cannot change: {sorted(unknown)}")
     names = ", ".join(f"{name} = ?" for name in (*changes, "updated_at"))
-    values = [_printable(value) if isinstance(value, str) else value for value in changes.values()]
+    values = [make_printable(value) if isinstance(value, str) else value for value in changes.values()]
     connection.execute(
         f"UPDATE runs SET {names} WHERE run_id = ?",  # noqa: S608 (names from the list above)
         (*values, render_time(now), run_id),
@@ -56,13 +64,21 @@ def find_runs(
     wanted = {condition: value for condition, value in where.items() if value != ""}
     conditions = " AND ".join(wanted) or "TRUE"
     rows = connection.execute(
-        "SELECT runs.run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at, turns,"  # noqa: S608 (fixed names)
-        " cost_usd, reason, coalesce(owner, ''), coalesce(token, 0), coalesce(since, ''), coalesce(boot_id, ''),"
-        " coalesce(until, 0.0), coalesce(process, '') FROM runs LEFT JOIN leases USING (run_id)"
-        f" WHERE {conditions} ORDER BY number DESC LIMIT ?",
+        f"{_SELECT_RUNS} WHERE {conditions} ORDER BY number DESC LIMIT ?",
         (*wanted.values(), limit),
     )
     return [_build_run(row, machine) for row in rows]
+
+
+def find_stale(connection: sqlite3.Connection, *, queue: str, limit: int, machine: Machine) -> list[RunRow]:
+    """Oldest first. Whether a lease is over is known here, not in SQL, so rows are looked at one by one."""
+    # The condition is written like that of the index, with the words in it, so that SQLite uses the index.
+    rows = connection.execute(
+        f"{_SELECT_RUNS} WHERE queue = ? AND queue != '' AND status IN ('pending', 'in_progress') ORDER BY number",
+        (queue,),
+    )
+    free = (run for run in (_build_run(row, machine) for row in rows) if not run.driver)
+    return list(itertools.islice(free, limit))
 
 
 def insert_approval(connection: sqlite3.Connection, row: ApprovalRow) -> None:
@@ -79,7 +95,7 @@ def insert_approval(connection: sqlite3.Connection, row: ApprovalRow) -> None:
         return
     expires_at = None if row.expires_at is None else render_time(row.expires_at)
     ids = (row.approval_id, row.run_id, row.step_id)
-    decision = (row.status, _printable(row.decided_by), _printable(row.reason), row.edited_payload)
+    decision = (row.status, make_printable(row.decided_by), make_printable(row.reason), row.edited_payload)
     connection.execute(
         f"INSERT INTO approvals ({_APPROVAL_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 (fixed names)
         (*ids, row.payload, render_time(row.created_at), expires_at, *decision),
@@ -94,7 +110,7 @@ def decide(
     cursor = connection.execute(
         "UPDATE approvals SET status = ?, decided_by = ?, reason = ?, edited_payload = ?"
         " WHERE approval_id = ? AND status = 'open'",
-        (status, _printable(decided_by), _printable(reason), edited_payload, approval_id),
+        (status, make_printable(decided_by), make_printable(reason), edited_payload, approval_id),
     )
     counted = cursor.rowcount == 1
     known = connection.execute("SELECT run_id FROM approvals WHERE approval_id = ?", (approval_id,)).fetchone()
@@ -105,7 +121,15 @@ def decide(
     connection.execute(
         "INSERT INTO approval_attempts (run_id, approval_id, status, decided_by, reason, at, counted)"
         " VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (known[0], approval_id, status, _printable(decided_by), _printable(reason), render_time(now), int(counted)),
+        (
+            known[0],
+            approval_id,
+            status,
+            make_printable(decided_by),
+            make_printable(reason),
+            render_time(now),
+            int(counted),
+        ),
     )
     return counted
 
@@ -139,7 +163,9 @@ def render_time(time: datetime) -> str:
     return time.astimezone(UTC).isoformat(timespec="microseconds")
 
 
-type _RunColumns = tuple[str, str, str, str, str, str, str, str, str, int, float, str, str, int, str, str, float, str]
+type _RunColumns = tuple[
+    str, str, str, str, str, str, str, str, str, int, float, str, str, int, str, str, float, str, str
+]
 
 
 def _build_run(row: _RunColumns, machine: Machine) -> RunRow:
@@ -158,6 +184,7 @@ def _build_run(row: _RunColumns, machine: Machine) -> RunRow:
         cost_usd=row[10],
         reason=row[11],
         driver="" if holding.is_free(machine) else holding.owner,
+        queue=row[18],
     )
 
 
@@ -185,8 +212,3 @@ def _build_attempt(row: tuple[str, str, str, str, str, int]) -> ApprovalAttempt:
         at=datetime.fromisoformat(row[4]),
         counted=bool(row[5]),
     )
-
-
-def _printable(text: str) -> str:
-    """Text for people; what is not valid Unicode (an odd command line) cannot be stored and is shown as `?`."""
-    return text.encode("utf-8", "replace").decode("utf-8")

@@ -95,7 +95,65 @@ CREATE TABLE approval_attempts (
 CREATE INDEX approval_attempts_by_approval ON approval_attempts (approval_id, number);
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND)
+_THIRD = """
+ALTER TABLE runs ADD COLUMN queue TEXT NOT NULL DEFAULT '';  -- empty: whoever started it drives it
+CREATE INDEX runs_to_claim ON runs (queue, number) WHERE queue != '' AND status IN ('pending', 'in_progress');
+
+CREATE TABLE context_state (
+    context_id TEXT PRIMARY KEY,
+    current_turn INTEGER NOT NULL,
+    task_state TEXT NOT NULL,
+    summary TEXT NOT NULL,
+    summarized_to INTEGER NOT NULL,
+    last_event INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    resume_token TEXT NOT NULL,  -- digest of the token that led to this version; empty: none did
+    agent_state_detail TEXT NOT NULL,
+    input_request_payload TEXT NOT NULL,
+    created_at TEXT NOT NULL,
+    updated_at TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX contexts_by_change ON context_state (updated_at);
+
+CREATE TABLE conversation_events (
+    context_id TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    event_type TEXT NOT NULL,
+    payload TEXT NOT NULL,
+    timestamp TEXT NOT NULL,
+    turn_number INTEGER NOT NULL,
+    agent_id TEXT NOT NULL,
+    message_id TEXT,
+    PRIMARY KEY (context_id, number),
+    UNIQUE (context_id, message_id)
+) STRICT;
+
+CREATE TABLE pocket_facts (
+    context_id TEXT NOT NULL,
+    bucket TEXT NOT NULL,
+    key TEXT NOT NULL,
+    value TEXT NOT NULL,
+    timestamp TEXT NOT NULL,
+    ttl_seconds REAL,
+    expires_at TEXT,
+    PRIMARY KEY (context_id, bucket, key)
+) STRICT;
+
+CREATE TABLE messages (
+    context_id TEXT NOT NULL,
+    message_id TEXT NOT NULL,
+    is_done INTEGER NOT NULL,
+    result TEXT NOT NULL,
+    owner TEXT NOT NULL,         -- empty: nobody works on it
+    token INTEGER NOT NULL,
+    boot_id TEXT NOT NULL,
+    until REAL NOT NULL,
+    process TEXT NOT NULL,
+    PRIMARY KEY (context_id, message_id)
+) STRICT, WITHOUT ROWID;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD)
 """Step N leads from version N to N + 1. A step that was released is never changed."""
 
 

@@ -10,10 +10,12 @@ Each check gets two handles on one database that is empty at first. A failed che
 from contextlib import AsyncExitStack
 
 from metier.testing.store_case import Case, Check, Subject
+from metier.testing.store_context_checks import CONTEXT_CHECKS
 from metier.testing.store_index_checks import INDEX_CHECKS
 from metier.testing.store_journal_checks import JOURNAL_CHECKS
+from metier.testing.store_queue_checks import QUEUE_CHECKS
 
-CHECKS: tuple[Check, ...] = (*JOURNAL_CHECKS, *INDEX_CHECKS)
+CHECKS: tuple[Check, ...] = (*JOURNAL_CHECKS, *INDEX_CHECKS, *QUEUE_CHECKS, *CONTEXT_CHECKS)
 
 
 async def run_check(check: Check, subject: Subject) -> None:

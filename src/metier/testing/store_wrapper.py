@@ -5,6 +5,7 @@ from typing import Literal
 
 from metier.events import TaskState
 from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, Store, StoredEntry
+from metier.store.contexts import ContextStore
 
 
 class StoreWrapper:
@@ -12,6 +13,10 @@ class StoreWrapper:
 
     def __init__(self, inner: Store) -> None:
         self.inner = inner
+
+    @property
+    def contexts(self) -> ContextStore:
+        return self.inner.contexts
 
     async def create_run(self, row: RunRow) -> None:
         await self.inner.create_run(row)
@@ -26,6 +31,15 @@ class StoreWrapper:
 
     async def take_lease(self, run_id: str, *, owner: str, seconds: float) -> Lease:
         return await self.inner.take_lease(run_id, owner=owner, seconds=seconds)
+
+    async def claim_run(self, *, queue: str, owner: str, seconds: float) -> Lease | None:
+        return await self.inner.claim_run(queue=queue, owner=owner, seconds=seconds)
+
+    async def list_stale(self, *, queue: str, limit: int = 100) -> list[RunRow]:
+        return await self.inner.list_stale(queue=queue, limit=limit)
+
+    async def wait_for_entries(self, run_id: str, *, after: int, seconds: float) -> bool:
+        return await self.inner.wait_for_entries(run_id, after=after, seconds=seconds)
 
     async def renew_lease(self, lease: Lease, *, seconds: float) -> None:
         await self.inner.renew_lease(lease, seconds=seconds)

@@ -1,0 +1,305 @@
+"""What a conversation remembers between turns: its state, its events, facts, messages. The seam, not an implementation.
+
+Every change is one `ContextChange`, written in one transaction or not at all. Promises:
+
+- a state is replaced only where its version is the expected one; of two writers one gets `VersionConflictError`.
+- a message is claimed for a while by one worker. Its result is stored in the transaction that completes it, so a worker
+  that dies loses nothing, and whoever brings the same message again gets the stored result.
+- a fact whose time is over is never read, whether or not somebody removed it already.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Protocol
+
+from pydantic import JsonValue
+
+from metier.errors import UsageError
+from metier.events import TaskState
+from metier.store.failures import BucketFull, ClaimLost, DuplicateMessageError, VersionConflictError
+
+MAX_EVENTS_PER_CONTEXT = 100
+MAX_POCKET_FACTS_PER_BUCKET = 50
+MAX_SUMMARY_SIZE_CHARS = 10_000
+
+RESUMABLE: frozenset[TaskState] = frozenset({"input_required", "delegating", "paused"})
+"""A context in one of these waits for somebody; what its next turn needs is kept beyond the bounds."""
+
+NEVER = datetime.min.replace(tzinfo=UTC)
+"""When a context that is not stored was created."""
+
+_LONGEST: Mapping[str, int] = {
+    "context_id": 255,
+    "event_type": 100,
+    "agent_id": 255,
+    "message_id": 255,
+    "bucket": 100,
+    "key": 255,
+    "agent_state_detail": 50,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextState:
+    """Where a conversation stands."""
+
+    context_id: str
+    version: int = 0
+    """Grows with every change; 0 for a context that nobody has stored yet."""
+    current_turn: int = 1
+    task_state: TaskState = "pending"
+    agent_state_detail: str = ""
+    input_request: JsonValue = None
+    """What was asked, while the conversation waits for an answer."""
+    summary: str = ""
+    summarized_to: int = 0
+    """The number of the last event that the summary covers."""
+    created_at: datetime = NEVER
+    updated_at: datetime = NEVER
+
+    @property
+    def context_version(self) -> int:
+        return self.version
+
+    @property
+    def is_resumable(self) -> bool:
+        return self.task_state in RESUMABLE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEvent:
+    event_type: str
+    payload: JsonValue
+    turn_number: int = 1
+    agent_id: str = ""
+    message_id: str = ""
+    """An event of a message that has one already changes nothing, so that a turn can be repeated after a crash."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextEvent:
+    number: int
+    """Counts within the context, without gaps, in the order of commits."""
+    event_type: str
+    payload: JsonValue
+    turn_number: int
+    agent_id: str
+    message_id: str
+    timestamp: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFact:
+    bucket: str
+    key: str
+    value: JsonValue
+    ttl_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    bucket: str
+    key: str
+    value: JsonValue
+    timestamp: datetime
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The right to work on one message, for a while."""
+
+    context_id: str
+    message_id: str
+    owner: str
+    token: int
+    """Grows with every claim; whoever completes a message must hold the last one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    claim: Claim
+    result: JsonValue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMessage:
+    message_id: str
+    is_done: bool
+    result: JsonValue = None
+    owner: str = ""
+    """Who works on it now; empty when nobody does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSummary:
+    text: str
+    upto: int
+    """The number of the last event it covers. An older summary never replaces a newer one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextChange:
+    """What to write, all of it or nothing. A change of a context that is not stored creates it."""
+
+    state: ContextState | None = None
+    expected_version: int | None = None
+    """The version that `state` replaces; without it, the one that `state` carries."""
+    events: tuple[NewEvent, ...] = ()
+    facts: tuple[NewFact, ...] = ()
+    forgotten: tuple[tuple[str, str], ...] = ()
+    """Bucket and key of facts to remove."""
+    summary: NewSummary | None = None
+    completion: Completion | None = None
+
+    @property
+    def is_durable(self) -> bool:
+        """What others act on must survive a power cut; notes may be lost with it."""
+        return self.state is not None or self.completion is not None
+
+    @property
+    def base_version(self) -> int:
+        if self.expected_version is not None:
+            return self.expected_version
+        return self.state.version if self.state is not None else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redemption:
+    """A resume token that was found genuine, to be used up."""
+
+    version: int
+    turn: int
+    digest: str = field(repr=False)
+    """Of the token and of the message that brought it, which may bring it again after a crash. Empty: nobody may."""
+
+
+class ContextStore(Protocol):
+    """Conversations. Part of every `store.base.Store`."""
+
+    async def find_state(self, context_id: str) -> ContextState | None: ...
+
+    async def commit(self, context_id: str, change: ContextChange) -> ContextState:
+        """Write a change. Raises `VersionConflictError`, `ClaimLost`, `BucketFull`, `StoreFull`."""
+        ...
+
+    async def list_events(
+        self, context_id: str, *, after: int = 0, limit: int = MAX_EVENTS_PER_CONTEXT
+    ) -> list[ContextEvent]:
+        """The last `limit` events with a number above `after`, oldest first."""
+        ...
+
+    async def find_fact(self, context_id: str, bucket: str, key: str) -> Fact | None: ...
+
+    async def list_facts(self, context_id: str, *, bucket: str = "") -> list[Fact]:
+        """By bucket and key."""
+        ...
+
+    async def claim_message(self, context_id: str, message_id: str, *, owner: str, seconds: float) -> Claim:
+        """Begin to work on a message. Raises `DuplicateMessageError` when it is done, or somebody works on it."""
+        ...
+
+    async def renew_claim(self, claim: Claim, *, seconds: float) -> None:
+        """Raises `ClaimLost`."""
+        ...
+
+    async def release_claim(self, claim: Claim) -> None:
+        """Give a message back undone, for the next one to take. Releasing a lost claim does nothing."""
+        ...
+
+    async def find_message(self, context_id: str, message_id: str) -> StoredMessage | None: ...
+
+    async def redeem(self, context_id: str, redemption: Redemption) -> ContextState | None:
+        """Use up a resume token: the version moves on, so it works once. None when it does not fit the state."""
+        ...
+
+    async def delete_context(self, context_id: str) -> bool:
+        """Remove a context with all it remembers; False when there was none."""
+        ...
+
+    async def list_contexts(self, *, task_state: TaskState | None = None, limit: int = 100) -> list[ContextState]:
+        """Last changed first."""
+        ...
+
+
+def check_names(**names: str) -> None:
+    """Raises `UsageError` for a name that is longer than every store can keep, or empty where it must not be."""
+    for name, value in names.items():
+        if not value:
+            raise UsageError(f"A {name} must not be empty", hint="Give it a short name")
+        _check_length(name, value)
+
+
+def check_change(context_id: str, change: ContextChange) -> None:
+    """Raises `UsageError` for a change that no store takes."""
+    check_names(context_id=context_id)
+    for event in change.events:
+        check_names(event_type=event.event_type)
+        _check_length("agent_id", event.agent_id)
+        _check_length("message_id", event.message_id)
+    for fact in change.facts:
+        check_names(bucket=fact.bucket, key=fact.key)
+        if fact.ttl_seconds is not None and fact.ttl_seconds <= 0:
+            raise UsageError(f"Fact {fact.key!r} would be over at once", hint="Give it a positive ttl_seconds")
+    if change.state is not None:
+        _check_length("agent_state_detail", change.state.agent_state_detail)
+        if change.state.context_id != context_id:
+            raise UsageError(
+                f"The state of context {change.state.context_id!r} cannot be put into {context_id!r}",
+                hint="Begin with `get_state` of the same store",
+            )
+    if change.summary is not None and len(change.summary.text) > MAX_SUMMARY_SIZE_CHARS:
+        raise UsageError(
+            f"A summary of {len(change.summary.text)} characters is too long",
+            hint=f"Keep it within {MAX_SUMMARY_SIZE_CHARS}",
+        )
+
+
+def _check_length(name: str, value: str) -> None:
+    if len(value) > _LONGEST[name]:
+        raise UsageError(f"A {name} of {len(value)} characters is too long", hint=f"Keep it within {_LONGEST[name]}")
+
+
+def dump_json(value: JsonValue) -> str:
+    """Raises `UsageError` for what JSON cannot say."""
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"This value cannot be stored as JSON: {error}", hint="Store plain JSON values") from error
+
+
+def load_json(text: str) -> JsonValue:
+    return json.loads(text)
+
+
+def build_conflict(context_id: str, *, expected: int, found: int) -> VersionConflictError:
+    return VersionConflictError(
+        f"Context {context_id!r} has version {found}, not {expected}; nothing was written",
+        hint="Read the state again, then retry",
+    )
+
+
+def build_duplicate(message: StoredMessage) -> DuplicateMessageError:
+    if message.is_done:
+        fact, hint = "was answered before", "Use the stored result"
+    else:
+        fact, hint = f"is being worked on by {message.owner!r}", "Wait for its result"
+    return DuplicateMessageError(
+        f"Message {message.message_id!r} {fact}", hint=hint, is_done=message.is_done, result=message.result
+    )
+
+
+def build_lost_claim(claim: Claim) -> ClaimLost:
+    return ClaimLost(
+        f"{claim.owner!r} no longer works on message {claim.message_id!r}; nothing was written",
+        hint="Somebody else took it over; use the result that is stored then",
+    )
+
+
+def build_full_bucket(context_id: str, bucket: str) -> BucketFull:
+    return BucketFull(
+        f"Bucket {bucket!r} of context {context_id!r} has {MAX_POCKET_FACTS_PER_BUCKET} facts and its context waits",
+        hint="Remove a fact, or use another bucket",
+    )

@@ -1,0 +1,30 @@
+"""Open the store that the settings name. The one place that knows which there are."""
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+
+from metier.ids import Clock
+from metier.store.base import Store
+from metier.store.failures import StoreUnavailable
+from metier.store.options import StoreOptions
+from metier.store.sqlite import open_sqlite_store
+
+DATABASE = "state.db"
+
+
+async def open_store(
+    options: StoreOptions, *, runs: Path, environ: Mapping[str, str], clock: Clock | None = None
+) -> Store:
+    """Raises `StoreUnavailable`, `StoreDamaged` or `StoreFull` when it cannot serve."""
+    if options.backend == "sqlite":
+        return await open_sqlite_store(runs / DATABASE, clock=clock)
+    if importlib.util.find_spec("psycopg") is None or importlib.util.find_spec("psycopg_pool") is None:
+        raise StoreUnavailable(
+            "The store is PostgreSQL, and its driver is not installed", hint="pip install 'metier[postgres]'"
+        )
+    # Loaded only where it is used: it takes three times as long as the rest of a short command.
+    from metier.store.postgres import open_postgres_store
+    from metier.store.postgres_address import read_address
+
+    return await open_postgres_store(read_address(options.database_url_env, environ))

@@ -1,0 +1,199 @@
+"""The tables of the PostgreSQL store and how older ones become newer. Forward only, under a lock, all or nothing."""
+
+from typing import LiteralString
+
+import psycopg
+from psycopg.rows import TupleRow
+
+from metier.store.failures import StoreUnavailable
+
+type Connection = psycopg.AsyncConnection[TupleRow]
+
+_FIRST: LiteralString = """
+CREATE TABLE agent_runs (
+    number BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE,
+    run_id TEXT COLLATE "C" PRIMARY KEY,
+    context_id TEXT NOT NULL,
+    status TEXT NOT NULL,
+    task TEXT NOT NULL,
+    agent TEXT NOT NULL,
+    model TEXT NOT NULL,
+    parent_run_id TEXT NOT NULL,
+    created_at TIMESTAMPTZ NOT NULL,
+    updated_at TIMESTAMPTZ NOT NULL,
+    turns INTEGER NOT NULL,
+    cost_usd DOUBLE PRECISION NOT NULL,
+    reason TEXT NOT NULL,
+    queue TEXT NOT NULL  -- empty: whoever started it drives it
+);
+CREATE INDEX agent_runs_by_context ON agent_runs (context_id, number);
+CREATE INDEX agent_runs_by_status ON agent_runs (status, number);
+CREATE INDEX agent_runs_to_claim ON agent_runs (queue, number)
+    WHERE queue <> '' AND status IN ('pending', 'in_progress');
+
+CREATE TABLE agent_journal (
+    run_id TEXT COLLATE "C" NOT NULL,
+    seq BIGINT NOT NULL,
+    kind TEXT NOT NULL,
+    data BYTEA NOT NULL,
+    checksum BIGINT NOT NULL,
+    PRIMARY KEY (run_id, seq)
+);
+
+-- One row a run, from its beginning: whoever writes locks it, so that nobody takes over in between.
+CREATE TABLE agent_leases (
+    run_id TEXT COLLATE "C" PRIMARY KEY,
+    owner TEXT NOT NULL,  -- empty: nobody drives
+    token BIGINT NOT NULL,
+    since TIMESTAMPTZ,
+    until TIMESTAMPTZ,
+    boot_id TEXT NOT NULL,
+    process TEXT NOT NULL,
+    watched_until TIMESTAMPTZ  -- somebody listens for new entries until then
+) WITH (fillfactor = 70);
+CREATE SEQUENCE agent_fencing;
+
+CREATE TABLE agent_approvals (
+    number BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE,
+    approval_id TEXT PRIMARY KEY,
+    run_id TEXT NOT NULL,
+    step_id TEXT NOT NULL,
+    payload BYTEA NOT NULL,
+    created_at TIMESTAMPTZ NOT NULL,
+    expires_at TIMESTAMPTZ,
+    status TEXT NOT NULL,
+    decided_by TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    edited_payload BYTEA
+);
+CREATE INDEX agent_approvals_by_run ON agent_approvals (run_id, number);
+CREATE INDEX agent_approvals_by_status ON agent_approvals (status, number);
+CREATE TABLE agent_approval_attempts (
+    number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    run_id TEXT NOT NULL,
+    approval_id TEXT NOT NULL,
+    status TEXT NOT NULL,
+    decided_by TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    at TIMESTAMPTZ NOT NULL,
+    counted BOOLEAN NOT NULL
+);
+CREATE INDEX agent_approval_attempts_by_approval ON agent_approval_attempts (approval_id, number);
+CREATE INDEX agent_approval_attempts_by_run ON agent_approval_attempts (run_id);
+
+CREATE TABLE agent_blobs (
+    digest TEXT PRIMARY KEY,
+    size BIGINT NOT NULL,
+    put_at TIMESTAMPTZ NOT NULL  -- the last time somebody put these bytes
+);
+CREATE TABLE agent_blob_parts (
+    digest TEXT NOT NULL REFERENCES agent_blobs ON DELETE CASCADE,
+    part INTEGER NOT NULL,
+    data BYTEA NOT NULL,
+    PRIMARY KEY (digest, part)
+);
+CREATE TABLE agent_blob_names (
+    run_id TEXT NOT NULL,  -- the run whose journal or approvals name the blob
+    digest TEXT NOT NULL,
+    PRIMARY KEY (run_id, digest)
+);
+CREATE INDEX agent_blob_names_by_digest ON agent_blob_names (digest);
+
+-- What was committed of late: a commit whose answer was lost with the connection is looked up here.
+CREATE TABLE agent_commits (
+    commit_id TEXT PRIMARY KEY,
+    at TIMESTAMPTZ NOT NULL
+);
+CREATE INDEX agent_commits_by_time ON agent_commits (at);
+
+CREATE TABLE agent_context_state (
+    context_id VARCHAR(255) PRIMARY KEY,
+    current_turn INTEGER NOT NULL DEFAULT 1,
+    task_state VARCHAR(50) NOT NULL DEFAULT 'pending',
+    summary TEXT NOT NULL DEFAULT '',
+    summarized_to BIGINT NOT NULL DEFAULT 0,
+    last_event BIGINT NOT NULL DEFAULT 0,
+    version INTEGER NOT NULL DEFAULT 0,
+    resume_token VARCHAR(64) NOT NULL DEFAULT '',  -- digest of the token that led to this version; empty: none did
+    agent_state_detail TEXT NOT NULL DEFAULT '',
+    input_request_payload JSON NOT NULL DEFAULT 'null',
+    created_at TIMESTAMPTZ NOT NULL,
+    updated_at TIMESTAMPTZ NOT NULL
+);
+CREATE INDEX agent_contexts_by_change ON agent_context_state (updated_at DESC);
+
+CREATE TABLE agent_conversation_events (
+    context_id VARCHAR(255) NOT NULL REFERENCES agent_context_state ON DELETE CASCADE,
+    number BIGINT NOT NULL,
+    event_type TEXT NOT NULL,
+    payload JSON NOT NULL,
+    timestamp TIMESTAMPTZ NOT NULL,
+    turn_number INTEGER NOT NULL,
+    agent_id TEXT NOT NULL,
+    message_id TEXT,
+    PRIMARY KEY (context_id, number),
+    UNIQUE (context_id, message_id)
+);
+
+CREATE TABLE agent_pocket_facts (
+    context_id VARCHAR(255) NOT NULL REFERENCES agent_context_state ON DELETE CASCADE,
+    bucket TEXT NOT NULL,
+    key TEXT COLLATE "C" NOT NULL,
+    value JSON NOT NULL,
+    timestamp TIMESTAMPTZ NOT NULL,
+    ttl_seconds DOUBLE PRECISION,
+    expires_at TIMESTAMPTZ,
+    PRIMARY KEY (context_id, bucket, key)
+);
+CREATE INDEX agent_facts_by_expiry ON agent_pocket_facts (expires_at) WHERE expires_at IS NOT NULL;
+
+CREATE TABLE agent_messages (
+    context_id VARCHAR(255) NOT NULL REFERENCES agent_context_state ON DELETE CASCADE,
+    message_id TEXT NOT NULL,
+    is_done BOOLEAN NOT NULL,
+    result JSON NOT NULL,
+    owner TEXT NOT NULL,  -- empty: nobody works on it
+    token BIGINT NOT NULL,
+    until TIMESTAMPTZ NOT NULL,
+    boot_id TEXT NOT NULL,
+    process TEXT NOT NULL,
+    PRIMARY KEY (context_id, message_id)
+);
+"""
+
+MIGRATIONS: tuple[LiteralString, ...] = (_FIRST,)
+"""Step N leads from version N to N + 1. A step that was released is never changed."""
+
+_LOCK = 7_265_118_301_442
+"""Advisory lock of migrations: any number, the same in every version."""
+
+
+async def migrate(connection: Connection, shown: str, *, steps: tuple[LiteralString, ...] = MIGRATIONS) -> None:
+    """Bring the tables up to date. Of many that start at once, one does it and the others wait for it."""
+    if await _find_version(connection) == len(steps):
+        return
+    async with connection.transaction():
+        await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+        await connection.execute(
+            "CREATE TABLE IF NOT EXISTS agent_schema_version"
+            " (version INTEGER PRIMARY KEY, applied_at TIMESTAMPTZ NOT NULL DEFAULT now())"
+        )
+        version = await _find_version(connection)
+        if version > len(steps):
+            raise StoreUnavailable(
+                f"The run store '{shown}' has version {version}, and this program knows versions up to {len(steps)}",
+                hint="Upgrade metier, or use another database",
+            )
+        for number, step in enumerate(steps[version:], start=version + 1):
+            await connection.execute(step)
+            await connection.execute("INSERT INTO agent_schema_version (version) VALUES (%s)", (number,))
+
+
+async def _find_version(connection: Connection) -> int:
+    cursor = await connection.execute("SELECT to_regclass('agent_schema_version') IS NOT NULL")
+    row = await cursor.fetchone()
+    if row is None or not row[0]:
+        return 0
+    cursor = await connection.execute("SELECT coalesce(max(version), 0) FROM agent_schema_version")
+    row = await cursor.fetchone()
+    return int(row[0]) if row else 0

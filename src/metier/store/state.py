@@ -1,0 +1,341 @@
+"""The state of one conversation, for skill code: plain calls without `await`, on the same store that holds the runs.
+
+    with create_state_store("ctx-1") as store:
+        state = store.get_state()
+        store.put_state(replace(state, task_state="input_required"), expected_version=state.version)
+
+What is written passes redaction first. A store belongs to the thread that uses it; nothing runs in the background.
+"""
+
+import asyncio
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Self, cast
+
+from pydantic import JsonValue, TypeAdapter, ValidationError
+
+from metier.errors import MetierError, UsageError
+from metier.ids import Clock, SystemClock
+from metier.store.base import Store
+from metier.store.contexts import (
+    MAX_EVENTS_PER_CONTEXT,
+    MAX_SUMMARY_SIZE_CHARS,
+    Claim,
+    Completion,
+    ContextChange,
+    ContextEvent,
+    ContextState,
+    NewEvent,
+    NewFact,
+    NewSummary,
+    check_names,
+)
+from metier.store.failures import DuplicateMessageError, ResumeTokenRefused
+from metier.store.opening import open_store
+from metier.store.options import StoreBackend, StoreOptions
+from metier.store.summaries import SUMMARY_EVENT_THRESHOLD, Summarizer, summarize_by_extraction
+from metier.store.tokens import LIFETIME_SECONDS, ResumeKeys, Wanted, check_token, load_resume_keys, sign_token
+from metier.telemetry.redaction import Json, Redactor, build_redactor, find_secret_values
+
+BACKEND_VARIABLES = ("AGENT_STORE_BACKEND", "STATE_STORE_BACKEND")
+_LOOK_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateOptions:
+    """Where the state lives and who helps with it."""
+
+    runs: Path = Path("runs")
+    store: StoreOptions | None = None
+    """Without it, what `STATE_STORE_BACKEND` says."""
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
+    clock: Clock = field(default_factory=SystemClock)
+    summarize: Summarizer = summarize_by_extraction
+    """Asked for a summary when enough has happened; where it fails, the conversation's own words are used."""
+
+
+def create_state_store(context_id: str, options: StateOptions | None = None) -> "StateStore":
+    """Open the state of a conversation. Close it, or use it in a `with` block."""
+    check_names(context_id=context_id)
+    options = options or StateOptions()
+    runner = asyncio.Runner()
+    try:
+        chosen = options.store or _read_options(options.environ)
+        store = _run(runner, open_store(chosen, runs=options.runs, environ=options.environ, clock=options.clock))
+    except BaseException:
+        runner.close()
+        raise
+    return StateStore(context_id, store, runner=runner, options=options)
+
+
+class StateStore:
+    """What one conversation remembers. Made by `create_state_store`."""
+
+    def __init__(self, context_id: str, store: Store, *, runner: asyncio.Runner, options: StateOptions) -> None:
+        self.context_id = context_id
+        self._store = store
+        self._contexts = store.contexts
+        self._runner = runner
+        self._options = options
+        self._redactor = build_redactor(values=find_secret_values(options.environ))
+        self._owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._keys: ResumeKeys | None = None
+
+    def get_state(self) -> ContextState:
+        """A context that nobody has stored yet is pending, with version 0."""
+        found = _run(self._runner, self._contexts.find_state(self.context_id))
+        return found or ContextState(context_id=self.context_id)
+
+    def put_state(self, state: ContextState, *, expected_version: int | None = None) -> ContextState:
+        """Replace the state that was read. Raises `VersionConflictError` when it is no longer that one.
+
+        Without `expected_version` it is the version that `state` carries: nothing is ever overwritten unseen.
+        """
+        return self.commit(ContextChange(state=state, expected_version=expected_version))
+
+    def commit(self, change: ContextChange) -> ContextState:
+        """Write state, events, facts and the result of a message together, all of it or nothing."""
+        state = _run(self._runner, self._contexts.commit(self.context_id, redact_change(change, self._redactor)))
+        return self._summarize_if_due(state) if change.events else state
+
+    def append_event(
+        self,
+        event_type: str,
+        payload: JsonValue,
+        *,
+        turn_number: int | None = None,
+        agent_id: str = "",
+        message_id: str = "",
+    ) -> None:
+        """Add to the log of the conversation, of which the last 100 are kept. Without a turn, the current one."""
+        turn = self.get_state().current_turn if turn_number is None else turn_number
+        event = NewEvent(
+            event_type=event_type, payload=payload, turn_number=turn, agent_id=agent_id, message_id=message_id
+        )
+        self.commit(ContextChange(events=(event,)))
+
+    def list_events(self, *, limit: int = MAX_EVENTS_PER_CONTEXT) -> list[ContextEvent]:
+        """The last ones, oldest first."""
+        return _run(self._runner, self._contexts.list_events(self.context_id, limit=limit))
+
+    def put_fact(self, bucket: str, key: str, value: JsonValue, *, ttl_seconds: float | None = None) -> None:
+        """Keep a fact, for a while or for good. A bucket has room for 50: the oldest gives way."""
+        fact = NewFact(bucket=bucket, key=key, value=value, ttl_seconds=ttl_seconds)
+        self.commit(ContextChange(facts=(fact,)))
+
+    def get_fact(self, bucket: str, key: str, default: JsonValue = None) -> JsonValue:
+        fact = _run(self._runner, self._contexts.find_fact(self.context_id, bucket, key))
+        return default if fact is None else fact.value
+
+    def list_facts(self, bucket: str) -> dict[str, JsonValue]:
+        return {
+            fact.key: fact.value
+            for fact in _run(self._runner, self._contexts.list_facts(self.context_id, bucket=bucket))
+        }
+
+    def delete_fact(self, bucket: str, key: str) -> None:
+        self.commit(ContextChange(forgotten=((bucket, key),)))
+
+    def record_message(self, message_id: str, *, lease_seconds: float = 60.0) -> Claim:
+        """Begin to work on a message. Raises `DuplicateMessageError`, with the stored result once there is one.
+
+        If this process dies, the message can be taken by another one when the lease is over.
+        """
+        work = self._contexts.claim_message(self.context_id, message_id, owner=self._owner, seconds=lease_seconds)
+        return _run(self._runner, work)
+
+    def renew_message(self, claim: Claim, *, lease_seconds: float = 60.0) -> None:
+        """Raises `ClaimLost` when somebody else took the message over."""
+        _run(self._runner, self._contexts.renew_claim(claim, seconds=lease_seconds))
+
+    def complete_message(self, claim: Claim, result: JsonValue, change: ContextChange | None = None) -> ContextState:
+        """Store the result, and whatever else changes, in one transaction. Raises `ClaimLost`."""
+        return self.commit(replace(change or ContextChange(), completion=Completion(claim=claim, result=result)))
+
+    def release_message(self, claim: Claim) -> None:
+        """Give the message back undone."""
+        _run(self._runner, self._contexts.release_claim(claim))
+
+    def get_cached_result(self, message_id: str) -> JsonValue:
+        """What came of a message; None while nothing did."""
+        found = _run(self._runner, self._contexts.find_message(self.context_id, message_id))
+        return found.result if found else None
+
+    def answer_once(
+        self,
+        message_id: str,
+        work: Callable[[], JsonValue],
+        *,
+        lease_seconds: float = 60.0,
+        wait_seconds: float = 60.0,
+    ) -> JsonValue:
+        """Do the work for a message unless that was done before; either way, return what came of it.
+
+        Waits while somebody else is at it, and raises `DuplicateMessageError` when that takes too long.
+        """
+        deadline = time.monotonic() + wait_seconds
+        while True:
+            try:
+                claim = self.record_message(message_id, lease_seconds=lease_seconds)
+            except DuplicateMessageError as duplicate:
+                if duplicate.is_done:
+                    return duplicate.result
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_LOOK_SECONDS)
+                continue
+            return self._answer(claim, work)
+
+    def summarize(self) -> str:
+        """Bring the summary up to date, and return it."""
+        return self._summarize(self.get_state()).summary
+
+    def generate_resume_token(self, *, lifetime_seconds: float = LIFETIME_SECONDS, bound_to: str = "") -> str:
+        """A token for going on from the state as it is now, good once."""
+        state = self.get_state()
+        wanted = Wanted(context_id=self.context_id, bound_to=bound_to)
+        expires_at = self._options.clock.now() + timedelta(seconds=lifetime_seconds)
+        return sign_token(
+            wanted, version=state.version, turn=state.current_turn, expires_at=expires_at, keys=self._load_keys()
+        )
+
+    def redeem_resume_token(self, token: str, *, message_id: str = "", bound_to: str = "") -> ContextState:
+        """Use up a token; returns the state to go on from. Raises `ResumeTokenRefused`.
+
+        The message that brought it may bring it again after a crash, as long as nothing else has happened.
+        """
+        wanted = Wanted(context_id=self.context_id, bound_to=bound_to)
+        now = self._options.clock.now()
+        redemption = check_token(token, wanted, keys=self._load_keys(), now=now, message_id=message_id)
+        redeemed = redemption and _run(self._runner, self._contexts.redeem(self.context_id, redemption))
+        if redeemed is None:
+            raise ResumeTokenRefused
+        return redeemed
+
+    def delete(self) -> None:
+        """Forget the conversation."""
+        _run(self._runner, self._contexts.delete_context(self.context_id))
+
+    def close(self) -> None:
+        _run(self._runner, self._store.close())
+        self._runner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _answer(self, claim: Claim, work: Callable[[], JsonValue]) -> JsonValue:
+        try:
+            result = work()
+        except BaseException:
+            self.release_message(claim)
+            raise
+        self.complete_message(claim, result)
+        return result
+
+    def _load_keys(self) -> ResumeKeys:
+        self._keys = self._keys or load_resume_keys(self._options.runs, self._options.environ)
+        return self._keys
+
+    def _summarize_if_due(self, state: ContextState) -> ContextState:
+        events = _run(self._runner, self._contexts.list_events(self.context_id, after=state.summarized_to))
+        return self._summarize(state) if len(events) >= SUMMARY_EVENT_THRESHOLD else state
+
+    def _summarize(self, state: ContextState) -> ContextState:
+        events = _run(self._runner, self._contexts.list_events(self.context_id, after=state.summarized_to))
+        if not events:
+            return state
+        text = ""
+        with suppress(MetierError):
+            text = self._options.summarize(state.summary, events).strip()
+        text = self._redactor.redact(text or summarize_by_extraction(state.summary, events))
+        summary = NewSummary(text=text[:MAX_SUMMARY_SIZE_CHARS], upto=events[-1].number)
+        return _run(self._runner, self._contexts.commit(self.context_id, ContextChange(summary=summary)))
+
+
+def generate_resume_token(context_id: str, version: int, turn: int, *, options: StateOptions | None = None) -> str:
+    """A token for a state that the caller knows. `StateStore.generate_resume_token` reads it instead."""
+    options = options or StateOptions()
+    expires_at = options.clock.now() + timedelta(seconds=LIFETIME_SECONDS)
+    keys = load_resume_keys(options.runs, options.environ)
+    return sign_token(Wanted(context_id=context_id), version=version, turn=turn, expires_at=expires_at, keys=keys)
+
+
+def validate_resume_token(token: str, store: StateStore) -> bool:
+    """True once for a token that is good: it is used up by this. Read the state afterwards, it has a new version."""
+    try:
+        store.redeem_resume_token(token)
+    except ResumeTokenRefused:
+        return False
+    return True
+
+
+def redact_sensitive(value: JsonValue) -> JsonValue:
+    """A JSON value without its secrets: keys of known formats, and what stands behind names like `password`."""
+    return _redact(value, build_redactor())
+
+
+def redact_change(change: ContextChange, redactor: Redactor) -> ContextChange:
+    """Everything of a change that is text of others, without secrets."""
+    return replace(
+        change,
+        state=change.state and replace(change.state, input_request=_redact(change.state.input_request, redactor)),
+        events=tuple(replace(event, payload=_redact(event.payload, redactor)) for event in change.events),
+        facts=tuple(replace(fact, value=_redact_fact(fact, redactor)) for fact in change.facts),
+        summary=change.summary and replace(change.summary, text=redactor.redact(change.summary.text)),
+        completion=change.completion and replace(change.completion, result=_redact(change.completion.result, redactor)),
+    )
+
+
+def _redact_fact(fact: NewFact, redactor: Redactor) -> JsonValue:
+    """The name of a fact can say that it is a secret."""
+    hidden = _redact({fact.key: fact.value}, redactor)
+    return next(iter(hidden.values())) if isinstance(hidden, dict) else hidden
+
+
+def _redact(value: JsonValue, redactor: Redactor) -> JsonValue:
+    # Two spellings of the same type: pydantic's and the redactor's.
+    return cast(JsonValue, redactor.redact_value(cast(Json, value)))
+
+
+def _read_options(environ: Mapping[str, str]) -> StoreOptions:
+    name = next((name for name in BACKEND_VARIABLES if environ.get(name, "").strip()), "")
+    if not name:
+        return StoreOptions()
+    try:
+        backend: StoreBackend = TypeAdapter[StoreBackend](StoreBackend).validate_python(environ[name].strip())
+    except ValidationError as error:
+        raise UsageError(
+            f"{name} says {environ[name]!r}, and there is no such store", hint="Use sqlite or postgres"
+        ) from error
+    return StoreOptions(backend=backend)
+
+
+def _run[T](runner: asyncio.Runner, work: Coroutine[None, None, T]) -> T:
+    if _is_in_event_loop():
+        work.close()
+        raise UsageError(
+            "The state of a conversation was used by code that runs in an event loop",
+            hint="Call it from a worker thread, or use the `contexts` of a store with `await`",
+        )
+    return runner.run(work)
+
+
+def _is_in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

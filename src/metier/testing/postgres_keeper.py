@@ -1,0 +1,94 @@
+"""One PostgreSQL server for all processes of a test run: started by the first that asks, ended with the last.
+
+    with shared_server(folder) as server:
+        address = server.create_database("mine")
+
+A process of its own keeps the server; each user holds a connection to it for as long as it lives, so that nothing is
+left behind when one is killed. `folder` is what the processes of a test run share.
+"""
+
+import contextlib
+import json
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+from filelock import FileLock
+
+from metier.errors import MetierError
+from metier.testing.postgres_server import PostgresServer, find_binaries, run_server
+
+_IDLE_SECONDS = 5.0
+_START_SECONDS = 120.0
+
+
+@contextlib.contextmanager
+def shared_server(folder: Path) -> Generator[PostgresServer]:
+    """Raises `MetierError` when there is no PostgreSQL on this machine, or it does not start."""
+    binaries = find_binaries()
+    if binaries is None:
+        raise MetierError("PostgreSQL is not installed here", hint="Install it, or run the tests with `./dev test`")
+    with FileLock(folder / "postgres.lock", timeout=_START_SECONDS):
+        connection = _join(folder) or _start(folder)
+    with connection:
+        kept = json.loads((folder / "postgres.json").read_text(encoding="utf-8"))
+        yield PostgresServer(binaries=binaries, folder=Path(kept["folder"]), port=kept["port"], account=None)
+
+
+def keep(folder: Path) -> None:
+    """Run the server until nobody has been connected for a while."""
+    binaries = find_binaries()
+    assert binaries is not None, "whoever starts this has looked"
+    with run_server(binaries) as server, socket.create_server(("127.0.0.1", 0)) as door:
+        kept = {"folder": str(server.folder), "port": server.port, "door": door.getsockname()[1]}
+        part = folder / "postgres.part"
+        part.write_text(json.dumps(kept), encoding="utf-8")
+        part.replace(folder / "postgres.json")
+        _serve(door)
+        (folder / "postgres.json").unlink(missing_ok=True)
+
+
+def _serve(door: socket.socket) -> None:
+    users: list[socket.socket] = []
+    idle_since = time.monotonic()
+    while users or time.monotonic() - idle_since < _IDLE_SECONDS:
+        ready, _, _ = select.select([door, *users], [], [], 1.0)
+        for one in ready:
+            if one is door:
+                users.append(door.accept()[0])
+            else:  # nobody says anything: it is gone
+                users.remove(one)
+                one.close()
+        if users:
+            idle_since = time.monotonic()
+
+
+def _join(folder: Path) -> socket.socket | None:
+    try:
+        kept = json.loads((folder / "postgres.json").read_text(encoding="utf-8"))
+        return socket.create_connection(("127.0.0.1", kept["door"]), timeout=5)
+    except OSError:
+        return None
+
+
+def _start(folder: Path) -> socket.socket:
+    (folder / "postgres.json").unlink(missing_ok=True)
+    with (folder / "postgres.log").open("ab") as log:
+        command = [sys.executable, "-m", "metier.testing.postgres_keeper", str(folder)]
+        keeper = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    deadline = time.monotonic() + _START_SECONDS
+    while (connection := _join(folder)) is None:
+        if keeper.poll() is not None or time.monotonic() > deadline:
+            said = (folder / "postgres.log").read_text(encoding="utf-8", errors="replace")[-2000:]
+            raise MetierError(f"PostgreSQL could not be started: {said}", hint="Look at the log above")
+        time.sleep(0.05)
+    keeper.returncode = 0  # it outlives us, and nobody waits for it
+    return connection
+
+
+if __name__ == "__main__":
+    keep(Path(sys.argv[1]))
