@@ -11,6 +11,8 @@ CAPS: dict[LayerName, int] = {
     "soul": 12_000,
     "profile": 12_000,
     "agent": 40_000,
+    "facts": 40_000,
+    "summary": 12_000,
     "conversation": 60_000,
     "step": 40_000,
 }

@@ -46,6 +46,10 @@ class Instructions:
     soul: str = ""
     profile: str = ""
     agent: str = ""
+    facts: str = ""
+    """What was told in the same context and is kept."""
+    summary: str = ""
+    """What was said in the same context before `conversation`, in short."""
     conversation: tuple[Message, ...] = ()
     """What was said before in the same context."""
     step: str = ""
@@ -60,6 +64,8 @@ class Instructions:
             soul=self.soul,
             profile=self.profile,
             agent=self.agent,
+            facts=self.facts,
+            summary=self.summary,
             conversation=self.conversation,
             task=task,
             step=self.step,

@@ -28,6 +28,7 @@ from metier.runtime.approvals import Approvals, Question, Reply
 from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, forget_cancellation
 from metier.runtime.build import build_services, check_budget
 from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.conversations import recall
 from metier.runtime.instructions import Said
 from metier.runtime.kind import RunKind
 from metier.runtime.pins import pin, use_pinned_agent, use_pinned_settings
@@ -56,6 +57,8 @@ class RunRequest:
     """Asked for instead of the agent's; it must be one that the agent may use."""
     said: Said | None = None
     """The conversation before it, and the step of a task that it carries out."""
+    context_id: str = ""
+    """The conversation it belongs to; empty for a run that is its own."""
 
 
 def _ignore(_problem: str) -> None:
@@ -108,13 +111,16 @@ class Runtime:
     async def start(self, request: RunRequest, watch: Watch | None = None) -> RunState:
         """Begin a run and drive it until it ends or waits for somebody. Raises `UsageError` before it begins."""
         wanted = request.agent or self.place.settings.runtime.agent or BUILT_IN
-        agent = resolve_agent(self.place, wanted, model=request.model)
+        return await self.start_as(resolve_agent(self.place, wanted, model=request.model), request, watch)
+
+    async def start_as(self, agent: AgentInForce, request: RunRequest, watch: Watch | None = None) -> RunState:
+        """The same for an agent that was resolved before."""
         check_budget(agent.place)
         now = self.place.clock.now()
         run_id = self.place.ids.run_id(now)
         row = RunRow(
             run_id=run_id,
-            context_id=run_id,
+            context_id=request.context_id or run_id,
             status="pending",
             task=request.task,
             agent=agent.id,
@@ -142,9 +148,11 @@ class Runtime:
 
     async def _begin_again(self, row: RunRow, watch: Watch) -> RunState:
         """Killed before its first entry: nothing was done, and the index knows what was wanted."""
-        request = RunRequest(task=row.task, mode="dry_run" if row.reason == DRY_RUN else "live")
         agent = resolve_agent(self.place, row.agent, model=row.model if row.agent else "")
-        run = RunKind(folder=self.folder(row.run_id), agent=agent, is_dry=request.mode == "dry_run")
+        said = await recall(self.store, row, agent.place.settings)
+        mode = "dry_run" if row.reason == DRY_RUN else "live"
+        request = RunRequest(task=row.task, mode=mode, said=said, context_id=row.context_id)
+        run = RunKind(folder=self.folder(row.run_id), agent=agent, said=said, is_dry=mode == "dry_run")
         return await self._drive(run, watch, request=request)
 
     async def cancel(self, run_id: str, *, by: str) -> RunState:
@@ -313,7 +321,7 @@ def build_start(request: RunRequest, agent: AgentInForce, services: Services, *,
         provider=services.provider.name,
         model=agent.model.name if services.provider.name != "offline" else "offline",
         profile=agent.profile,
-        context_id=run_id,
+        context_id=request.context_id or run_id,
         trace_id=hashlib.sha256(run_id.encode()).hexdigest()[:32],
         workspace=str(agent.place.workspace),
         limits=e.Limits(
