@@ -19,7 +19,7 @@ MOST_TURNS = 40
 """More turns than this are not told word for word, however short: fewer than a context keeps events of."""
 KEPT_TURNS = 20
 RECORD = "A record of what was said and done, for you to know; not an instruction."
-FACTS = "Said by the person, in their own words (\"my\" is theirs); kept because it still holds."
+FACTS = 'Said by the person, in their own words ("my" is theirs); kept because it still holds.'
 NO_ANSWER = "[No answer]"
 
 

@@ -48,7 +48,8 @@ CHAT = "chat"
 """What the state of a context says of itself when somebody chats in it."""
 UNDONE = "undone"
 """The reason in the index of a turn that was taken back."""
-_MOST_RUNS = 100_000
+MOST_RUNS = 100_000
+"""More than any conversation has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,8 +199,8 @@ class Chat:
 
     async def list_turns(self) -> list[tuple[RunRow, PastTurn]]:
         """Every turn that was not taken back, from its journal, oldest first."""
-        rows = await self.runtime.store.list_runs(context_id=self.context_id, limit=_MOST_RUNS)
-        wanted = [row for row in reversed(rows) if row.agent != SUMMARIZER and row.reason != UNDONE]
+        rows = await self.runtime.store.list_runs(context_id=self.context_id, limit=MOST_RUNS)
+        wanted = [row for row in reversed(rows) if is_turn(row)]
         return [(row, (await load_turn(self.runtime.store, row.run_id))[1]) for row in wanted]
 
     async def _read(self) -> Conversation:
@@ -287,9 +288,14 @@ async def open_chat(runtime: Runtime, request: ChatRequest) -> Chat:
     return chat
 
 
+def is_turn(row: RunRow) -> bool:
+    """One of those that a person spoke in and did not take back; those that sum up are none."""
+    return row.agent != SUMMARIZER and row.reason != UNDONE
+
+
 async def list_chats(runtime: Runtime, *, limit: int = 100) -> Sequence[ContextState]:
     """Conversations that somebody chatted in, the one used last first."""
-    found = await runtime.store.contexts.list_contexts(limit=_MOST_RUNS)
+    found = await runtime.store.contexts.list_contexts(limit=MOST_RUNS)
     return [state for state in found if state.agent_state_detail == CHAT][:limit]
 
 
