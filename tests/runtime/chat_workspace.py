@@ -13,10 +13,12 @@ from metier.runtime.place import Place
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
 
-PRICES = """models:
-  test:
-    m: {context_window: 100000, prices: {input: 1.0, output: 2.0}}
-"""
+PRICES = "openai:\n  m: {prices: {input: 1.0, output: 2.0, as_of: 2026-11-01}}\n"
+SMALL = {
+    "provider": "openai", "name": "m", "max_context_tokens": 6_000, "response_headroom_tokens": 500,
+    "facts_file": "prices.yaml",
+}  # fmt: skip
+LIMIT = 5_500
 
 
 @dataclass
@@ -69,8 +71,9 @@ def last_words(request: ModelRequest) -> str:
     return part.text if isinstance(part, TextPart) else ""
 
 
-def build_place(folder: Path, provider: CountingModel | None, **sections: dict[str, object]) -> Place:
-    settings = Settings.model_validate(sections)
+def build_place(folder: Path, provider: CountingModel | None, **sections: object) -> Place:
+    (folder / "prices.yaml").write_text(PRICES, encoding="utf-8")
+    settings = Settings.model_validate({"model": SMALL, **sections})
     return Place(settings=settings, workspace=folder, home=folder / "home", environ={}, provider=provider)
 
 

@@ -40,7 +40,12 @@ class Session:
         self._as_json = as_json
         self._exit_code = 0
         self._signal = ""
-        self._prompter = Prompter(screen.read_line, get_user())
+        place = chat.runtime.place
+        options = place.settings.logging
+        self._redactor = build_redactor(
+            values=find_place_secrets(place), names=options.redact_names, generic_names=options.redact_secrets
+        )
+        self._prompter = Prompter(self._read_word, get_user())
         self._desk = Desk(chat=chat, ask=self._prompter, drive=self._drive)
 
     async def run(self) -> int:
@@ -128,7 +133,7 @@ class Session:
             if state.pause.pause == "in_doubt":
                 warn_line(state.pause.reason)
                 word = (await self._screen.read_line(f"{'/'.join(DOUBTS)}> ")).strip()
-                doubt = next((known for known in DOUBTS if known == word), None)
+                doubt: Doubt | None = next((known for known in DOUBTS if word == known), None)
                 return Answer(doubt=doubt, by=get_user()) if doubt else None
             question = state.question
             warn_line(question.question if question else state.pause.reason)
@@ -138,15 +143,17 @@ class Session:
             warn_line("Not answered; /continue asks again")
             return None
 
+    async def _read_word(self, prompt: str) -> str:
+        """For a question in the middle of a turn: Ctrl-C leaves it open instead of breaking the turn."""
+        try:
+            return await self._screen.read_line(prompt)
+        except KeyboardInterrupt as interrupt:
+            raise EOFError from interrupt
+
     async def _watch(self, turn: Turn) -> RunState | None:
-        place = self._chat.runtime.place
-        options = place.settings.logging
-        redactor = build_redactor(
-            values=find_place_secrets(place), names=options.redact_names, generic_names=options.redact_secrets
-        )
         streams = sys.stdout.isatty() and not self._as_json
-        view = ChatView(redactor, streams=streams, quiet=self._quiet)
-        stopper = Stopper(place.settings.runtime.signal_grace_seconds, waits_for_model=False)
+        view = ChatView(self._redactor, streams=streams, quiet=self._quiet)
+        stopper = Stopper(self._chat.runtime.place.settings.runtime.signal_grace_seconds, waits_for_model=False)
         watch = Watch(
             sinks=[view],
             observe=view.observe if streams else None,

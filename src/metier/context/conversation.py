@@ -86,12 +86,14 @@ def build_measures(options: ChatOptions, *, limit: int) -> Measures:
 
 
 def count_folded(turns: Sequence[PastTurn], measures: Measures, *, is_crowded: bool = False) -> int:
-    """How many of the oldest turns are to be summed up now; none while they are few and short.
+    """How many of the oldest turns are to be summed up now; none while they are few and short, all when it is crowded.
 
     What is left is well below the mark, and the summary does not count: the next time is several turns away.
     """
+    if is_crowded:
+        return len(turns)
     sizes = [count_tokens(turn, measures) for turn in turns]
-    if sum(sizes) <= measures.fold_tokens and len(turns) <= MOST_TURNS and not is_crowded:
+    if sum(sizes) <= measures.fold_tokens and len(turns) <= MOST_TURNS:
         return 0
     kept, room = 0, measures.keep_tokens
     for size in reversed(sizes):
