@@ -14,7 +14,6 @@ import pytest
 from model_server import ModelServer, calls, fails, says
 from run_workspace import AGENT, Workspace, use_model
 
-
 type Say = Callable[..., tuple[int, str, str]]
 
 
@@ -60,11 +59,8 @@ def test_a_conversation_is_continued_by_name_or_as_the_last_one(say: Say, model:
     assert [message["content"] for message in messages(model)][-1] == "third"
     assert len(messages(model)) == 5
     code, out, _ = say("", "list", "--json")
-    assert [(row["context_id"], row["turns"], row["last_message"]) for row in json.loads(out)][0] == (
-        "plans",
-        3,
-        "third",
-    )
+    first = json.loads(out)[0]
+    assert (first["context_id"], first["turns"], first["last_message"]) == ("plans", 3, "third")
 
 
 def test_there_is_nothing_to_continue_in_a_new_workspace(say: Say) -> None:

@@ -11,10 +11,11 @@ async def render_markdown(chat: Chat) -> str:
     facts = await chat.list_facts()
     if facts:
         lines += ["## Facts", "", *(f"- {fact.key}: {fact.text}" for fact in facts), ""]
-    for number, (row, turn) in enumerate(await chat.list_turns(), start=1):
-        model = f", {row.model}" if row.model else ""
-        lines += [f"## Turn {number}", "", f"_{row.created_at:%Y-%m-%d %H:%M} UTC{model}, run {row.run_id}_", ""]
+    for number, (state, turn) in enumerate(await chat.list_turns(), start=1):
+        who = state.started.agent if state.started else ""
+        model = state.started.model if state.started else "nobody"
+        lines += [f"## Turn {number}", "", f"_Run {state.run_id}, answered by {model}_", ""]
         lines += ["**You:**", "", clean(turn.said), ""]
         lines += [*(f"- {clean(note)}" for note in turn.notes), *([""] if turn.notes else [])]
-        lines += [f"**{row.agent or 'Agent'}:**", "", clean(turn.answer), ""]
+        lines += [f"**{who or 'Agent'}:**", "", clean(turn.answer), ""]
     return "\n".join(lines).rstrip()

@@ -74,7 +74,9 @@ class Session:
         agent = self._chat.resolve()
         who = agent.definition.name if agent.definition else "the built-in agent"
         word = "New conversation" if self._chat.is_new else "Conversation"
-        warn_line(f"{word} {self._chat.context_id} with {who}, answered by {agent.model.name}. /help lists commands.")
+        warn_line(
+            f"{word} {self._chat.context_id} with {who}, answered by {self._chat.answered_by}. /help lists commands."
+        )
 
     async def _guarded(self, work: Awaitable[None]) -> None:
         try:

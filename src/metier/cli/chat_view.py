@@ -3,7 +3,7 @@
 import sys
 
 from metier.cli.output import printable
-from metier.events import EventRecord
+from metier.events import EventRecord, SkillStepExecuted
 from metier.providers.base import Delta
 from metier.telemetry.console import WORDINGS
 from metier.telemetry.redaction import Redactor
@@ -32,9 +32,7 @@ class ChatView:
             self._show(self._text.close())
         if record.event_type in SHOWN and not self._quiet:
             self._end_line()
-            wording = WORDINGS[record.event_type]
-            line = f"{wording.status} {wording.detail}".format(p=record.payload)
-            sys.stderr.write(f"· {sanitize_line(' '.join(line.split()))[:_LONGEST]}\n")
+            sys.stderr.write(f"· {sanitize_line(' '.join(_describe(record).split()))[:_LONGEST]}\n")
             sys.stderr.flush()
 
     def close(self) -> None:
@@ -70,3 +68,10 @@ class ChatView:
             sys.stdout.write("\n")
             sys.stdout.flush()
             self._is_open = False
+
+
+def _describe(record: EventRecord) -> str:
+    if isinstance(record.payload, SkillStepExecuted):
+        return f"{record.payload.tool or record.payload.action}: {record.payload.status}"
+    wording = WORDINGS[record.event_type]
+    return f"{wording.status} {wording.detail}".format(p=record.payload)

@@ -12,6 +12,7 @@ from metier.engine.state import RunState
 from metier.engine.unwrapping import unwrapped
 from metier.errors import UsageError
 from metier.events import TaskState
+from metier.providers.registry import OFFLINE
 from metier.runtime.agents import BUILT_IN, AgentInForce, resolve_agent
 from metier.runtime.approvals import Question
 from metier.runtime.build import check_budget
@@ -98,6 +99,12 @@ class Chat:
         """Those that may be chosen, the one in force first; none where any may."""
         agent = self.resolve()
         return tuple(dict.fromkeys((agent.model.name, *(agent.models or agent.model.allowed_models))))
+
+    @property
+    def answered_by(self) -> str:
+        """The model of the next turn."""
+        options = self.resolve().model
+        return options.provider if options.provider == OFFLINE else options.name
 
     async def use_model(self, name: str) -> None:
         """From the next turn on. Raises `UsageError` for one that the agent may not use."""
@@ -197,11 +204,11 @@ class Chat:
         turn = await self.find_open_turn()
         return await self.runtime.approvals.find_all(run_id=turn.state.run_id, status="open") if turn else []
 
-    async def list_turns(self) -> list[tuple[RunRow, PastTurn]]:
+    async def list_turns(self) -> list[tuple[RunState, PastTurn]]:
         """Every turn that was not taken back, from its journal, oldest first."""
         rows = await self.runtime.store.list_runs(context_id=self.context_id, limit=MOST_RUNS)
         wanted = [row for row in reversed(rows) if is_turn(row)]
-        return [(row, (await load_turn(self.runtime.store, row.run_id))[1]) for row in wanted]
+        return [await load_turn(self.runtime.store, row.run_id) for row in wanted]
 
     async def _read(self) -> Conversation:
         return await read_conversation(self.runtime.store, self.context_id)
