@@ -4,10 +4,8 @@ import io
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -196,28 +194,3 @@ def test_a_turn_killed_while_the_model_thinks_goes_on_when_the_chat_is_opened_ag
     spoken = [message["content"] for message in messages(model)]
     assert str(spoken[0]).endswith("My name is Ada.")
     assert spoken[1:] == ["Here.", "again"]
-
-
-def test_a_turn_killed_before_its_first_entry_begins_again_with_its_conversation(
-    say: Say,
-    workspace: Workspace,
-    model: ModelServer,
-) -> None:
-    model.follow(says("One."), says("Two."), says("Three."))
-    say("first\nsecond\n", "--context", "c")
-    _lose_journal(workspace.folder / "runs/state.db", task="second")
-
-    code, out, _ = say("", "--context", "c")
-
-    assert (code, out) == (0, "Three.\n")
-    assert [message["content"] for message in messages(model)] == ["first", "One.", "second"]
-
-
-def _lose_journal(database: Path, *, task: str) -> None:
-    """As a kill leaves it right after the run was put into the index."""
-    with sqlite3.connect(database) as connection:
-        (run_id,) = connection.execute("SELECT run_id FROM runs WHERE task = ?", (task,)).fetchone()
-        connection.execute("UPDATE runs SET status = 'pending' WHERE run_id = ?", (run_id,))
-        connection.execute("DELETE FROM journal WHERE run_id = ?", (run_id,))
-        connection.execute("DELETE FROM conversation_events WHERE message_id = ?", (run_id,))
-    connection.close()

@@ -7,7 +7,7 @@ from pydantic import JsonValue
 from vendors import VENDORS, Vendor
 from wire_server import WireServer
 
-from metier.events import EventRecord
+from metier.event_record import EventRecord
 from metier.runtime.place import Place
 from metier.runtime.runs import RunRequest, open_runtime
 from metier.settings.model import Settings

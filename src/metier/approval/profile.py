@@ -3,7 +3,8 @@
 from typing import Literal
 
 from metier.approval.verdict import ALLOW, Verdict
-from metier.decisions import ActionStep
+from metier.decisions import ActionStep, find_invocation
+from metier.definitions.names import name_capability
 from metier.tools.base import Effect
 from metier.tools.toolbox import Toolbox
 
@@ -36,11 +37,15 @@ class ProfilePolicy:
         return tool is not None and tool.info.is_claim
 
     def effect(self, action: ActionStep) -> Effect:
-        if action.type in READING_ACTIONS:
+        is_invocation = find_invocation(action) is not None
+        if action.type in READING_ACTIONS and not is_invocation:
             return "read"
-        name = str(action.params.get("tool", ""))
+        name = name_capability(str(action.params["skill"])) if is_invocation else str(action.params.get("tool", ""))
         if name in READING_TOOLS:
             return "read"
+        if action.type == "delegate" or name == "run_task":
+            # The run that is started has an id that follows from the step: there is never a second one.
+            return "keyed"
         tool = self._tools.find(name)
         # What nobody knows is never repeated by itself.
         return tool.info.effect if tool is not None else "opaque"

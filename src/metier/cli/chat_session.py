@@ -11,7 +11,7 @@ from metier.cli.chat_commands import Desk, Leave, Turn, run_command
 from metier.cli.chat_screen import Screen
 from metier.cli.chat_view import ChatView
 from metier.cli.context import get_user
-from metier.cli.driving import build_outcome
+from metier.cli.driving import Driven, build_outcome
 from metier.cli.exit_codes import SIGNALS, get_exit_code
 from metier.cli.failure import report
 from metier.cli.output import warn_line
@@ -101,7 +101,7 @@ class Session:
             case "approval":
                 warn_line(f"The last turn waits for your approval: {asked}; /approve decides")
             case "input" | "in_doubt":
-                await self._answer(turn.state)
+                await self._answer(turn.waiting)
 
     async def _take(self, line: str) -> None:
         if not line.strip():
@@ -153,6 +153,7 @@ class Session:
             raise EOFError from interrupt
 
     async def _watch(self, turn: Turn) -> RunState | None:
+        """Drive and show; what comes back is the run that is waited for, if one is."""
         streams = sys.stdout.isatty() and not self._as_json
         view = ChatView(self._redactor, streams=streams, quiet=self._quiet)
         stopper = Stopper(self._chat.runtime.place.settings.runtime.signal_grace_seconds, waits_for_model=False)
@@ -169,21 +170,25 @@ class Session:
                     state = await turn(watch)
         finally:
             view.close()
-        if state is not None:
-            self._tell(state, view, signal=stopper.signal)
         self._signal = stopper.signal if stopper.signal not in ("", "SIGINT") else self._signal
-        return state
+        if state is None:
+            return None
+        runtime = self._chat.runtime
+        waiting = await runtime.find_waiting(state)
+        driven = Driven(state=state, waiting=waiting, folder=runtime.folder(state.run_id))
+        self._exit_code = get_exit_code(waiting, signal=stopper.signal)
+        self._tell(driven, view)
+        return waiting
 
-    def _tell(self, state: RunState, view: ChatView, *, signal: str) -> None:
-        self._exit_code = get_exit_code(state, signal=signal)
+    def _tell(self, driven: Driven, view: ChatView) -> None:
+        state = driven.state
         if self._as_json:
-            folder = self._chat.runtime.folder(state.run_id)
-            outcome = build_outcome(state, folder, exit_code=self._exit_code)
+            outcome = build_outcome(driven, exit_code=self._exit_code)
             sys.stdout.write(json.dumps({"context_id": self._chat.context_id, **outcome}, ensure_ascii=False) + "\n")
             sys.stdout.flush()
         else:
             view.finish(state.result)
-        for line in describe_end(state):
+        for line in describe_end(state if state.failure else driven.waiting):
             warn_line(line)
 
 

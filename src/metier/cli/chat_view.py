@@ -3,7 +3,8 @@
 import sys
 
 from metier.cli.output import printable
-from metier.events import EventRecord, SkillStepExecuted
+from metier.event_record import EventRecord
+from metier.events import SkillStepExecuted
 from metier.providers.base import Delta
 from metier.telemetry.console import WORDINGS
 from metier.telemetry.redaction import Redactor

@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -171,12 +172,16 @@ def _explain_one(policy: RulePolicy, tool: str, arguments: dict[str, JsonValue],
 
 def _explain_batch(source: str, default: Callable[[], RulePolicy], *, root: Path) -> int:
     """One verdict a line, in order; a line that cannot be judged says why, and the exit code is 2."""
-    stream = sys.stdin if source == "-" else Path(source).open(encoding="utf-8")  # noqa: SIM115 - read to its end
 
     @cache
     def build(text: str) -> RulePolicy:
         return _open_inline(json.loads(text), root=root)
 
+    with nullcontext(sys.stdin) if source == "-" else Path(source).open(encoding="utf-8") as stream:
+        return _explain_lines(stream, default, build)
+
+
+def _explain_lines(stream: Iterable[str], default: Callable[[], RulePolicy], build: Callable[[str], RulePolicy]) -> int:
     exit_code = 0
     for number, line in enumerate(stream, start=1):
         if not line.strip():

@@ -14,6 +14,7 @@ from metier.cli.run import Config
 from metier.context.provenance import Difference
 from metier.errors import UsageError
 from metier.runtime.place import Place
+from metier.runtime.plugins import using_plugins
 from metier.runtime.prompts import ShownPrompt, compare, find_first_step, preview, show_turn
 from metier.runtime.runs import RunRequest, Runtime, open_runtime
 
@@ -84,8 +85,9 @@ async def _show_run(
 
 
 async def _preview(place: Place, request: RunRequest, task: str) -> ShownPrompt:
-    async with open_runtime(place) as runtime:
-        return await _preview_task(runtime, request, task) if task else await preview(runtime, request)
+    with using_plugins(place, report=warn_line) as extended:
+        async with open_runtime(extended) as runtime:
+            return await _preview_task(runtime, request, task) if task else await preview(runtime, request)
 
 
 async def _preview_task(runtime: Runtime, request: RunRequest, task: str) -> ShownPrompt:

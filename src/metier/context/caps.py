@@ -11,6 +11,7 @@ CAPS: dict[LayerName, int] = {
     "soul": 12_000,
     "profile": 12_000,
     "agent": 40_000,
+    "plugins": 12_000,
     "facts": 40_000,
     "summary": 12_000,
     "conversation": 60_000,

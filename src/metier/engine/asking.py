@@ -113,7 +113,7 @@ async def compose(state: RunState, services: Services, *, disabled: frozenset[st
 
 
 async def decode(log: RunLog, services: Services) -> None:
-    """Record what the reply means, or that it means nothing and whether the model is told so."""
+    """Take in what the reply means, or record that it means nothing and whether the model is told so."""
     state = log.state
     assert state.reply is not None
     outcome = get_offer(state, services, disabled=state.disabled).decoder.decode(state.reply)
@@ -125,7 +125,7 @@ async def decode(log: RunLog, services: Services) -> None:
     outcome = _check_skill(outcome, services)
     path = "repaired" if state.repair is not None and outcome.path == "json" else outcome.path
     rejected = tuple(_reject(no, state.disabled) for no in outcome.rejected)
-    await log.record(DecisionMade(turn=state.turn, decision=outcome.decision, path=path, rejected=rejected))
+    log.infer(DecisionMade(turn=state.turn, decision=outcome.decision, path=path, rejected=rejected))
 
 
 def _reject(no: RejectedCall, disabled: frozenset[str]) -> Rejection:

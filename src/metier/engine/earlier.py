@@ -8,10 +8,11 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import cast
 
 from pydantic import JsonValue
 
-from metier.decisions import ActionStep
+from metier.decisions import ActionStep, find_invocation
 from metier.engine.entries import Entry, StepFinished, StepStarted
 from metier.engine.journal import read_entries
 from metier.engine.services import Services
@@ -26,7 +27,10 @@ async def keep_results(run_id: str, actions: Iterable[ActionStep], services: Ser
     path = services.run_folder / FILE_NAME
     if not any(_mentions(action.params, str(path)) for action in actions):
         return
-    results = await build_results(await read_entries(services.store, run_id), services.store)
+    given: list[JsonValue] = []
+    if services.given_results:
+        given = cast("list[JsonValue]", json.loads(await services.store.get_blob(services.given_results)))
+    results = [*given, *await build_results(await read_entries(services.store, run_id), services.store)]
     _replace(path, json.dumps(results, ensure_ascii=False, indent=1) + "\n")
 
 
@@ -45,6 +49,8 @@ async def build_results(entries: Iterable[Entry], store: Store) -> list[JsonValu
 
 def _find_name(action: ActionStep) -> str:
     """The skill that a step works for; empty for steps that only look."""
+    if find_invocation(action) is not None:
+        return str(action.params.get("skill", ""))
     tool = str(action.params.get("tool", ""))
     if tool in _COUNTED_TOOLS:
         arguments = action.params.get("arguments")

@@ -34,6 +34,7 @@ async def drive(log: RunLog, services: Services, stopper: Stopper, *, perform: P
     while not (stopper.is_set or log.is_short_of_room):
         action = decide(log.state, services.policy)
         if isinstance(action, Wait):
+            await log.record()
             return log.state
         try:
             with stopper.interruptible():

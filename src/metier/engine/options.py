@@ -57,6 +57,16 @@ class RuntimeOptions(Value):
         default="retry_once_then_fallback_then_abort",
         description="What follows a failed step: one retry if it can help, a fallback skill, the end of the run.",
     )
+    max_delegation_depth: int = Field(
+        default=4, ge=0, le=32, description="How often work may be handed on from one agent or task to the next."
+    )
+    delegation_share: float = Field(
+        default=0.75,
+        gt=0,
+        le=1,
+        allow_inf_nan=False,
+        description="The part of what is left of turns, cost and time that delegated work may use up.",
+    )
     signal_grace_seconds: float = Field(
         default=10,
         ge=0,

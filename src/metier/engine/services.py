@@ -6,12 +6,14 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from metier.context.layers import Prompt
+from metier.context.layers import PrefixHashes, Prompt
 from metier.context.tokens import TokenCounter
+from metier.definitions.task import TaskDefinition
 from metier.engine.decide import Policy
 from metier.engine.fingerprints import Fingerprints
 from metier.engine.offer import Offer
 from metier.engine.options import RuntimeOptions
+from metier.engine.partners import Partners
 from metier.engine.shelf import Shelf
 from metier.events import Payload
 from metier.ids import Clock, Ids
@@ -46,6 +48,7 @@ class Instructions:
     soul: str = ""
     profile: str = ""
     agent: str = ""
+    plugins: str = ""
     facts: str = ""
     """What was told in the same context and is kept."""
     summary: str = ""
@@ -64,6 +67,7 @@ class Instructions:
             soul=self.soul,
             profile=self.profile,
             agent=self.agent,
+            plugins=self.plugins,
             facts=self.facts,
             summary=self.summary,
             conversation=self.conversation,
@@ -95,6 +99,8 @@ class Services:
     """Does the same to a whole request or reply; None where these are not kept."""
     changed: tuple[str, ...] = ()
     """Ids of definitions that are no longer what the run began with; it uses what it is pinned to."""
+    sandbox: str = "none"
+    """What encloses the programs that tools start: `full`, `kernel` or `none`."""
     notices: tuple[Payload, ...] = ()
     """What there is to say before the run goes on, such as a server whose tools are left out."""
     not_listed: tuple[str, ...] = ()
@@ -105,10 +111,17 @@ class Services:
     fallbacks: tuple[Candidate, ...] = ()
     seams: Seams = field(default_factory=Seams)
     counter: TokenCounter = field(default_factory=TokenCounter)
+    prefixes: PrefixHashes = field(default_factory=PrefixHashes)
     fingerprints: Fingerprints = field(default_factory=Fingerprints)
     read_access: Callable[[], frozenset[str]] = frozenset
     """The tools that are turned off now, read once a turn. Raises `ConfigError`."""
     offers: dict[tuple[bool, frozenset[str]], Offer] = field(default_factory=dict[tuple[bool, frozenset[str]], Offer])
     """With skills and without, less what is turned off; built when first needed."""
+    partners: Partners = field(default_factory=Partners)
+    """Whom the run may hand work to."""
+    task: TaskDefinition | None = None
+    """The definition that plans the run, as it is pinned."""
+    given_results: str = ""
+    """The digest of what the earlier steps of a task gave, as `earlier.build_results` makes it."""
     texts: dict[str, str] = field(default_factory=dict[str, str])
     """Disclosed text by digest, read from the store once."""

@@ -10,11 +10,13 @@ import anyio
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
+from metier.approval.verdict import ALLOW
 from metier.context.disclosure import disclose_files
 from metier.decisions import StepStatus
 from metier.engine import actions as a
 from metier.engine import entries as e
 from metier.engine.approvals import find_approved_base
+from metier.engine.decide import judge_step
 from metier.engine.earlier import keep_results
 from metier.engine.journal import RunLog
 from metier.engine.planning import get_limits
@@ -22,7 +24,7 @@ from metier.engine.services import Services
 from metier.engine.state import Step
 from metier.engine.unwrapping import unwrapped
 from metier.events import Payload, SkillDisclosureLoaded, SkillStepExecuted
-from metier.tools.base import ToolContext, ToolResult
+from metier.tools.base import Question, ToolContext, ToolResult
 
 MAX_RESULT_CHARACTERS = 30_000
 """More than this of a result is kept as a blob; the model gets the beginning and the end."""
@@ -40,7 +42,7 @@ async def run_steps(action: a.RunSteps, log: RunLog, services: Services) -> None
 async def record_intents(action: a.RunSteps, log: RunLog, services: Services) -> list[Step]:
     """Write down what is about to happen, synced where an effect cannot be repeated."""
     steps = [log.state.step(step_id) for step_id in action.step_ids]
-    intents = [_intent(step, log, services) for step in steps]
+    intents = [build_intent(step, log, services) for step in steps]
     await log.record(*intents, durable=any(intent.effect != "read" for intent in intents))
     return steps
 
@@ -48,7 +50,7 @@ async def record_intents(action: a.RunSteps, log: RunLog, services: Services) ->
 async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> None:
     """Carry out steps whose intent is on record."""
     await keep_results(log.state.run_id, [step.action for step in steps], services)
-    results: list[e.StepFinished | None] = [None] * len(steps)
+    results: list[e.StepFinished | e.InputAsked | None] = [None] * len(steps)
 
     async def run(index: int, step: Step) -> None:
         results[index] = await _execute(step, log, services)
@@ -60,9 +62,18 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
                     group.start_soon(run, index, step)
     except anyio.get_cancelled_exc_class():
         with anyio.CancelScope(shield=True):
-            await log.record(*(result or _interrupted(step) for result, step in zip(results, steps, strict=True)))
+            await log.record(
+                *(
+                    result if isinstance(result, e.StepFinished) else _interrupted(step)
+                    for result, step in zip(results, steps, strict=True)
+                )
+            )
         raise
-    await log.record(*(result for result in results if result is not None))
+    await log.record(*(result for result in results if isinstance(result, e.StepFinished)))
+    # One question at a time: another step that asked is asked again when this one has its answer.
+    asked = next((result for result in results if isinstance(result, e.InputAsked)), None)
+    if asked is not None:
+        await log.record(asked, e.RunPaused(pause="input", reason=asked.question), durable=True)
 
 
 def _interrupted(step: Step) -> e.StepFinished:
@@ -95,13 +106,17 @@ async def ask_input(action: a.AskInput, log: RunLog) -> None:
     await log.record(asked, e.RunPaused(pause="input", reason=question), durable=True)
 
 
-def _intent(step: Step, log: RunLog, services: Services) -> e.StepStarted:
+def build_intent(step: Step, log: RunLog, services: Services) -> e.StepStarted:
+    # The steps of a task are the task's own: who runs it has said yes to them.
+    verdict = ALLOW if log.state.plan else judge_step(log.state, step, services.policy)
     return e.StepStarted(
         step_id=step.step_id,
         attempt=step.attempts + 1,
         action=step.action,
         effect=services.policy.effect(step.action),
         idempotency_key=build_key(log.state.run_id, step.step_id),
+        verdict=verdict.decision,
+        rule=verdict.rule,
     )
 
 
@@ -110,13 +125,16 @@ def build_key(run_id: str, step_id: str) -> str:
     return hashlib.sha256(f"{run_id}/{step_id}".encode()).hexdigest()[:32]
 
 
-async def _execute(step: Step, log: RunLog, services: Services) -> e.StepFinished:
+async def _execute(step: Step, log: RunLog, services: Services) -> e.StepFinished | e.InputAsked:
     control: dict[str, Callable[[Step, RunLog, Services], Awaitable[ToolResult]]] = {
         "use_skill": _use_skill,
         "read_skill_files": _read_skill_files,
         "skill_search": _search_skills,
     }
     name, arguments = name_and_arguments(step)
+    if step.action.type == "call_skill" and services.tools.find(name) is None:
+        # Inputs for a skill that has no code to call: its instructions say what to do with them.
+        name = "use_skill"
     told: list[Payload] = []
     started = services.clock.monotonic()
     if name in control:
@@ -124,12 +142,24 @@ async def _execute(step: Step, log: RunLog, services: Services) -> e.StepFinishe
     else:
         context = build_context(step, log, services, emit=told.append)
         result = await services.tools.call(name, arguments, context)
+    if result.question is not None:
+        return _build_question(step, result.question, services)
     duration = round((services.clock.monotonic() - started) * 1000, 3)
     finished = await build_finished(step, name, result, duration_ms=duration, services=services)
     for payload in told:
         if not isinstance(payload, SkillStepExecuted):
             log.emit(payload)
     return _add_facts(finished, told)
+
+
+def _build_question(step: Step, question: Question, services: Services) -> e.InputAsked:
+    return e.InputAsked(
+        request_id=f"in-{step.step_id}-{step.attempts}",
+        step_id=step.step_id,
+        question=services.clean(question.text),
+        fields=question.fields,
+        resumes=True,
+    )
 
 
 def _add_facts(finished: e.StepFinished, told: list[Payload]) -> e.StepFinished:
@@ -157,6 +187,10 @@ def build_context(
         timeout_seconds=services.runtime.timeout_seconds,
         emit=emit,
         spool=get_spool_path(step, services),
+        attempt=max(1, step.attempts),
+        answers=step.answers,
+        artifacts=services.run_folder / "artifacts",
+        clean=services.clean,
         base_hash=find_approved_base(step),
     )
 
@@ -164,7 +198,8 @@ def build_context(
 def get_spool_path(step: Step, services: Services) -> Path:
     """One name per attempt: how an earlier one ended says nothing about this one."""
     folder = services.run_folder / "spool"
-    folder.mkdir(parents=True, exist_ok=True)
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{step.step_id}-{step.attempts}"
 
 
@@ -253,10 +288,11 @@ def _as_text(output: JsonValue) -> str:
 
 
 def _artifacts(result: ToolResult, services: Services) -> tuple[dict[str, JsonValue], ...]:
-    """Files that a script says it wrote for the run, with the hash they have now."""
+    """Files of the run: those that the tool itself kept, and those that a script says it wrote, with their hash now."""
+    kept = result.meta.get("artifacts")
     named = result.output.get("result") if isinstance(result.output, dict) else None
     paths = named.get("artifacts") if isinstance(named, dict) else None
-    found: list[dict[str, JsonValue]] = []
+    found = [artifact for artifact in kept if isinstance(artifact, dict)] if isinstance(kept, list) else []
     for path in paths if isinstance(paths, list) else []:
         file = services.workspace / str(path)
         if file.is_file():

@@ -22,6 +22,7 @@ class Stopper:
         self._signals = 0
         self._failure: RunFailed | None = None
         self._scope: anyio.CancelScope | None = None
+        self._followers: list[Stopper] = []
         self._untold: list[Payload] = []
         self._tell: Callable[[Payload], None] = self._untold.append
         self._count_children: Callable[[], int] = int
@@ -56,6 +57,8 @@ class Stopper:
         is_second = self.is_set
         self.reason = self.reason or reason
         self._cut_short(0 if is_second else self._patience)
+        for follower in self._followers:
+            follower.request(reason)
 
     def fail(self, failure: RunFailed) -> None:
         """End the run for good, without a grace period. A run that is stopping already is left to its pause."""
@@ -63,6 +66,8 @@ class Stopper:
             return
         self.reason, self._failure = failure.reason, failure
         self._cut_short(0)
+        for follower in self._followers:
+            follower.fail(failure)
 
     @property
     def _patience(self) -> float:
@@ -71,6 +76,19 @@ class Stopper:
     def _cut_short(self, seconds: float) -> None:
         if self._scope is not None:
             self._scope.deadline = min(self._scope.deadline, anyio.current_time() + seconds)
+
+    @contextmanager
+    def followed_by(self, other: "Stopper") -> Generator[None]:
+        """While this block lasts, what stops this run stops the other one too; not the other way round."""
+        if self._failure is not None:
+            other.fail(self._failure)
+        elif self.is_set:
+            other.request(self.reason)
+        self._followers.append(other)
+        try:
+            yield
+        finally:
+            self._followers.remove(other)
 
     @contextmanager
     def interruptible(self) -> Generator[None]:

@@ -68,12 +68,14 @@ class OpenTurn:
     """A turn that has not ended."""
 
     state: RunState
+    waiting: RunState
+    """The run that is waited for: the same one, or one that it handed work to."""
     task: str
 
     @property
     def kind(self) -> Literal["interrupted", "stopped", "approval", "input", "in_doubt"]:
         """Why: killed, stopped by somebody, or waiting for somebody."""
-        pause = self.state.pause
+        pause = self.waiting.pause
         if pause is None:
             return "interrupted"
         return pause.pause if pause.pause in ("approval", "input", "in_doubt") else "stopped"
@@ -134,7 +136,7 @@ class Chat:
         if not missing:
             return None
         state = await self.runtime.read(missing[-1].run_id)
-        return None if state.phase in FINAL else OpenTurn(state=state, task=missing[-1].task)
+        return None if state.phase in FINAL else await self._build_open(state, missing[-1])
 
     async def go_on(self, answer: Answer | None = None, watch: Watch | None = None) -> RunState | None:
         """Drive the open turn further; nothing where there is none. Raises `LeaseHeld` where somebody else does."""
@@ -149,7 +151,7 @@ class Chat:
         for row in await find_missing(self.runtime.store, await self._read()):
             state = await self.runtime.read(row.run_id)
             if state.phase not in FINAL:
-                ended = OpenTurn(state=state, task=row.task)
+                ended = await self._build_open(state, row)
                 state = await self._end(row)
             if state.started is not None:
                 await self._keep(state)
@@ -202,7 +204,7 @@ class Chat:
     async def find_approvals(self) -> list[Question]:
         """What waits for a decision in this conversation."""
         turn = await self.find_open_turn()
-        return await self.runtime.approvals.find_all(run_id=turn.state.run_id, status="open") if turn else []
+        return await self.runtime.approvals.find_all(run_id=turn.waiting.run_id, status="open") if turn else []
 
     async def list_turns(self) -> list[tuple[RunState, PastTurn]]:
         """Every turn that was not taken back, from its journal, oldest first."""
@@ -248,6 +250,9 @@ class Chat:
             events = (build_turn_event(state, cleaned, number=stored.current_turn),)
         await self._commit(ContextChange(state=_stand(stored, state.status), events=events))
         return state
+
+    async def _build_open(self, state: RunState, row: RunRow) -> OpenTurn:
+        return OpenTurn(state=state, waiting=await self.runtime.find_waiting(state), task=row.task)
 
     async def _end(self, row: RunRow) -> RunState:
         state = await self.runtime.cancel(row.run_id, by=CHAT)

@@ -85,13 +85,6 @@ async def find_missing(store: Store, conversation: Conversation) -> list[RunRow]
     return list(takewhile(lambda row: row.run_id not in conversation.recorded, turns))[::-1]
 
 
-async def recall(store: Store, row: RunRow, settings: Settings) -> Said | None:
-    """What a run was to be told of its conversation; nothing for a run that is its own."""
-    if row.context_id == row.run_id:
-        return None
-    return build_said(await read_conversation(store, row.context_id), get_measures(settings))
-
-
 def build_said(conversation: Conversation, measures: Measures) -> Said:
     return Said(
         facts=render_facts(conversation.facts, measures),

@@ -11,13 +11,16 @@ from metier.engine.journal import read_entries
 from metier.engine.state import RunState, apply
 from metier.errors import UsageError
 from metier.runtime.agents import AgentInForce, resolve_agent
+from metier.runtime.authority import find_inherited
 from metier.runtime.build import build_services
+from metier.runtime.commissions import restore_run
 from metier.runtime.instructions import Said
 from metier.runtime.kind import RunKind
 from metier.runtime.pins import INSTRUCTIONS, POLICY, TOOLS, find_instructions, pin
 from metier.runtime.place import Place
 from metier.runtime.replays import find_changed, get_start
 from metier.runtime.runs import Runtime, Watch
+from metier.runtime.tasks import apply_step
 from metier.store.base import RunRow, Store, StoredEntry
 
 _UNSETTLED = frozenset({"running", "in_doubt", "asking"})
@@ -68,8 +71,14 @@ async def fork_run(runtime: Runtime, run_id: str, request: ForkRequest, *, watch
     forking = Runtime(agent.place, runtime.store)
     now = forking.place.clock.now()
     new_id = forking.place.ids.run_id(now)
-    said = await _find_said(started, runtime.store)
-    run = RunKind(folder=forking.folder(new_id), agent=agent, said=said, is_dry=started.mode == "dry_run")
+    restored = await restore_run(runtime.place, runtime.store, folder=forking.folder(new_id), started=started)
+    run = replace(
+        restored,
+        agent=apply_step(agent, restored.steps) if restored.steps else agent,
+        said=await _find_said(started, runtime.store),
+        pins={},
+        inherited=find_inherited(started.pins),
+    )
     beginning = await _build_start(forking, started, request, parent=run_id, run=run)
     taken = [beginning, *_adapt(entries[1 : request.at], new_id)]
     row = RunRow(
@@ -135,7 +144,7 @@ async def _build_start(
 ) -> e.RunStarted:
     place, new_id = runtime.place, run.folder.name
     async with build_services(place, runtime.store, run=run) as services:
-        pins = await pin(services, place.settings, run.agent)
+        pins = await pin(services, run)
         provider = services.provider.name
     return started.model_copy(
         update={

@@ -14,6 +14,7 @@ from metier.engine.services import Instructions, LayerSource
 from metier.errors import ConfigError
 from metier.messages import Message
 from metier.runtime.agents import AgentInForce
+from metier.runtime.plugins import render_layers
 
 FOLDER = "context"
 FILES: dict[LayerName, str] = {
@@ -47,6 +48,8 @@ def load_instructions(agent: AgentInForce, said: Said | None = None) -> Instruct
     found = {name: _load(workspace, name) for name in FILES}
     if agent.definition is not None and agent.body:
         found["agent"] = _build("agent", agent.body, agent.data, file=_shorten(agent.definition.file, workspace))
+    if words := render_layers(agent.place):
+        found["plugins"] = _build("plugins", words, words.encode(), file="")
     texts = {name: layer.text for name, layer in found.items() if layer is not None}
     given = said or Said()
     return Instructions(
@@ -55,6 +58,7 @@ def load_instructions(agent: AgentInForce, said: Said | None = None) -> Instruct
         soul=texts.get("soul", ""),
         profile=texts.get("profile", ""),
         agent=texts.get("agent", ""),
+        plugins=texts.get("plugins", ""),
         facts=cap_layer("facts", given.facts).text,
         summary=cap_layer("summary", given.summary).text,
         conversation=cap_conversation(given.conversation),
@@ -84,7 +88,7 @@ def _load(workspace: Path, layer: LayerName) -> _Layer | None:
     try:
         with file.open("rb") as stream:
             data = stream.read(MAX_FILE_BYTES + 1)
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):  # a folder holds the place while a program is in the sandbox
         return None
     except OSError as error:
         raise _refuse(file, f"The file cannot be read: {error.strerror}") from error

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
 
+from metier.definitions.inherit import INHERIT
 from metier.engine.earlier import FILE_NAME as RESULTS
 from metier.engine.shelf import Shelf
 from metier.errors import UsageError
@@ -40,12 +40,12 @@ class Models:
 def open_models(place: Place, facts: FactBook, shelf: Shelf, *, run: RunKind) -> Models:
     """One that has no key is there and cannot be asked, so that the run can say so. Raises `UsageError`."""
     options = place.settings.model
-    if run.is_dry:
+    if run.is_idle:
         return Models(DryRunProvider(options.provider))
     if place.provider is not None:
         return guard(Models(place.provider), options.allowed_models)
     if options.provider == OFFLINE:
-        return Models(_open_offline(place, shelf, run.folder))
+        return Models(_open_offline(place, shelf, run))
     if options.provider.startswith(PLUGIN):
         return guard(Models(_open_plugin(place, facts)), options.allowed_models)
     choice = choose_provider(options)
@@ -106,19 +106,25 @@ def _open_plugin(place: Place, facts: FactBook) -> Provider:
     return build(Connection(facts=facts))
 
 
-def _open_offline(place: Place, shelf: Shelf, run_folder: Path) -> Provider:
+def _open_offline(place: Place, shelf: Shelf, run: RunKind) -> Provider:
+    run_folder = run.folder
+    named = next((step.skills for step in reversed(run.steps) if step.skills is not None), None)
+    is_chosen = named is not None and INHERIT not in named
     places = Places(
         workspace=str(place.workspace),
         artifacts=str(run_folder / "artifacts"),
         previous=str(run_folder / RESULTS),
+        has_given=bool(run.given_results),
     )
     packages = tuple(shelf.packages.values())
     return build_offline(
         packages,
         _rank(shelf),
         places=places,
-        min_score=place.settings.skills.prefilter_min_score,
-        max_turns=place.settings.runtime.max_turns,
+        # Whoever wrote the step has chosen: how well the words match does not matter then.
+        min_score=0 if is_chosen else place.settings.skills.prefilter_min_score,
+        max_turns=run.order.limits.max_turns if run.order else place.settings.runtime.max_turns,
+        only=packages[0].definition.name if is_chosen and len(packages) == 1 else "",
     )
 
 

@@ -9,12 +9,13 @@ from metier.approval.profile import Profile, ProfilePolicy
 from metier.approval.rules import Scope
 from metier.approval.scopes import POLICY_FILE, ScopeReader
 from metier.definitions.agent import AgentDefinition
+from metier.definitions.task import TaskDefinition, TaskStep
 from metier.errors import ConfigError
 from metier.skills.package import SkillPackage
 from metier.skills.trust import is_trusted
 from metier.tools.toolbox import Toolbox
 
-BUILT_IN_TOOLS = ("Read", "Write", "Edit", "Glob", "Grep", "Bash", "WebFetch", "delegate")
+BUILT_IN_TOOLS = ("Read", "Write", "Edit", "Glob", "Grep", "Bash", "WebFetch", "delegate", "run_task")
 """Names that rules may use wherever they are read, also where the tool itself is turned off."""
 SCRIPT_TOOLS = ("script_list", "script_help", "script_run")
 
@@ -26,6 +27,9 @@ class Speakers:
     host: bytes
     """The rules of the workspace."""
     agent: AgentDefinition | None = None
+    task: TaskDefinition | None = None
+    step: TaskStep | None = None
+    """The step of that task; `TASK.md` speaks for itself."""
     trusted: Callable[[SkillPackage], bool] = is_trusted
     """The skills whose word to allow something counts."""
     known: Collection[str] | None = ()
@@ -67,6 +71,11 @@ def build_policy(
     if speakers.agent is not None:
         scopes.append(reader.read_agent(speakers.agent))
         reader.check(f"The rules of agent {speakers.agent.id!r}")
+    if speakers.task is not None:
+        scopes.append(reader.read_task(speakers.task))
+        if speakers.step is not None and speakers.step is not speakers.task.steps[0]:
+            scopes.append(reader.read_step(speakers.step))
+        reader.check(f"The rules of task {speakers.task.id!r}")
     speaking = [package for package in packages if has_rules(package)]
     skills = [reader.read_skill(package.definition, is_trusted=speakers.trusted(package)) for package in speaking]
     reader.check("The rules of a skill")

@@ -1,12 +1,13 @@
 """Replay of a run from what is kept with it: no key, no network, no process, and none of its files."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import JsonValue
 
+from metier.approval.rules import SHELL
 from metier.definitions.problems import Problem
 from metier.engine import entries as e
 from metier.engine.journal import read_entries
@@ -17,18 +18,19 @@ from metier.providers.absent import AbsentProvider
 from metier.providers.facts import load_facts
 from metier.providers.failures import MissingKey
 from metier.runtime.agents import AgentInForce, find_agent_file, restore_agent
+from metier.runtime.authority import bind
 from metier.runtime.build import get_model_options, narrow
+from metier.runtime.commissions import restore_run
 from metier.runtime.instructions import load_instructions
 from metier.runtime.pins import (
     AGENT,
     SKILL,
     find_instructions,
+    find_partners,
     find_policy,
     find_tools,
     find_trusted,
     rebuild_packages,
-    use_pinned_agent,
-    use_pinned_settings,
 )
 from metier.runtime.place import Place
 from metier.runtime.policy import Speakers, build_policy, read_policy_file
@@ -37,6 +39,8 @@ from metier.skills.trust import is_trusted
 from metier.store.base import Store
 from metier.store.failures import StoreDamaged
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
+from metier.tools.bash import refuse_call
+from metier.tools.options import ShellOptions
 from metier.tools.toolbox import Toolbox
 
 
@@ -62,9 +66,8 @@ async def replay_run(runtime: Runtime, run_id: str, *, with_current_files: bool 
     services = await build_replay_services(runtime.place, runtime.store, entries, with_current_files=with_current_files)
     started = get_start(run_id, entries)
     is_at_home = started.workspace == str(runtime.place.workspace)
-    place = await use_pinned_settings(runtime.place, started.pins, runtime.store)
-    agent = await use_pinned_agent(place, started, runtime.store)
-    changed = find_changed(started, agent) if is_at_home else ()
+    run = await restore_run(runtime.place, runtime.store, folder=runtime.folder(run_id), started=started)
+    changed = find_changed(started, run.agent) if is_at_home else ()
     return ReplayReport(run_id=run_id, outcome=await replay(run_id, entries, services), changed=changed)
 
 
@@ -94,15 +97,18 @@ async def build_replay_services(
 ) -> Services:
     """What the run had, without anything that could have an effect."""
     started = get_start("", entries)
-    place = await use_pinned_settings(place, started.pins, store)
-    settings = place.settings
-    agent = await use_pinned_agent(place, started, store)
+    run = await restore_run(place, store, folder=place.runs, started=started)
+    agent = run.agent
+    place, settings = agent.place, agent.place.settings
     if with_current_files and agent.id:
         file, _ = find_agent_file(place.workspace, agent.id)
         agent = restore_agent(place, agent.id, file.read_bytes(), file=file)
     packages = agent.packages if with_current_files else await rebuild_packages(started.pins, agent.packages, store)
     pinned = None if with_current_files else await find_instructions(started.pins, store)
-    tools = Toolbox(_RecordedTool(info) for info in await find_tools(started.pins, store))
+    tools = Toolbox(
+        _RecordedTool(info, shell=settings.shell, workspace=started.workspace)
+        for info in await find_tools(started.pins, store)
+    )
     trusted = await find_trusted(started.pins, store)
     policy = build_policy(
         packages,
@@ -113,6 +119,8 @@ async def build_replay_services(
         speakers=Speakers(
             host=read_policy_file(place.workspace) if with_current_files else await find_policy(started.pins, store),
             agent=agent.definition,
+            task=run.task if run.steps else None,
+            step=run.steps[-1] if run.steps else None,
             trusted=is_trusted if with_current_files else lambda package: package.definition.name in trusted,
             known=None,
         ),
@@ -122,7 +130,7 @@ async def build_replay_services(
         store=store,
         provider=provider,
         facts=load_facts(),
-        policy=narrow(place, policy),
+        policy=narrow(place, await bind(policy, run, store, tools=tools)),
         tools=tools,
         shelf=build_shelf(packages, workspace=place.workspace, problems=_problems(entries)),
         instructions=pinned or load_instructions(agent),
@@ -134,6 +142,8 @@ async def build_replay_services(
         workspace=place.workspace,
         run_folder=place.runs,
         clean=lambda text: text,
+        partners=await find_partners(started.pins, store),
+        task=run.task if run.is_planned else None,
         owner=place.owner,
     )
 
@@ -147,8 +157,14 @@ def _problems(entries: Sequence[e.Entry]) -> tuple[Problem, ...]:
 class _RecordedTool:
     """A tool that is known and is not run: the results of steps come from the record."""
 
-    def __init__(self, info: ToolInfo) -> None:
+    def __init__(self, info: ToolInfo, *, shell: ShellOptions, workspace: str) -> None:
         self.info = info
+        self._shell = shell
+        self._workspace = workspace
+
+    def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
+        is_shell = self.info.name == SHELL
+        return refuse_call(arguments, self._shell, workspace=self._workspace) if is_shell else ""
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         del arguments, context

@@ -3,17 +3,18 @@
 import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import anyio
-from pydantic import JsonValue
+from pydantic import JsonValue, TypeAdapter
 
 from metier.engine import entries as e
 from metier.engine.journal import RunLog, read_entries
 from metier.engine.loop import Driver as LogDriver
 from metier.engine.loop import drive, hold_lease, open_log
+from metier.engine.orders import CHILD
 from metier.engine.phases import FINAL
 from metier.engine.services import Services
 from metier.engine.state import RunState, fold
@@ -27,11 +28,20 @@ from metier.runtime.agents import BUILT_IN, AgentInForce, resolve_agent
 from metier.runtime.approvals import Approvals, Question, Reply
 from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, forget_cancellation
 from metier.runtime.build import build_services, check_budget
+from metier.runtime.children import find_waiting, follow_child, lend
 from metier.runtime.cleaning import build_place_cleaner
-from metier.runtime.conversations import recall
+from metier.runtime.commissions import (
+    Commission,
+    build_limits,
+    find_commission,
+    prepare_run,
+    restore_run,
+    use_settings,
+)
+from metier.runtime.confinement import open_confinement
 from metier.runtime.instructions import Said
 from metier.runtime.kind import RunKind
-from metier.runtime.pins import pin, use_pinned_agent, use_pinned_settings
+from metier.runtime.pins import pin
 from metier.runtime.place import Place
 from metier.runtime.record import write_record
 from metier.store.base import Lease, RunRow, Store
@@ -40,14 +50,16 @@ from metier.store.opening import open_store
 from metier.telemetry.jsonl import FILE_NAME, JsonlSink, read_events
 from metier.telemetry.sinks import EventWriter, FanOut, RunScope, Sink, get_redaction_mode
 
-DRY_RUN = "dry_run"
-"""The reason in the index of a dry run that has not begun."""
+REQUESTED = "request:"
+"""The reason in the index of a run that has not begun: this, and the blob that holds what is wanted of it."""
 
 type Asker = Callable[[Question], Awaitable[Reply | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
+    """What is wanted of a new run. Kept as JSON until the run has its first entry."""
+
     task: str
     mode: Literal["live", "dry_run"] = "live"
     extra_context: str = ""
@@ -55,10 +67,15 @@ class RunRequest:
     """The ID of the agent; empty takes the one of the settings, else the built-in one."""
     model: str = ""
     """Asked for instead of the agent's; it must be one that the agent may use."""
+    commission: Commission | None = None
+    """What another run or a task definition orders; its agent counts, not the one of the settings."""
     said: Said | None = None
     """The conversation before it, and the step of a task that it carries out."""
     context_id: str = ""
     """The conversation it belongs to; empty for a run that is its own."""
+
+
+_REQUEST = TypeAdapter(RunRequest)
 
 
 def _ignore(_problem: str) -> None:
@@ -111,11 +128,14 @@ class Runtime:
     async def start(self, request: RunRequest, watch: Watch | None = None) -> RunState:
         """Begin a run and drive it until it ends or waits for somebody. Raises `UsageError` before it begins."""
         wanted = request.agent or self.place.settings.runtime.agent or BUILT_IN
-        return await self.start_as(resolve_agent(self.place, wanted, model=request.model), request, watch)
+        agent = resolve_agent(self.place, BUILT_IN if request.commission else wanted, model=request.model)
+        return await self.start_as(agent, request, watch)
 
     async def start_as(self, agent: AgentInForce, request: RunRequest, watch: Watch | None = None) -> RunState:
         """The same for an agent that was resolved before."""
         check_budget(agent.place)
+        if request.mode == "live":
+            await open_confinement(agent.place)
         now = self.place.clock.now()
         run_id = self.place.ids.run_id(now)
         row = RunRow(
@@ -127,10 +147,19 @@ class Runtime:
             model=agent.model.name,
             created_at=now,
             updated_at=now,
-            reason=DRY_RUN if request.mode == "dry_run" else "",
+            # Before the run is in the index: whoever finds it there after a kill also finds what was wanted.
+            reason=REQUESTED + await self.store.put_blob(_REQUEST.dump_json(request)),
         )
         await self.store.create_run(row)
-        run = RunKind(folder=self.folder(run_id), agent=agent, said=request.said, is_dry=request.mode == "dry_run")
+        run = await prepare_run(
+            agent,
+            self.store,
+            host=self.place,
+            folder=self.folder(run_id),
+            commission=request.commission,
+            is_dry=request.mode == "dry_run",
+        )
+        run = replace(run, said=request.said)
         return await self._drive(run, watch or Watch(), request=request)
 
     async def resume(self, run_id: str, answer: Answer | None = None, watch: Watch | None = None) -> RunState:
@@ -140,19 +169,21 @@ class Runtime:
             return await self._begin_again(await self.find(run_id), watch or Watch())
         started = entries[0]
         assert isinstance(started, e.RunStarted), "a journal begins with the start of its run"
-        place = await use_pinned_settings(self.place, started.pins, self.store)
-        agent = await use_pinned_agent(place, started, self.store)
-        folder, is_dry = self.folder(run_id), started.mode == "dry_run"
-        run = RunKind(folder=folder, agent=agent, is_dry=is_dry, pins=started.pins)
+        run = await restore_run(self.place, self.store, folder=self.folder(run_id), started=started)
         return await self._drive(run, watch or Watch(), answer=answer or Answer())
 
     async def _begin_again(self, row: RunRow, watch: Watch) -> RunState:
-        """Killed before its first entry: nothing was done, and the index knows what was wanted."""
-        agent = resolve_agent(self.place, row.agent, model=row.model if row.agent else "")
-        said = await recall(self.store, row, agent.place.settings)
-        mode = "dry_run" if row.reason == DRY_RUN else "live"
-        request = RunRequest(task=row.task, mode=mode, said=said, context_id=row.context_id)
-        run = RunKind(folder=self.folder(row.run_id), agent=agent, said=said, is_dry=mode == "dry_run")
+        """Ordered by another run, or killed before its first entry: the index knows what is wanted."""
+        request = await self._find_request(row)
+        commission = request.commission
+        host = await use_settings(self.place, commission, self.store)
+        is_dry = request.mode == "dry_run"
+        agent = resolve_agent(host, row.agent, model=row.model if row.agent else "")
+        check_budget(agent.place)
+        run = await prepare_run(
+            agent, self.store, host=host, folder=self.folder(row.run_id), commission=commission, is_dry=is_dry
+        )
+        run = replace(run, said=request.said)
         return await self._drive(run, watch, request=request)
 
     async def cancel(self, run_id: str, *, by: str) -> RunState:
@@ -160,6 +191,10 @@ class Runtime:
         state = await self.read(run_id)
         if state.phase in FINAL or state.started is None:
             return state
+        # From below: where this is cut short, the run itself is still there to be canceled again.
+        if (row := await self.store.find_run(run_id)) is not None and not row.driver:
+            for child in state.children:
+                await self.cancel(child.run_id, by=by)
         driver = Driver(store=self.store, owner=self.place.owner)
         try:
             with unwrapped():
@@ -183,9 +218,26 @@ class Runtime:
         rows = await self.store.list_runs(prefix=prefix, limit=2)
         if not rows:
             raise RunUnknown(f"There is no run {name!r}", hint="`agent runs list` shows the runs of this workspace")
-        if len(rows) > 1 and name != "latest" and rows[0].run_id != name:
+        if name == "latest":
+            return await self._climb(rows[0])
+        if len(rows) > 1 and rows[0].run_id != name:
             raise UsageError(f"More than one run begins with {name!r}", hint="Write more of the id")
         return rows[0]
+
+    async def _climb(self, row: RunRow) -> RunRow:
+        """The run that somebody started, where this one was ordered by another."""
+        while row.run_id.startswith(CHILD) and (above := await self.store.find_run(row.parent_run_id)) is not None:
+            row = above
+        return row
+
+    async def find_waiting(self, state: RunState) -> RunState:
+        """Who is really waited for: the run itself, or the lowest of those it handed work to."""
+        return await find_waiting(self.store, state)
+
+    async def _find_request(self, row: RunRow) -> RunRequest:
+        if row.reason.startswith(REQUESTED):
+            return _REQUEST.validate_json(await self.store.get_blob(row.reason.removeprefix(REQUESTED)))
+        return RunRequest(task=row.task, commission=await find_commission(row.reason, self.store))
 
     async def _drive(
         self, run: RunKind, watch: Watch, *, request: RunRequest | None = None, answer: Answer | None = None
@@ -199,7 +251,7 @@ class Runtime:
             ):
                 with closing(await self._open_log(lease, services, watch)) as log:
                     if request is not None and log.state.started is None:
-                        pins = await pin(services, place.settings, run.agent)
+                        pins = await pin(services, run)
                         await log.record(build_start(request, run.agent, services, pins=pins), durable=True)
                         self._tell_of_cuts(log, services)
                     if answer is None or await self._take_answer(log, answer, services):
@@ -207,12 +259,28 @@ class Runtime:
                         await self._check_provider(log, services)
                         await log.update_index()
                         async with bounded(stopper, run.folder, timeout_seconds=watch.timeout_seconds):
-                            await drive(log, services, stopper)
-                            while await self._ask_person(log, services, watch.ask, stopper=stopper):
-                                await drive(log, services, stopper)
+                            await self._work(log, services, watch, stopper=stopper, answer=answer)
                     await self._settle(log)
                     return log.state
         raise AssertionError("the block above returns or raises")
+
+    async def _work(
+        self, log: RunLog, services: Services, watch: Watch, *, stopper: Stopper, answer: Answer | None
+    ) -> None:
+        """Drive the run, ask whoever is there, see through what it handed on, until somebody must be waited for."""
+        until = None if watch.timeout_seconds is None else anyio.current_time() + watch.timeout_seconds
+
+        async def go_on(run_id: str, own: Stopper) -> RunState:
+            left = None if until is None else max(0.0, until - anyio.current_time()) * services.runtime.delegation_share
+            below = replace(watch, sinks=lend(watch.sinks), stopper=own, timeout_seconds=left)
+            return await self.resume(run_id, answer, below)
+
+        await drive(log, services, stopper)
+        while await self._ask_person(log, services, watch.ask, stopper=stopper) or await follow_child(
+            log, services, stopper=stopper, go_on=go_on
+        ):
+            answer = None
+            await drive(log, services, stopper)
 
     async def _check_provider(self, log: RunLog, services: Services) -> None:
         """A key that is missing ends the run before anything is sent."""
@@ -268,6 +336,9 @@ class Runtime:
         state = log.state
         if state.phase in FINAL:
             return False
+        if state.pause is not None and state.pause.pause == "delegation":
+            # What is answered is for the run that is waited for; this one goes on when that one has ended.
+            return True
         entries = [*await self._decided(state, remembered), *_given(state, answer)]
         waits_for_someone = state.pause is not None and state.pause.pause in ("approval", "input", "in_doubt")
         if waits_for_someone and not entries:
@@ -314,6 +385,7 @@ class Runtime:
 def build_start(request: RunRequest, agent: AgentInForce, services: Services, *, pins: dict[str, str]) -> e.RunStarted:
     runtime = agent.place.settings.runtime
     run_id = services.run_folder.name
+    commission = request.commission
     return e.RunStarted(
         task=request.task,
         mode=request.mode,
@@ -321,14 +393,15 @@ def build_start(request: RunRequest, agent: AgentInForce, services: Services, *,
         provider=services.provider.name,
         model=agent.model.name if services.provider.name != "offline" else "offline",
         profile=agent.profile,
+        sandbox=services.sandbox,
         context_id=request.context_id or run_id,
         trace_id=hashlib.sha256(run_id.encode()).hexdigest()[:32],
         workspace=str(agent.place.workspace),
-        limits=e.Limits(
-            max_turns=runtime.max_turns, max_cost_usd=runtime.max_cost_usd, on_step_failure=runtime.on_step_failure
-        ),
+        parent_run_id=commission.parent_run_id if commission else "",
+        limits=commission.order.limits if commission else build_limits(runtime),
         pins=pins,
         extra_context=request.extra_context,
+        order=commission.order if commission else None,
     )
 
 
@@ -343,6 +416,8 @@ def _given(state: RunState, answer: Answer) -> list[e.Entry]:
     if answer.values is not None and state.question is not None:
         return [e.InputGiven(request_id=state.question.request_id, values=answer.values, answered_by=answer.by)]
     doubtful = next((step for step in state.steps if step.phase == "in_doubt"), None)
+    if state.pause is not None and state.pause.pause == "step_failed":
+        doubtful = next(step for step in state.steps if step.finished and step.finished.counts_as_failure)
     if answer.doubt is not None and doubtful is not None:
         return [e.DoubtResolved(step_id=doubtful.step_id, answer=answer.doubt, answered_by=answer.by)]
     return []

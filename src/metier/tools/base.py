@@ -1,6 +1,6 @@
 """What a tool is: its name, what it takes and gives, what it risks, how it is executed. No tool lives here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
@@ -59,8 +59,25 @@ class ToolContext:
     """Receives events that the tool has to tell."""
     spool: Path | None = None
     """Where the wrapper of a child process notes that it started and how it ended, whatever becomes of the agent."""
+    attempt: int = 1
+    """Counts the times the call was begun on purpose; a repetition after a crash is the same attempt."""
+    answers: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    """What a person answered to the questions of this call so far."""
+    artifacts: Path | None = None
+    """Where a file that belongs to the run may be put."""
+    clean: Callable[[str], str] = str
+    """Takes secrets out of text from outside, before it is written anywhere."""
     base_hash: str | None = None
     """`Preview.base` of the change that a person approved: another state of what it changes is refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a tool must know to go on: the call is made again with the answer."""
+
+    text: str
+    fields: JsonValue = None
+    """A JSON Schema of the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +90,8 @@ class ToolResult:
     """One sentence for the model; empty when `ok`."""
     meta: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     """For records, not for the model: durations, sizes, the error's code."""
+    question: Question | None = None
+    """Not a result yet: the run waits for an answer, then calls again."""
 
 
 class Tool(Protocol):
@@ -99,6 +118,15 @@ class Previewing(Protocol):
     """A tool that can show what a call would do without doing it."""
 
     async def preview(self, arguments: dict[str, JsonValue], context: ToolContext) -> Preview | None: ...
+
+
+@runtime_checkable
+class Refusing(Protocol):
+    """A tool that can tell from the arguments alone that it will not run a call: nobody need be asked about it."""
+
+    def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
+        """Why not, as a sentence; empty when it would. Pure."""
+        ...
 
 
 @runtime_checkable
