@@ -28,7 +28,7 @@ class ProfilePolicy:
         if self.effect(action) == "read":
             if not self._is_claim(action):
                 return ALLOW
-            reason = f"Profile {self._profile!r} does not take a server's word that its tool only reads"
+            reason = f"Profile {self._profile!r} does not take a tool's own word that it only reads"
             return Verdict(decision="ask", reason=reason)
         return Verdict(decision="ask", reason=f"Profile {self._profile!r} asks before anything that is not reading")
 

@@ -169,10 +169,9 @@ class _Player:
         await self._record(entry if isinstance(entry, e.ContextDisclosed) else e.ContextDisclosed(), log)
 
     async def _run(self, action: a.RunSteps, log: RunLog, services: Services) -> None:
-        """What an approved call changes may have been changed meanwhile: that it was asked about again is given."""
+        """Files may have been changed meanwhile, and links led elsewhere: that it was asked about this is given."""
         entry = self.tape.peek()
-        approved = {step_id for step_id in action.step_ids if log.state.step(step_id).phase == "approved"}
-        if isinstance(entry, e.ApprovalAsked) and entry.step_id in approved:
+        if isinstance(entry, e.ApprovalAsked) and entry.step_id in action.step_ids:
             await self._record(entry, log)
             await self._record_pause(log)
             return

@@ -19,6 +19,7 @@ from metier.engine.approvals import find_approved_base
 from metier.engine.decide import judge_step
 from metier.engine.earlier import keep_results
 from metier.engine.journal import RunLog
+from metier.engine.paths import build_guard
 from metier.engine.planning import get_limits
 from metier.engine.services import Services
 from metier.engine.state import Step
@@ -192,6 +193,7 @@ def build_context(
         artifacts=services.run_folder / "artifacts",
         clean=services.clean,
         base_hash=find_approved_base(step),
+        paths=build_guard(step, log.state, services),
     )
 
 
@@ -295,7 +297,8 @@ def _artifacts(result: ToolResult, services: Services) -> tuple[dict[str, JsonVa
     found = [artifact for artifact in kept if isinstance(artifact, dict)] if isinstance(kept, list) else []
     for path in paths if isinstance(paths, list) else []:
         file = services.workspace / str(path)
-        if file.is_file():
+        # The script may be enclosed where the agent is not: what lies elsewhere is not looked at for it.
+        if file.is_file() and file.resolve().is_relative_to(services.workspace.resolve()):
             data = file.read_bytes()
             found.append({"path": str(file), "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)})
     return tuple(found)

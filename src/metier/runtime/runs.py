@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -39,6 +40,7 @@ from metier.runtime.commissions import (
     use_settings,
 )
 from metier.runtime.confinement import open_confinement
+from metier.runtime.edited_calls import look_at_call
 from metier.runtime.instructions import Said
 from metier.runtime.kind import RunKind
 from metier.runtime.pins import pin
@@ -120,7 +122,7 @@ class Runtime:
     def __init__(self, place: Place, store: Store) -> None:
         self.place = place
         self.store = store
-        self.approvals = Approvals(store, place.clock)
+        self.approvals = Approvals(store, place.clock, look=partial(look_at_call, place))
 
     def folder(self, run_id: str) -> Path:
         return self.place.runs / run_id

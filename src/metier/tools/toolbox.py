@@ -7,7 +7,7 @@ from rapidfuzz import fuzz, process
 
 from metier.errors import MetierError, ToolFailed, UsageError
 from metier.messages import ToolSpec
-from metier.tools.base import Preview, Previewing, Tool, ToolContext, ToolInfo, ToolResult
+from metier.tools.base import Locating, Preview, Previewing, Tool, ToolContext, ToolInfo, ToolResult
 from metier.tools.schemas import SchemaCheck
 
 _NEAREST = 3
@@ -77,6 +77,16 @@ class Toolbox:
             return Preview(f"No preview: {_sentence(error)}")
         except Exception as error:  # noqa: BLE001  as in `_execute`
             return Preview(f"No preview: {type(error).__name__}: {error}")
+
+    async def locate(self, name: str, arguments: dict[str, JsonValue]) -> dict[str, str]:
+        """Where the paths of a call really lead, by argument; nothing where its tool cannot tell."""
+        tool = self.find(name)
+        if not isinstance(tool, Locating) or self.find_wrong_input(name, arguments):
+            return {}
+        try:
+            return await tool.locate(arguments)
+        except MetierError:
+            return {}  # the call itself will say what is wrong
 
     def find_wrong_input(self, name: str, arguments: JsonValue) -> str:
         """What is wrong with the arguments of a call; empty when nothing is."""
