@@ -26,6 +26,7 @@ class Lazy(NamedTuple):
 
 COMMANDS: dict[str, Lazy] = {
     "run": Lazy("run", "Give a task to an agent, and watch it work."),
+    "chat": Lazy("chat", "Talk to an agent, and go on with earlier conversations."),
     "resume": Lazy("resume", "Go on with a run: after an answer, an approval, a signal or a crash."),
     "task": Lazy("task", "List, show, check and run the task definitions of the workspace."),
     "runs": Lazy("runs", "List, show, watch, cancel, export, compare and delete runs."),

@@ -1,7 +1,8 @@
 """Fit a prompt into the context budget. Pure and deterministic: the same prompt is trimmed the same way every time.
 
 Dropped in this order, and only as far as needed: disclosed references, old turns of the run (their steps stay as one
-line each), the previous conversation, the middle of long results. Never the system layers, the task or half of a pair.
+line each), the previous conversation, its summary, the middle of long results. Never the system layers, the facts of
+a conversation, the task or half of a pair.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -129,6 +130,10 @@ async def fit_exactly(
 def measure(prompt: Prompt, counter: TokenCounter) -> dict[LayerName, int]:
     """Estimated tokens per layer."""
     layers: dict[LayerName, int] = {name: counter.text(prompt.layer(name)) for name in SYSTEM_LAYERS}
+    layers["facts"] = counter.text(prompt.layer("facts"))
+    layers["summary"] = counter.text(prompt.layer("summary"))
+    if prompt.facts or prompt.summary:
+        layers["facts" if prompt.facts else "summary"] += MESSAGE_TOKENS
     layers["conversation"] = sum(counter.message(message) for message in prompt.conversation)
     layers["task"] = MESSAGE_TOKENS + counter.text(prompt.task)
     layers["step"] = counter.text(prompt.layer("step"))
@@ -219,6 +224,8 @@ def _drop_conversation(prompt: Prompt, _: _Room) -> Iterator[Reduction]:
             rest = rest[1:]
         prompt = replace(prompt, conversation=rest)
         yield prompt, "conversation:oldest"
+    if prompt.summary:
+        yield replace(prompt, summary=""), "conversation:summary"
 
 
 def _shorten_results(prompt: Prompt, _: _Room) -> Iterator[Reduction]:

@@ -3,7 +3,8 @@
 The order is fixed, so the same inputs give the same bytes and a vendor's prompt cache holds:
 
     system   base and safety, soul, user profile, agent, plugins, skill catalog
-    messages previous conversation; task, structured step, disclosed skill content, input; then the run so far
+    messages facts and summary of a conversation, its latest turns; task, structured step, disclosed skill content,
+             input; then the run so far
 """
 
 import hashlib
@@ -24,6 +25,8 @@ type LayerName = Literal[
     "agent",
     "plugins",
     "catalog",
+    "facts",
+    "summary",
     "conversation",
     "task",
     "step",
@@ -41,6 +44,8 @@ TITLES: dict[LayerName, str] = {
     "profile": "# Who you work for",
     "agent": "# Your role",
     "catalog": "# Skills",
+    "facts": "# Known from this conversation",
+    "summary": "# Earlier in this conversation, summarised",
     "step": "# This step",
     "input": "# Input",
 }
@@ -77,6 +82,10 @@ class Prompt:
     agent: str = ""
     plugins: str = ""
     catalog: str = ""
+    facts: str = ""
+    """What a person told and wants kept."""
+    summary: str = ""
+    """What is left of the conversation before `conversation`."""
     conversation: tuple[Message, ...] = ()
     task: str
     step: str = ""
@@ -104,11 +113,17 @@ def build_system(prompt: Prompt) -> tuple[SystemBlock, ...]:
 
 def build_messages(prompt: Prompt) -> tuple[Message, ...]:
     """Conversation, task, run, in this order; a call and its results are never apart."""
-    messages = [*prompt.conversation, build_task_message(prompt)]
+    messages = [*build_memory(prompt), *prompt.conversation, build_task_message(prompt)]
     for exchange in prompt.run:
         messages.append(exchange.reply)
         messages += exchange.results
     return tuple(messages)
+
+
+def build_memory(prompt: Prompt) -> tuple[Message, ...]:
+    """What is left of a conversation that is no longer told word for word; nothing for a run without one."""
+    pieces = [text for text in (prompt.layer("facts"), prompt.layer("summary")) if text]
+    return (Message(role="user", parts=tuple(TextPart(text=piece) for piece in pieces)),) if pieces else ()
 
 
 def build_task_message(prompt: Prompt) -> Message:

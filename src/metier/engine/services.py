@@ -49,6 +49,10 @@ class Instructions:
     profile: str = ""
     agent: str = ""
     plugins: str = ""
+    facts: str = ""
+    """What was told in the same context and is kept."""
+    summary: str = ""
+    """What was said in the same context before `conversation`, in short."""
     conversation: tuple[Message, ...] = ()
     """What was said before in the same context."""
     step: str = ""
@@ -64,6 +68,8 @@ class Instructions:
             profile=self.profile,
             agent=self.agent,
             plugins=self.plugins,
+            facts=self.facts,
+            summary=self.summary,
             conversation=self.conversation,
             task=task,
             step=self.step,

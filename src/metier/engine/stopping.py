@@ -12,11 +12,13 @@ from metier.events import GracefulShutdownStarted, Payload, SignalReceived
 class Stopper:
     """Set by a signal, a caller or a time limit. The action under way gets a grace period, then it is cancelled."""
 
-    def __init__(self, grace_seconds: float = 10.0) -> None:
+    def __init__(self, grace_seconds: float = 10.0, *, waits_for_model: bool = True) -> None:
+        """`waits_for_model`: the grace period is also for a reply under way, not for steps alone."""
         self.reason = ""
         self.signal = ""
         """The first signal that came, by name."""
         self._grace_seconds = grace_seconds
+        self._waits_for_model = waits_for_model
         self._signals = 0
         self._failure: RunFailed | None = None
         self._scope: anyio.CancelScope | None = None
@@ -47,14 +49,14 @@ class Stopper:
         self._tell(SignalReceived(signal=signal, count=self._signals))
         if self._signals == 1:
             children = self._count_children()
-            self._tell(GracefulShutdownStarted(grace_seconds=self._grace_seconds, children=children))
+            self._tell(GracefulShutdownStarted(grace_seconds=self._patience, children=children))
         self.request(signal)
 
     def request(self, reason: str) -> None:
         """Stop after what is under way, or when the grace period is over. A second request does not wait."""
         is_second = self.is_set
         self.reason = self.reason or reason
-        self._cut_short(0 if is_second else self._grace_seconds)
+        self._cut_short(0 if is_second else self._patience)
         for follower in self._followers:
             follower.request(reason)
 
@@ -66,6 +68,10 @@ class Stopper:
         self._cut_short(0)
         for follower in self._followers:
             follower.fail(failure)
+
+    @property
+    def _patience(self) -> float:
+        return self._grace_seconds if self._waits_for_model or self._count_children() else 0.0
 
     def _cut_short(self, seconds: float) -> None:
         if self._scope is not None:

@@ -73,6 +73,8 @@ class RunRequest:
     """What another run or a task definition orders; its agent counts, not the one of the settings."""
     said: Said | None = None
     """The conversation before it, and the step of a task that it carries out."""
+    context_id: str = ""
+    """The conversation it belongs to; empty for a run that is its own."""
 
 
 _REQUEST = TypeAdapter(RunRequest)
@@ -127,9 +129,12 @@ class Runtime:
 
     async def start(self, request: RunRequest, watch: Watch | None = None) -> RunState:
         """Begin a run and drive it until it ends or waits for somebody. Raises `UsageError` before it begins."""
-        commission = request.commission
         wanted = request.agent or self.place.settings.runtime.agent or BUILT_IN
-        agent = resolve_agent(self.place, BUILT_IN if commission else wanted, model=request.model)
+        agent = resolve_agent(self.place, BUILT_IN if request.commission else wanted, model=request.model)
+        return await self.start_as(agent, request, watch)
+
+    async def start_as(self, agent: AgentInForce, request: RunRequest, watch: Watch | None = None) -> RunState:
+        """The same for an agent that was resolved before."""
         check_budget(agent.place)
         if request.mode == "live":
             await open_confinement(agent.place)
@@ -137,7 +142,7 @@ class Runtime:
         run_id = self.place.ids.run_id(now)
         row = RunRow(
             run_id=run_id,
-            context_id=run_id,
+            context_id=request.context_id or run_id,
             status="pending",
             task=request.task,
             agent=agent.id,
@@ -153,7 +158,7 @@ class Runtime:
             self.store,
             host=self.place,
             folder=self.folder(run_id),
-            commission=commission,
+            commission=request.commission,
             is_dry=request.mode == "dry_run",
         )
         run = replace(run, said=request.said)
@@ -391,7 +396,7 @@ def build_start(request: RunRequest, agent: AgentInForce, services: Services, *,
         model=agent.model.name if services.provider.name != "offline" else "offline",
         profile=agent.profile,
         sandbox=services.sandbox,
-        context_id=run_id,
+        context_id=request.context_id or run_id,
         trace_id=hashlib.sha256(run_id.encode()).hexdigest()[:32],
         workspace=str(agent.place.workspace),
         parent_run_id=commission.parent_run_id if commission else "",

@@ -2,6 +2,7 @@
 
 from pydantic import Field
 
+from metier.context.conversation import ChatOptions
 from metier.engine.options import RuntimeOptions
 from metier.messages import Value
 from metier.providers.options import ModelOptions
@@ -33,6 +34,7 @@ class Settings(Value):
     mcp: McpOptions = Field(
         default=McpOptions(), description="Which external tool servers (MCP) are used, and within which limits."
     )
+    chat: ChatOptions = Field(default=ChatOptions(), description="When a long conversation is summed up, and by whom.")
     store: StoreOptions = Field(default=StoreOptions(), description="Which database holds the runs.")
     logging: LoggingOptions = Field(
         default=LoggingOptions(), description="What is written down, where, and how much of it."
