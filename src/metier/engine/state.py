@@ -20,6 +20,9 @@ from metier.engine.phases import IllegalTransition, Phase, check_transition
 from metier.events import Candidate, TaskState
 from metier.messages import Message, ModelReply, Part, TextPart, ToolResultPart
 
+_NO_PROGRESS = (e.RunResumed, e.RunPaused, e.ModelCallStarted, e.StepStarted)
+"""Entries that say what is going to be done; a driver that dies of doing it writes them again and again."""
+
 type StepPhase = Literal["pending", "approved", "asking", "running", "in_doubt", "finished"]
 
 
@@ -92,6 +95,8 @@ class RunState:
     cost_usd: float = 0.0
     factor: float = 1.0
     """Correction of the token estimate, learnt from what the vendor reported."""
+    attempts: int = 0
+    """How often the run was gone on with since it last got any further."""
 
     def step(self, step_id: str) -> Step:
         """Raises `IllegalTransition`: the journal names a step that this turn does not have."""
@@ -121,6 +126,8 @@ def fold(run_id: str, entries: Iterable[e.Entry]) -> RunState:
 def apply(state: RunState, entry: e.Entry) -> None:
     """Take one more entry in. Raises `IllegalTransition` when it cannot follow what was there."""
     state.seq += 1
+    if not isinstance(entry, _NO_PROGRESS):
+        state.attempts = 0
     match entry:
         case e.RunStarted() | e.RunPaused() | e.RunResumed() | e.RunFinished() | e.RunFailed():
             _apply_run(state, entry)
@@ -146,6 +153,7 @@ def _apply_run(state: RunState, entry: e.RunStarted | e.RunPaused | e.RunResumed
             state.status = "input_required" if entry.pause == "input" else "paused"
         case e.RunResumed():
             state.pause, state.status = None, "in_progress"
+            state.attempts += 1
             if entry.disabled_tools is not None:
                 state.disabled = frozenset(entry.disabled_tools)
         case e.RunFinished():

@@ -1,4 +1,7 @@
-"""A way to say stop to a run: no new work, then no patience. What is under way is ended, and on record."""
+"""A way to say stop to a run: no new work, then no patience. What is under way is ended, and on record.
+
+A run that is handed back is neither paused nor ended: whoever claims it next goes on with it.
+"""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -12,13 +15,16 @@ from metier.events import GracefulShutdownStarted, Payload, SignalReceived
 class Stopper:
     """Set by a signal, a caller or a time limit. The action under way gets a grace period, then it is cancelled."""
 
-    def __init__(self, grace_seconds: float = 10.0) -> None:
+    def __init__(self, grace_seconds: float = 10.0, *, turns: int | None = None) -> None:
+        self.turns = turns
+        """How many turns are taken before the run is handed back; None for as many as it takes."""
         self.reason = ""
         self.signal = ""
         """The first signal that came, by name."""
         self._grace_seconds = grace_seconds
         self._signals = 0
         self._failure: RunFailed | None = None
+        self._is_handing_back = False
         self._scope: anyio.CancelScope | None = None
         self._untold: list[Payload] = []
         self._tell: Callable[[Payload], None] = self._untold.append
@@ -29,8 +35,10 @@ class Stopper:
         return bool(self.reason)
 
     @property
-    def ending(self) -> RunFailed | RunPaused:
-        """What the journal says of a run that was stopped."""
+    def ending(self) -> RunFailed | RunPaused | None:
+        """What the journal says of a run that was stopped; nothing of one that is handed back."""
+        if self._is_handing_back:
+            return None
         return self._failure or RunPaused(pause="signal", reason=f"Stopped by {self.reason}")
 
     def attach(self, tell: Callable[[Payload], None], *, count_children: Callable[[], int]) -> None:
@@ -54,6 +62,11 @@ class Stopper:
         is_second = self.is_set
         self.reason = self.reason or reason
         self._cut_short(0 if is_second else self._grace_seconds)
+
+    def hand_back(self, reason: str) -> None:
+        """Stop as `request` does, and leave the run to whoever claims it next."""
+        self._is_handing_back = self._is_handing_back or not self.is_set
+        self.request(reason)
 
     def fail(self, failure: RunFailed) -> None:
         """End the run for good, without a grace period. A run that is stopping already is left to its pause."""

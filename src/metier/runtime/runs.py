@@ -31,6 +31,7 @@ from metier.runtime.kind import RunKind
 from metier.runtime.pins import pin, use_pinned_settings
 from metier.runtime.place import Place
 from metier.runtime.record import write_record
+from metier.runtime.shift import Shift, begin_shift
 from metier.store.base import Lease, RunRow, Store
 from metier.store.failures import LeaseHeld, RunUnknown, StoreUnavailable
 from metier.store.opening import open_store
@@ -54,6 +55,9 @@ def _ignore(_problem: str) -> None:
     return None
 
 
+_BY_HAND = Shift()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
     """Who looks on: sinks get every event, `observe` the text of a reply while it grows, `stopper` can end it."""
@@ -67,6 +71,8 @@ class Watch:
     """How long the run may be driven, all in all."""
     report: Callable[[str], None] = _ignore
     """Told when a sink breaks; the run goes on without it."""
+    shift: Shift = _BY_HAND
+    """On what terms the run is held."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +103,11 @@ class Runtime:
     def folder(self, run_id: str) -> Path:
         return self.place.runs / run_id
 
-    async def start(self, request: RunRequest, watch: Watch | None = None) -> RunState:
-        """Begin a run and drive it until it ends or waits for somebody. Raises `UsageError` before it begins."""
+    async def start(self, request: RunRequest, watch: Watch | None = None, *, queue: str = "") -> RunState:
+        """Begin a run and drive it until it ends or waits for somebody. Raises `UsageError` before it begins.
+
+        With a `queue`, workers may claim it when it is handed back.
+        """
         check_budget(self.place)
         now = self.place.clock.now()
         run_id = self.place.ids.run_id(now)
@@ -111,6 +120,7 @@ class Runtime:
             created_at=now,
             updated_at=now,
             reason=DRY_RUN if request.mode == "dry_run" else "",
+            queue=queue,
         )
         await self.store.create_run(row)
         return await self._drive(run_id, watch or Watch(), request=request)
@@ -172,27 +182,34 @@ class Runtime:
         mode = started.mode if started else request.mode if request else "live"
         pins = started.pins if started else {}
         run = RunKind(folder=self.folder(run_id), is_dry=mode == "dry_run", pins=pins)
-        stopper = watch.stopper or Stopper(place.settings.runtime.signal_grace_seconds)
+        shift = watch.shift
+        holder = Driver(store=self.store, owner=place.owner)
         with unwrapped():
-            async with (
-                build_services(place, self.store, run=run, observe=watch.observe) as services,
-                hold_lease(run_id, services) as lease,
-            ):
-                with closing(await self._open_log(lease, services, watch)) as log:
-                    if request is not None and log.state.started is None:
-                        pins = await pin(services, place.settings)
-                        await log.record(build_start(request, place, services, pins=pins), durable=True)
-                    if answer is None or await self._take_answer(log, answer, services):
-                        self._tell_of_changes(log, services)
-                        await self._check_provider(log, services)
-                        await log.update_index()
-                        async with bounded(stopper, run.folder, timeout_seconds=watch.timeout_seconds):
-                            await drive(log, services, stopper)
-                            while await self._ask_person(log, services, watch.ask, stopper=stopper):
-                                await drive(log, services, stopper)
+            async with hold_lease(run_id, holder, seconds=shift.lease_seconds, held=shift.lease) as lease:
+                with closing(await self._open_log(lease, holder, watch)) as log:
+                    is_told = await begin_shift(log, shift)
+                    if log.state.phase not in FINAL:
+                        async with build_services(place, self.store, run=run, observe=watch.observe) as services:
+                            if request is not None and log.state.started is None:
+                                pins = await pin(services, place.settings)
+                                await log.record(build_start(request, place, services, pins=pins), durable=True)
+                            if answer is None or await self._take_answer(log, answer, services, is_told=is_told):
+                                await self._go_on(log, services, watch)
                     await self._settle(log)
                     return log.state
         raise AssertionError("the block above returns or raises")
+
+    async def _go_on(self, log: RunLog, services: Services, watch: Watch) -> None:
+        """Drive, and ask whoever sits at the terminal, until nobody there has an answer."""
+        stopper = watch.stopper or Stopper(services.runtime.signal_grace_seconds)
+        self._tell_of_changes(log, services)
+        if not stopper.is_set:
+            await self._check_provider(log, services)
+        await log.update_index()
+        async with bounded(stopper, services.run_folder, timeout_seconds=watch.timeout_seconds):
+            await drive(log, services, stopper)
+            while await self._ask_person(log, services, watch.ask, stopper=stopper):
+                await drive(log, services, stopper)
 
     async def _check_provider(self, log: RunLog, services: Services) -> None:
         """A key that is missing ends the run before anything is sent."""
@@ -242,9 +259,18 @@ class Runtime:
         return await self._take_answer(log, Answer(), services, remembered=remembered)
 
     async def _take_answer(
-        self, log: RunLog, answer: Answer, services: Services, *, remembered: frozenset[str] = frozenset()
+        self,
+        log: RunLog,
+        answer: Answer,
+        services: Services,
+        *,
+        remembered: frozenset[str] = frozenset(),
+        is_told: bool = False,
     ) -> bool:
-        """Record what was answered meanwhile; False when the run still waits, or has ended."""
+        """Record what was answered meanwhile; False when the run still waits, or has ended.
+
+        `is_told` where the journal says already that this driver goes on with the run.
+        """
         state = log.state
         if state.phase in FINAL:
             return False
@@ -254,6 +280,8 @@ class Runtime:
             return False
         reason = state.pause.reason if state.pause else _reason_to_go_on(state)
         disabled = tuple(sorted(services.read_access()))
+        if is_told and not entries and state.disabled == frozenset(disabled):
+            return True
         await log.record(e.RunResumed(reason=reason, driver=log.lease.owner, disabled_tools=disabled), *entries)
         return True
 
