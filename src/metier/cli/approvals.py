@@ -9,6 +9,7 @@ from pydantic import JsonValue
 from metier.cli.ask import describe, explain, parse_arguments
 from metier.cli.catalog import AsJson
 from metier.cli.context import get_user
+from metier.cli.detaching import tell_workers, wake_decided_run
 from metier.cli.driving import open_place
 from metier.cli.output import warn_line, write_json, write_line
 from metier.cli.run import Config
@@ -128,16 +129,24 @@ def as_object(question: Question) -> dict[str, JsonValue]:
 
 
 def _decide(name: str, reply: Reply, *, as_json: bool, config: Config) -> None:
-    async def decide() -> Question:
-        async with open_runtime(open_place(config)) as runtime:
-            return await runtime.approvals.decide(await runtime.approvals.get(name), reply)
+    place = open_place(config)
 
-    decided = anyio.run(decide)
+    async def decide() -> tuple[Question, str]:
+        async with open_runtime(place) as runtime:
+            decided = await runtime.approvals.decide(await runtime.approvals.get(name), reply)
+            return decided, await wake_decided_run(runtime, decided.row.run_id)
+
+    decided, queue = anyio.run(decide)
     if as_json:
         write_json(as_object(decided))
     else:
         write_line(f"{decided.row.approval_id} {decided.row.status} by {decided.row.decided_by}")
-    warn_line(f"resume:  agent resume {decided.row.run_id}")
+    run_id = decided.row.run_id
+    if queue:
+        tell_workers(place, run_id, queue=queue)
+        warn_line(f"run:     {run_id} goes on as soon as a worker takes it")
+    else:
+        warn_line(f"resume:  agent resume {run_id}")
 
 
 def _parse_edited(text: str) -> dict[str, JsonValue]:

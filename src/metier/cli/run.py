@@ -7,10 +7,12 @@ from typing import Annotated, Any, Literal, override
 import typer
 from typer.core import TyperCommand
 
+from metier.cli.detaching import detach_run
 from metier.cli.driving import OutputFormat, View, drive_run, open_place
 from metier.cli.task_text import read_context, read_task
 from metier.engine.state import RunState
 from metier.errors import UsageError
+from metier.runtime.detached import submit
 from metier.runtime.runs import RunRequest, Runtime, Watch
 
 FLAGS_WITH_WORD = ("--dry-run", "--debug-llm")
@@ -78,6 +80,9 @@ def run(
         bool | None,
         typer.Option("--debug-llm/--no-debug-llm", help="Keep whole requests and replies in the run folder."),
     ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Leave it to a worker: print the id of the run, and end.")
+    ] = False,
     output_format: Output = "text",
     quiet: Quiet = False,
     config: Config = None,
@@ -104,6 +109,12 @@ def run(
     place = open_place(config, {key: str(value) for key, value in flags.items() if value is not None}, is_new_run=True)
     context = read_context(is_task=task == "-" or prompt == "-")
     request = RunRequest(task=text, mode="dry_run" if dry_run else "live", extra_context=context)
+    if detach:
+        if timeout is not None:
+            raise UsageError("--timeout is for a run that you watch", hint="Set worker.timeout_seconds for workers")
+        return detach_run(
+            place, lambda runtime: submit(runtime, request, queue=place.settings.worker.queue), output_format
+        )
 
     def start(runtime: Runtime, watch: Watch) -> Awaitable[RunState]:
         return runtime.start(request, watch)

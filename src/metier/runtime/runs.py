@@ -24,7 +24,7 @@ from metier.events import PinnedDefinitionUsed
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
 from metier.runtime.approvals import Approvals, Question, Reply
-from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, forget_cancellation
+from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, build_timeout, forget_cancellation
 from metier.runtime.build import build_services, check_budget
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.kind import RunKind
@@ -139,21 +139,29 @@ class Runtime:
 
     async def cancel(self, run_id: str, *, by: str) -> RunState:
         """End a run for good. One that somebody drives is ended by its driver, which is only asked: see `read`."""
+        try:
+            return await self._end(run_id, build_cancellation(by))
+        except LeaseHeld:
+            ask_to_cancel(self.folder(run_id), by=by)
+            return await self.read(run_id)
+
+    async def time_out(self, run_id: str, *, seconds: float) -> RunState:
+        """End a run whose driver did not end it in time. Raises `LeaseHeld` while that driver is still there."""
+        return await self._end(run_id, build_timeout(seconds))
+
+    async def _end(self, run_id: str, failure: e.RunFailed) -> RunState:
         state = await self.read(run_id)
         if state.phase in FINAL or state.started is None:
             return state
         driver = Driver(store=self.store, owner=self.place.owner)
-        try:
-            with unwrapped():
-                async with hold_lease(run_id, driver) as lease:
-                    with closing(await self._open_log(lease, driver, Watch())) as log:
-                        if log.state.phase not in FINAL:
-                            await log.record(build_cancellation(by), durable=True)
-                        await self._settle(log)
-                        return log.state
-        except LeaseHeld:
-            ask_to_cancel(self.folder(run_id), by=by)
-            return await self.read(run_id)
+        with unwrapped():
+            async with hold_lease(run_id, driver) as lease:
+                with closing(await self._open_log(lease, driver, Watch())) as log:
+                    if log.state.phase not in FINAL:
+                        await log.record(failure, durable=True)
+                    await self._settle(log)
+                    return log.state
+        raise AssertionError("the block above returns or raises")
 
     async def read(self, run_id: str) -> RunState:
         """The state of a run, without driving it."""
