@@ -74,11 +74,9 @@ class CeleryBroker:
             try:
                 connection.ensure_connection(max_retries=1, timeout=_SEND_SECONDS)
                 return int(connection.default_channel.queue_declare(queue, passive=True).message_count)
-            except NotFound:
-                return 0
             except lost as error:
-                # Kombu says of a queue that is not there what it says of one that it cannot use.
-                if getattr(error, "code", 0) == NotFound.code:
+                # On Redis a queue that is empty is not there.
+                if str(getattr(error, "reply_code", "")) == str(NotFound.code):
                     return 0
                 raise build_unavailable(self._address) from error
 

@@ -99,7 +99,9 @@ def run_redis() -> Generator[RedisServer]:
     """A fresh server, for as long as the block lasts. Raises `MetierError` where there is none on this machine."""
     program = find_redis()
     if program is None:
-        raise MetierError("Redis is not installed here", hint="Install redis-server, or run the tests with `./dev test`")
+        raise MetierError(
+            "Redis is not installed here", hint="Install redis-server, or run the tests with `./dev test`"
+        )
     with tempfile.TemporaryDirectory(prefix="redis-") as folder, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import anyio
 from pydantic import JsonValue
@@ -196,7 +196,7 @@ class Crew:
         """How many groups still have a process in them."""
         return sum(_is_there(pid) for pid in self.workers)
 
-    def __enter__(self) -> "Crew":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

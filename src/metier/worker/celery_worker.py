@@ -98,12 +98,16 @@ async def _obey_signals(consumer: ForkProcess, leash: Leash, *, task_status: any
 
 async def _keep_sweeping(job: Job, address: Address) -> None:
     broker = CeleryBroker(address)
+    told = ""
     while True:
         try:
             async with open_runtime(job.place) as runtime:
                 while True:
                     await sweep(runtime, job.queue, broker)
+                    told = ""
                     await anyio.sleep(job.options.sweep_seconds)
         except (StoreError, BrokerUnavailable) as failure:
-            job.report(f"sweep: {failure.sentence}")
+            if failure.message != told:  # once, however long it lasts
+                told = failure.message
+                job.report(f"sweep: {failure.sentence}")
         await anyio.sleep(job.options.sweep_seconds)
