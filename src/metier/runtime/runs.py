@@ -186,17 +186,17 @@ class Runtime:
         answer: Answer | None = None,
         started: e.RunStarted | None = None,
     ) -> RunState:
-        place = await use_pinned_settings(self.place, started.pins, self.store) if started else self.place
         mode = started.mode if started else request.mode if request else "live"
         pins = started.pins if started else {}
         run = RunKind(folder=self.folder(run_id), is_dry=mode == "dry_run", pins=pins)
         shift = watch.shift
-        holder = Driver(store=self.store, owner=place.owner)
+        holder = Driver(store=self.store, owner=self.place.owner)
         with unwrapped():
             async with hold_lease(run_id, holder, seconds=shift.lease_seconds, held=shift.lease) as lease:
                 with closing(await self._open_log(lease, holder, watch)) as log:
                     is_told = await begin_shift(log, shift)
                     if log.state.phase not in FINAL:
+                        place = await use_pinned_settings(self.place, pins, self.store)
                         async with build_services(place, self.store, run=run, observe=watch.observe) as services:
                             if request is not None and log.state.started is None:
                                 pins = await pin(services, place.settings)
