@@ -40,7 +40,7 @@ class Load(Value):
     reply_seconds: float = 0.05
     """How long the model takes for each."""
     poisoned: bool = False
-    """The first step ends the process that does it, every time."""
+    """The first step, one that may be repeated, ends the process that does it, every time."""
     database_url: str = ""
     """Of PostgreSQL; without it runs live in SQLite."""
     broker_url: str = ""
@@ -67,7 +67,7 @@ class Ticker:
         if done >= self._load.steps:
             text = (TextPart(text=f"{done} steps are done"),)
             return ModelReply(parts=text, stop_reason="end", usage=usage, provider=self.name, model="ticker")
-        tool = "Keep" if done % 2 else "Send"
+        tool = "Keep" if done % 2 or self._load.poisoned else "Send"
         call = (ToolCallPart(id=f"step-{done + 1}", name=tool, arguments={"step": done + 1}),)
         return ModelReply(parts=call, stop_reason="tool_calls", usage=usage, provider=self.name, model="ticker")
 
