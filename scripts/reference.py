@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 
 from metier import errors
 from metier.cli.root import COMMANDS, load_command
-from metier.events import SCHEMA_VERSION, EventRecord, payload_types
+from metier.event_record import SCHEMA_VERSION, EventRecord, payload_types
 from metier.settings.rows import setting_rows
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "reference"

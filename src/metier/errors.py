@@ -12,6 +12,7 @@ MetierError                     1   something failed that a person can act on
 │   ├── SkillNotTrusted         5   nobody trusted these bytes
 │   ├── SkillRejected           1   a package that must not be installed
 │   └── NoSkillMatches          1   no skill is near enough to a request
+├── SandboxUnavailable          9   a sandbox is required and none works here
 ├── ToolFailed                  1   a tool could not do its work; the model reads why
 ├── ProviderError               8   a model could not answer; its kinds are in `providers/failures.py`
 ├── ArchiveRefused             1   an exported run that was changed or cannot be read
@@ -51,6 +52,12 @@ class UsageError(MetierError):
     """The call is wrong: an argument, a file, a name."""
 
     exit_code = 2
+
+
+class SandboxUnavailable(MetierError):
+    """A sandbox is required, and none works on this machine."""
+
+    exit_code = 9
 
 
 class ConfigError(UsageError):

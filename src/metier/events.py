@@ -1,20 +1,15 @@
-"""The vocabulary of the event log: one typed payload per event, and the record that carries it. Pure values.
+"""The vocabulary of the event log: one typed payload per event. Pure values; `event_record` carries them.
 
 Events tell people and machines what a run did. They are a projection: nothing reads them to decide what happens
-next. Adding a field with a default is compatible; anything else raises `SCHEMA_VERSION`.
+next. Adding a field with a default is compatible; anything else raises `event_record.SCHEMA_VERSION`.
 """
 
-from typing import ClassVar, Literal, Self, cast
+from typing import ClassVar, Literal
 
-from pydantic import AwareDatetime, Field, JsonValue, SerializeAsAny, model_validator
+from pydantic import AwareDatetime, Field, JsonValue
 
 from metier.decisions import ActionStep, StepStatus
 from metier.messages import Value
-
-SCHEMA_VERSION = 1
-
-type RedactionMode = Literal["redacted", "full"]
-"""`full` is written only where `logging.redact_secrets` is off."""
 
 type TaskState = Literal[
     "pending",
@@ -235,6 +230,9 @@ class StepStarted(Payload):
     arguments: JsonValue = None
     effect: str = ""
     idempotency_key: str = ""
+    verdict: str = ""
+    """What the policy said; `ask` where a person then approved it."""
+    rule: str = ""
 
 
 class SkillStepExecuted(Payload):
@@ -363,7 +361,7 @@ class RunPaused(Payload):
     """The run stopped where it can go on later: what it waits for, and how to continue."""
 
     event_type = "run_paused"
-    kind: Literal["approval", "input", "delegation", "signal", "in_doubt", "storage", "explicit"]
+    kind: Literal["approval", "input", "delegation", "signal", "in_doubt", "storage", "explicit", "step_failed"]
     reason: str
     resume_with: str = ""
 
@@ -383,6 +381,15 @@ class PinnedDefinitionUsed(Payload):
     event_type = "pinned_definition_used"
     definition: str
     pinned: str
+
+
+class PromptLayerCut(Payload):
+    """The file of a layer is larger than its cap; its beginning is used."""
+
+    event_type = "prompt_layer_cut"
+    layer: str
+    source: str
+    left_out_characters: int
 
 
 class McpServerReported(Payload):
@@ -441,46 +448,3 @@ class LogRepaired(Payload):
     event_type = "log_repaired"
     dropped_bytes: int
     last_good_seq: int
-
-
-def payload_types() -> dict[str, type[Payload]]:
-    """Every event type with its payload class, in the order in which they are declared above."""
-    return {cls.event_type: cls for cls in Payload.__subclasses__() if cls.__module__ == __name__}
-
-
-_PAYLOADS = payload_types()
-
-
-class EventRecord(Value):
-    """One line of `events.jsonl`."""
-
-    run_id: str
-    trace_id: str
-    span_id: str
-    timestamp: AwareDatetime
-    seq: int
-    event_type: str
-    payload: SerializeAsAny[Payload]
-    redaction_mode: RedactionMode = "redacted"
-    schema_version: int = SCHEMA_VERSION
-    entry: int = 0
-    """The journal entry it tells of; 0 for what only watches."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _choose_payload(cls, data: object) -> object:
-        if not isinstance(data, dict):
-            return data
-        fields = cast("dict[str, object]", data)  # keys of a JSON object or of keyword arguments are strings
-        if isinstance(fields.get("payload"), Payload):
-            return fields
-        payload_type = _PAYLOADS.get(str(fields.get("event_type")))
-        if payload_type is None:
-            raise ValueError(f"event type {fields.get('event_type')!r} is not known")
-        return {**fields, "payload": payload_type.model_validate(fields.get("payload"))}
-
-    @model_validator(mode="after")
-    def _check_type(self) -> Self:
-        if self.payload.event_type != self.event_type:
-            raise ValueError(f"a {self.payload.event_type!r} payload in a {self.event_type!r} record")
-        return self

@@ -170,7 +170,7 @@ WRONG = [
     (
         (
             "rules:\n  - tool: Bash\n    allow: true\n    when: {command: {startsWith: git}}\n    examples: "
-            "{allow: [{command: git status}]}"
+            "{allow: [{command: git push}]}"
         ),
         (
             "5: error: Example 1 under 'allow' is judged 'ask' [failed_example] (This rule matches it; "

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from metier.cli.root import COMMANDS, load_command
-from metier.events import payload_types
+from metier.event_record import payload_types
 from metier.settings.rows import setting_rows
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -13,7 +13,12 @@ from run_workspace import AGENT, Workspace
 
 type Capture = pytest.CaptureFixture[str]
 
-ECHO = 'import json, sys\nopen("ran.txt", "a").write("x")\nprint(json.dumps({"summary": " ".join(sys.argv[1:])}))\n'
+ECHO = """import json, pathlib, sys
+with (pathlib.Path(__file__).parents[3] / "out" / "ran.txt").open("a") as file:
+    file.write("x")
+print(json.dumps({"summary": " ".join(sys.argv[1:])}))
+"""
+"""Leaves a letter in the workspace; its own folder may be closed to it."""
 ASK = ("run", "Greet", "--profile", "guarded")
 
 
@@ -21,6 +26,7 @@ ASK = ("run", "Greet", "--profile", "guarded")
 def parked(workspace: Workspace, model: ModelServer, capsys: Capture) -> str:
     """The id of an approval that a run waits for."""
     workspace.add_skill("echo", "Say it again with a script.", echo=ECHO)
+    (workspace.folder / "out").mkdir(exist_ok=True)
     model.follow(calls("script_run", skill_name="echo", script_name="echo", args=["one"]), says("Done."))
     assert workspace.agent(*ASK, "--output-format", "json") == 3
     (approval,) = json.loads(capsys.readouterr().out)["approvals"]

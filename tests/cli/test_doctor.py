@@ -55,6 +55,15 @@ def test_offline_needs_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert found["anthropic"]["state"] == "off"
 
 
+def test_the_shell_is_named_with_its_mode(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT_RUNTIME_SHELL_LINUX", "/no/such/shell")
+    monkeypatch.setenv("SHELL_TOOL_MODE", "allowlist")
+    assert findings(capsys)["shell"]["detail"] == "/no/such/shell not found, mode allowlist"
+
+    monkeypatch.setenv("SHELL_TOOL_MODE", "off")
+    assert findings(capsys)["shell"]["state"] == "off"
+
+
 def test_a_local_model_server_is_found_by_asking_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,11 +81,13 @@ def test_a_local_model_server_is_found_by_asking_it(
 def test_the_sandbox_is_tried_and_not_guessed(capsys: pytest.CaptureFixture[str]) -> None:
     found = findings(capsys)
 
-    assert found["bubblewrap"]["detail"] in (
-        "tried: a forbidden write was refused",
-        "bwrap is not installed",
-        "bwrap is installed and cannot start: user namespaces may be off",
-    )
+    for name, level in (("bubblewrap", "full"), ("landlock", "kernel")):
+        detail = found[name]["detail"]
+        assert detail.startswith(f"level '{level}', ")
+        assert ("tried: 9 ways out refused" in detail) is (found[name]["state"] == "ok")
+        assert bool(found[name]["hint"]) is (found[name]["state"] != "ok")
+    assert found["use"]["detail"] == "none (profile 'permissive', sandbox.use 'auto')"
+    assert found["limits"]["detail"].startswith("in every profile: 256 processes a program; each: cpu 600 s")
 
 
 def test_a_folder_that_cannot_be_written_is_named(

@@ -12,7 +12,7 @@ from model_server import ModelServer, calls, fails, says
 from run_workspace import AGENT, Workspace
 
 from metier.cli.run import join_words
-from metier.events import EventRecord
+from metier.event_record import EventRecord
 
 PRICED = "gpt-5.6-luna"
 

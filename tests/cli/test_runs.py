@@ -61,7 +61,7 @@ def test_show_tells_steps_cost_and_how_to_answer(workspace: Workspace, model: Mo
 
     assert workspace.agent("runs", "show", "latest", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown["waits_for"] == {"kind": "input", "reason": "Which one?"}
+    assert shown["waits_for"] == {"kind": "input", "reason": "Which one?", "run_id": shown["run_id"]}
     assert shown["steps"][0]["status"] == "succeeded"
 
 

@@ -1,75 +1,21 @@
 """The walk-through of `docs/skills.md`, typed in by a reader who starts in an empty folder."""
 
-import os
-import re
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
+from walkthrough import BLOCK, follow
+
 PAGE = Path(__file__).parents[2] / "docs" / "skills.md"
-BLOCK = re.compile(
-    r"<!-- (?P<mark>test|file: (?P<path>[^ ]+)) -->\n```\w*\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
-)
 
 
 def test_every_command_of_the_walk_through_works_and_shows_what_the_page_says(tmp_path: Path) -> None:
     home, folder = tmp_path / "home", tmp_path / "project"
     home.mkdir()
     folder.mkdir()
-    ran = 0
 
-    for block in BLOCK.finditer(PAGE.read_text("utf-8")):
-        if block["path"]:
-            (folder / block["path"]).write_text(block["text"], "utf-8")
-            continue
-        for command, shown in find_commands(block["text"]):
-            printed = type_in(command, folder=folder, home=home)
-            for line in shown:
-                assert matches(line, printed), f"$ {command}\n{printed}\nhas no line like: {line}"
-            ran += 1
-
-    assert ran >= 14
+    assert follow(PAGE, folder=folder, home=home) >= 14
 
 
 def test_page_marks_as_many_blocks_as_it_has_steps() -> None:
     text = PAGE.read_text("utf-8")
 
     assert len(BLOCK.findall(text)) == text.count("<!-- test -->") + text.count("<!-- file: ")
-
-
-def find_commands(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Each `$` line with the lines below it."""
-    for piece in text.split("$ ")[1:] if text.startswith("$ ") else []:
-        command, *shown = piece.rstrip("\n").split("\n")
-        yield command, shown
-
-
-def type_in(command: str, *, folder: Path, home: Path) -> str:
-    ordinary = {name: value for name, value in os.environ.items() if not name.startswith(("AGENT_", "XDG_CONFIG"))}
-    environment = {
-        **ordinary,
-        "HOME": str(home),
-        "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-        "PYTHONIOENCODING": "utf-8",
-        "TERM": "xterm",
-    }
-    done = subprocess.run(
-        ["bash", "-c", command],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-    )
-    printed = done.stdout.decode()
-    assert done.returncode == 0, f"$ {command}\n{printed}"
-    return printed
-
-
-def matches(line: str, printed: str) -> bool:
-    """`…` in the page stands for anything."""
-    pattern = ".*".join(re.escape(piece) for piece in line.split("…"))
-    return any(re.fullmatch(pattern, found) for found in printed.splitlines())

@@ -17,6 +17,8 @@ from metier.engine.entries import Entry, render_entry
 from metier.engine.journal import read_entries
 from metier.engine.stopping import Stopper
 from metier.runtime.archive import Archive
+from metier.runtime.commissions import commission_task
+from metier.runtime.runs import RunRequest
 from metier.runtime.transfer import export_run, import_run
 from metier.testing.scripted import Line, ToolCall, calls, says
 
@@ -42,6 +44,23 @@ async def write(folder: Path) -> None:
                 state = await carry_out(runtime, stopper=stopper)
                 _write(folder, name, await read_entries(runtime.store, state.run_id))
     await _write_in_doubt(folder)
+    await _write_task(folder)
+
+
+async def _write_task(folder: Path) -> None:
+    """A task of two steps, the second sent back once; its own journal and that of the step."""
+    with tempfile.TemporaryDirectory() as place:
+        workspace = build_workspace(Path(place))
+        task = workspace / ".agent/tasks/two"
+        task.mkdir(parents=True)
+        (task / "TASK.md").write_text("---\nname: Two\nnext: b.md\n---\n\nBegin.\n")
+        (task / "b.md").write_text("---\nname: Second\noutput_schema: {type: object}\n---\n\nGo on.\n")
+        lines = (says("begun"), says("not JSON"), says("{}"))
+        async with open_at(workspace, *lines) as runtime:
+            commission = commission_task(runtime.place, "two", {})
+            state = await runtime.start(RunRequest(task="Two", commission=commission))
+            _write(folder, "task", await read_entries(runtime.store, state.run_id))
+            _write(folder, "step", await read_entries(runtime.store, state.children[1].run_id))
 
 
 async def _write_in_doubt(folder: Path) -> None:

@@ -82,7 +82,7 @@ class LateIntents(StoreWrapper):
         durable: bool = True,
     ) -> None:
         self._held += entries
-        if all(entry.kind == "step_started" for entry in entries):
+        if entries[-1].kind == "step_started":
             return
         held, self._held = self._held, []
         await super().append(lease, held[0].seq, held, durable=durable)
@@ -147,6 +147,9 @@ class TalkativeLog(RunLog):
     """Tells of an entry before it is written."""
 
     async def record(self, *entries: e.Entry, durable: bool = False) -> None:
+        await super().record()
+        if not entries:
+            return
         ahead = copy.deepcopy(self.state)
         for entry in entries:
             apply(ahead, entry)

@@ -17,6 +17,8 @@ ENDINGS = {
     "retry-fallback-abort": "failed",
     "repair-and-signal": "completed",
     "in-doubt": "completed",
+    "task": "completed",
+    "step": "completed",
 }
 
 

@@ -12,6 +12,7 @@ PHASES: tuple[Phase, ...] = get_args(Phase.__value__)
 ALLOWED = {
     ("INIT", "LOAD_SKILL_CATALOG"),
     ("LOAD_SKILL_CATALOG", "PREFILTER_SKILLS"),
+    ("LOAD_SKILL_CATALOG", "EXECUTE_STEP"),
     ("PREFILTER_SKILLS", "DISCLOSE_CONTEXT_STAGE"),
     ("DISCLOSE_CONTEXT_STAGE", "CALL_LLM"),
     ("CALL_LLM", "CALL_LLM"),
@@ -26,6 +27,7 @@ ALLOWED = {
     ("VERIFY_PROGRESS", "CALL_LLM"),
     ("VERIFY_PROGRESS", "HANDOFF_OR_FINISH"),
     ("HANDOFF_OR_FINISH", "DISCLOSE_CONTEXT_STAGE"),
+    ("HANDOFF_OR_FINISH", "CALL_LLM"),
     ("HANDOFF_OR_FINISH", "DONE"),
 }
 """The design's table, written a second time on purpose."""

@@ -91,6 +91,7 @@ def test_example_is_installed_and_brings_its_tool_its_command_its_prompt_and_its
 
     assert done.returncode == 0, done.stderr
     assert "The first words." in done.stdout
+    assert "This project keeps its history in CHANGELOG.md." in site.agent("prompt", "show").stdout
     assert json.loads((site.work / "run-tally.json").read_text("utf-8")) == {"run_finished": 1}
     assert site.agent("changelog").stdout == "## 1.1\n\nNew.\n"
     listed = json.loads(site.agent("plugins", "list", "--json").stdout)["plugins"]
@@ -123,6 +124,10 @@ def test_example_is_installed_and_brings_its_tool_its_command_its_prompt_and_its
         (
             "import threading\ndef register(registry): registry.subscribers.append(lambda _: threading.Event().wait())",
             "had not seen every event after 0.5 s",
+        ),
+        (
+            "def register(registry): registry.prompt_layers.append(type('Mood', (), {'title': 'Mood', 'render': id}))",
+            "did not render its layer 'Mood': TypeError",
         ),
         ("def register(registry): pass\nregister.metier_api = 99", "written for version 99 of the plugin interface"),
     ],

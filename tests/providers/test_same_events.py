@@ -7,7 +7,7 @@ from pydantic import JsonValue
 from vendors import VENDORS, Vendor
 from wire_server import WireServer
 
-from metier.events import EventRecord
+from metier.event_record import EventRecord
 from metier.runtime.place import Place
 from metier.runtime.runs import RunRequest, open_runtime
 from metier.settings.model import Settings
@@ -37,8 +37,22 @@ class Answers:
         return ToolResult(ok=True, output="nothing special")
 
 
-async def run(vendor: Vendor, server: WireServer, folder: Path) -> list[tuple[str, dict[str, JsonValue]]]:
-    folder.mkdir()
+PACK = {
+    ".agent/agents/checker/AGENT.md": "---\nname: C\ntools: [Read, notes.search]\nskills: [greeter]\n---\nCheck.\n",
+    "skills/greeter/SKILL.md": "---\nname: greeter\ndescription: Greet somebody.\n---\nSay hello.\n",
+    ".agent/policy.yaml": "tool_approvals:\n  rules:\n    - tool: Read\n      allow: true\n",
+    "context/system_prompt.md": "Be brief.\n",
+    "context/soul.json": '{"tone": "dry"}\n',
+}
+
+
+async def run(
+    vendor: Vendor, server: WireServer, folder: Path, *, pack: dict[str, str] | None = None, agent: str = ""
+) -> list[tuple[str, dict[str, JsonValue]]]:
+    for name, text in (pack or {}).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    folder.mkdir(exist_ok=True)
     server.will_answer(vendor.answer("calls"), vendor.answer("text"))
     async with vendor.opened(server.url) as provider:
         place = Place(
@@ -50,7 +64,7 @@ async def run(vendor: Vendor, server: WireServer, folder: Path) -> list[tuple[st
             tools=(Answers("notes.search"), Answers("Read")),
         )
         async with open_runtime(place) as runtime:
-            state = await runtime.start(RunRequest(task="look at the notes"))
+            state = await runtime.start(RunRequest(task="look at the notes", agent=agent))
     assert state.status == "completed", state.failure
     return [story(record) for record in read_events(find_log(folder / "runs", state.run_id))]
 
@@ -67,3 +81,16 @@ async def test_equivalent_replies_of_all_vendors_give_equal_events(server: WireS
     assert [name for name, _ in first if name.startswith("llm_decision")] == ["llm_decision_decoded"] * 2
     for other in stories[1:]:
         assert other == first
+
+
+async def test_one_pack_gives_equal_events_whoever_answers(server: WireServer, tmp_path: Path) -> None:
+    stories = [await run(vendor, server, tmp_path / vendor.folder, pack=PACK, agent="checker") for vendor in VENDORS]
+
+    first = stories[0]
+    started = dict(first)["run_started"]
+    assert (started["agent"], started["profile"]) == ("checker", "guarded")
+    assert len({vendor.folder for vendor in VENDORS}) >= 3
+    for other in stories[1:]:
+        assert other == first
+    assert isinstance(pins := started["pins"], dict)
+    assert {"agent:checker", "skill:greeter"} <= pins.keys()

@@ -33,7 +33,8 @@ def texts(leaf: Leaf) -> tuple[str, str, str]:
         return ("one", "two,three", "four")
     if int in leaf.kinds or float in leaf.kinds:
         start = int(leaf.default) if isinstance(leaf.default, int | float) else 0
-        return (str(start + 1), str(start + 2), str(start + 3))
+        size = 0.5 if "at most 2" in leaf.bounds else 1
+        return (str(start + size), str(start + 2 * size), str(start + 3 * size))
     form = {"address": "http://host{}/v1", "name of a variable": "NAME_{}", "path": "./folder{}"}
     pattern = form.get(leaf.type.removesuffix(" or null"), "text{}")
     return (pattern.format(1), pattern.format(2), pattern.format(3))

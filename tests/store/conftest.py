@@ -1,5 +1,6 @@
 """Stores on files of their own, with a clock and a machine that the test moves."""
 
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from metier.store.postgres_address import Address, read_address
 from metier.store.sqlite import SqliteStore, open_sqlite_store
 from metier.testing.fake_machine import FakeMachine
 from metier.testing.store_case import Subject
+
+# Tests are imported one by one, so what they share is put where Python finds it.
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture

@@ -9,16 +9,8 @@ import pytest
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from metier.events import (
-    EventRecord,
-    LlmDecisionDecoded,
-    LlmRequestMeta,
-    Payload,
-    RunFailed,
-    RunStarted,
-    SkillStepExecuted,
-    payload_types,
-)
+from metier.event_record import EventRecord, payload_types
+from metier.events import LlmDecisionDecoded, LlmRequestMeta, Payload, RunFailed, RunStarted, SkillStepExecuted
 from metier.ids import SystemClock
 from metier.telemetry.console import WORDINGS, ConsoleSink
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from metier.errors import LogDamaged, LogError, LogLocked
-from metier.events import EventRecord, LogRepaired, RunFailed
+from metier.event_record import EventRecord
+from metier.events import LogRepaired, RunFailed
 from metier.ids import SystemClock
 from metier.telemetry.jsonl import JsonlSink, find_log, read_events
 
@@ -236,7 +237,8 @@ _ENDLESS = """
 import sys
 from pathlib import Path
 from datetime import UTC, datetime
-from metier.events import EventRecord, RunFailed
+from metier.event_record import EventRecord
+from metier.events import RunFailed
 from metier.ids import SystemClock
 from metier.telemetry.jsonl import JsonlSink
 sink = JsonlSink.open(Path(sys.argv[1]), clock=SystemClock())

@@ -7,7 +7,8 @@ import pytest
 
 from metier.decisions import ActionStep
 from metier.errors import LogError
-from metier.events import EventRecord, LlmDecisionDecoded, Payload, PromptBudgetComputed, RunFailed, StepStarted
+from metier.event_record import EventRecord
+from metier.events import LlmDecisionDecoded, Payload, PromptBudgetComputed, RunFailed, StepStarted
 from metier.ids import SystemClock, SystemIds
 from metier.telemetry.jsonl import JsonlSink, read_events
 from metier.telemetry.options import LoggingOptions

@@ -7,15 +7,17 @@ from pydantic import JsonValue
 
 from metier.approval.canonical import canonical_arguments
 from metier.approval.profile import READING_ACTIONS, READING_TOOLS, ProfilePolicy
-from metier.approval.rules import SHELL, Call, Decision, Rule, Scope, decide_by, find_rule
+from metier.approval.rules import ORDER, SHELL, Call, Decision, Rule, Scope, find_rule
+from metier.approval.shell import Unit, build_call, find_shell_rule, has_limits, read_shell_call
 from metier.approval.verdict import ALLOW, Verdict
 from metier.decisions import ActionStep
 from metier.definitions.names import canonical_name
+from metier.tools.base import Refusing
 from metier.tools.effects import Effect
 from metier.tools.toolbox import Toolbox
 
 RUN_TASK = "run_task"
-_ORDER: dict[Decision, int] = {"allow": 0, "ask": 1, "deny": 2}
+_SETTINGS = Scope(kind="host", name="settings")
 _VERBS: dict[Decision, str] = {"allow": "allows", "ask": "asks about", "deny": "denies"}
 
 
@@ -72,10 +74,43 @@ class RulePolicy:
         call = self._build_call(action)
         if is_steering(action):
             return Explanation(verdict=ALLOW, said=(), winner=None, tool=call.tool, arguments=call.arguments)
+        if call.tool == SHELL:
+            return self._explain_shell(action, call, skill)
         said = tuple(listen(scope, call) for scope in self._speakers(skill))
         winner = choose(said)
         verdict = build_verdict(winner) if winner is not None else self._judge_unspoken(action, said, call)
         return Explanation(verdict=verdict, said=said, winner=winner, tool=call.tool, arguments=call.arguments)
+
+    def _explain_shell(self, action: ActionStep, call: Call, skill: str) -> Explanation:
+        """Every command of the line is judged for itself; the worst verdict is that of the line, and is explained."""
+        line = read_shell_call(call, self._root)
+        tool = self._tools.find(call.tool)
+        if isinstance(tool, Refusing) and (refusal := tool.refuse(call.arguments)):
+            said = Said(scope=_SETTINGS, decision="deny", note=refusal)
+            verdict = Verdict(decision="deny", reason=refusal, rule="host settings")
+            return Explanation(verdict=verdict, said=(said,), winner=said, tool=call.tool, arguments=line.shown)
+        found = [self._explain_unit(action, unit, skill=skill) for unit in line.units]
+        # Of equals, what no rule spoke of: else a rule would seem to allow what only the profile does.
+        verdict, said, winner = max(found, key=lambda one: (ORDER[one[0].decision], one[2] is None))
+        return Explanation(verdict=verdict, said=said, winner=winner, tool=call.tool, arguments=line.shown)
+
+    def _explain_unit(
+        self, action: ActionStep, unit: Unit, *, skill: str
+    ) -> tuple[Verdict, tuple[Said, ...], Said | None]:
+        speakers = self._speakers(skill)
+        said = tuple(listen_to_command(scope, unit) for scope in speakers)
+        winner = choose(said)
+        if winner is not None:
+            return build_verdict(winner), said, winner
+        verdict = self._judge_unspoken(action, said, unit.narrow)
+        if (
+            verdict.decision == "allow"
+            and unit.is_opaque
+            and has_limits([s.tools for s in speakers], unit.narrow.names)
+        ):
+            reason = "A rule limits what the shell may do, and what this does cannot be told from its words"
+            return Verdict(decision="ask", reason=reason), said, None
+        return verdict, said, None
 
     def _judge_unspoken(self, action: ActionStep, said: Sequence[Said], call: Call) -> Verdict:
         """Who writes down what is allowed wants to be asked about the rest; the host says that by its profile."""
@@ -98,7 +133,7 @@ class RulePolicy:
             return Call(task, frozenset({task}), given, is_task=True)
         tool = self._tools.find(name)
         names = frozenset({name}) if tool is None else frozenset({name, tool.info.name, *tool.info.aliases})
-        return Call(tool.info.name if tool else name, names, canonical_arguments(arguments, self._root))
+        return build_call(tool.info.name if tool else name, names, arguments, root=self._root)
 
 
 def name_call(action: ActionStep) -> tuple[str, dict[str, JsonValue]]:
@@ -125,13 +160,24 @@ def listen(scope: Scope, call: Call) -> Said:
     rules = scope.tasks if call.is_task else scope.tools
     rule = find_rule(rules, call)
     if rule is not None:
-        return _count(scope, rule, call)
-    if not call.is_task and call.tool != SHELL and not scope.preapproved.isdisjoint(call.names):
+        return _count(scope, rule, decision=rule.decision)
+    if not call.is_task and not scope.preapproved.isdisjoint(call.names):
         if scope.is_trusted:
             return Said(scope=scope, decision="allow", note="It stands in allowed-tools")
         return Said(scope=scope, note="It stands in allowed-tools, which do not count: the skill is not trusted")
     if rules.default is not None:
         return Said(scope=scope, decision=rules.default, note="No rule matches; this is the default of the list")
+    return Said(scope=scope, note="No rule matches")
+
+
+def listen_to_command(scope: Scope, unit: Unit) -> Said:
+    """What one scope says to one command of a line. `allowed-tools` never reach the shell."""
+    found = find_shell_rule(scope.tools, unit)
+    if found.rule is not None and found.decision is not None:
+        return _count(scope, found.rule, decision=found.decision, note=found.note)
+    if scope.tools.default is not None:
+        note = "No rule matches; this is the default of the list"
+        return Said(scope=scope, decision=scope.tools.default, note=note)
     return Said(scope=scope, note="No rule matches")
 
 
@@ -150,20 +196,18 @@ def build_verdict(winner: Said) -> Verdict:
         return Verdict(decision=winner.decision, reason=_sentence(where), rule=f"{scope.kind} default")
     name = f"{scope.kind} rule {rule.number} ({rule.place})"
     reason = f"Rule {rule.number} of {scope.title} {_VERBS[winner.decision]} this call"
-    told = rule.reason or winner.note
+    told = winner.note or rule.reason
     return Verdict(decision=winner.decision, reason=f"{reason}: {told}" if told else reason, rule=name)
 
 
-def _count(scope: Scope, rule: Rule, call: Call) -> Said:
+def _count(scope: Scope, rule: Rule, *, decision: Decision, note: str = "") -> Said:
     if rule.decision == "allow" and not scope.is_trusted:
         return Said(scope=scope, rule=rule, note="It allows, which does not count: the skill is not trusted")
-    decision = decide_by(rule, call)
-    note = "" if decision == rule.decision else "Only a rule that names the whole command can allow it"
     return Said(scope=scope, decision=decision, rule=rule, note=note)
 
 
 def _weight(said: Said) -> int:
-    return _ORDER[said.decision or "allow"]
+    return ORDER[said.decision or "allow"]
 
 
 def _sentence(text: str) -> str:

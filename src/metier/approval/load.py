@@ -5,16 +5,19 @@ A list with a mistake in it is not used at all: half of a policy is another poli
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from pydantic import JsonValue
 
-from metier.approval.canonical import canonical_arguments
-from metier.approval.matchers import EXACT, MatcherPlace, build_matcher, read_value
-from metier.approval.rules import NO_RULES, Call, Condition, Decision, Rule, RuleList, decide_by, find_rule
+from metier.approval.matchers import COMMAND, EXACT, MatcherPlace, build_matcher, find_operands, read_value
+from metier.approval.regex import find_literal_start
+from metier.approval.rules import NO_RULES, Condition, Decision, Rule, RuleList
+from metier.approval.shell import build_call, judge_alone
 from metier.definitions.fields import Fields, is_nothing
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.yaml_text import Entry, Mapping, Node, Scalar, Sequence
+from metier.tools.shell_line import canonical_command
 
 LIST_KEYS = ("default", "rules")
 DECISIONS: tuple[Decision, ...] = ("allow", "ask", "deny")
@@ -41,6 +44,14 @@ class RuleReading:
     problems: tuple[Problem, ...] = ()
     examples: int = 0
     """How many were checked."""
+
+
+class _Commands(TypedDict):
+    """Fields of a `Rule`."""
+
+    is_exact: bool
+    prefixes: frozenset[str]
+    expressions: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +118,7 @@ class _Reader:
         fields.check_keys((self.source.subject, "allow", "verdict", "when", "reason", "examples"))
         subject = self._read_subject(fields, node)
         decision = self._read_decision(fields, node)
-        when, is_exact = self._read_when(fields, narrow=decision == "allow")
+        when = self._read_when(fields, narrow=decision == "allow")
         if not subject or decision is None:
             return None
         rule = Rule(
@@ -116,9 +127,9 @@ class _Reader:
             decision=decision,
             when=when,
             reason=fields.text("reason") or "",
-            is_exact=is_exact,
             file=self.source.file,
             line=node.line,
+            **self._read_commands(fields),
         )
         self._read_examples(fields, rule)
         return rule
@@ -164,17 +175,28 @@ class _Reader:
         self.report("unknown_verdict", f"Field {entry.key!r} must be {choice}, not {written!r}", entry.line, hint)
         return None
 
-    def _read_when(self, fields: Fields, *, narrow: bool) -> tuple[tuple[Condition, ...], bool]:
+    def _read_when(self, fields: Fields, *, narrow: bool) -> tuple[Condition, ...]:
         entry = fields.find("when")
         if entry is None:
-            return (), False
+            return ()
         if not isinstance(entry.value, Mapping):
             hint = "Write the name of an argument and below it a matcher"
             self.report("not_a_mapping", "Field 'when' must be a mapping", entry.line, hint)
-            return (), False
+            return ()
         conditions = [self._read_condition(demand, narrow=narrow) for demand in entry.value.entries]
-        is_exact = any(demand.key == "command" and _is_exact(demand.value) for demand in entry.value.entries)
-        return tuple(condition for condition in conditions if condition is not None), is_exact
+        return tuple(condition for condition in conditions if condition is not None)
+
+    def _read_commands(self, fields: Fields) -> _Commands:
+        """Which commands of the shell the rule names, and how."""
+        entry = fields.find("when")
+        demand = entry.value.find(COMMAND) if entry is not None and isinstance(entry.value, Mapping) else None
+        if demand is None:
+            return _Commands(is_exact=False, prefixes=frozenset(), expressions=frozenset())
+        return _Commands(
+            is_exact=_is_exact(demand.value),
+            prefixes=frozenset(canonical_command(text) for text in find_operands(demand.value, "startsWith")),
+            expressions=frozenset(find_literal_start(text) for text in find_operands(demand.value, "matches")),
+        )
 
     def _read_condition(self, demand: Entry, *, narrow: bool) -> Condition | None:
         place = MatcherPlace(key=demand.key, root=self.source.root, narrow=narrow, report=self.report)
@@ -225,9 +247,8 @@ def _check_example(
     example: _Example, rules: RuleList, report: Callable[[str, str, int, str], None], *, root: str
 ) -> None:
     subject = example.rule.subject
-    call = Call(subject, frozenset({subject}), canonical_arguments(example.arguments, root))
-    found = find_rule(rules, call)
-    decision = (decide_by(found, call) if found else rules.default) or "ask"
+    call = build_call(subject, frozenset({subject}), example.arguments, root=root)
+    found, decision = judge_alone(rules, call, root)
     if decision == example.expected:
         return
     if found is None:
@@ -249,4 +270,11 @@ def _is_from_elsewhere(name: str, known: Collection[str]) -> bool:
 
 
 def _is_exact(node: Node) -> bool:
-    return isinstance(node, Mapping) and all(entry.key in EXACT for entry in node.entries)
+    """Only whole values match: `equals`, `in`, or a choice of such."""
+    if not isinstance(node, Mapping):
+        return False
+    return all(entry.key in EXACT or (entry.key == "anyOf" and _are_exact(entry.value)) for entry in node.entries)
+
+
+def _are_exact(node: Node) -> bool:
+    return isinstance(node, Sequence) and all(_is_exact(item) for item in node.items)

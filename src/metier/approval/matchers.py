@@ -6,7 +6,7 @@ path that begins with these letters.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from pydantic import JsonValue
@@ -15,7 +15,10 @@ from metier.approval.canonical import canonical_path, canonical_text, kind_of, r
 from metier.approval.regex import BadPattern, compile_pattern
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.yaml_text import Entry, Mapping, Node, Scalar, Sequence
+from metier.tools.shell_line import canonical_command
 
+COMMAND = "command"
+"""The argument that holds a line for the shell."""
 MATCHERS = ("equals", "in", "startsWith", "matches", "contains", "containsAll", "anyOf", "allOf")
 EXACT = frozenset({"equals", "in"})
 
@@ -48,6 +51,16 @@ def build_matcher(node: Node, place: MatcherPlace) -> Test | None:
     return _all_of([test for test in tests if test is not None]) if None not in tests else None
 
 
+def find_operands(node: Node, matcher: str) -> Iterator[str]:
+    """The texts that stand behind a matcher, also inside of `anyOf` and `allOf`."""
+    for entry in node.entries if isinstance(node, Mapping) else ():
+        if entry.key == matcher and isinstance(entry.value, Scalar):
+            yield entry.value.value
+        elif entry.key in ("anyOf", "allOf") and isinstance(entry.value, Sequence):
+            for item in entry.value.items:
+                yield from find_operands(item, matcher)
+
+
 def read_value(node: Node) -> JsonValue:
     """YAML as JSON: an unquoted `1`, `true` or `null` is a number, a truth value, nothing; in quotes it is text."""
     match node:
@@ -78,10 +91,10 @@ def _build(entry: Entry, place: MatcherPlace) -> Test | None:
     match entry.key:
         case "equals":
             value = _scalar(entry, place)
-            return _equals(value[0]) if value else None
+            return _is_in(_add_spelling(value, place)) if value else None
         case "in":
             values = _scalars(entry, place)
-            return _is_in(values) if values is not None else None
+            return _is_in(_add_spelling(values, place)) if values is not None else None
         case "startsWith":
             text = _text(entry, place)
             return _starts_with(text, place) if text is not None else None
@@ -128,15 +141,20 @@ def _any_of(tests: list[Test]) -> Test:
     return try_each
 
 
-def _equals(operand: JsonValue) -> Test:
-    if isinstance(operand, str):
-        return lambda value: value == operand
-    return lambda value: is_same(value, operand)
+def _add_spelling(operands: Iterable[JsonValue], place: MatcherPlace) -> list[JsonValue]:
+    """A command also in the one spelling that commands of a line have."""
+    listed = list(operands)
+    if place.key != COMMAND:
+        return listed
+    return [*listed, *(canonical_command(operand) for operand in listed if isinstance(operand, str))]
 
 
 def _is_in(operands: list[JsonValue]) -> Test:
     texts = frozenset(operand for operand in operands if isinstance(operand, str))
     others = [operand for operand in operands if not isinstance(operand, str)]
+    if not others and len(texts) == 1:
+        (only,) = texts
+        return lambda value: value == only
     return lambda value: (
         value in texts if isinstance(value, str) else any(is_same(value, operand) for operand in others)
     )
@@ -145,6 +163,8 @@ def _is_in(operands: list[JsonValue]) -> Test:
 def _starts_with(operand: str, place: MatcherPlace) -> Test:
     if kind_of(place.key) == "path":
         return _starts_with_path(operand, place)
+    if place.key == COMMAND and place.narrow:
+        return _starts_with_words(canonical_command(operand))
     prefix = (
         canonical_text(operand, key="url", root="") if "://" in operand and not operand.endswith("://") else operand
     )
@@ -155,6 +175,12 @@ def _starts_with(operand: str, place: MatcherPlace) -> Test:
     return lambda value: (
         isinstance(value, str) and value.startswith(prefix) and value[size : size + 1] in ("", "/", "?")
     )
+
+
+def _starts_with_words(prefix: str) -> Test:
+    """The words of a command: `git stat` is not the beginning of `git status`."""
+    inside = prefix + " "
+    return lambda value: isinstance(value, str) and (value == prefix or value.startswith(inside))
 
 
 def _starts_with_path(operand: str, place: MatcherPlace) -> Test:
@@ -185,6 +211,8 @@ def _contains(operand: JsonValue, place: MatcherPlace) -> Test:
 
     def test(value: JsonValue) -> bool:
         if isinstance(value, list):
+            if isinstance(item, str):
+                return item in value
             return any(is_same(element, item) for element in value)
         return has_part(value)
 

@@ -41,6 +41,9 @@ class ProfilePolicy:
         name = str(action.params.get("tool", ""))
         if name in READING_TOOLS:
             return "read"
+        if action.type == "delegate" or name == "run_task":
+            # The run that is started has an id that follows from the step: there is never a second one.
+            return "keyed"
         tool = self._tools.find(name)
         # What nobody knows is never repeated by itself.
         return tool.info.effect if tool is not None else "opaque"

@@ -11,6 +11,8 @@ MAX_MEMORY_BYTES = 1 << 20
 """Of the compiled expression and its matching: what needs more is refused when it is loaded."""
 
 _REPEATED_REPETITION = re.compile(r"\((?:\?:)?(?:\\.|\[[^\]]+\]|[^\\()\[\]])[+*]\)(?:[+*]|\{\d+,\})")
+_ATOMS = re.compile(r"\\.|\[\^?\]?[^\]]*\]")
+_INNER = re.compile(r"\([^()]*\)")
 _LITERALS = re.compile(r"\^?([A-Za-z0-9_/ -]*)")
 
 
@@ -48,7 +50,7 @@ def compile_pattern(pattern: str) -> Callable[[str], bool]:
 
 def find_literal_start(pattern: str) -> str:
     """Letters that every match begins with: comparing them is much cheaper than asking the engine."""
-    if "|" in pattern:
+    if "|" in pattern and "|" in _INNER.sub("", _ATOMS.sub("", pattern)):
         return ""
     found = _LITERALS.match(pattern)
     literal = found[1] if found else ""

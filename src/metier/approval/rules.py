@@ -12,6 +12,7 @@ from metier.approval.matchers import Test
 type Decision = Literal["allow", "ask", "deny"]
 type ScopeKind = Literal["host", "agent", "task", "step", "skill"]
 
+ORDER: dict[Decision, int] = {"allow": 0, "ask": 1, "deny": 2}
 SHELL = "Bash"
 
 
@@ -32,7 +33,11 @@ class Rule:
     when: tuple[Condition, ...] = ()
     reason: str = ""
     is_exact: bool = False
-    """It names whole commands; only such a rule can allow the shell."""
+    """It names whole commands."""
+    prefixes: frozenset[str] = frozenset()
+    """How the commands that it names begin, in their one spelling."""
+    expressions: frozenset[str] = frozenset()
+    """Letters that every command which its expressions match begins with."""
     file: str = ""
     line: int = 0
 
@@ -100,19 +105,15 @@ def find_rule(rules: RuleList, call: Call) -> Rule | None:
     """The first rule that matches. A rule that demands something of a missing argument does not."""
     names = call.names
     for rule in rules.rules:
-        if rule.subject not in names and not rule.speaks_of(names):
-            continue
-        for condition in rule.when:
-            value = call.find(condition.key)
-            if value is None or not condition.test(value[0]):
-                break
-        else:
+        if (rule.subject in names or rule.speaks_of(names)) and matches(rule, call):
             return rule
     return None
 
 
-def decide_by(rule: Rule, call: Call) -> Decision:
-    """What a rule that matches comes to. A command is opaque text here: only a whole one can be allowed."""
-    if rule.decision == "allow" and call.tool == SHELL and not rule.is_exact:
-        return "ask"
-    return rule.decision
+def matches(rule: Rule, call: Call) -> bool:
+    """Everything that the rule demands of the arguments holds."""
+    for condition in rule.when:
+        value = call.find(condition.key)
+        if value is None or not condition.test(value[0]):
+            return False
+    return True

@@ -16,7 +16,7 @@ from metier.cli.run import Config
 from metier.errors import UsageError
 from metier.runtime.approvals import Question, Reply
 from metier.runtime.runs import open_runtime
-from metier.store.base import ApprovalAttempt
+from metier.store.base import ApprovalAttempt, RunRow
 
 app = typer.Typer(
     rich_markup_mode=None, add_completion=False, no_args_is_help=True, help="List, show and decide approvals."
@@ -131,22 +131,21 @@ def as_object(question: Question) -> dict[str, JsonValue]:
 def _decide(name: str, reply: Reply, *, as_json: bool, config: Config) -> None:
     place = open_place(config)
 
-    async def decide() -> tuple[Question, str]:
+    async def decide() -> tuple[Question, RunRow | None]:
         async with open_runtime(place) as runtime:
             decided = await runtime.approvals.decide(await runtime.approvals.get(name), reply)
             return decided, await wake_decided_run(runtime, decided.row.run_id)
 
-    decided, queue = anyio.run(decide)
+    decided, owner = anyio.run(decide)
     if as_json:
         write_json(as_object(decided))
     else:
         write_line(f"{decided.row.approval_id} {decided.row.status} by {decided.row.decided_by}")
-    run_id = decided.row.run_id
-    if queue:
-        tell_workers(place, run_id, queue=queue)
-        warn_line(f"run:     {run_id} goes on as soon as a worker takes it")
+    if owner is not None:
+        tell_workers(place, owner.run_id, queue=owner.queue)
+        warn_line(f"run:     {owner.run_id} goes on as soon as a worker takes it")
     else:
-        warn_line(f"resume:  agent resume {run_id}")
+        warn_line(f"resume:  agent resume {decided.row.run_id}")
 
 
 def _parse_edited(text: str) -> dict[str, JsonValue]:

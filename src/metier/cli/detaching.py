@@ -3,21 +3,21 @@
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
 import anyio
 
-from metier.cli.driving import OutputFormat, build_outcome, describe_waiting
+from metier.cli.driving import Driven, OutputFormat, build_outcome, describe_waiting
 from metier.cli.output import warn_line, write_json
 from metier.engine.state import RunState
 from metier.engine.unwrapping import unwrapped
 from metier.errors import BrokerUnavailable, UsageError
 from metier.runtime.broker import find_broker
-from metier.runtime.detached import can_go_on, wake
+from metier.runtime.detached import can_go_on, find_owner, wake
 from metier.runtime.place import Place
 from metier.runtime.plugins import using_plugins
 from metier.runtime.runs import Runtime, open_runtime
+from metier.store.base import RunRow
 from metier.store.failures import LeaseHeld
 
 
@@ -27,21 +27,20 @@ def detach_run(place: Place, work: Callable[[Runtime], Awaitable[RunState]], out
         raise UsageError("Events of a detached run cannot be shown here", hint="Follow it with `agent runs watch`")
     find_broker(place.settings.worker, place.environ)  # what is wrong with it is said before the run begins
     begun = anyio.run(_begin, place, work)
-    state = begun.state
+    driven, state = begun.driven, begun.driven.state
     if can_go_on(state):
         tell_workers(place, state.run_id, queue=begun.queue)
     if output == "json":
-        write_json({**build_outcome(state, begun.folder, exit_code=0), "queue": begun.queue})
+        write_json({**build_outcome(driven, exit_code=0), "queue": begun.queue})
     else:
         sys.stdout.write(f"{state.run_id}\n")
-    for line in (*describe_waiting(state), f"watch:   agent runs watch {state.run_id}"):
+    for line in (*describe_waiting(driven.waiting, resume=state.run_id), f"watch:   agent runs watch {state.run_id}"):
         warn_line(line)
     return 0
 
 
 class _Begun(NamedTuple):
-    state: RunState
-    folder: Path
+    driven: Driven
     queue: str
 
 
@@ -49,17 +48,20 @@ async def _begin(place: Place, work: Callable[[Runtime], Awaitable[RunState]]) -
     with unwrapped(), using_plugins(place, report=warn_line) as extended:
         async with open_runtime(extended) as runtime:
             state = await work(runtime)
-            return _Begun(state, runtime.folder(state.run_id), (await runtime.find(state.run_id)).queue)
+            waiting, folder = await runtime.find_waiting(state), runtime.folder(state.run_id)
+            queue = (await runtime.find(state.run_id)).queue
+            return _Begun(Driven(state=state, waiting=waiting, folder=folder), queue)
     raise AssertionError("the block above returns or raises")
 
 
-async def wake_decided_run(runtime: Runtime, run_id: str) -> str:
-    """Take a decision into a run that belongs to workers; their queue, empty for a run that a person drives."""
-    queue = (await runtime.find(run_id)).queue
-    if queue:
-        with suppress(LeaseHeld):  # its worker is about to let go of it, and a sweep finds the decision
-            await wake(runtime, run_id)
-    return queue
+async def wake_decided_run(runtime: Runtime, run_id: str) -> RunRow | None:
+    """Take a decision into a run that belongs to workers, and return it; None for a run that a person drives."""
+    owner = await find_owner(runtime, run_id)
+    if not owner.queue:
+        return None
+    with suppress(LeaseHeld):  # its worker is about to let go of it, and a sweep finds the decision
+        await wake(runtime, owner.run_id)
+    return owner
 
 
 def tell_workers(place: Place, run_id: str, *, queue: str) -> None:

@@ -19,6 +19,8 @@ from metier.cli.live import JsonLines, LiveView
 from metier.cli.output import printable, warn_line, write_json
 from metier.cli.plan import parse_plan, render_plan
 from metier.cli.signals import obeying_signals
+from metier.cli.work import work_as_json
+from metier.engine.projection_work import list_task_steps
 from metier.engine.state import RunState, Step
 from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
@@ -48,6 +50,16 @@ class View:
     timeout_seconds: float | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driven:
+    """How a run stands when nobody drives it any more."""
+
+    state: RunState
+    waiting: RunState
+    """The run that is waited for: the same one, or one that it handed work to."""
+    folder: Path
+
+
 def open_place(config: Path | None, flags: Mapping[str, str] | None = None, *, is_new_run: bool = False) -> Place:
     """This folder, with the settings that hold in it. What they warn about is said."""
     loaded = current_settings(config, flags or {})
@@ -59,10 +71,13 @@ def open_place(config: Path | None, flags: Mapping[str, str] | None = None, *, i
 
 
 def _check_model(loaded: LoadedSettings) -> None:
-    """The default model belongs to the default provider: another one must be told which model it shall use."""
+    """The default model belongs to the default provider: another one must be told which model it shall use.
+
+    An agent may have one of its own; where it has none, the provider is asked whether it is its own.
+    """
     provider = loaded.settings.model.provider
     is_default = loaded.origins["model.name"].kind == "default"
-    if is_default and provider not in (ModelOptions().provider, "offline"):
+    if is_default and not loaded.settings.runtime.agent and provider not in (ModelOptions().provider, "offline"):
         raise UsageError(
             f"No model is named for provider {provider!r}",
             hint="Add --model NAME, or set model.name in agent.yaml",
@@ -72,13 +87,13 @@ def _check_model(loaded: LoadedSettings) -> None:
 def drive_run(place: Place, work: Work, view: View) -> int:
     """Do the work until it ends or waits; the exit code says which."""
     stopper = Stopper(place.settings.runtime.signal_grace_seconds)
-    state, folder = anyio.run(_drive, place, work, view, stopper)
-    exit_code = get_exit_code(state, signal=stopper.signal)
-    write_outcome(state, folder, view, exit_code=exit_code)
+    driven = anyio.run(_drive, place, work, view, stopper)
+    exit_code = get_exit_code(driven.waiting, signal=stopper.signal)
+    write_outcome(driven, view, exit_code=exit_code)
     return exit_code
 
 
-async def _drive(place: Place, work: Work, view: View, stopper: Stopper) -> tuple[RunState, Path]:
+async def _drive(place: Place, work: Work, view: View, stopper: Stopper) -> Driven:
     live = LiveView(sys.stderr, _redactor(place), level=place.settings.logging.level)
     sinks: list[Sink] = [] if view.quiet else [live]
     if view.output == "stream-json":
@@ -95,7 +110,8 @@ async def _drive(place: Place, work: Work, view: View, stopper: Stopper) -> tupl
         with unwrapped(), using_plugins(place, report=warn_line) as extended:
             async with obeying_signals(stopper), open_runtime(extended) as runtime:
                 state = await work(runtime, watch)
-                return state, runtime.folder(state.run_id)
+                waiting = await runtime.find_waiting(state)
+                return Driven(state=state, waiting=waiting, folder=runtime.folder(state.run_id))
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -112,9 +128,10 @@ def _redactor(place: Place):  # noqa: ANN202 - see build_redactor
     return build_redactor(values=values, names=options.redact_names, generic_names=options.redact_secrets)
 
 
-def write_outcome(state: RunState, folder: Path, view: View, *, exit_code: int) -> None:
+def write_outcome(driven: Driven, view: View, *, exit_code: int) -> None:
     """The result on stdout; where the run is, and what can be done with it, on stderr."""
-    outcome = build_outcome(state, folder, exit_code=exit_code)
+    state = driven.state
+    outcome = build_outcome(driven, exit_code=exit_code)
     match view.output:
         case "json":
             write_json(outcome)
@@ -130,11 +147,12 @@ def write_outcome(state: RunState, folder: Path, view: View, *, exit_code: int) 
     if state.failure is not None:
         warn_line(f"error: {state.failure.message} ({state.failure.reason})")
     if not view.quiet:
-        for line in describe_next(state, folder):
+        for line in describe_next(driven):
             warn_line(line)
 
 
-def build_outcome(state: RunState, folder: Path, *, exit_code: int) -> dict[str, JsonValue]:
+def build_outcome(driven: Driven, *, exit_code: int) -> dict[str, JsonValue]:
+    state, waiting, folder = driven.state, driven.waiting, driven.folder
     plan = parse_plan(state)
     return {
         "run_id": state.run_id,
@@ -142,9 +160,11 @@ def build_outcome(state: RunState, folder: Path, *, exit_code: int) -> dict[str,
         "exit_code": exit_code,
         "result": state.result if plan is None else "",
         **({} if plan is None else {"plan": plan}),
-        "reason": state.failure.reason if state.failure else state.pause.pause if state.pause else "",
-        "message": state.failure.message if state.failure else state.pause.reason if state.pause else "",
-        "approvals": [_approval(step) for step in state.steps if step.phase == "asking"],
+        "reason": state.failure.reason if state.failure else waiting.pause.pause if waiting.pause else "",
+        "message": state.failure.message if state.failure else waiting.pause.reason if waiting.pause else "",
+        "waits_for": waiting.run_id if waiting.pause else "",
+        "approvals": [_approval(step) for step in waiting.steps if step.phase == "asking"],
+        **work_as_json(state),
         "turns": state.turn,
         "usage": {"input_tokens": state.input_tokens, "output_tokens": state.output_tokens},
         "cost_usd": round(state.cost_usd, 6),
@@ -173,19 +193,27 @@ def _approval(step: Step) -> JsonValue:
     }
 
 
-def describe_next(state: RunState, folder: Path) -> Sequence[str]:
+def describe_next(driven: Driven) -> Sequence[str]:
     """Where the run is, what it waits for, and the commands that go on from here."""
+    state, folder = driven.state, driven.folder
     lines = [f"run:     {state.run_id} is {state.status}, in {_short(folder)}"]
-    lines += describe_waiting(state)
+    lines += [f"step:    {step.file}  {step.state}" for step in list_task_steps(state)]
+    lines += describe_waiting(driven.waiting, resume=state.run_id)
     lines += [f"file:    {_short(file)}" for file in sorted((folder / "artifacts").glob("*"))[:MAX_FILES_NAMED]]
     lines.append(f"replay:  agent replay {state.run_id} --event-stream")
     return lines
 
 
-def describe_waiting(state: RunState) -> list[str]:
+def describe_waiting(state: RunState, *, resume: str) -> list[str]:
+    """What the run waits for; `resume` is the run that somebody started, which may be another one above it."""
     if state.pause is None:
         return []
-    resume = f"agent resume {state.run_id}"
+    below = [f"waits:   for run {state.run_id}"] if resume != state.run_id else []
+    return [*below, *_describe_pause(state, f"agent resume {resume}")]
+
+
+def _describe_pause(state: RunState, resume: str) -> list[str]:
+    assert state.pause is not None
     match state.pause.pause:
         case "approval":
             waiting = [step.approval_id for step in state.steps if step.phase == "asking"]
@@ -195,6 +223,8 @@ def describe_waiting(state: RunState) -> list[str]:
             return [f"waits:   {state.pause.reason}", f"answer:  {resume} --input {_field(state)}=…"]
         case "in_doubt":
             return [f"waits:   {state.pause.reason}", f"answer:  {resume} --answer done|retry|skip|abort"]
+        case "step_failed":
+            return [f"failed:  {state.pause.reason}", f"resume:  {resume} [--answer skip|abort]"]
         case _:
             return [f"waits:   {state.pause.reason}", f"resume:  {resume}"]
 

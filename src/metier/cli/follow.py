@@ -8,7 +8,7 @@ import anyio
 from pydantic import ValidationError
 
 from metier.cli.exit_codes import FAILED, get_exit_code
-from metier.events import EventRecord
+from metier.event_record import EventRecord
 from metier.runtime.runs import Runtime
 from metier.store.base import RUNNABLE
 from metier.telemetry.jsonl import FILE_NAME

@@ -1,6 +1,5 @@
 """What works on this machine, found out by trying. Each finding says what to do; none says a secret."""
 
-import ctypes
 import importlib.metadata
 import os
 import platform
@@ -8,28 +7,32 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from uv import find_uv_bin
 
 from metier import __version__
 from metier.errors import ConfigError
+from metier.runtime.confinement import build_confinement, find_place_rung, requires_sandbox, wants_sandbox
+from metier.runtime.place import Place
 from metier.settings.model import Settings
 from metier.tools.mcp_acceptance import AcceptedServers
 from metier.tools.mcp_config import choose_servers, load_mcp_config
+from metier.tools.sandbox.bubblewrap import find_bubblewrap
+from metier.tools.sandbox.confinement import Level
+from metier.tools.sandbox.ladder import Rung, try_rung
+from metier.tools.sandbox.options import SandboxOptions
 
 type State = Literal["ok", "off", "problem"]
 """Works; not there and not needed as things are set; needed and does not work."""
 
 PACKAGES = {"anthropic": "anthropic", "gemini": "google-genai", "openai": "openai"}
 PROBE_SECONDS = 5
-_LANDLOCK_CREATE_RULESET = 444
-_LANDLOCK_VERSION = 1
+_LEVELS: Mapping[Level, str] = {"full": "bubblewrap", "kernel": "landlock"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,8 @@ def examine(settings: Settings, environ: Mapping[str, str], *, cwd: Path, home: 
     yield Finding(area="runtime", name="python", state="ok", detail=python)
     yield from examine_providers(settings, environ)
     yield from examine_programs()
-    yield from examine_sandbox()
+    yield examine_shell(settings)
+    yield from examine_sandbox(settings, environ, cwd)
     yield from examine_servers(settings, environ)
     yield from examine_mcp(settings, cwd, home=home)
     yield from examine_folders(settings, cwd)
@@ -97,34 +101,58 @@ def examine_programs() -> Iterator[Finding]:
             yield Finding(area="programs", name=program, state="off", detail="not found", hint=hint)
 
 
-def examine_sandbox() -> Iterator[Finding]:
-    """Each layer is tried for real: a forbidden write must fail."""
-    if sys.platform != "linux":
-        yield Finding(area="sandbox", name="kernel", state="off", detail=f"not available on {sys.platform}")
-        return
-    works, told = _try_bubblewrap()
-    hint = "" if works else "Install bubblewrap and allow user namespaces to have commands isolated"
-    yield Finding(area="sandbox", name="bubblewrap", state="ok" if works else "off", detail=told, hint=hint)
-    version = ctypes.CDLL(None, use_errno=True).syscall(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_VERSION)
-    told = f"version {version}" if version > 0 else "the kernel does not offer it"
-    yield Finding(area="sandbox", name="landlock", state="ok" if version > 0 else "off", detail=told)
+def examine_shell(settings: Settings) -> Finding:
+    """Whether models are offered the shell, and whether there is one."""
+    options = settings.shell
+    if not options.enabled or options.mode == "off":
+        return Finding(area="programs", name="shell", state="off", detail="turned off by the settings")
+    program = settings.runtime.shell_windows if sys.platform == "win32" else settings.runtime.shell_linux
+    is_there = shutil.which(program) is not None
+    hint = "" if is_there else "Lines that need a shell cannot run; name one in runtime.shell_linux or shell_windows"
+    detail = f"{program}{'' if is_there else ' not found'}, mode {options.mode}"
+    return Finding(area="programs", name="shell", state="ok" if is_there else "problem", detail=detail, hint=hint)
 
 
-def _try_bubblewrap() -> tuple[bool, str]:
-    if not shutil.which("bwrap"):
-        return False, "bwrap is not installed"
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "forbidden"
-        arguments = ["--unshare-all", "--die-with-parent", "--new-session", "--proc", "/proc", "--dev", "/dev"]
-        for system in ("/usr", "/bin", "/lib", "/lib64", "/etc"):
-            arguments += ["--ro-bind-try", system, system]
-        script = f"true && echo started; echo x > '{target}'"
-        done = _run(["bwrap", *arguments, "/bin/sh", "-c", script])
-        if done is None or "started" not in done.stdout:
-            return False, "bwrap is installed and cannot start: user namespaces may be off"
-        if target.exists():
-            return False, "bwrap started and did not hold: a forbidden write went through"
-    return True, "tried: a forbidden write was refused"
+def examine_sandbox(settings: Settings, environ: Mapping[str, str], cwd: Path) -> Iterator[Finding]:
+    """Each level is tried for real, by a program that wants to get out; then which one a run here would use."""
+    place = Place(settings=settings, workspace=cwd, home=Path.home(), environ=environ)
+    program = find_bubblewrap(environ, cwd)
+    for level, name in _LEVELS.items():
+        rung = try_rung(level, program)
+        detail = "; ".join((f"level {level!r}, {rung.told}", *rung.gaps))
+        yield Finding(area="sandbox", name=name, state="ok" if rung.works else "off", detail=detail, hint=_say(rung))
+    yield _examine_use(place)
+    yield Finding(area="sandbox", name="limits", state="ok", detail=_describe_limits(settings.sandbox))
+
+
+def _examine_use(place: Place) -> Finding:
+    profile = place.settings.runtime.profile
+    chosen = f"profile {profile!r}, sandbox.use {place.settings.sandbox.use!r}"
+    if not wants_sandbox(place):
+        state: State = "problem" if requires_sandbox(place) else "off"
+        hint = "Set sandbox.use to 'auto'" if requires_sandbox(place) else ""
+        return Finding(area="sandbox", name="use", state=state, detail=f"none ({chosen})", hint=hint)
+    rung = find_place_rung(place)
+    if rung.works:
+        network = "on" if build_confinement(place, rung).network else "off"
+        detail = f"level {rung.level!r}, network {network} ({chosen})"
+        return Finding(area="sandbox", name="use", state="ok", detail=detail)
+    state = "problem" if requires_sandbox(place) else "off"
+    return Finding(area="sandbox", name="use", state=state, detail=f"none ({chosen}): {rung.told}", hint=_say(rung))
+
+
+def _describe_limits(options: SandboxOptions) -> str:
+    limits = {
+        "cpu": options.cpu_seconds and f"{options.cpu_seconds} s",
+        "memory": options.memory_mb and f"{options.memory_mb} MB",
+        "files": options.file_size_mb and f"{options.file_size_mb} MB",
+    }
+    each = ", ".join(f"{name} {value or 'unlimited'}" for name, value in limits.items())
+    return f"in every profile: {options.processes or 'any number of'} processes a program; each: {each}"
+
+
+def _say(rung: Rung) -> str:
+    return rung.hint[:1].upper() + rung.hint[1:]
 
 
 def examine_servers(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
@@ -135,6 +163,10 @@ def examine_servers(settings: Settings, environ: Mapping[str, str]) -> Iterator[
         hint = f'Set the address: export {variable}="postgresql://…"' if wanted else ""
         detail = f"{variable} not set; runs live in SQLite" if not wanted else f"{variable} not set"
         yield Finding(area="servers", name="postgres", state="problem" if wanted else "off", detail=detail, hint=hint)
+        return
+    if wanted and not (_version_of("psycopg") and _version_of("psycopg-pool")):
+        hint = "pip install 'metier[postgres]'"
+        yield Finding(area="servers", name="postgres", state="problem", detail="its driver is not installed", hint=hint)
         return
     reachable = _answers(address)
     detail = f"{_without_password(address)} {'answers' if reachable else 'does not answer'}"
@@ -200,6 +232,12 @@ def _answers(address: str) -> bool:
     """Somebody accepts connections there; nothing is sent."""
     parts = urlsplit(address)
     try:
+        folder = _socket_folder(address)
+        if folder:
+            with socket.socket(socket.AF_UNIX) as client:
+                client.settimeout(1)
+                client.connect(f"{folder}/.s.PGSQL.{dict(parse_qsl(parts.query)).get('port', '5432')}")
+            return True
         port = parts.port or {"https": 443, "http": 80}.get(parts.scheme, 5432)
         with socket.create_connection((parts.hostname or "localhost", port), timeout=1):
             return True
@@ -207,7 +245,13 @@ def _answers(address: str) -> bool:
         return False
 
 
+def _socket_folder(address: str) -> str:
+    """Where the socket of a server on this machine lies, if the address names that instead of a host."""
+    host = dict(parse_qsl(urlsplit(address).query)).get("host", "")
+    return host if host.startswith("/") else ""
+
+
 def _without_password(address: str) -> str:
     parts = urlsplit(address)
-    host = parts.hostname or ""
+    host = parts.hostname or _socket_folder(address)
     return f"{parts.scheme}://{host}{parts.path}" if host else parts.scheme

@@ -2,7 +2,7 @@
 
 from typing import TextIO
 
-from metier.events import EventRecord
+from metier.event_record import EventRecord
 from metier.providers.base import Delta
 from metier.telemetry.console import ConsoleSink
 from metier.telemetry.options import LogLevel

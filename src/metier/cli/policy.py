@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -20,15 +21,16 @@ from metier.cli.driving import open_place
 from metier.cli.output import warn_line, write_json, write_line
 from metier.cli.run import Config
 from metier.context.decoder import build_step
-from metier.definitions.nearest import hint_nearest
 from metier.definitions.workspace import load_workspace
 from metier.engine.journal import read_entries
 from metier.errors import ConfigError, MetierError, UsageError
+from metier.runtime.agents import resolve_agent
 from metier.runtime.backtest import Backtest, backtest
-from metier.runtime.build import find_skills, list_all_tools
+from metier.runtime.build import list_all_tools
+from metier.runtime.catalog import find_skills
 from metier.runtime.place import Place
 from metier.runtime.policy import (
-    build_agent_policy,
+    Speakers,
     build_definition_policy,
     build_policy,
     build_rules_policy,
@@ -118,7 +120,7 @@ def backtest_runs(
 ) -> None:
     """Judge the calls of past runs by the rules of today, and show what would be decided differently."""
     place = open_place(config)
-    build = _open_by_profile(place)
+    build = _open_by_agent(place)
 
     async def read() -> dict[str, Backtest]:
         async with open_runtime(place) as runtime:
@@ -170,12 +172,16 @@ def _explain_one(policy: RulePolicy, tool: str, arguments: dict[str, JsonValue],
 
 def _explain_batch(source: str, default: Callable[[], RulePolicy], *, root: Path) -> int:
     """One verdict a line, in order; a line that cannot be judged says why, and the exit code is 2."""
-    stream = sys.stdin if source == "-" else Path(source).open(encoding="utf-8")  # noqa: SIM115 - read to its end
 
     @cache
     def build(text: str) -> RulePolicy:
         return _open_inline(json.loads(text), root=root)
 
+    with nullcontext(sys.stdin) if source == "-" else Path(source).open(encoding="utf-8") as stream:
+        return _explain_lines(stream, default, build)
+
+
+def _explain_lines(stream: Iterable[str], default: Callable[[], RulePolicy], build: Callable[[str], RulePolicy]) -> int:
     exit_code = 0
     for number, line in enumerate(stream, start=1):
         if not line.strip():
@@ -215,17 +221,16 @@ def _open_policy(agent: str, rules: Path | None, *, root: Path, config: Config) 
     if rules is not None:
         return _open_file(rules, root=root)
     place = open_place(config)
-    packages, _ = find_skills(place)
-    tools = Toolbox(list_all_tools(packages, place))
-    if not agent:
-        host = read_policy_file(place.workspace)
-        profile = place.settings.runtime.profile
-        return build_policy(packages, tools, workspace=root, profile=profile, host=host)
-    known = load_workspace(place.workspace, open_catalog(None)).agents
-    if agent not in known:
-        hint = hint_nearest(agent, known) or f"There are: {', '.join(sorted(known)) or 'none'}"
-        raise UsageError(f"No agent is called {agent!r}", hint=hint)
-    return build_agent_policy(known[agent], packages, tools, workspace=root)
+    return _build_now(place, agent or place.settings.runtime.agent or "", root=root)
+
+
+def _build_now(place: Place, agent_id: str, *, root: Path, profile: Profile | None = None) -> RulePolicy:
+    """The rules as they stand for this agent, the built-in one where none is named."""
+    agent = resolve_agent(place, agent_id)
+    offered = list_all_tools(agent.packages, agent.place, web=agent.web)
+    speakers = Speakers(host=read_policy_file(place.workspace), agent=agent.definition, known=Toolbox(offered).names())
+    tools = Toolbox(agent.choose_tools(offered))
+    return build_policy(agent.packages, tools, workspace=root, profile=profile or agent.profile, speakers=speakers)
 
 
 def _open_file(file: Path, *, root: Path) -> RulePolicy:
@@ -238,14 +243,13 @@ def _open_file(file: Path, *, root: Path) -> RulePolicy:
     return build_rules_policy(text, file=str(file), root=root)
 
 
-def _open_by_profile(place: Place) -> Callable[[Profile], RulePolicy]:
-    packages, _ = find_skills(place)
-    tools = Toolbox(list_all_tools(packages, place))
-    host = read_policy_file(place.workspace)
+def _open_by_agent(place: Place) -> Callable[[str, Profile], RulePolicy]:
+    """Policies are built once for each agent and profile that runs had; one that is gone counts as the built-in."""
+    there = load_workspace(place.workspace, open_catalog(None)).agents
 
     @cache
-    def build(profile: Profile) -> RulePolicy:
-        return build_policy(packages, tools, workspace=place.workspace, profile=profile, host=host)
+    def build(agent: str, profile: Profile) -> RulePolicy:
+        return _build_now(place, agent if agent in there else "", root=place.workspace, profile=profile)
 
     return build
 

@@ -15,7 +15,7 @@ from metier.cli.replay_fork import fork, list_points
 from metier.cli.resume import RunName
 from metier.cli.run import Config
 from metier.errors import UsageError
-from metier.events import EventRecord
+from metier.event_record import EventRecord
 from metier.runtime.forks import ForkRequest
 from metier.runtime.runs import open_runtime
 from metier.telemetry.console import ConsoleSink

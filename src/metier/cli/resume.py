@@ -53,7 +53,7 @@ def resume(
         state = await runtime.read(run_id)
         if not (await runtime.find(run_id)).driver:
             # Somebody who drives it now may have answered already: that is a conflict, not a wrong answer.
-            check_answer(state, given)
+            check_answer(await runtime.find_waiting(state), given)
         return run_id
 
     async def go_on(runtime: Runtime, watch: Watch) -> RunState:
@@ -79,7 +79,8 @@ def check_answer(state: RunState, given: Answer) -> None:
         raise UsageError(f"Run {state.run_id!r} is {state.status}; it asks nothing")
     if given.values is not None and state.question is None:
         raise UsageError(f"Run {state.run_id!r} does not ask for input", hint=_hint(state))
-    if given.doubt and not any(step.phase == "in_doubt" for step in state.steps):
+    is_failed_step = state.pause is not None and state.pause.pause == "step_failed"
+    if given.doubt and not is_failed_step and not any(step.phase == "in_doubt" for step in state.steps):
         raise UsageError(f"Run {state.run_id!r} has no step in doubt", hint=_hint(state))
 
 

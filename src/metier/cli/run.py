@@ -64,6 +64,7 @@ def run(
     task_file: Annotated[Path | None, typer.Option("--task-file", help="A file that holds the task.")] = None,
     *,
     skills_dir: Annotated[Path | None, typer.Option("--skills-dir", help="A folder of skills for this run.")] = None,
+    agent: Annotated[str, typer.Option("--agent", help="The agent that does it, by its ID.")] = "",
     profile: Annotated[
         Literal["permissive", "guarded", "strict"] | None,
         typer.Option("--profile", help="What happens where no rule speaks: allow, ask, or ask inside a sandbox."),
@@ -101,14 +102,16 @@ def run(
         "skills.dir": skills_dir,
         "runtime.profile": profile,
         "model.provider": provider,
-        "model.name": model,
         "runtime.max_turns": max_turns,
         "runtime.max_cost_usd": max_cost_usd,
         "logging.debug_llm_bodies": None if debug_llm is None else str(debug_llm).lower(),
     }
-    place = open_place(config, {key: str(value) for key, value in flags.items() if value is not None}, is_new_run=True)
+    place = open_place(
+        config, {key: str(value) for key, value in flags.items() if value is not None}, is_new_run=not (model or agent)
+    )
     context = read_context(is_task=task == "-" or prompt == "-")
-    request = RunRequest(task=text, mode="dry_run" if dry_run else "live", extra_context=context)
+    mode = "dry_run" if dry_run else "live"
+    request = RunRequest(task=text, mode=mode, extra_context=context, agent=agent, model=model or "")
     if detach:
         if timeout is not None:
             raise UsageError("--timeout is for a run that you watch", hint="Set worker.timeout_seconds for workers")

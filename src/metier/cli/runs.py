@@ -2,7 +2,6 @@
 
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, cast, get_args
 
 import anyio
@@ -11,7 +10,7 @@ from pydantic import JsonValue
 
 from metier.cli.catalog import AsJson
 from metier.cli.context import get_user
-from metier.cli.driving import describe_waiting, open_place
+from metier.cli.driving import Driven, describe_waiting, open_place
 from metier.cli.follow import follow_run
 from metier.cli.live import JsonLines
 from metier.cli.output import write_json, write_line
@@ -20,7 +19,9 @@ from metier.cli.run import Config
 from metier.cli.runs_diff import attach as attach_diff
 from metier.cli.runs_export import attach as attach_export
 from metier.cli.runs_upkeep import attach as attach_upkeep
+from metier.cli.work import describe_work, work_as_json
 from metier.engine.journal import read_entries
+from metier.engine.orders import CHILD
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState, fold
 from metier.errors import MetierError, UsageError
@@ -67,7 +68,8 @@ def list_runs(
         write_json([_row_as_json(row) for row in rows])
         return
     for row in rows:
-        task = " ".join(row.task.split())
+        # What another run ordered stands above the run that ordered it, which is older.
+        task = ("↳ " if row.run_id.startswith(CHILD) else "") + " ".join(row.task.split())
         short = task if len(task) <= _TASK_WIDTH else task[: _TASK_WIDTH - 1] + "…"
         write_line(f"{row.run_id}  {_status(row):<14}  {row.turns:>2} turns  {row.cost_usd:>8.4f} USD  {short}")
     if not rows:
@@ -78,20 +80,23 @@ def list_runs(
 def show(run: RunName, *, as_json: AsJson = False, config: Config = None) -> None:
     """Show how a run stands: its steps, its cost, its files, and what it waits for."""
 
-    async def read() -> tuple[RunRow, RunState, dict[str, JsonValue], Path]:
+    async def read() -> tuple[RunRow, Driven, dict[str, JsonValue]]:
         async with open_runtime(open_place(config)) as runtime:
             row = await runtime.find(run)
             entries = await read_entries(runtime.store, row.run_id)
             state = fold(row.run_id, entries)
             record = build_record(entries, state, now=row.updated_at) if state.started else {}
-            return row, state, record, runtime.folder(row.run_id)
+            waiting = await runtime.find_waiting(state)
+            return row, Driven(state=state, waiting=waiting, folder=runtime.folder(row.run_id)), record
 
-    row, state, record, folder = anyio.run(read)
+    row, driven, record = anyio.run(read)
     if as_json:
-        waiting = {"kind": state.pause.pause, "reason": state.pause.reason} if state.pause else None
-        write_json({**_row_as_json(row), **record, "waits_for": waiting, "folder": str(folder)})
+        pause = driven.waiting.pause
+        waits = {"kind": pause.pause, "reason": pause.reason, "run_id": driven.waiting.run_id} if pause else None
+        work = work_as_json(driven.state)
+        write_json({**_row_as_json(row), **record, **work, "waits_for": waits, "folder": str(driven.folder)})
     else:
-        _write_run(row, state, record, folder=folder)
+        _write_run(row, driven, record)
 
 
 @app.command()
@@ -154,6 +159,7 @@ def _row_as_json(row: RunRow) -> dict[str, JsonValue]:
         "driver": row.driver,
         "queue": row.queue,
         "task": row.task,
+        "agent": row.agent,
         "model": row.model,
         "turns": row.turns,
         "cost_usd": round(row.cost_usd, 6),
@@ -167,9 +173,19 @@ def _iso(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="seconds")
 
 
-def _write_run(row: RunRow, state: RunState, record: dict[str, JsonValue], *, folder: Path) -> None:
+def _write_steps(steps: list[dict[str, JsonValue]]) -> None:
+    for step in steps:
+        write_line(f"step:    {step['step_id']}  {step.get('uses', '')}  {step.get('status', 'not ended')}")
+    for step in steps:
+        for artifact in cast("list[dict[str, JsonValue]]", step.get("artifacts") or []):
+            write_line(f"file:    {artifact['path']}  {artifact['bytes']} bytes")
+
+
+def _write_run(row: RunRow, driven: Driven, record: dict[str, JsonValue]) -> None:
+    state = driven.state
     write_line(f"run:     {row.run_id}  {_status(row)}")
     write_line(f"task:    {row.task}")
+    write_line(f"agent:   {row.agent or 'built in'}")
     if row.driver:
         write_line(f"driver:  {row.driver}")
     if state.started is not None:
@@ -178,14 +194,15 @@ def _write_run(row: RunRow, state: RunState, record: dict[str, JsonValue], *, fo
     write_line(f"turns:   {state.turn}; {tokens}; {state.cost_usd:.4f} USD")
     if state.failure is not None:
         write_line(f"failed:  {state.failure.reason}: {state.failure.message}")
-    steps = cast("list[dict[str, JsonValue]]", record.get("steps", []))  # as build_record makes them
-    for step in steps:
-        write_line(f"step:    {step['step_id']}  {step.get('uses', '')}  {step.get('status', 'not ended')}")
-    for step in steps:
-        for artifact in cast("list[dict[str, JsonValue]]", step.get("artifacts") or []):
-            write_line(f"file:    {artifact['path']}  {artifact['bytes']} bytes")
-    write_line(f"folder:  {folder}")
-    for line in describe_waiting(state):
+    if row.parent_run_id:
+        write_line(f"parent:  {row.parent_run_id}")
+    for line in describe_work(state):
+        write_line(line)
+    _write_steps(
+        [] if state.plan else cast("list[dict[str, JsonValue]]", record.get("steps", []))
+    )  # as build_record makes them
+    write_line(f"folder:  {driven.folder}")
+    for line in describe_waiting(driven.waiting, resume=row.run_id):
         write_line(line)
     if _status(row) == "interrupted":
         write_line(f"resume:  agent resume {row.run_id}")

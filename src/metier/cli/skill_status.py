@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from metier.cli.catalog import SkillPlaces
+from metier.cli.confinement import open_skill_confinement
 from metier.cli.skill_view import render_trust
 from metier.definitions.names import canonical_name
 from metier.definitions.nearest import hint_nearest
@@ -77,7 +78,7 @@ async def examine_skills(places: SkillPlaces, environ: Mapping[str, str]) -> Sta
     """Find, choose and load the skills as a run would. Nothing of an inactive or untrusted skill is executed."""
     found = find_packages(places.roots)
     activation = activate(found, places.selection)
-    toolsets = await load_toolsets(activation.packages, environ)
+    toolsets = await load_toolsets(activation.packages, environ, confinement=await open_skill_confinement(places))
     try:
         scene = _Scene(
             found=found,

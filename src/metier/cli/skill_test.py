@@ -10,6 +10,7 @@ import typer
 from pydantic import JsonValue
 
 from metier.cli.catalog import AsJson, SkillPlaces, SkillsDir, open_places
+from metier.cli.confinement import open_skill_confinement
 from metier.cli.output import warn_line, write_json, write_line
 from metier.cli.skill_listing import get_winner
 from metier.cli.skill_review import count_tokens, review_skill
@@ -54,7 +55,7 @@ def try_out(
     if refusal is not None:
         problems.insert(0, refusal)
     elif not no_run:
-        trials = anyio.run(try_skill, package, evals.calls, places.settings.skills)
+        trials = anyio.run(try_skill, package, evals.calls, places)
     tokens = count_tokens(package.definition, places.settings.skills)
     errors = sum(not trial.ok for trial in trials) + sum(problem.severity == "error" for problem in problems)
     if as_json:
@@ -91,7 +92,7 @@ def run(
 async def _call(
     package: SkillPackage, script: str | None, args: list[str], is_json: bool, places: SkillPlaces
 ) -> ToolResult:
-    toolbox = build_toolbox(package, places.settings.skills)
+    toolbox = build_toolbox(package, places.settings.skills, await open_skill_confinement(places))
     context = ToolContext(workspace=Path.cwd())
     arguments: dict[str, JsonValue] = {"skill_name": package.definition.name}
     if script is None:

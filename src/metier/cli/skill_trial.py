@@ -3,16 +3,19 @@
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import JsonValue
 
+from metier.cli.catalog import SkillPlaces
+from metier.cli.confinement import open_skill_confinement
 from metier.definitions.scripts import Script, discover_scripts
 from metier.skills.evals import ScriptCase
 from metier.skills.options import SkillsOptions
 from metier.skills.package import SkillPackage
 from metier.tools.base import ToolContext, ToolResult
+from metier.tools.sandbox.confinement import Confinement
 from metier.tools.script_catalog import ScriptCatalog
 from metier.tools.script_contract import ScriptLimits
 from metier.tools.script_runner import ScriptRunner, default_environments
@@ -33,28 +36,30 @@ class Trial:
     warning: str = ""
 
 
-def build_toolbox(package: SkillPackage, options: SkillsOptions) -> Toolbox:
+def build_toolbox(package: SkillPackage, options: SkillsOptions, confinement: Confinement) -> Toolbox:
     """The script tools for one skill, with the limits of the settings."""
     limits = ScriptLimits(
         timeout_seconds=options.script_timeout_seconds,
         help_timeout_seconds=options.script_timeout_seconds,
         max_output_bytes=options.max_script_output_bytes,
     )
-    runner = ScriptRunner(environments=default_environments(os.environ), environ=os.environ)
+    runner = ScriptRunner(environments=default_environments(os.environ), environ=os.environ, confinement=confinement)
     return Toolbox(build_script_tools(ScriptCatalog([package]), runner, limits))
 
 
-async def try_skill(package: SkillPackage, calls: list[ScriptCase], options: SkillsOptions) -> list[Trial]:
+async def try_skill(package: SkillPackage, calls: list[ScriptCase], places: SkillPlaces) -> list[Trial]:
     """Every script's help, every call that the skill itself writes down, every toolset."""
-    toolbox = build_toolbox(package, options)
-    trials = [await _try_help(toolbox, package, script) for script in discover_scripts(package.definition)]
+    confinement = await open_skill_confinement(places)
     with tempfile.TemporaryDirectory(prefix="agent-skill-test-") as folder:
+        opened = replace(confinement, writable=(*confinement.writable, Path(folder)))
+        toolbox = build_toolbox(package, places.settings.skills, opened)
+        trials = [await _try_help(toolbox, package, script) for script in discover_scripts(package.definition)]
         for name, script, args in _list_calls(package, calls, Path(folder)):
             if missing := [arg for arg in args if arg.startswith("{") and arg.endswith("}")]:
                 trials.append(Trial(name=name, ok=True, warning=f"not tried: {missing[0]} is known in a run only"))
             else:
                 trials.append(await _try_json(toolbox, package, name=name, script=script, args=args))
-    return [*trials, *(await _try_toolsets(package))]
+    return [*trials, *(await _try_toolsets(package, confinement))]
 
 
 async def _try_help(toolbox: Toolbox, package: SkillPackage, script: Script) -> Trial:
@@ -80,10 +85,10 @@ async def _try_json(toolbox: Toolbox, package: SkillPackage, *, name: str, scrip
     return Trial(name=name, ok=result.ok, message="" if result.ok else _say(result))
 
 
-async def _try_toolsets(package: SkillPackage) -> list[Trial]:
+async def _try_toolsets(package: SkillPackage, confinement: Confinement) -> list[Trial]:
     if not package.definition.toolsets:
         return []
-    reading = await load_toolsets([package], os.environ)
+    reading = await load_toolsets([package], os.environ, confinement=confinement)
     try:
         failed = {failure.toolset: failure.message for failure in reading.failures}
         if "" in failed:

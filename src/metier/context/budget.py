@@ -12,10 +12,10 @@ from metier.context.layers import (
     SYSTEM_LAYERS,
     Exchange,
     LayerName,
+    PrefixHashes,
     Prompt,
     build_messages,
     build_system,
-    hash_prefix,
     render_steps,
 )
 from metier.context.tokens import MESSAGE_TOKENS, TokenCounter, estimate_tokens
@@ -48,6 +48,8 @@ class TokenBudget:
 class FittedPrompt:
     """A prompt that fits, with the account of what it costs and what had to go."""
 
+    prompt: Prompt
+    """What is left of the layers."""
     system: tuple[SystemBlock, ...]
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]
@@ -63,10 +65,17 @@ class FittedPrompt:
 
 
 def fit(
-    prompt: Prompt, *, tools: tuple[ToolSpec, ...], budget: TokenBudget, counter: TokenCounter, factor: float = 1.0
+    prompt: Prompt,
+    *,
+    tools: tuple[ToolSpec, ...],
+    budget: TokenBudget,
+    counter: TokenCounter,
+    factor: float = 1.0,
+    prefixes: PrefixHashes | None = None,
 ) -> FittedPrompt:
     """Drop what must be dropped, in order, until the estimate times `factor` is within the budget.
 
+    `counter` and `prefixes` remember what later turns of the same run need not go through again.
     Raises `PromptTooLarge` when the system layers, the tools and the task alone do not fit.
     """
     trimmed: list[str] = []
@@ -84,6 +93,7 @@ def fit(
     estimated = sum(layers.values()) + schema_tokens
     system = build_system(prompt)
     return FittedPrompt(
+        prompt=prompt,
         system=system,
         messages=build_messages(prompt),
         tools=tools,
@@ -92,7 +102,7 @@ def fit(
         layers={name: ceil(tokens * factor) for name, tokens in layers.items()},
         tool_schema_tokens=ceil(schema_tokens * factor),
         trimmed=tuple(trimmed),
-        prefix_hash=hash_prefix(system, tools),
+        prefix_hash=(prefixes or PrefixHashes()).of(system, tools),
         is_close=estimated * factor > CLOSE_TO_LIMIT * budget.limit,
     )
 
@@ -118,12 +128,12 @@ async def fit_exactly(
 
 def measure(prompt: Prompt, counter: TokenCounter) -> dict[LayerName, int]:
     """Estimated tokens per layer."""
-    layers: dict[LayerName, int] = {name: estimate_tokens(prompt.layer(name)) for name in SYSTEM_LAYERS}
+    layers: dict[LayerName, int] = {name: counter.text(prompt.layer(name)) for name in SYSTEM_LAYERS}
     layers["conversation"] = sum(counter.message(message) for message in prompt.conversation)
-    layers["task"] = MESSAGE_TOKENS + estimate_tokens(prompt.task)
-    layers["step"] = estimate_tokens(prompt.layer("step"))
-    layers["disclosed"] = sum(estimate_tokens(piece.text) for piece in prompt.disclosed)
-    layers["input"] = estimate_tokens(prompt.layer("input"))
+    layers["task"] = MESSAGE_TOKENS + counter.text(prompt.task)
+    layers["step"] = counter.text(prompt.layer("step"))
+    layers["disclosed"] = sum(counter.text(piece.text) for piece in prompt.disclosed)
+    layers["input"] = counter.text(prompt.layer("input"))
     layers["run"] = estimate_tokens(render_steps(prompt.earlier)) if prompt.earlier else 0
     layers["run"] += counter.total(prompt.run, lambda exchange: _exchange_tokens(exchange, counter))
     return layers

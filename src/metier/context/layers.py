@@ -2,7 +2,7 @@
 
 The order is fixed, so the same inputs give the same bytes and a vendor's prompt cache holds:
 
-    system   base and safety, soul, user profile, agent, skill catalog
+    system   base and safety, soul, user profile, agent, plugins, skill catalog
     messages previous conversation; task, structured step, disclosed skill content, input; then the run so far
 """
 
@@ -16,10 +16,22 @@ from metier.messages import Message, TextPart, ToolSpec
 from metier.providers.base import SystemBlock
 
 type LayerName = Literal[
-    "base", "safety", "soul", "profile", "agent", "catalog", "conversation", "task", "step", "disclosed", "input", "run"
+    "base",
+    "safety",
+    "soul",
+    "profile",
+    "agent",
+    "plugins",
+    "catalog",
+    "conversation",
+    "task",
+    "step",
+    "disclosed",
+    "input",
+    "run",
 ]
 
-SYSTEM_LAYERS: tuple[LayerName, ...] = ("base", "safety", "soul", "profile", "agent", "catalog")
+SYSTEM_LAYERS: tuple[LayerName, ...] = ("base", "safety", "soul", "profile", "agent", "plugins", "catalog")
 
 TOLD_STEPS = 40
 
@@ -62,6 +74,7 @@ class Prompt:
     soul: str = ""
     profile: str = ""
     agent: str = ""
+    plugins: str = ""
     catalog: str = ""
     conversation: tuple[Message, ...] = ()
     task: str
@@ -116,11 +129,19 @@ def render_steps(steps: tuple[StepExecutionResult, ...]) -> str:
     return "\n".join(lines)
 
 
-def hash_prefix(system: tuple[SystemBlock, ...], tools: tuple[ToolSpec, ...]) -> str:
-    """Identity of the part of a request that a prompt cache can reuse."""
-    digest = hashlib.sha256()
-    for tool in tools:
-        digest.update(json.dumps([tool.name, tool.description, tool.input_schema]).encode())
-    for block in system:
-        digest.update(block.text.encode("utf-8", "surrogatepass") + b"\0")
-    return digest.hexdigest()[:16]
+class PrefixHashes:
+    """Identity of the part of a request that a prompt cache can reuse. Tools are gone through once, not every turn."""
+
+    def __init__(self) -> None:
+        self._tools: tuple[ToolSpec, ...] = ()
+        self._begun = hashlib.sha256()
+        """Has taken in the tools; they are the same object turn after turn."""
+
+    def of(self, system: tuple[SystemBlock, ...], tools: tuple[ToolSpec, ...]) -> str:
+        if tools is not self._tools:
+            text = "".join(json.dumps([tool.name, tool.description, tool.input_schema]) for tool in tools)
+            self._tools, self._begun = tools, hashlib.sha256(text.encode())
+        digest = self._begun.copy()
+        for block in system:
+            digest.update(block.text.encode("utf-8", "surrogatepass") + b"\0")
+        return digest.hexdigest()[:16]

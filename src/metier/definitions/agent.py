@@ -4,11 +4,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
-from metier.definitions.document import load_document, read_free_form, require_text
+from metier.definitions.document import Document, load_document, parse_document, read_free_form, require_text
 from metier.definitions.fields import Fields
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.references import Reference, read_references
+from metier.definitions.web_lists import WebLists, read_web_lists
 from metier.definitions.yaml_text import Node, Plain
 
 FILE_NAME = "AGENT.md"
@@ -16,6 +17,7 @@ FILE_NAME = "AGENT.md"
 type Profile = Literal["permissive", "guarded", "strict"]
 
 PROFILES: tuple[Profile, ...] = get_args(Profile.__value__)
+"""The loosest first."""
 KEYS = (
     "name",
     "description",
@@ -30,6 +32,7 @@ KEYS = (
     "tasks",
     "task_approvals",
     "profile",
+    "web",
 )
 
 
@@ -57,6 +60,8 @@ class AgentDefinition:
     """As written, with lines; the approval room gives it a meaning."""
     task_approvals: Node | None = None
     profile: Profile | None = None
+    """`None` is `guarded`."""
+    web: WebLists = field(default_factory=WebLists)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +75,22 @@ class AgentReading:
 
 def load_agent(file: Path, *, id: str = "") -> AgentReading:  # noqa: A002 - the word of the format
     """Read an `AGENT.md`. Unknown keys and wrong values are errors, all of them reported."""
-    document = load_document(file)
+    return _read_agent(load_document(file), file=file, id=id or file.parent.name)
+
+
+def parse_agent(data: bytes, *, file: Path, id: str) -> AgentReading:  # noqa: A002 - the word of the format
+    """The same from bytes, such as those that a run is pinned to."""
+    return _read_agent(parse_document(data, file=file), file=file, id=id)
+
+
+def _read_agent(document: Document, *, file: Path, id: str) -> AgentReading:  # noqa: A002 - the word of the format
     fields = document.fields
     if has_errors(fields.problems):
         return AgentReading(None, tuple(fields.problems))
     fields.check_keys(KEYS)
     max_tokens = fields.number("max_tokens", low=1, high=10_000_000)
     agent = AgentDefinition(
-        id=id or file.parent.name,
+        id=id,
         name=require_text(fields, "name"),
         file=file,
         body=document.body,
@@ -94,6 +107,7 @@ def load_agent(file: Path, *, id: str = "") -> AgentReading:  # noqa: A002 - the
         tool_approvals=fields.node("tool_approvals"),
         task_approvals=fields.node("task_approvals"),
         profile=_read_profile(fields),
+        web=read_web_lists(fields),
     )
     found = None if has_errors(fields.problems) else agent
     return AgentReading(found, tuple(fields.problems), read_references(fields))

@@ -25,6 +25,11 @@ def load_document(file: Path) -> Document:
             data = stream.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         return _without_text(file, "unreadable", f"The file cannot be read: {error.strerror}")
+    return parse_document(data, file=file)
+
+
+def parse_document(data: bytes, *, file: Path) -> Document:
+    """The same from bytes; `file` is where problems are said to be."""
     if len(data) > MAX_FILE_BYTES:
         return _without_text(file, "file_too_large", f"The file is larger than {MAX_FILE_BYTES} bytes")
     front = read_front_matter(data, file=str(file), strict=True)

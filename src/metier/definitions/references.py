@@ -33,3 +33,15 @@ def read_references(fields: Fields) -> tuple[Reference, ...]:
                 names = [item.value] if kind == "agent" or item is not entry.value else item.value.split(",")
                 found += [Reference(kind, name.strip(), fields.file, item.line) for name in names if name.strip()]
     return tuple(reference for reference in found if reference.name != INHERIT)
+
+
+def read_names(fields: Fields, key: str) -> dict[str, int]:
+    """The names of a list and their lines, without `inherit`."""
+    entry = fields.find(key)
+    if entry is None:
+        return {}
+    if isinstance(entry.value, Sequence):
+        names = {item.value.strip(): item.line for item in entry.value.items if isinstance(item, Scalar)}
+    else:
+        names = dict.fromkeys(fields.texts(key) or (), entry.line)
+    return {name: line for name, line in names.items() if name and name != INHERIT}

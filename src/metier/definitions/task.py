@@ -1,9 +1,11 @@
 """A task: what to do. `TASK.md` is the first step; `next` names the file of the one after it, in the same folder."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from metier.definitions.acceptance import Criterion, read_acceptance
 from metier.definitions.document import Document, load_document, read_free_form, require_text
 from metier.definitions.fields import Fields, is_nothing
 from metier.definitions.problems import Problem, has_errors
@@ -24,8 +26,10 @@ KEYS = (
     "task_approvals",
     "inputs",
     "next",
+    "output_schema",
+    "acceptance",
 )
-_INPUT_KEYS = ("name", "description", "default")
+_INPUT_KEYS = ("name", "description", "default", "schema")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _FILE_NAME = re.compile(r"[^/\\:\x00]+\.md", re.IGNORECASE)
 
@@ -36,6 +40,8 @@ class TaskInput:
     description: str = ""
     default: str | None = None
     """`None` means that the caller must give it."""
+    schema: Node | None = None
+    """As written: a JSON Schema of the value; without one every text will do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +64,9 @@ class TaskStep:
     """As written, with lines; the approval room gives it a meaning."""
     task_approvals: Node | None = None
     next: str | None = None
+    output_schema: Node | None = None
+    """As written: a JSON Schema of the result, which must then be JSON."""
+    acceptance: tuple[Criterion, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +99,17 @@ class TaskReading:
     """What it names, also where the definition is nothing."""
 
 
-def load_task(file: Path, *, id: str = "") -> TaskReading:  # noqa: A002 - the word of the format
-    """Read a `TASK.md` and the chain of steps that follows it. Every problem of every step is reported."""
+def load_task(
+    file: Path,
+    *,
+    id: str = "",  # noqa: A002 - the word of the format
+    load: Callable[[Path], Document] = load_document,
+    exists: Callable[[Path], bool] = Path.is_file,
+) -> TaskReading:
+    """Read a `TASK.md` and the chain of steps that follows it. Every problem of every step is reported.
+
+    `load` and `exists` find the files elsewhere than on disk, for a task as it once was.
+    """
     problems: list[Problem] = []
     references: list[Reference] = []
     steps: list[TaskStep] = []
@@ -100,12 +118,12 @@ def load_task(file: Path, *, id: str = "") -> TaskReading:  # noqa: A002 - the w
     step_file: Path | None = file
     while step_file is not None:
         seen.add(step_file.name.casefold())
-        document = load_document(step_file)
+        document = load(step_file)
         if not steps and not has_errors(document.fields.problems):
             inputs = _read_inputs(document.fields)
         step = _read_step(document, step_file, is_first=not steps)
         steps.append(step)
-        step_file = _find_next(document.fields, step_file, seen)
+        step_file = _find_next(document.fields, step_file, seen, exists=exists)
         problems.extend(document.fields.problems)
         references.extend(read_references(document.fields))
     task = TaskDefinition(id=id or file.parent.name, inputs=inputs, steps=tuple(steps))
@@ -135,16 +153,27 @@ def _read_step(document: Document, file: Path, *, is_first: bool) -> TaskStep:
         tool_approvals=fields.node("tool_approvals"),
         task_approvals=fields.node("task_approvals"),
         next=fields.text("next"),
+        output_schema=_read_mapping(fields, "output_schema"),
+        acceptance=read_acceptance(fields),
     )
 
 
-def _find_next(fields: Fields, file: Path, seen: set[str]) -> Path | None:
+def _read_mapping(fields: Fields, key: str) -> Node | None:
+    entry = fields.find(key)
+    if entry is None or isinstance(entry.value, Mapping):
+        return entry.value if entry else None
+    hint = "Write 'type: …' below it"
+    fields.report("error", "not_a_mapping", f"Field {key!r} must be a JSON Schema", line=entry.line, hint=hint)
+    return None
+
+
+def _find_next(fields: Fields, file: Path, seen: set[str], *, exists: Callable[[Path], bool]) -> Path | None:
     entry = fields.find("next")
     if entry is None:
         return None
     written = (fields.text("next") or "").removeprefix("./")
     following = file.parent / written
-    fault = _next_fault(written, following, seen)
+    fault = _next_fault(written, following, seen, exists=exists)
     if fault is None:
         return following
     code, message = fault
@@ -152,14 +181,16 @@ def _find_next(fields: Fields, file: Path, seen: set[str]) -> Path | None:
     return None
 
 
-def _next_fault(written: str, following: Path, seen: set[str]) -> tuple[str, str] | None:
+def _next_fault(
+    written: str, following: Path, seen: set[str], *, exists: Callable[[Path], bool]
+) -> tuple[str, str] | None:
     if not _FILE_NAME.fullmatch(written) or written.startswith((".", "~")):
         return "next_outside", f"Next step {written!r} is not a Markdown file of the same folder"
     if written.casefold() in seen:
         return "next_cycle", f"Next step {written!r} was a step already"
     if following.is_symlink():
         return "next_outside", f"Next step {written!r} is a link"
-    if not following.is_file():
+    if not exists(following):
         return "next_missing", f"Next step {written!r} does not exist"
     if len(seen) >= MAX_STEPS:
         return "next_too_many", f"The task has more than {MAX_STEPS} steps"
@@ -195,7 +226,12 @@ def _read_input(fields: Fields, item: Node) -> TaskInput | None:
     if name and not _IDENTIFIER.fullmatch(name):
         message = f"Input name {name!r} must be letters, digits, hyphens and underscores"
         inner.report("error", "input", message, line=item.line)
-    return TaskInput(name=name, description=inner.text("description") or "", default=_default(inner))
+    return TaskInput(
+        name=name,
+        description=inner.text("description") or "",
+        default=_default(inner),
+        schema=_read_mapping(inner, "schema"),
+    )
 
 
 def _default(inner: Fields) -> str | None:

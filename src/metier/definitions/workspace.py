@@ -10,6 +10,7 @@ from metier.definitions.agent import AgentDefinition, load_agent
 from metier.definitions.catalog import Catalog
 from metier.definitions.ids import fold_id
 from metier.definitions.nearest import hint_nearest
+from metier.definitions.placeholders import check_placeholders
 from metier.definitions.problems import Problem
 from metier.definitions.references import Reference
 from metier.definitions.skill import SkillDefinition, load_skill
@@ -81,12 +82,13 @@ def _checked_agent(found: FoundDefinition) -> Checked:
 
 def _checked_task(found: FoundDefinition) -> Checked:
     reading = load_task(Path(found.path), id=found.id)
+    unknown = check_placeholders(reading.task) if reading.task else ()
     return Checked(
         kind="task",
         id=found.id,
         path=found.path,
         definition=reading.task,
-        problems=reading.problems,
+        problems=(*reading.problems, *unknown),
         references=reading.references,
     )
 

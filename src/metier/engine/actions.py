@@ -76,6 +76,40 @@ class RetryStep:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanTask:
+    """Take the steps from the task definition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delegate:
+    """Hand the step on to a run of its own, and wait for it."""
+
+    step_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitChild:
+    """The other run has not ended: go on waiting."""
+
+    step_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopAtStep:
+    """A step of a task failed: wait until somebody wants it tried again."""
+
+    step_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Hold the result against what was asked of it."""
+
+    result: str
+
+
+@dataclass(frozen=True, slots=True)
 class Proceed:
     """The turn's steps are through: where to go from here."""
 
@@ -119,6 +153,11 @@ type Action = (
     | AskApproval
     | AskInput
     | RetryStep
+    | PlanTask
+    | Delegate
+    | AwaitChild
+    | StopAtStep
+    | CheckResult
     | Proceed
     | HandOff
     | Finish

@@ -42,7 +42,7 @@ async def call_model(action: CallModel, log: RunLog, services: Services) -> None
         await log.record(RunPaused(pause="explicit", reason=f"{error.message}: {error.hint}"), durable=True)
         return
     try:
-        fitted, request, counted = await compose(log, services, disabled=disabled)
+        fitted, request, counted = await compose(log.state, services, disabled=disabled)
     except PromptTooLarge as error:
         await log.record(RunFailed(reason="prompt_too_large", message=error.message, status="escalated"))
         return
@@ -93,9 +93,8 @@ class Composed(NamedTuple):
     """Tokens as the provider counted them, where it was asked."""
 
 
-async def compose(log: RunLog, services: Services, *, disabled: frozenset[str] = frozenset()) -> Composed:
+async def compose(state: RunState, services: Services, *, disabled: frozenset[str] = frozenset()) -> Composed:
     """The request of this turn, checked by the provider's own count where the estimate is close to the limit."""
-    state = log.state
     texts = {piece.digest: await _piece_text(piece.digest, services) for piece in state.pieces}
     prompt = build_prompt(state, services, texts)
     fitted, request = fit_request(prompt, state, services, factor=state.factor, disabled=disabled)
@@ -114,7 +113,7 @@ async def compose(log: RunLog, services: Services, *, disabled: frozenset[str] =
 
 
 async def decode(log: RunLog, services: Services) -> None:
-    """Record what the reply means, or that it means nothing and whether the model is told so."""
+    """Take in what the reply means, or record that it means nothing and whether the model is told so."""
     state = log.state
     assert state.reply is not None
     outcome = get_offer(state, services, disabled=state.disabled).decoder.decode(state.reply)
@@ -126,7 +125,7 @@ async def decode(log: RunLog, services: Services) -> None:
     outcome = _check_skill(outcome, services)
     path = "repaired" if state.repair is not None and outcome.path == "json" else outcome.path
     rejected = tuple(_reject(no, state.disabled) for no in outcome.rejected)
-    await log.record(DecisionMade(turn=state.turn, decision=outcome.decision, path=path, rejected=rejected))
+    log.infer(DecisionMade(turn=state.turn, decision=outcome.decision, path=path, rejected=rejected))
 
 
 def _reject(no: RejectedCall, disabled: frozenset[str]) -> Rejection:

@@ -7,7 +7,8 @@ from metier.approval.verdict import ALLOW, Verdict
 from metier.decisions import ActionStep
 from metier.engine import actions as a
 from metier.engine.entries import Limits
-from metier.engine.state import RunState, Step, build_memory_key
+from metier.engine.orders import find_refusal, is_delegation
+from metier.engine.state import RunState, Step, build_identity, build_memory_key
 from metier.tools.effects import Effect
 
 
@@ -25,7 +26,7 @@ def decide(state: RunState, policy: Policy) -> a.Action:
         return a.Wait()
     match state.phase:
         case "LOAD_SKILL_CATALOG":
-            return a.LoadCatalog()
+            return a.PlanTask() if is_planned(state) else a.LoadCatalog()
         case "PREFILTER_SKILLS":
             return a.RankSkills()
         case "DISCLOSE_CONTEXT_STAGE":
@@ -48,15 +49,26 @@ def get_limits(state: RunState) -> Limits:
     return state.started.limits if state.started is not None else Limits()
 
 
+def is_planned(state: RunState) -> bool:
+    """A task definition says what is done, not a model."""
+    order = state.started.order if state.started is not None else None
+    return order is not None and bool(order.task_id)
+
+
 def _call_or_stop(state: RunState, limits: Limits) -> a.Action:
     if state.repair is not None or state.call is not None:
         # The same turn: a repair, or a request whose reply was never recorded.
         return a.CallModel(state.turn, repair=state.repair is not None)
-    if state.turn >= limits.max_turns:
-        return a.Fail("max_turns_exceeded", f"The run took {state.turn} turns, which is the limit", "escalated")
-    if limits.max_cost_usd is not None and state.cost_usd >= limits.max_cost_usd:
-        return a.Fail("budget_exceeded", f"The run cost {state.cost_usd:.4f} USD, which is over the limit", "escalated")
-    return a.CallModel(state.turn + 1)
+    turns = state.turn + state.delegated_turns
+    if turns >= limits.max_turns:
+        return a.Fail("max_turns_exceeded", f"The run took {turns} turns, which is the limit", "escalated")
+    return _stop_over_budget(state, limits) or a.CallModel(state.turn + 1)
+
+
+def _stop_over_budget(state: RunState, limits: Limits) -> a.Fail | None:
+    if limits.max_cost_usd is None or state.cost_usd < limits.max_cost_usd:
+        return None
+    return a.Fail("budget_exceeded", f"The run cost {state.cost_usd:.4f} USD, which is over the limit", "escalated")
 
 
 def _decode_or_fail(state: RunState) -> a.Action:
@@ -75,11 +87,13 @@ def _next_step(state: RunState, policy: Policy) -> a.Action:
     running = next((step for step in state.steps if step.phase in ("running", "in_doubt")), None)
     if running is not None:
         # Steps are awaited as long as this process drives them: one that is still running was cut short.
-        return a.SettleDoubt(running.step_id)
+        return a.AwaitChild(running.step_id) if running.delegated else a.SettleDoubt(running.step_id)
     failed = next((step for step in state.steps if step.finished and step.finished.counts_as_failure), None)
     if failed is not None:
         return _after_failure(state, failed)
     pending = [step for step in state.steps if step.phase in ("pending", "approved", "asking")]
+    if state.plan:
+        return _stop_over_budget(state, get_limits(state)) or a.Delegate(pending[0].step_id)
     return _start(state, pending, policy)
 
 
@@ -87,13 +101,15 @@ def _start(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
     first = pending[0]
     if first.denied:
         return a.RefuseStep(first.step_id, first.denied)
-    if state.repeated.get(_identity(first.action), 0) >= get_limits(state).max_repeated_calls:
+    if state.repeated.get(build_identity(first.action), 0) >= get_limits(state).max_repeated_calls:
         return a.RefuseStep(
             first.step_id, "The same call was made before with the same result; try another way", "skipped"
         )
     name, _ = name_call(first.action)
     if name in state.disabled:
         return a.RefuseStep(first.step_id, describe_disabled(name))
+    if is_delegation(first.action) and (refusal := find_refusal(state, first.action, get_limits(state))):
+        return a.RefuseStep(first.step_id, refusal)
     verdict = judge_step(state, first, policy)
     if verdict.decision == "deny":
         # Also what a person approved: they may have edited it into something that is denied.
@@ -102,6 +118,8 @@ def _start(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
         return a.AskApproval(first.step_id, verdict.reason)
     if first.action.type == "ask_user":
         return a.AskInput(first.step_id)
+    if is_delegation(first.action):
+        return a.Delegate(first.step_id)
     return a.RunSteps(_together(state, pending, policy))
 
 
@@ -132,15 +150,14 @@ def _together(state: RunState, pending: list[Step], policy: Policy) -> tuple[str
     return tuple(group)
 
 
-def _identity(action: ActionStep) -> str:
-    return action.model_copy(update={"call_id": ""}).model_dump_json()
-
-
 def _after_failure(state: RunState, failed: Step) -> a.Action:
     """Retry once, then another skill, then the end: as far as `on_step_failure` goes."""
     policy = get_limits(state).on_step_failure
     assert failed.finished is not None
     message = failed.finished.text.strip().splitlines()[0][:300] if failed.finished.text.strip() else "no output"
+    if state.plan:
+        file = state.plan[state.steps.index(failed)].file
+        return a.StopAtStep(failed.step_id, f"Step {file!r} failed: {message}")
     if "retry_once" in policy and failed.finished.retryable and not failed.failed_once:
         return a.RetryStep(failed.step_id, failed.finished.error_type or "failed")
     if "fallback" in policy and not state.fell_back and find_fallback(state):
@@ -155,6 +172,8 @@ def find_fallback(state: RunState) -> str:
 
 def _verify(state: RunState) -> a.Action:
     """The turn's steps are through."""
+    if state.plan:
+        return a.Proceed("HANDOFF_OR_FINISH", "Every step of the task is through")
     if state.next_skill:
         return a.Proceed("HANDOFF_OR_FINISH", f"Skill {state.next_skill!r} was called")
     if find_finish(state) is not None:
@@ -170,9 +189,22 @@ def _hand_off_or_finish(state: RunState) -> a.Action:
             (str(s.action.params.get("reason") or "") for s in state.steps if s.action.type == "call_skill"), ""
         )
         return a.HandOff(state.next_skill, reason or "The model called the next skill")
+    if state.plan:
+        given = [step.finished.text for step in state.steps if step.finished and step.finished.status == "succeeded"]
+        return a.Finish(given[-1] if given else "")
     finish = find_finish(state)
     assert finish is not None, "a run comes here to finish or to hand off"
-    return a.Finish(str(finish.action.params.get("result", "")))
+    return _check_or_finish(state, str(finish.action.params.get("result", "")))
+
+
+def _check_or_finish(state: RunState, result: str) -> a.Action:
+    """What somebody ordered is held against the order before it is given."""
+    order = state.started.order if state.started is not None else None
+    if order is None or not order.checks_result or state.accepted:
+        return a.Finish(result)
+    if state.unaccepted is not None and not state.unaccepted.repair:
+        return a.Fail("not_accepted", f"The result was not accepted: {'; '.join(state.unaccepted.failures)[:300]}")
+    return a.CheckResult(result)
 
 
 def find_finish(state: RunState) -> Step | None:

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import cast
 
 from pydantic import JsonValue
 
@@ -26,7 +27,10 @@ async def keep_results(run_id: str, actions: Iterable[ActionStep], services: Ser
     path = services.run_folder / FILE_NAME
     if not any(_mentions(action.params, str(path)) for action in actions):
         return
-    results = await build_results(await read_entries(services.store, run_id), services.store)
+    given: list[JsonValue] = []
+    if services.given_results:
+        given = cast("list[JsonValue]", json.loads(await services.store.get_blob(services.given_results)))
+    results = [*given, *await build_results(await read_entries(services.store, run_id), services.store)]
     _replace(path, json.dumps(results, ensure_ascii=False, indent=1) + "\n")
 
 

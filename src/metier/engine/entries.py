@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue, TypeAdapter
 
 from metier.decisions import ActionStep, ModelDecision, StepStatus
+from metier.definitions.acceptance import Criterion
 from metier.events import Candidate, DisclosedFile, TaskState
 from metier.messages import ModelReply, Value
 from metier.tools.effects import Effect
@@ -23,6 +24,36 @@ class Limits(Value):
     ] = "retry_once_then_fallback_then_abort"
     max_repeated_calls: int = 3
     zero_candidates: Literal["fallback_all_skills", "fail_fast"] = "fallback_all_skills"
+    max_delegation_depth: int = 4
+    delegation_share: float = 0.75
+    """The part of what is left of the budget that a child run gets."""
+
+
+class Order(Value):
+    """What a run is asked to do on behalf of another one, or of a task definition, and within which bounds."""
+
+    task: str
+    agent: str = ""
+    task_id: str = ""
+    """The task definition that plans the run; its steps are runs of their own."""
+    inputs: dict[str, str] = Field(default_factory=dict)
+    """Of that definition, all of them, defaults filled in."""
+    step_of: str = ""
+    """The task definition that this run is a step of."""
+    step_file: str = ""
+    brief: str = ""
+    """The body of the whole task, where `task` is a later step of it."""
+    criteria: tuple[Criterion, ...] = ()
+    output_schema: dict[str, JsonValue] | None = None
+    limits: Limits = Limits()
+    lineage: tuple[str, ...] = ()
+    """Who is above, the first one first: `agent:ID` or `task:ID`."""
+    under_skill: str = ""
+    """The skill that was in charge of the run above: its rules bind this one too."""
+
+    @property
+    def checks_result(self) -> bool:
+        return self.output_schema is not None or any(criterion.is_checkable for criterion in self.criteria)
 
 
 class RunStarted(Value):
@@ -45,6 +76,8 @@ class RunStarted(Value):
     """Definition id → digest of the blob that holds its bytes."""
     extra_context: str = ""
     """What was piped in beside the task."""
+    order: Order | None = None
+    """Nothing where a person put the task in words."""
 
 
 class CatalogLoaded(Value):
@@ -140,6 +173,10 @@ class StepStarted(Value):
     action: ActionStep
     effect: Effect
     idempotency_key: str
+    verdict: str = ""
+    """What the policy said to it; `ask` where a person then approved it."""
+    rule: str = ""
+    """Which rule of which scope said so; empty where the profile did."""
     before: JsonValue = None
     """What the tool noted of the world before its effect, e.g. the hash of the file it will replace."""
 
@@ -190,6 +227,51 @@ class DoubtResolved(Value):
     answer: Literal["done", "retry", "skip", "abort"]
     answered_by: str = ""
     text: str = ""
+
+
+class PlannedStep(Value):
+    """One file of a task."""
+
+    file: str
+    name: str
+    agent: str = ""
+
+
+class TaskPlanned(Value):
+    """The steps of the task definition that the run is pinned to."""
+
+    kind: Literal["task_planned"] = "task_planned"
+    steps: tuple[PlannedStep, ...]
+
+
+class Delegated(Value):
+    """The intent of a step whose effect is another run. The id follows from the step: there is never a second child."""
+
+    kind: Literal["delegated"] = "delegated"
+    step_id: str
+    child_run_id: str
+    order: Order
+
+
+class ChildEnded(Value):
+    """How the other run ended; what it spent counts here too."""
+
+    kind: Literal["child_ended"] = "child_ended"
+    step_id: str
+    child_run_id: str
+    status: TaskState
+    turns: int = 0
+    cost_usd: float = 0.0
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+class ResultChecked(Value):
+    """The result was held against the order: what does not hold, and whether the model may try once more."""
+
+    kind: Literal["result_checked"] = "result_checked"
+    failures: tuple[str, ...] = ()
+    repair: bool = False
 
 
 class ApprovalAsked(Value):
@@ -253,7 +335,7 @@ class HandedOff(Value):
 
 class RunPaused(Value):
     kind: Literal["run_paused"] = "run_paused"
-    pause: Literal["approval", "input", "delegation", "signal", "in_doubt", "storage", "explicit"]
+    pause: Literal["approval", "input", "delegation", "signal", "in_doubt", "storage", "explicit", "step_failed"]
     reason: str
 
 
@@ -291,6 +373,10 @@ type Entry = Annotated[
     | StepRetried
     | StepInDoubt
     | DoubtResolved
+    | TaskPlanned
+    | Delegated
+    | ChildEnded
+    | ResultChecked
     | ApprovalAsked
     | ApprovalDecided
     | InputAsked

@@ -35,6 +35,7 @@ async def drive(log: RunLog, services: Services, stopper: Stopper, *, perform: P
     while not (stopper.is_set or log.is_short_of_room):
         action = decide(log.state, services.policy)
         if isinstance(action, Wait) or _is_beyond(action, last_turn):
+            await log.record()
             return log.state
         try:
             with stopper.interruptible():
@@ -45,6 +46,8 @@ async def drive(log: RunLog, services: Services, stopper: Stopper, *, perform: P
         ending = _build_ending(log, stopper)
         if ending is not None and log.state.phase not in ("DONE", "ERROR") and log.state.pause is None:
             await log.record(ending, durable=True)
+        else:
+            await log.record()
     return log.state
 
 

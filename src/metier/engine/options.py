@@ -17,6 +17,11 @@ type StepFailurePolicy = Literal[
 class RuntimeOptions(Value):
     """How freely a run acts, how long, how often it tries again."""
 
+    agent: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The agent of this workspace that runs have unless they name one; the built-in one if unset.",
+    )
     profile: Profile = Field(
         default="permissive",
         description="What happens when no rule speaks: allow, ask, or ask and require a sandbox.",
@@ -51,6 +56,16 @@ class RuntimeOptions(Value):
     on_step_failure: StepFailurePolicy = Field(
         default="retry_once_then_fallback_then_abort",
         description="What follows a failed step: one retry if it can help, a fallback skill, the end of the run.",
+    )
+    max_delegation_depth: int = Field(
+        default=4, ge=0, le=32, description="How often work may be handed on from one agent or task to the next."
+    )
+    delegation_share: float = Field(
+        default=0.75,
+        gt=0,
+        le=1,
+        allow_inf_nan=False,
+        description="The part of what is left of turns, cost and time that delegated work may use up.",
     )
     signal_grace_seconds: float = Field(
         default=10,

@@ -6,6 +6,8 @@ from metier.engine import actions as a
 from metier.engine import entries as e
 from metier.engine.approvals import ask_again, ask_approval
 from metier.engine.asking import call_model, decode
+from metier.engine.checking import check_result
+from metier.engine.delegating import await_child, delegate, plan_task, stop_at_step
 from metier.engine.journal import RunLog
 from metier.engine.planning import disclose, load_catalog, rank_skills
 from metier.engine.recovery import settle_doubt
@@ -25,6 +27,8 @@ async def perform(action: a.Action, log: RunLog, services: Services) -> None:
             await call_model(action, log, services)
         case a.Decode():
             await decode(log, services)
+        case a.PlanTask() | a.Delegate() | a.AwaitChild() | a.StopAtStep() | a.CheckResult():
+            await _perform_work(action, log, services)
         case a.Proceed() | a.HandOff() | a.Finish() | a.Fail():
             await _record_turn_end(action, log)
         case a.Wait():
@@ -56,10 +60,28 @@ async def _perform_step(
             assert_never(action)
 
 
+async def _perform_work(
+    action: a.PlanTask | a.Delegate | a.AwaitChild | a.StopAtStep | a.CheckResult, log: RunLog, services: Services
+) -> None:
+    match action:
+        case a.PlanTask():
+            await plan_task(log, services)
+        case a.Delegate():
+            await delegate(action, log, services)
+        case a.AwaitChild():
+            await await_child(action, log)
+        case a.StopAtStep():
+            await stop_at_step(action, log)
+        case a.CheckResult():
+            await check_result(action, log, services)
+        case _:
+            assert_never(action)
+
+
 async def _record_turn_end(action: a.Proceed | a.HandOff | a.Finish | a.Fail, log: RunLog) -> None:
     match action:
         case a.Proceed():
-            await log.record(e.ProgressVerified(following=action.following, reason=action.reason))
+            log.infer(e.ProgressVerified(following=action.following, reason=action.reason))
         case a.HandOff():
             handed = e.HandedOff(
                 from_skill=log.state.skill,

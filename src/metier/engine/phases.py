@@ -19,6 +19,7 @@ type Phase = Literal[
 TRANSITIONS: dict[tuple[Phase, Phase], str] = {
     ("INIT", "LOAD_SKILL_CATALOG"): "Run starts",
     ("LOAD_SKILL_CATALOG", "PREFILTER_SKILLS"): "Skill catalog load succeeds",
+    ("LOAD_SKILL_CATALOG", "EXECUTE_STEP"): "A task definition has planned the steps",
     ("PREFILTER_SKILLS", "DISCLOSE_CONTEXT_STAGE"): "Candidates found, or none and the strategy falls back to all",
     ("DISCLOSE_CONTEXT_STAGE", "CALL_LLM"): "Disclosure selected and budgeted",
     ("CALL_LLM", "CALL_LLM"): "Transient provider error and retry budget remains",
@@ -33,6 +34,7 @@ TRANSITIONS: dict[tuple[Phase, Phase], str] = {
     ("VERIFY_PROGRESS", "CALL_LLM"): "Continue reasoning with what the steps gave",
     ("VERIFY_PROGRESS", "HANDOFF_OR_FINISH"): "Objective met or blocked",
     ("HANDOFF_OR_FINISH", "DISCLOSE_CONTEXT_STAGE"): "Hand-off to the next skill",
+    ("HANDOFF_OR_FINISH", "CALL_LLM"): "The result is not what was asked for and one repair remains",
     ("HANDOFF_OR_FINISH", "DONE"): "Final completion reached",
 }
 """From, to, and when. Every phase but the last two may also go to ERROR."""

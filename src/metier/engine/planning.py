@@ -28,24 +28,28 @@ async def load_catalog(log: RunLog, services: Services) -> None:
 async def rank_skills(log: RunLog, services: Services) -> None:
     """All skills are ranked; those that are no candidates keep their names in the prompt."""
     assert log.state.started is not None
-    options = services.skills
     try:
-        chosen = prefilter(
-            services.shelf.index,
-            log.state.started.task,
-            top_k=options.prefilter_top_k,
-            min_score=options.prefilter_min_score,
-            strategy=options.prefilter_zero_candidate_strategy if len(services.shelf.index) else "fallback_all_skills",
-        )
+        await log.record(build_ranking(log.state.started.task, services))
     except NoSkillMatches as error:
         await log.record(RunFailed(reason="no_skill_candidates", message=error.message))
-        return
+
+
+def build_ranking(task: str, services: Services) -> SkillsRanked:
+    """The candidates for a task. Raises `NoSkillMatches` where the settings want one and there is none."""
+    options = services.skills
+    chosen = prefilter(
+        services.shelf.index,
+        task,
+        top_k=options.prefilter_top_k,
+        min_score=options.prefilter_min_score,
+        strategy=options.prefilter_zero_candidate_strategy if len(services.shelf.index) else "fallback_all_skills",
+    )
     candidates = tuple(
         Candidate(skill_name=candidate.skill_name, score=round(candidate.score, 1), reason=candidate.reason)
         for candidate in chosen.candidates
     )
     strategy = options.prefilter_zero_candidate_strategy if chosen.fell_back else ""
-    await log.record(SkillsRanked(candidates=candidates, considered=chosen.considered, strategy=strategy))
+    return SkillsRanked(candidates=candidates, considered=chosen.considered, strategy=strategy)
 
 
 async def disclose(action: Disclose, log: RunLog, services: Services) -> None:

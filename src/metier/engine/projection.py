@@ -8,7 +8,9 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from metier import events as ev
+from metier.approval.rules import SHELL
 from metier.engine import entries as e
+from metier.engine.projection_work import project_task_step, project_work
 from metier.engine.state import RunState, Step
 
 SUMMARY_CHARACTERS = 400
@@ -35,6 +37,8 @@ def _project(entry: e.Entry, state: RunState) -> Iterable[ev.Payload]:
             return _project_step(entry, state)
         case e.ApprovalAsked() | e.ApprovalDecided() | e.InputAsked() | e.InputGiven():
             return [_project_answer(entry, state)]
+        case e.TaskPlanned() | e.Delegated() | e.ChildEnded() | e.ResultChecked() | e.DoubtResolved():
+            return project_work(entry, state)
         case _:
             return []
 
@@ -144,12 +148,14 @@ def _project_step(entry: e.StepStarted | e.StepFinished | e.StepRetried, state: 
                     arguments=entry.action.params,
                     effect=entry.effect,
                     idempotency_key=entry.idempotency_key,
+                    verdict=entry.verdict,
+                    rule=entry.rule,
                 )
             ]
         case e.StepRetried():
             return [ev.StepRetryScheduled(step_id=entry.step_id, retry_count=1, reason=entry.reason)]
         case e.StepFinished():
-            return _project_finished(entry, state)
+            return [*_project_finished(entry, state), *project_task_step(entry, state)]
 
 
 def _project_finished(entry: e.StepFinished, state: RunState) -> list[ev.Payload]:
@@ -214,6 +220,8 @@ def _project_answer(
 
 
 def tool_of(params: dict[str, e.JsonValue], action: str) -> str:
+    if action == "run_command":
+        return SHELL
     return str(params.get("tool") or action)
 
 

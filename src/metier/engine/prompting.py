@@ -1,5 +1,6 @@
 """From what a run knows to the request it sends. Pure but for the blobs, which the caller has fetched."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -9,7 +10,8 @@ from metier.context.decoder import Decoder, Undecodable, repair_request
 from metier.context.disclosure import render_catalog
 from metier.context.layers import Disclosed, Exchange, Prompt
 from metier.decisions import ModelDecision
-from metier.engine.entries import DecodeFailed
+from metier.definitions.acceptance import render_criterion
+from metier.engine.entries import DecodeFailed, Order
 from metier.engine.offer import Offer
 from metier.engine.services import Services
 from metier.engine.state import RunState
@@ -26,7 +28,8 @@ def get_offer(state: RunState, services: Services, *, disabled: frozenset[str]) 
     key = (has_skills, disabled)
     if key not in services.offers:
         names = [name for name in CONTROL_TOOLS if has_skills or name not in SKILL_TOOLS]
-        tools = tuple(spec for spec in (*control_specs(names), *services.tools.specs()) if spec.name not in disabled)
+        all_specs = (*control_specs(names), *services.partners.specs(), *services.tools.specs())
+        tools = tuple(spec for spec in all_specs if spec.name not in disabled)
         services.offers[key] = Offer(tools, Decoder(tools, mode=services.model.structured_output_mode))
     return services.offers[key]
 
@@ -40,8 +43,11 @@ def build_prompt(state: RunState, services: Services, texts: Mapping[str, str]) 
         Disclosed(skill=piece.skill, path=piece.file.path, stage=piece.stage, text=texts[piece.digest])
         for piece in state.pieces
     )
+    order = state.started.order
+    begun = services.instructions.begin(order.brief if order and order.brief else state.started.task)
     return replace(
-        services.instructions.begin(state.started.task),
+        begun,
+        step=render_step(order) if order else begun.step,
         catalog=render_catalog(services.shelf.describe(shown), others) if state.skills else "",
         disclosed=disclosed,
         input=state.started.extra_context,
@@ -49,12 +55,30 @@ def build_prompt(state: RunState, services: Services, texts: Mapping[str, str]) 
     )
 
 
+def render_step(order: Order) -> str:
+    """The step where the task is more than that, and what its result will be held against."""
+    pieces = [order.task] if order.brief else []
+    if order.criteria:
+        pieces.append("Done means:\n" + "\n".join(f"- {render_criterion(criterion)}" for criterion in order.criteria))
+    if order.output_schema is not None:
+        schema = json.dumps(order.output_schema, ensure_ascii=False)
+        pieces.append(f"The result is JSON by this schema, and nothing else: {schema}")
+    return "\n\n".join(pieces)
+
+
 def fit_request(
     prompt: Prompt, state: RunState, services: Services, *, factor: float, disabled: frozenset[str] = frozenset()
 ) -> tuple[FittedPrompt, ModelRequest]:
     """The request that fits the budget. Raises `PromptTooLarge`."""
     tools = get_offer(state, services, disabled=disabled).tools
-    fitted = fit(prompt, tools=tools, budget=get_budget(services), counter=services.counter, factor=factor)
+    fitted = fit(
+        prompt,
+        tools=tools,
+        budget=get_budget(services),
+        counter=services.counter,
+        factor=factor,
+        prefixes=services.prefixes,
+    )
     is_json = services.model.structured_output_mode == "json"
     request = ModelRequest(
         model=state.started.model if state.started else services.model.name,
@@ -62,6 +86,7 @@ def fit_request(
         system=fitted.system,
         tools=() if is_json else tools,
         max_tokens=services.model.max_tokens,
+        temperature=services.model.temperature,
         response_schema=ModelDecision.model_json_schema() if is_json else None,
         timeout_seconds=services.model.timeout_seconds,
     )

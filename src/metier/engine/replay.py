@@ -18,12 +18,12 @@ from metier.engine.perform import perform
 from metier.engine.phases import IllegalTransition
 from metier.engine.services import Services
 from metier.engine.state import RunState, Step, apply
-from metier.engine.stepping import record_intents
+from metier.engine.stepping import build_intent, record_intents
 from metier.engine.stopping import Stopper
 from metier.engine.tape import Diverged, Divergence, Tape, is_given
 from metier.engine.tape_store import TapeStore
 from metier.errors import PromptTooLarge
-from metier.events import EventRecord
+from metier.event_record import EventRecord
 from metier.messages import ModelReply
 from metier.providers.base import ModelRequest, Observer
 from metier.providers.failures import CallFailed
@@ -129,8 +129,15 @@ class _Player:
                 await self._settle(action, log, services)
             case a.CallModel():
                 await self._ask(action, log, services)
+            case a.Delegate():
+                await self._delegate(action, log, services)
+            case a.AwaitChild():
+                await self._give_results([log.state.step(action.step_id)], log)
+            case a.CheckResult():
+                await self._give_verdict(log)
             case _:
                 await perform(action, log, services)
+                await log.record()  # compared at once: what comes next may have come from outside
 
     async def _ask(self, action: a.CallModel, log: RunLog, services: Services) -> None:
         before = log.state.cost_usd
@@ -139,6 +146,22 @@ class _Player:
         if isinstance(last, e.ModelReplied):
             # Price lists change; what was paid does not.
             log.state.cost_usd = before + last.cost_usd
+
+    async def _delegate(self, action: a.Delegate, log: RunLog, services: Services) -> None:
+        """The step is found anew; whom it reached, and what the other run came to, is given. No child is started."""
+        step = log.state.step(action.step_id)
+        await log.record(build_intent(step, log, services))
+        entry = self.tape.peek()
+        if isinstance(entry, e.Delegated) and entry.step_id == step.step_id:
+            await self._record(entry, log)
+            await self._record_pause(log)
+            return
+        await self._give_results([step], log)
+
+    async def _give_verdict(self, log: RunLog) -> None:
+        """Files and programs may be other ones now: whether the result held is part of the record."""
+        entry = self.tape.peek()
+        await self._record(entry if isinstance(entry, e.ResultChecked) else e.ResultChecked(), log)
 
     async def _disclose(self, log: RunLog) -> None:
         """The files may be gone; their text is kept with the run."""

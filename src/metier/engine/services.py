@@ -1,20 +1,23 @@
 """What a run needs from outside: everything with an effect, handed in once by the runtime."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import JsonValue
 
-from metier.context.layers import Prompt
+from metier.context.layers import PrefixHashes, Prompt
 from metier.context.tokens import TokenCounter
+from metier.definitions.task import TaskDefinition
 from metier.engine.decide import Policy
 from metier.engine.fingerprints import Fingerprints
 from metier.engine.offer import Offer
 from metier.engine.options import RuntimeOptions
+from metier.engine.partners import Partners
 from metier.engine.shelf import Shelf
 from metier.events import Payload
 from metier.ids import Clock, Ids
+from metier.messages import Message
 from metier.providers.base import Observer, Provider
 from metier.providers.facts import FactBook
 from metier.providers.options import ModelOptions
@@ -22,6 +25,18 @@ from metier.providers.retry import Candidate, Seams
 from metier.skills.options import SkillsOptions
 from metier.store.base import Store
 from metier.tools.toolbox import Toolbox
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSource:
+    """Where the text of a layer was read."""
+
+    file: str
+    """Relative to the workspace where it lies inside."""
+    sha256: str
+    """Of the whole file."""
+    left_out: int = 0
+    """Characters beyond the cap of the layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +48,25 @@ class Instructions:
     soul: str = ""
     profile: str = ""
     agent: str = ""
+    plugins: str = ""
+    conversation: tuple[Message, ...] = ()
+    """What was said before in the same context."""
+    step: str = ""
+    """The step of a structured task that this run carries out."""
+    sources: Mapping[str, LayerSource] = field(default_factory=dict[str, LayerSource])
+    """By layer; one that is not in it is built in, or was given with the task."""
 
     def begin(self, task: str) -> Prompt:
         return Prompt(
-            base=self.base, safety=self.safety, soul=self.soul, profile=self.profile, agent=self.agent, task=task
+            base=self.base,
+            safety=self.safety,
+            soul=self.soul,
+            profile=self.profile,
+            agent=self.agent,
+            plugins=self.plugins,
+            conversation=self.conversation,
+            task=task,
+            step=self.step,
         )
 
 
@@ -63,6 +93,8 @@ class Services:
     """Does the same to a whole request or reply; None where these are not kept."""
     changed: tuple[str, ...] = ()
     """Ids of definitions that are no longer what the run began with; it uses what it is pinned to."""
+    sandbox: str = "none"
+    """What encloses the programs that tools start: `full`, `kernel` or `none`."""
     notices: tuple[Payload, ...] = ()
     """What there is to say before the run goes on, such as a server whose tools are left out."""
     not_listed: tuple[str, ...] = ()
@@ -73,10 +105,17 @@ class Services:
     fallbacks: tuple[Candidate, ...] = ()
     seams: Seams = field(default_factory=Seams)
     counter: TokenCounter = field(default_factory=TokenCounter)
+    prefixes: PrefixHashes = field(default_factory=PrefixHashes)
     fingerprints: Fingerprints = field(default_factory=Fingerprints)
     read_access: Callable[[], frozenset[str]] = frozenset
     """The tools that are turned off now, read once a turn. Raises `ConfigError`."""
     offers: dict[tuple[bool, frozenset[str]], Offer] = field(default_factory=dict[tuple[bool, frozenset[str]], Offer])
     """With skills and without, less what is turned off; built when first needed."""
+    partners: Partners = field(default_factory=Partners)
+    """Whom the run may hand work to."""
+    task: TaskDefinition | None = None
+    """The definition that plans the run, as it is pinned."""
+    given_results: str = ""
+    """The digest of what the earlier steps of a task gave, as `earlier.build_results` makes it."""
     texts: dict[str, str] = field(default_factory=dict[str, str])
     """Disclosed text by digest, read from the store once."""

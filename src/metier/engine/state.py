@@ -20,6 +20,8 @@ from metier.engine.phases import IllegalTransition, Phase, check_transition
 from metier.events import Candidate, TaskState
 from metier.messages import Message, ModelReply, Part, TextPart, ToolResultPart
 
+_STATUS_OF_PAUSE: dict[str, TaskState] = {"input": "input_required", "delegation": "delegating"}
+
 _NO_PROGRESS = (e.RunResumed, e.RunPaused, e.ModelCallStarted, e.StepStarted)
 """Entries that say what is going to be done; a driver that dies of doing it writes them again and again."""
 
@@ -43,6 +45,20 @@ class Step:
     asked: e.ApprovalAsked | None = None
     """What was put before a person last."""
     times_asked: int = 0
+    delegated: e.Delegated | None = None
+    """The run that does it, while it is under way and after."""
+
+
+@dataclass(slots=True)
+class Child:
+    """A run that this one handed work to."""
+
+    run_id: str
+    step_id: str
+    agent: str
+    task: str
+    status: TaskState = "pending"
+    """`pending` until it ended: how it stands meanwhile, its own journal knows."""
 
 
 @dataclass(slots=True)
@@ -88,6 +104,15 @@ class RunState:
     """Calls that a person allowed until the run ends; see `build_memory_key`."""
     aborted: bool = False
     """A person ended the run over a step in doubt."""
+    plan: tuple[e.PlannedStep, ...] = ()
+    """The steps of the task definition, where one plans the run; `steps` are the same, in the same order."""
+    children: list[Child] = field(default_factory=list[Child])
+    delegated_turns: int = 0
+    """What children of this run's own choice took; they count against its limit."""
+    accepted: bool = False
+    """The result holds what was asked of it."""
+    unaccepted: e.ResultChecked | None = None
+    """Why the last result was not accepted."""
     result: str = ""
     failure: e.RunFailed | None = None
     input_tokens: int = 0
@@ -139,6 +164,8 @@ def apply(state: RunState, entry: e.Entry) -> None:
             _apply_step(state, entry)
         case e.ApprovalAsked() | e.ApprovalDecided() | e.InputAsked() | e.InputGiven():
             _apply_answer(state, entry)
+        case e.TaskPlanned() | e.Delegated() | e.ChildEnded() | e.ResultChecked():
+            _apply_work(state, entry)
         case _:
             assert_never(entry)
 
@@ -150,8 +177,10 @@ def _apply_run(state: RunState, entry: e.RunStarted | e.RunPaused | e.RunResumed
             state.enter("LOAD_SKILL_CATALOG")
         case e.RunPaused():
             state.pause = entry
-            state.status = "input_required" if entry.pause == "input" else "paused"
+            state.status = _STATUS_OF_PAUSE.get(entry.pause, "paused")
         case e.RunResumed():
+            if state.pause is not None and state.pause.pause == "step_failed":
+                _try_again(state)
             state.pause, state.status = None, "in_progress"
             state.attempts += 1
             if entry.disabled_tools is not None:
@@ -286,7 +315,7 @@ def _finish_step(state: RunState, step: Step, entry: e.StepFinished) -> None:
     step.phase, step.finished = "finished", entry
     if entry.counts_as_failure:
         return
-    key = step.action.model_copy(update={"call_id": ""}).model_dump_json()
+    key = build_identity(step.action)
     state.repeated[key] = state.repeated.get(key, 0) + 1
     if entry.status == "succeeded" and step.action.type in ("call_tool", "run_command"):
         state.results.append(entry.text)
@@ -302,6 +331,55 @@ def _choose_skill(state: RunState, skill: str) -> None:
         return
     state.skill = skill
     state.used_skills.append(skill)
+
+
+def _apply_work(state: RunState, entry: e.TaskPlanned | e.Delegated | e.ChildEnded | e.ResultChecked) -> None:
+    match entry:
+        case e.TaskPlanned():
+            state.plan = entry.steps
+            state.steps = [
+                Step(f"1.{number}", ActionStep(type="delegate", params={"agent": step.agent, "task": step.file}))
+                for number, step in enumerate(entry.steps, start=1)
+            ]
+            state.enter("EXECUTE_STEP")
+        case e.Delegated():
+            state.step(entry.step_id).delegated = entry
+            order = entry.order
+            state.children.append(Child(entry.child_run_id, entry.step_id, order.agent, order.task_id or order.task))
+        case e.ChildEnded():
+            _count_child(state, entry)
+        case e.ResultChecked():
+            state.accepted = not entry.failures
+            state.unaccepted = entry if entry.failures else None
+            if entry.repair:
+                _send_back(state, entry)
+
+
+def _count_child(state: RunState, entry: e.ChildEnded) -> None:
+    child = next(child for child in state.children if child.run_id == entry.child_run_id)
+    child.status = entry.status
+    state.cost_usd += entry.cost_usd
+    state.input_tokens += entry.input_tokens
+    state.output_tokens += entry.output_tokens
+    if state.step(entry.step_id).action.type == "delegate" and not state.plan:
+        state.delegated_turns += entry.turns
+
+
+def _send_back(state: RunState, entry: e.ResultChecked) -> None:
+    """The result is answered like a call that failed, and the model has another turn."""
+    finish = next(step for step in state.steps if step.action.type == "finish")
+    text = "Not accepted:\n" + "\n".join(f"- {failure}" for failure in entry.failures)
+    finish.phase = "finished"
+    finish.finished = e.StepFinished(step_id=finish.step_id, status="failed", text=text, is_error=True)
+    _close_turn(state)
+    state.enter("CALL_LLM")
+
+
+def _try_again(state: RunState) -> None:
+    """The step of a task that failed begins anew; those before it keep what they gave."""
+    for step in state.steps:
+        if step.finished is not None and step.finished.counts_as_failure:
+            step.phase, step.finished, step.delegated = "approved", None, None
 
 
 def _apply_answer(state: RunState, entry: e.ApprovalAsked | e.ApprovalDecided | e.InputAsked | e.InputGiven) -> None:
@@ -329,6 +407,11 @@ def _apply_answer(state: RunState, entry: e.ApprovalAsked | e.ApprovalDecided | 
             text = json.dumps(entry.values, ensure_ascii=False)
             state.question = None
             _finish_step(state, step, e.StepFinished(step_id=step.step_id, status="succeeded", text=text))
+
+
+def build_identity(action: ActionStep) -> str:
+    """The same for calls that ask for the same."""
+    return action.model_dump_json(exclude={"call_id"})
 
 
 def build_memory_key(action: ActionStep) -> str:

@@ -10,11 +10,13 @@ import anyio
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
+from metier.approval.verdict import ALLOW
 from metier.context.disclosure import disclose_files
 from metier.decisions import StepStatus
 from metier.engine import actions as a
 from metier.engine import entries as e
 from metier.engine.approvals import find_approved_base
+from metier.engine.decide import judge_step
 from metier.engine.earlier import keep_results
 from metier.engine.journal import RunLog
 from metier.engine.planning import get_limits
@@ -40,7 +42,7 @@ async def run_steps(action: a.RunSteps, log: RunLog, services: Services) -> None
 async def record_intents(action: a.RunSteps, log: RunLog, services: Services) -> list[Step]:
     """Write down what is about to happen, synced where an effect cannot be repeated."""
     steps = [log.state.step(step_id) for step_id in action.step_ids]
-    intents = [_intent(step, log, services) for step in steps]
+    intents = [build_intent(step, log, services) for step in steps]
     await log.record(*intents, durable=any(intent.effect != "read" for intent in intents))
     return steps
 
@@ -95,13 +97,17 @@ async def ask_input(action: a.AskInput, log: RunLog) -> None:
     await log.record(asked, e.RunPaused(pause="input", reason=question), durable=True)
 
 
-def _intent(step: Step, log: RunLog, services: Services) -> e.StepStarted:
+def build_intent(step: Step, log: RunLog, services: Services) -> e.StepStarted:
+    # The steps of a task are the task's own: who runs it has said yes to them.
+    verdict = ALLOW if log.state.plan else judge_step(log.state, step, services.policy)
     return e.StepStarted(
         step_id=step.step_id,
         attempt=step.attempts + 1,
         action=step.action,
         effect=services.policy.effect(step.action),
         idempotency_key=build_key(log.state.run_id, step.step_id),
+        verdict=verdict.decision,
+        rule=verdict.rule,
     )
 
 
@@ -157,6 +163,8 @@ def build_context(
         timeout_seconds=services.runtime.timeout_seconds,
         emit=emit,
         spool=get_spool_path(step, services),
+        artifacts=services.run_folder / "artifacts",
+        clean=services.clean,
         base_hash=find_approved_base(step),
     )
 
@@ -164,7 +172,8 @@ def build_context(
 def get_spool_path(step: Step, services: Services) -> Path:
     """One name per attempt: how an earlier one ended says nothing about this one."""
     folder = services.run_folder / "spool"
-    folder.mkdir(parents=True, exist_ok=True)
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{step.step_id}-{step.attempts}"
 
 
@@ -253,10 +262,11 @@ def _as_text(output: JsonValue) -> str:
 
 
 def _artifacts(result: ToolResult, services: Services) -> tuple[dict[str, JsonValue], ...]:
-    """Files that a script says it wrote for the run, with the hash they have now."""
+    """Files of the run: those that the tool itself kept, and those that a script says it wrote, with their hash now."""
+    kept = result.meta.get("artifacts")
     named = result.output.get("result") if isinstance(result.output, dict) else None
     paths = named.get("artifacts") if isinstance(named, dict) else None
-    found: list[dict[str, JsonValue]] = []
+    found = [artifact for artifact in kept if isinstance(artifact, dict)] if isinstance(kept, list) else []
     for path in paths if isinstance(paths, list) else []:
         file = services.workspace / str(path)
         if file.is_file():

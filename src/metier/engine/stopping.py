@@ -24,8 +24,10 @@ class Stopper:
         self._grace_seconds = grace_seconds
         self._signals = 0
         self._failure: RunFailed | None = None
-        self._is_handing_back = False
+        self.is_handing_back = False
+        """The run is left to whoever claims it next."""
         self._scope: anyio.CancelScope | None = None
+        self._followers: list[Stopper] = []
         self._untold: list[Payload] = []
         self._tell: Callable[[Payload], None] = self._untold.append
         self._count_children: Callable[[], int] = int
@@ -37,7 +39,7 @@ class Stopper:
     @property
     def ending(self) -> RunFailed | RunPaused | None:
         """What the journal says of a run that was stopped; nothing of one that is handed back."""
-        if self._is_handing_back:
+        if self.is_handing_back:
             return None
         return self._failure or RunPaused(pause="signal", reason=f"Stopped by {self.reason}")
 
@@ -62,10 +64,12 @@ class Stopper:
         is_second = self.is_set
         self.reason = self.reason or reason
         self._cut_short(0 if is_second else self._grace_seconds)
+        for follower in self._followers:
+            follower.request(reason)
 
     def hand_back(self, reason: str) -> None:
         """Stop as `request` does, and leave the run to whoever claims it next."""
-        self._is_handing_back = self._is_handing_back or not self.is_set
+        self.is_handing_back = self.is_handing_back or not self.is_set
         self.request(reason)
 
     def fail(self, failure: RunFailed) -> None:
@@ -74,10 +78,25 @@ class Stopper:
             return
         self.reason, self._failure = failure.reason, failure
         self._cut_short(0)
+        for follower in self._followers:
+            follower.fail(failure)
 
     def _cut_short(self, seconds: float) -> None:
         if self._scope is not None:
             self._scope.deadline = min(self._scope.deadline, anyio.current_time() + seconds)
+
+    @contextmanager
+    def followed_by(self, other: "Stopper") -> Generator[None]:
+        """While this block lasts, what stops this run stops the other one too; not the other way round."""
+        if self._failure is not None:
+            other.fail(self._failure)
+        elif self.is_set:
+            other.request(self.reason)
+        self._followers.append(other)
+        try:
+            yield
+        finally:
+            self._followers.remove(other)
 
     @contextmanager
     def interruptible(self) -> Generator[None]:

@@ -8,10 +8,12 @@ from pydantic import JsonValue
 
 from metier.engine import entries as e
 
-IGNORED = frozenset({"duration_ms", "latency_ms", "driver", "expires_at", "cost_usd", "preview", "base"})
-"""Times, prices, who drove and what the files were like: these say nothing about what a run decided."""
+IGNORED = frozenset(
+    {"duration_ms", "latency_ms", "driver", "expires_at", "cost_usd", "preview", "base", "verdict", "rule"}
+)
+"""Times, prices, who drove, what the files were like and whose word it was: these say nothing about what a run did."""
 
-_GIVEN = ("run_started", "run_resumed", "approval_decided", "input_given", "doubt_resolved")
+_GIVEN = ("run_started", "run_resumed", "approval_decided", "input_given", "doubt_resolved", "child_ended")
 _GIVEN_PAUSES = ("signal", "explicit", "storage", "delegation")
 _GIVEN_STATUS = ("canceled", "timeout")
 _GIVEN_REASONS = ("missing_provider_api_key",)

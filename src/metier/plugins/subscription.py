@@ -4,7 +4,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from metier.events import EventRecord
+from metier.event_record import EventRecord
 from metier.plugins.registry import Subscriber
 
 WAITING = 10_000

@@ -12,6 +12,7 @@ CallFailed                      a ProviderError: exit code 8
 ├── AuthFailed                  the key is wrong or may not do this
 │   └── MissingKey              no key was given at all; found before any call
 ├── NotFound                    no such model or address
+├── ModelNotAllowed             a model outside the list that binds this run; found before any call
 └── QuotaExhausted              nothing left to spend; waiting does not help
 """
 
@@ -106,6 +107,12 @@ class NotFound(CallFailed):
     """No such model, or no such address."""
 
     reason = "not_found"
+
+
+class ModelNotAllowed(CallFailed):
+    """The list of models that binds this run does not have it; nothing was sent."""
+
+    reason = "model_not_allowed"
 
 
 class QuotaExhausted(CallFailed):

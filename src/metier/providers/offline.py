@@ -35,7 +35,8 @@ MAX_TURNS = 8
 class OfflineProvider:
     """Answers without a model. `min_score` is the routing score from which a skill counts as an answer.
 
-    In turn `max_turns`, the run's limit, it ends with what there is, rather than be stopped.
+    In turn `max_turns`, the run's limit, it ends with what there is, rather than be stopped. `only` is the skill that
+    the whole request is for.
     """
 
     def __init__(
@@ -46,8 +47,9 @@ class OfflineProvider:
         places: Places,
         min_score: float = MIN_SCORE,
         max_turns: int = MAX_TURNS,
+        only: str = "",
     ) -> None:
-        self._planner = Planner(skills=tuple(skills), rank=rank, places=places, min_score=min_score)
+        self._planner = Planner(skills=tuple(skills), rank=rank, places=places, min_score=min_score, only=only)
         self._max_turns = max_turns
 
     @property
@@ -76,6 +78,7 @@ def build_offline(
     places: Places,
     min_score: float = MIN_SCORE,
     max_turns: int = MAX_TURNS,
+    only: str = "",
 ) -> OfflineProvider:
     """The provider for the active skills of a run. Looks at the names of their scripts; runs nothing."""
     skills = [
@@ -87,7 +90,7 @@ def build_offline(
         )
         for package in packages
     ]
-    return OfflineProvider(skills=skills, rank=rank, places=places, min_score=min_score, max_turns=max_turns)
+    return OfflineProvider(skills=skills, rank=rank, places=places, min_score=min_score, max_turns=max_turns, only=only)
 
 
 def plan(request: ModelRequest, planner: Planner, *, max_turns: int = MAX_TURNS) -> ModelReply:
@@ -166,7 +169,7 @@ class _Turn:
 
     def _script_call(self, step: Step) -> ScriptCall:
         assert step.skill is not None, "a step without a skill has a problem and is not called"
-        has_previous = self.progress.has_results
+        has_previous = self.progress.has_results or self.planner.places.has_given
         return build_script_call(step.skill, step.text, self.planner.places, has_previous=has_previous)
 
     def _use(self, step: Step) -> ToolCallPart:

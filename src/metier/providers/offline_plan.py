@@ -48,6 +48,8 @@ class Places:
     artifacts: str
     previous: str
     """A JSON file with the results of earlier steps, which the run keeps up to date."""
+    has_given: bool = False
+    """There are earlier steps that are not of this run, but of the task that it is a step of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +82,15 @@ class Planner:
     rank: Rank
     places: Places
     min_score: float = MIN_SCORE
+    only: str = ""
+    """The one skill that the whole request is for, where somebody named it."""
 
     def plan(self, text: str) -> Plan:
         """The steps for a request, in order."""
         request = read_request(text)
+        if skill := self.find(self.only) if self.only else None:
+            choice = _Choice(skill, reason="named by the step")
+            return Plan(steps=(self._build_step(1, request.text, choice),), is_cut=request.is_cut)
         parts = [piece for part in split_parts(request) for piece in self._split_by_skill(part)]
         routed = [(part, choice) for part in parts for choice in self._choose(part)]
         steps = [

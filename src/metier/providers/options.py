@@ -88,6 +88,13 @@ class ModelOptions(Value):
         description="The only models that may be asked, fallbacks included; an empty list allows all.",
     )
     max_tokens: int = Field(default=4096, ge=1, description="The longest reply that is asked for, in tokens.")
+    temperature: float | None = Field(
+        default=None,
+        ge=0,
+        le=2,
+        allow_inf_nan=False,
+        description="How freely the model chooses its words, from 0 to 2; the provider's own default if unset.",
+    )
     max_context_tokens: int = Field(
         default=32_000, ge=1, description="The window that a prompt and its reply share, in tokens."
     )

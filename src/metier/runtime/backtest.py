@@ -55,12 +55,12 @@ def find_calls(run_id: str, entries: Sequence[e.Entry]) -> list[PastCall]:
     return list(found.values())
 
 
-def backtest(run_id: str, entries: Sequence[e.Entry], build: Callable[[Profile], RulePolicy]) -> Backtest:
-    """Judge the calls of a run again, under the profile it had. `build` gives the rules of today."""
+def backtest(run_id: str, entries: Sequence[e.Entry], build: Callable[[str, Profile], RulePolicy]) -> Backtest:
+    """Judge the calls of a run again, under the agent and profile it had. `build` gives the rules of today."""
     started = entries[0] if entries and isinstance(entries[0], e.RunStarted) else None
     if started is None:
         return Backtest(0, ())
-    policy = build(_read_profile(started.profile))
+    policy = build(started.agent, _read_profile(started.profile))
     calls = find_calls(run_id, entries)
     changes: list[Change] = []
     for call in calls:

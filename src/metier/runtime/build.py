@@ -1,65 +1,47 @@
 """Put together what one run needs: skills, tools, provider, policy, instructions. Decides nothing itself."""
 
+import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from metier.context.base_prompt import BASE, SAFETY
-from metier.definitions.problems import Problem
+from metier.context.control import ACTION_OF_TOOL
 from metier.engine.decide import Policy
-from metier.engine.services import Instructions, Services
+from metier.engine.services import Services
 from metier.engine.shelf import build_shelf
 from metier.errors import UsageError
 from metier.providers.base import Observer, Provider
 from metier.providers.facts import load_facts
 from metier.providers.options import ModelOptions
 from metier.providers.registry import OFFLINE
+from metier.runtime.authority import bind, find_tools_above, is_seen
 from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.confinement import limit_only, open_confinement
+from metier.runtime.instructions import load_instructions
 from metier.runtime.kind import RunKind
 from metier.runtime.mcp import list_known_tools, open_servers
 from metier.runtime.models import open_models
+from metier.runtime.partners import choose_partners
 from metier.runtime.pins import find_instructions, use_pinned, use_pinned_policy
 from metier.runtime.place import Place
-from metier.runtime.policy import build_policy, read_policy_file
-from metier.skills.activation import activate, build_roots, find_packages
+from metier.runtime.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS, Speakers, build_policy, read_policy_file
+from metier.runtime.tasks import choose_tools, find_changed_task
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
 from metier.tools.access import AccessFile
 from metier.tools.base import Tool
-from metier.tools.builtin import build_builtin_tools
+from metier.tools.bash import Surroundings
+from metier.tools.builtin import build_builtin_tools, build_shell_tools
+from metier.tools.sandbox.confinement import Confinement
 from metier.tools.scope import Scope
 from metier.tools.script_catalog import ScriptCatalog
 from metier.tools.script_contract import ScriptLimits
 from metier.tools.script_runner import ScriptRunner, default_environments
 from metier.tools.scripts import build_script_tools
+from metier.tools.shells import choose_shell
 from metier.tools.toolbox import Toolbox
 from metier.tools.toolset_loader import ToolsetReading, load_toolsets
-
-BUNDLED = Path(__file__).resolve().parent.parent / "bundled"
-
-
-def find_skills(place: Place) -> tuple[tuple[SkillPackage, ...], tuple[Problem, ...]]:
-    """The active skills of this workspace, and what is wrong with the others."""
-    directory = place.workspace / place.settings.skills.dir
-    roots = build_roots(
-        home=place.home,
-        workspace=place.workspace,
-        bundled=BUNDLED,
-        directories=(directory,) if directory.is_dir() else (),
-    )
-    activation = activate(find_packages(roots), place.settings.skills.enabled)
-    return activation.packages, activation.problems
-
-
-def load_instructions(place: Place) -> Instructions:
-    """The workspace's own words where it has them."""
-    folder = place.workspace / "context"
-    return Instructions(
-        base=_read(folder / "system_prompt.md") or BASE,
-        safety=SAFETY,
-        soul=_read(folder / "soul.json"),
-        profile=_read(folder / "user_profile.json"),
-    )
+from metier.tools.web import WebAccess
 
 
 @asynccontextmanager
@@ -71,46 +53,51 @@ async def build_services(
     A dry run gets neither the toolsets, which say what they offer by running, nor a connection.
     """
     settings = place.settings
-    found, problems = find_skills(place)
-    packages, changed = await use_pinned(found, run.pins, store)
+    agent = run.agent
+    packages, changed = await use_pinned(agent.packages, run.pins, store)
     policy = await use_pinned_policy(read_policy_file(place.workspace), run.pins, store)
     access = AccessFile(place.workspace)
     access.read()
+    confinement = await _confine(place, run)
     async with AsyncExitStack() as opened:
-        toolsets = ToolsetReading() if run.is_dry else await load_toolsets(packages, place.environ)
+        toolsets = await _load_toolsets(packages, place, run=run, confinement=confinement)
         opened.push_async_callback(toolsets.aclose)
         servers = await opened.enter_async_context(open_servers(place, store, run=run))
-        shelf = build_shelf(packages, workspace=place.workspace, problems=(*problems, *toolsets.problems))
+        shelf = build_shelf(packages, workspace=place.workspace, problems=(*agent.problems, *toolsets.problems))
         facts = load_facts(_facts_file(place))
         models = open_models(place, facts, shelf, run=run)
         opened.push_async_callback(models.aclose)
-        tools = Toolbox((*list_tools(packages, place), *toolsets.tools, *servers.tools))
+        own = list_tools(packages, place, confinement=confinement, web=agent.web)
+        offered = (*own, *toolsets.tools, *servers.tools)
+        known = Toolbox(offered).names()
+        tools = await _choose_tools(run, offered, store)
+        if not run.pins:
+            agent.check_tools({*known, *BUILT_IN_TOOLS, *SCRIPT_TOOLS, *ACTION_OF_TOOL})
         cleaner = build_place_cleaner(place)
         yield Services(
             store=store,
             provider=models.provider,
             fallbacks=models.fallbacks,
             facts=facts,
-            policy=narrow(
-                place,
-                build_policy(
-                    packages, tools, workspace=place.workspace, profile=settings.runtime.profile, host=policy.text
-                ),
-            ),
+            policy=await _build_rules(run, packages, tools, host=policy.text, known=known, store=store),
             read_access=lambda: tools.resolve(access.read()),
             tools=tools,
             shelf=shelf,
-            instructions=await find_instructions(run.pins, store) or load_instructions(place),
+            instructions=await find_instructions(run.pins, store) or load_instructions(agent, run.said),
             model=get_model_options(place, models.provider),
             runtime=settings.runtime,
             skills=settings.skills,
+            sandbox=confinement.level,
             clock=place.clock,
             ids=place.ids,
             workspace=place.workspace,
             run_folder=run.folder,
             clean=cleaner.text,
             clean_body=cleaner.value if settings.logging.debug_llm_bodies else None,
-            changed=(*changed, *policy.changed),
+            changed=(*changed, *policy.changed, *agent.changed, *find_changed_task(run)),
+            partners=await choose_partners(run, store),
+            task=run.task if run.is_planned else None,
+            given_results=run.given_results,
             notices=servers.notices,
             not_listed=servers.not_listed,
             owner=place.owner,
@@ -119,26 +106,70 @@ async def build_services(
         )
 
 
-def list_tools(packages: Sequence[SkillPackage], place: Place) -> tuple[Tool, ...]:
-    """The tools that are known without running code of a skill. One of the place replaces a built-in of its name."""
+async def _choose_tools(run: RunKind, offered: Sequence[Tool], store: Store) -> Toolbox:
+    above = await find_tools_above(run, store)
+    return Toolbox(tool for tool in choose_tools(run.agent, offered, run.steps) if is_seen(tool, above))
+
+
+async def _build_rules(
+    run: RunKind, packages: Sequence[SkillPackage], tools: Toolbox, *, host: bytes, known: frozenset[str], store: Store
+) -> Policy:
+    agent, place = run.agent, run.agent.place
+    step = run.steps[-1] if run.steps else None
+    task = run.task if run.steps else None
+    speakers = Speakers(host=host, agent=agent.definition, task=task, step=step, known=None if run.pins else known)
+    rules = build_policy(packages, tools, workspace=place.workspace, profile=agent.profile, speakers=speakers)
+    return narrow(place, await bind(rules, run, store, tools=tools))
+
+
+async def _confine(place: Place, run: RunKind) -> Confinement:
+    return limit_only(place.settings.sandbox) if run.is_idle else await open_confinement(place)
+
+
+async def _load_toolsets(
+    packages: Sequence[SkillPackage], place: Place, *, run: RunKind, confinement: Confinement
+) -> ToolsetReading:
+    return ToolsetReading() if run.is_idle else await load_toolsets(packages, place.environ, confinement=confinement)
+
+
+def list_tools(
+    packages: Sequence[SkillPackage],
+    place: Place,
+    *,
+    confinement: Confinement | None = None,
+    web: WebAccess | None = None,
+) -> tuple[Tool, ...]:
+    """The tools that are known without running code of a skill. One of the place replaces a built-in of its name.
+
+    `confinement` encloses what they start; without one they are good for looking at.
+    """
+    enclosed = confinement or limit_only(place.settings.sandbox)
     replaced = {tool.info.name for tool in place.tools}
-    built_in = (tool for tool in _file_tools(place) if tool.info.name not in replaced)
-    return (*built_in, *_script_tools(packages, place), *place.tools)
+    built_in = (tool for tool in _builtin_tools(place, enclosed, web) if tool.info.name not in replaced)
+    return (*built_in, *_script_tools(packages, place, enclosed), *place.tools)
 
 
-def list_all_tools(packages: Sequence[SkillPackage], place: Place) -> tuple[Tool, ...]:
+def list_all_tools(packages: Sequence[SkillPackage], place: Place, *, web: WebAccess | None = None) -> tuple[Tool, ...]:
     """With those of external servers, as far as they are known without starting one. For looking, not for calling."""
-    return (*list_tools(packages, place), *list_known_tools(place))
+    return (*list_tools(packages, place, web=web), *list_known_tools(place))
 
 
-def _file_tools(place: Place) -> tuple[Tool, ...]:
-    """Open is the workspace; what decides about the agent is closed to writing, but in the permissive profile."""
+def _builtin_tools(place: Place, confinement: Confinement, web: WebAccess | None) -> tuple[Tool, ...]:
+    """Open is the workspace; what decides about the agent is closed to writing, but in the permissive profile.
+
+    The runs are closed in every profile: nobody writes his own record.
+    """
     settings = place.settings
     runs = _inside(place.runs, place.workspace)
     skills = _inside(place.workspace / settings.skills.dir, place.workspace)
     protect = settings.runtime.profile != "permissive"
-    scope = Scope((place.workspace,), protect=protect, own_folders=(*runs, *skills))
-    return build_builtin_tools(scope, environ=place.environ, skip=runs)
+    scope = Scope((place.workspace,), protect=protect, own_folders=(*runs, *skills), records=runs)
+    shell = choose_shell(sys.platform, linux=settings.runtime.shell_linux, windows=settings.runtime.shell_windows)
+    surroundings = Surroundings(scope=scope, environ=place.environ, confinement=confinement)
+    return (
+        *build_builtin_tools(scope, environ=place.environ, skip=runs, web=web),
+        *build_shell_tools(surroundings, shell=shell, options=settings.shell),
+    )
 
 
 def _inside(folder: Path, workspace: Path) -> tuple[str, ...]:
@@ -148,14 +179,16 @@ def _inside(folder: Path, workspace: Path) -> tuple[str, ...]:
     return (folder.relative_to(workspace).as_posix(),)
 
 
-def _script_tools(packages: Sequence[SkillPackage], place: Place) -> tuple[Tool, ...]:
+def _script_tools(packages: Sequence[SkillPackage], place: Place, confinement: Confinement) -> tuple[Tool, ...]:
     if not packages:
         return ()
     limits = ScriptLimits(
         timeout_seconds=place.settings.skills.script_timeout_seconds,
         max_output_bytes=place.settings.skills.max_script_output_bytes,
     )
-    runner = ScriptRunner(environments=default_environments(place.environ), environ=place.environ)
+    runner = ScriptRunner(
+        environments=default_environments(place.environ), environ=place.environ, confinement=confinement
+    )
     return build_script_tools(ScriptCatalog(packages), runner, limits)
 
 
@@ -185,10 +218,3 @@ def _facts_file(place: Place) -> Path | None:
 def narrow(place: Place, policy: Policy) -> Policy:
     """The policy, less what whoever made the place does not want to happen."""
     return place.narrow(policy) if place.narrow is not None else policy
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
-        return ""

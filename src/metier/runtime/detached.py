@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from metier.engine.orders import CHILD
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
+from metier.events import TaskState
 from metier.runtime.runs import Answer, RunRequest, Runtime, Watch
 from metier.runtime.shift import Shift
 from metier.settings.worker_options import WorkerOptions
-from metier.store.base import RUNNABLE, Lease
+from metier.store.base import RUNNABLE, Lease, RunRow
 from metier.store.failures import LeaseHeld
 
 _MOST_LOOKED_AT = 1000
@@ -26,8 +28,23 @@ async def submit(runtime: Runtime, request: RunRequest, *, queue: str) -> RunSta
 
 
 async def wake(runtime: Runtime, run_id: str, answer: Answer | None = None) -> RunState:
-    """Take in what was answered or approved, so that a worker can go on. Raises `LeaseHeld` while somebody drives."""
+    """Take in what was answered or approved, so that a worker can go on. Raises `LeaseHeld` while somebody drives.
+
+    What is answered is for the run that is really waited for: this one, or the lowest of those it handed work to.
+    """
+    waiting = await runtime.find_waiting(await runtime.read(run_id))
+    if waiting.run_id != run_id:
+        await runtime.resume(waiting.run_id, answer, Watch(stopper=_left_to_workers()))
+        answer = None
     return await runtime.resume(run_id, answer, Watch(stopper=_left_to_workers()))
+
+
+async def find_owner(runtime: Runtime, run_id: str) -> RunRow:
+    """The run that somebody started: this one, or the one at the top of those that ordered it."""
+    row = await runtime.find(run_id)
+    while row.parent_run_id and not row.queue and row.run_id.startswith(CHILD):
+        row = await runtime.find(row.parent_run_id)
+    return row
 
 
 async def drive_for_a_while(
@@ -44,7 +61,7 @@ async def drive_for_a_while(
 
 def can_go_on(state: RunState) -> bool:
     """A worker handed it back: somebody should go on with it."""
-    return state.status in RUNNABLE and state.phase not in FINAL
+    return state.status in (*RUNNABLE, "delegating") and state.phase not in FINAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,27 +84,40 @@ async def find_stranded(runtime: Runtime, queue: str) -> Stranded:
 
 async def wake_decided(runtime: Runtime, queue: str) -> list[str]:
     """Wake runs whose approvals were decided, or ran out of time, without anybody telling a worker."""
-    paused = await runtime.store.list_runs(status="paused", limit=_MOST_LOOKED_AT)
-    mine = [row.run_id for row in paused if row.queue == queue and not row.driver]
-    if not mine:
+    rows = [*await _find_parked(runtime, queue, "paused"), *await _find_parked(runtime, queue, "delegating")]
+    if not rows:
         return []
-    # Looking closes what is past its time.
-    still_open = {question.row.run_id for question in await runtime.approvals.find_all(status="open")}
+    now = runtime.place.clock.now()
+    approvals = await runtime.store.list_approvals(status="open")
+    still_open = {row.run_id for row in approvals if row.expires_at is None or row.expires_at > now}
     woken: list[str] = []
-    for run_id in mine:
-        if run_id in still_open or not await _waits_for_approval(runtime, run_id):
+    for row in rows:
+        if row.run_id in still_open:
+            continue
+        waiting = await runtime.find_waiting(await runtime.read(row.run_id))
+        if not await _is_answered(runtime, waiting, left_by=row.left_by):
             continue
         with suppress(LeaseHeld):
-            if can_go_on(await wake(runtime, run_id)):
-                woken.append(run_id)
+            if can_go_on(await wake(runtime, row.run_id)):
+                woken.append(row.run_id)
     return woken
 
 
-async def _waits_for_approval(runtime: Runtime, run_id: str) -> bool:
-    if not await runtime.store.list_approvals(run_id=run_id):
+async def _find_parked(runtime: Runtime, queue: str, status: TaskState) -> list[RunRow]:
+    rows = await runtime.store.list_runs(status=status, limit=_MOST_LOOKED_AT)
+    return [row for row in rows if row.queue == queue and not row.driver]
+
+
+async def _is_answered(runtime: Runtime, waiting: RunState, *, left_by: str) -> bool:
+    """Nobody is waited for any more: a person has decided, or it was a worker that died while it saw to another run."""
+    pause = waiting.pause
+    if pause is None or pause.pause in ("signal", "delegation"):
+        return bool(left_by) or waiting.started is None or waiting.started.parent_run_id != ""
+    if pause.pause != "approval":
         return False
-    pause = (await runtime.read(run_id)).pause
-    return pause is not None and pause.pause == "approval"
+    asking = {step.approval_id: step.step_id for step in waiting.steps if step.phase == "asking"}
+    # Looking closes what is past its time.
+    return bool(await runtime.approvals.find_decisions(waiting.run_id, asking))
 
 
 def _left_to_workers() -> Stopper:

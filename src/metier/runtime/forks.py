@@ -10,13 +10,18 @@ from metier.engine.entries import render_entry
 from metier.engine.journal import read_entries
 from metier.engine.state import RunState, apply
 from metier.errors import UsageError
-from metier.runtime.build import build_services, find_skills
+from metier.runtime.agents import AgentInForce, resolve_agent
+from metier.runtime.authority import find_inherited
+from metier.runtime.build import build_services
+from metier.runtime.commissions import restore_run
+from metier.runtime.instructions import Said
 from metier.runtime.kind import RunKind
-from metier.runtime.pins import INSTRUCTIONS, POLICY, TOOLS, pin
+from metier.runtime.pins import INSTRUCTIONS, POLICY, TOOLS, find_instructions, pin
 from metier.runtime.place import Place
 from metier.runtime.replays import find_changed, get_start
 from metier.runtime.runs import Runtime, Watch
-from metier.store.base import RunRow, StoredEntry
+from metier.runtime.tasks import apply_step
+from metier.store.base import RunRow, Store, StoredEntry
 
 _UNSETTLED = frozenset({"running", "in_doubt", "asking"})
 
@@ -62,10 +67,19 @@ async def fork_run(runtime: Runtime, run_id: str, request: ForkRequest, *, watch
     entries = await read_entries(runtime.store, run_id)
     started = get_start(run_id, entries)
     _check_point(request.at, find_points(run_id, entries))
-    forking = Runtime(_build_place(runtime.place, started, request), runtime.store)
+    agent = _resolve(runtime.place, started, request)
+    forking = Runtime(agent.place, runtime.store)
     now = forking.place.clock.now()
     new_id = forking.place.ids.run_id(now)
-    beginning = await _build_start(forking, started, request, parent=run_id, new_id=new_id)
+    restored = await restore_run(runtime.place, runtime.store, folder=forking.folder(new_id), started=started)
+    run = replace(
+        restored,
+        agent=apply_step(agent, restored.steps) if restored.steps else agent,
+        said=await _find_said(started, runtime.store),
+        pins={},
+        inherited=find_inherited(started.pins),
+    )
+    beginning = await _build_start(forking, started, request, parent=run_id, run=run)
     taken = [beginning, *_adapt(entries[1 : request.at], new_id)]
     row = RunRow(
         run_id=new_id,
@@ -79,7 +93,7 @@ async def fork_run(runtime: Runtime, run_id: str, request: ForkRequest, *, watch
         updated_at=now,
     )
     await _write(forking, row, taken)
-    changed = (*find_changed(started.pins, find_skills(forking.place)[0]), *_changed_words(started, beginning))
+    changed = (*find_changed(started, agent), *_changed_words(started, beginning))
     return Fork(state=await forking.resume(new_id, watch=watch), changed=changed)
 
 
@@ -102,27 +116,34 @@ def _check_point(number: int, points: Sequence[Point]) -> None:
     )
 
 
-def _build_place(place: Place, started: e.RunStarted, request: ForkRequest) -> Place:
-    """The settings of now, with the model of the parent unless another one is asked for."""
+def _resolve(place: Place, started: e.RunStarted, request: ForkRequest) -> AgentInForce:
+    """The agent and the settings of now, with the model of the parent unless another one is asked for."""
     model = place.settings.model
     provider = request.provider or (model.provider if place.provider else started.provider)
     name = request.model or (model.name if request.provider else started.model)
     changed = type(model).model_validate({**model.model_dump(), "provider": provider, "name": name})
-    return replace(place, settings=place.settings.model_copy(update={"model": changed}))
+    forking = replace(place, settings=place.settings.model_copy(update={"model": changed}))
+    return resolve_agent(forking, started.agent, model="" if request.provider and not request.model else name)
+
+
+async def _find_said(started: e.RunStarted, store: Store) -> Said | None:
+    """What the parent was given beside its task stays with the fork."""
+    instructions = await find_instructions(started.pins, store)
+    return Said(conversation=instructions.conversation, step=instructions.step) if instructions else None
 
 
 async def _build_start(
-    runtime: Runtime, started: e.RunStarted, request: ForkRequest, *, parent: str, new_id: str
+    runtime: Runtime, started: e.RunStarted, request: ForkRequest, *, parent: str, run: RunKind
 ) -> e.RunStarted:
-    place = runtime.place
-    run = RunKind(folder=runtime.folder(new_id), is_dry=started.mode == "dry_run")
+    place, new_id = runtime.place, run.folder.name
     async with build_services(place, runtime.store, run=run) as services:
-        pins = await pin(services, place.settings)
+        pins = await pin(services, run)
         provider = services.provider.name
     return started.model_copy(
         update={
             "task": request.task or started.task,
             "provider": provider,
+            "profile": run.agent.profile,
             "model": place.settings.model.name if provider != "offline" else "offline",
             "context_id": new_id,
             "trace_id": hashlib.sha256(new_id.encode()).hexdigest()[:32],

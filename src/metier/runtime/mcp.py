@@ -73,7 +73,7 @@ async def open_servers(place: Place, store: Store, *, run: RunKind) -> AsyncGene
         known = _group(await find_tools(run.pins, store), known)
     notices = tuple(_say_not_accepted(server) for server in chosen if server.name not in known)
     not_listed = tuple(notice.server for notice in notices)
-    if run.is_dry or not known:
+    if run.is_idle or not known:
         tools = tuple(KnownTool(info) for infos in known.values() for info in infos)
         yield Servers(tools=tools, notices=notices, not_listed=not_listed)
         return

@@ -1,13 +1,14 @@
 """Who answers in a run: the provider of the settings and its fallbacks, all checked before anything is sent."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
 
+from metier.definitions.inherit import INHERIT
 from metier.engine.earlier import FILE_NAME as RESULTS
 from metier.engine.shelf import Shelf
 from metier.errors import UsageError
 from metier.providers.absent import AbsentProvider
+from metier.providers.allowed import AllowedProvider
 from metier.providers.base import Provider
 from metier.providers.connection import Connection
 from metier.providers.dry_run import DryRunProvider
@@ -16,7 +17,7 @@ from metier.providers.failures import MissingKey
 from metier.providers.offline import build_offline
 from metier.providers.offline_plan import Places
 from metier.providers.registry import BUILT_IN, OFFLINE, choose_provider, open_provider
-from metier.providers.retry import Candidate, check_allowed, split_model_name
+from metier.providers.retry import Candidate, split_model_name
 from metier.runtime.kind import RunKind
 from metier.runtime.place import Place
 
@@ -39,15 +40,14 @@ class Models:
 def open_models(place: Place, facts: FactBook, shelf: Shelf, *, run: RunKind) -> Models:
     """One that has no key is there and cannot be asked, so that the run can say so. Raises `UsageError`."""
     options = place.settings.model
-    if run.is_dry:
+    if run.is_idle:
         return Models(DryRunProvider(options.provider))
     if place.provider is not None:
-        return Models(place.provider)
+        return guard(Models(place.provider), options.allowed_models)
     if options.provider == OFFLINE:
-        return Models(_open_offline(place, shelf, run.folder))
+        return Models(_open_offline(place, shelf, run))
     if options.provider.startswith(PLUGIN):
-        return Models(_open_plugin(place, facts))
-    check_allowed([options.name, *options.fallback_models], options.allowed_models)
+        return guard(Models(_open_plugin(place, facts)), options.allowed_models)
     choice = choose_provider(options)
     if not choice.base_url:
         check_owner(options.name, choice.name, facts)
@@ -55,7 +55,15 @@ def open_models(place: Place, facts: FactBook, shelf: Shelf, *, run: RunKind) ->
         provider = open_provider(choice, facts, environment=place.environ)
     except MissingKey as missing:
         return Models(AbsentProvider(choice.name, missing))
-    return Models(provider, _open_fallbacks(place, facts, provider))
+    return guard(Models(provider, _open_fallbacks(place, facts, provider)), options.allowed_models)
+
+
+def guard(models: Models, allowed: Collection[str]) -> Models:
+    """The same, held to a list of models at every call."""
+    if not allowed:
+        return models
+    fallbacks = [Candidate(AllowedProvider(each.provider, allowed), each.model) for each in models.fallbacks]
+    return Models(AllowedProvider(models.provider, allowed), tuple(fallbacks))
 
 
 def check_owner(model: str, provider: str, facts: FactBook) -> None:
@@ -95,23 +103,28 @@ def _open_plugin(place: Place, facts: FactBook) -> Provider:
             f"No plugin that runs brings a provider {name!r}",
             hint=f"Providers of plugins here: {known}; `agent plugins list` says which plugins are off, and why",
         )
-    check_allowed([place.settings.model.name], place.settings.model.allowed_models)
     return build(Connection(facts=facts))
 
 
-def _open_offline(place: Place, shelf: Shelf, run_folder: Path) -> Provider:
+def _open_offline(place: Place, shelf: Shelf, run: RunKind) -> Provider:
+    run_folder = run.folder
+    named = next((step.skills for step in reversed(run.steps) if step.skills is not None), None)
+    is_chosen = named is not None and INHERIT not in named
     places = Places(
         workspace=str(place.workspace),
         artifacts=str(run_folder / "artifacts"),
         previous=str(run_folder / RESULTS),
+        has_given=bool(run.given_results),
     )
     packages = tuple(shelf.packages.values())
     return build_offline(
         packages,
         _rank(shelf),
         places=places,
-        min_score=place.settings.skills.prefilter_min_score,
-        max_turns=place.settings.runtime.max_turns,
+        # Whoever wrote the step has chosen: how well the words match does not matter then.
+        min_score=0 if is_chosen else place.settings.skills.prefilter_min_score,
+        max_turns=run.order.limits.max_turns if run.order else place.settings.runtime.max_turns,
+        only=packages[0].definition.name if is_chosen and len(packages) == 1 else "",
     )
 
 

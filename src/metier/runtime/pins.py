@@ -11,10 +11,18 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
+from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.skill import parse_skill
+from metier.engine.entries import RunStarted
+from metier.engine.partners import Partners
 from metier.engine.services import Instructions, Services
+from metier.errors import UsageError
+from metier.runtime.agents import AgentInForce, find_agent_file, restore_agent
+from metier.runtime.catalog import find_skills
+from metier.runtime.kind import RunKind
 from metier.runtime.place import Place
 from metier.runtime.policy import has_rules, read_policy_file
+from metier.runtime.tasks import TASK, pin_task
 from metier.settings.model import Settings
 from metier.skills.package import SkillPackage
 from metier.skills.trust import is_trusted
@@ -29,7 +37,11 @@ INSTRUCTIONS = "instructions"
 TOOLS = "tools"
 POLICY = "policy"
 TRUST = "trust"
+HOST = "host"
+"""The settings before the agent's own; only where there is an agent."""
+PARTNERS = "partners"
 SKILL = "skill:"
+AGENT = "agent:"
 
 _INSTRUCTIONS: TypeAdapter[Instructions] = TypeAdapter(Instructions)
 _TOOLS: TypeAdapter[tuple[ToolInfo, ...]] = TypeAdapter(tuple[ToolInfo, ...])
@@ -49,9 +61,10 @@ class PinnedPolicy(NamedTuple):
     changed: tuple[str, ...] = ()
 
 
-async def pin(services: Services, settings: Settings) -> dict[str, str]:
+async def pin(services: Services, run: RunKind) -> dict[str, str]:
     """Definition id → digest. The bytes are in the store under that digest."""
-    store = services.store
+    store, agent = services.store, run.agent
+    settings = agent.place.settings
     packages = tuple(services.shelf.packages.values())
     trusted = tuple(
         sorted(package.definition.name for package in packages if has_rules(package) and is_trusted(package))
@@ -63,11 +76,19 @@ async def pin(services: Services, settings: Settings) -> dict[str, str]:
         POLICY: await store.put_blob(read_policy_file(services.workspace)),
         TRUST: await store.put_blob(_NAMES.dump_json(trusted)),
     }
+    if agent.id:
+        pins[f"{AGENT}{agent.id}"] = await store.put_blob(agent.data)
+    if run.host is not None and run.host.settings != settings:
+        pins[HOST] = await store.put_blob(run.host.settings.model_dump_json().encode())
+    if services.partners != Partners():
+        pins[PARTNERS] = await store.put_blob(services.partners.model_dump_json().encode())
+    if run.is_planned and run.task is not None and not any(name.startswith(TASK) for name in run.inherited):
+        pins |= await pin_task(run.task, store)
     for package in packages:
         data = package.definition.file.read_bytes()
         keep = len(packages) <= MOST_KEPT
         pins[_id(package)] = await store.put_blob(data) if keep else hashlib.sha256(data).hexdigest()
-    return pins
+    return {**run.inherited, **pins}
 
 
 async def use_pinned(packages: Sequence[SkillPackage], pins: Mapping[str, str], store: Store) -> PinnedSkills:
@@ -94,6 +115,11 @@ async def use_pinned_policy(current: bytes, pins: Mapping[str, str], store: Stor
     return PinnedPolicy(await store.get_blob(digest), (POLICY,))
 
 
+async def use_pinned_host(place: Place, pins: Mapping[str, str], store: Store) -> Place:
+    """The same place, with the settings that the agent of the run found."""
+    return await use_pinned_settings(place, {SETTINGS: pins[HOST]} if HOST in pins else pins, store)
+
+
 async def use_pinned_settings(place: Place, pins: Mapping[str, str], store: Store) -> Place:
     """The same place, with what the run was told to do; where it is written down is up to whoever resumes it."""
     if SETTINGS not in pins:
@@ -103,9 +129,36 @@ async def use_pinned_settings(place: Place, pins: Mapping[str, str], store: Stor
     return replace(place, settings=place.settings.model_copy(update=sections))
 
 
+async def use_pinned_agent(place: Place, started: RunStarted, store: Store) -> AgentInForce:
+    """The agent as the run knew it, whatever its file says now, in a place with the settings of the run."""
+    name = f"{AGENT}{started.agent}"
+    digest = started.pins.get(name, "") if started.agent else ""
+    if not digest:
+        skills = find_skills(place)
+        return AgentInForce(id=started.agent, place=place, packages=skills.packages, problems=skills.problems)
+    data = await store.get_blob(digest)
+    file, current = _find_file(place.workspace, started.agent)
+    agent = restore_agent(place, started.agent, data, file=file)
+    return agent if current == data else replace(agent, changed=(name,))
+
+
+def _find_file(workspace: Path, agent_id: str) -> tuple[Path, bytes]:
+    """Where the definition lies and what is in it; where it would lie and nothing, if it is gone."""
+    try:
+        file, _ = find_agent_file(workspace, agent_id)
+        return file, file.read_bytes()
+    except (UsageError, OSError):
+        return workspace / ".agent/agents" / agent_id / AGENT_FILE, b""
+
+
 async def find_instructions(pins: Mapping[str, str], store: Store) -> Instructions | None:
     digest = pins.get(INSTRUCTIONS)
     return _INSTRUCTIONS.validate_json(await store.get_blob(digest)) if digest else None
+
+
+async def find_partners(pins: Mapping[str, str], store: Store) -> Partners:
+    digest = pins.get(PARTNERS)
+    return Partners.model_validate_json(await store.get_blob(digest)) if digest else Partners()
 
 
 async def find_tools(pins: Mapping[str, str], store: Store) -> tuple[ToolInfo, ...]:

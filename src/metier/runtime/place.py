@@ -16,6 +16,10 @@ from metier.telemetry.sinks import Sink
 from metier.tools.base import Tool
 
 
+def _ignore(_sentence: str) -> None:
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     settings: Settings
@@ -33,6 +37,8 @@ class Place:
     """Those that run, see `runtime.plugins`; their tools and subscribers are among `tools` and `sinks`."""
     sinks: tuple[Sink, ...] = ()
     """Get the events of every run, beside whoever watches one of them."""
+    report: Callable[[str], None] = _ignore
+    """Told when a plugin is left out."""
     narrow: Callable[[Policy], Policy] | None = None
     """Puts a stricter policy around the one of the settings."""
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from metier.events import EventRecord
-from metier.plugins.lifecycle import running
+from metier.event_record import EventRecord
+from metier.plugins.lifecycle import ask_for_layer, running
 from metier.plugins.load import Plugins, load_plugins
 from metier.plugins.registry import Registry
 from metier.plugins.subscription import Subscription
@@ -45,12 +45,25 @@ def using_plugins(place: Place, *, report: Callable[[str], None]) -> Generator[P
             for subscriber in registry.subscribers
         ]
         try:
-            yield _extend(place, registries, tuple(_Shared(each) for each in subscriptions))
+            yield _extend(place, registries, tuple(_Shared(each) for each in subscriptions), report=report)
         finally:
             for subscription in subscriptions:
                 subscription.close()
 
 
-def _extend(place: Place, registries: tuple[Registry, ...], sinks: tuple[Sink, ...]) -> Place:
+def render_layers(place: Place) -> str:
+    """What plugins put into the prompt, asked now. One that fails or hangs says nothing, and that is reported."""
+    seconds = place.settings.plugins.timeout_seconds
+    pieces: list[str] = []
+    for registry in place.plugins:
+        for layer in registry.prompt_layers:
+            text = ask_for_layer(registry, layer, seconds=seconds, report=place.report)
+            pieces += [f"# {layer.title}\n\n{text}"] if text else []
+    return "\n\n".join(pieces)
+
+
+def _extend(
+    place: Place, registries: tuple[Registry, ...], sinks: tuple[Sink, ...], *, report: Callable[[str], None]
+) -> Place:
     tools = tuple(tool for registry in registries for tool in registry.tools)
-    return replace(place, tools=(*place.tools, *tools), plugins=registries, sinks=(*place.sinks, *sinks))
+    return replace(place, tools=(*place.tools, *tools), plugins=registries, sinks=(*place.sinks, *sinks), report=report)

@@ -1,6 +1,7 @@
 """The policy of a run: the host's file, the rules of its definitions, the profile. Reads; the judging is elsewhere."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from metier.approval.judge import RulePolicy
@@ -8,14 +9,31 @@ from metier.approval.profile import Profile, ProfilePolicy
 from metier.approval.rules import Scope
 from metier.approval.scopes import POLICY_FILE, ScopeReader
 from metier.definitions.agent import AgentDefinition
+from metier.definitions.task import TaskDefinition, TaskStep
 from metier.errors import ConfigError
 from metier.skills.package import SkillPackage
 from metier.skills.trust import is_trusted
 from metier.tools.toolbox import Toolbox
 
-BUILT_IN_TOOLS = ("Read", "Write", "Edit", "Glob", "Grep", "Bash", "WebFetch", "delegate")
+BUILT_IN_TOOLS = ("Read", "Write", "Edit", "Glob", "Grep", "Bash", "WebFetch", "delegate", "run_task")
 """Names that rules may use wherever they are read, also where the tool itself is turned off."""
 SCRIPT_TOOLS = ("script_list", "script_help", "script_run")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speakers:
+    """Who has a word in a run beside its skills."""
+
+    host: bytes
+    """The rules of the workspace."""
+    agent: AgentDefinition | None = None
+    task: TaskDefinition | None = None
+    step: TaskStep | None = None
+    """The step of that task; `TASK.md` speaks for itself."""
+    trusted: Callable[[SkillPackage], bool] = is_trusted
+    """The skills whose word to allow something counts."""
+    known: Collection[str] | None = ()
+    """What rules may name beside the tools of the run, such as those its agent does not see; None: anything."""
 
 
 def read_policy_file(workspace: Path) -> bytes:
@@ -29,8 +47,12 @@ def read_policy_file(workspace: Path) -> bytes:
         raise ConfigError(f"The policy '{file}' cannot be read: {error.strerror}") from error
 
 
-def open_reader(workspace: Path, tools: Toolbox) -> ScopeReader:
-    return ScopeReader(root=str(workspace), tools=frozenset((*BUILT_IN_TOOLS, *SCRIPT_TOOLS, *tools.names())))
+def open_reader(workspace: Path, tools: Toolbox, *, known: Collection[str] | None = ()) -> ScopeReader:
+    """`known` are names that rules may use beside those of the tools; None: rules that were checked before."""
+    if known is None:
+        return ScopeReader(root=str(workspace))
+    names = frozenset((*BUILT_IN_TOOLS, *SCRIPT_TOOLS, *tools.names(), *known))
+    return ScopeReader(root=str(workspace), tools=names)
 
 
 def read_host(reader: ScopeReader, text: bytes, *, workspace: Path) -> Scope:
@@ -41,21 +63,23 @@ def read_host(reader: ScopeReader, text: bytes, *, workspace: Path) -> Scope:
 
 
 def build_policy(
-    packages: Sequence[SkillPackage],
-    tools: Toolbox,
-    *,
-    workspace: Path,
-    profile: Profile,
-    host: bytes,
-    trusted: Callable[[SkillPackage], bool] = is_trusted,
+    packages: Sequence[SkillPackage], tools: Toolbox, *, workspace: Path, profile: Profile, speakers: Speakers
 ) -> RulePolicy:
-    """Host and skills; of those the one in charge speaks. Raises `ConfigError` when a rule cannot be used."""
-    reader = open_reader(workspace, tools)
-    scope = read_host(reader, host, workspace=workspace)
+    """Host, agent and skills; of those the one in charge speaks. Raises `ConfigError` when a rule cannot be used."""
+    reader = open_reader(workspace, tools, known=speakers.known)
+    scopes = [read_host(reader, speakers.host, workspace=workspace)]
+    if speakers.agent is not None:
+        scopes.append(reader.read_agent(speakers.agent))
+        reader.check(f"The rules of agent {speakers.agent.id!r}")
+    if speakers.task is not None:
+        scopes.append(reader.read_task(speakers.task))
+        if speakers.step is not None and speakers.step is not speakers.task.steps[0]:
+            scopes.append(reader.read_step(speakers.step))
+        reader.check(f"The rules of task {speakers.task.id!r}")
     speaking = [package for package in packages if has_rules(package)]
-    skills = [reader.read_skill(package.definition, is_trusted=trusted(package)) for package in speaking]
+    skills = [reader.read_skill(package.definition, is_trusted=speakers.trusted(package)) for package in speaking]
     reader.check("The rules of a skill")
-    return RulePolicy(ProfilePolicy(profile, tools), tools, root=str(workspace), scopes=(scope,), skills=skills)
+    return RulePolicy(ProfilePolicy(profile, tools), tools, root=str(workspace), scopes=scopes, skills=skills)
 
 
 def read_skill_scope(reader: ScopeReader, package: SkillPackage) -> Scope:
@@ -73,20 +97,6 @@ def build_definition_policy(file: Path, *, root: Path) -> RulePolicy:
     """The approvals of an `AGENT.md`, `SKILL.md` or step alone. Raises `ConfigError`."""
     reader = ScopeReader(root=str(root), tools=frozenset((*BUILT_IN_TOOLS, *SCRIPT_TOOLS)))
     return _build_alone(reader.read_definition(file), reader, root=root)
-
-
-def build_agent_policy(
-    agent: AgentDefinition, packages: Sequence[SkillPackage], tools: Toolbox, *, workspace: Path
-) -> RulePolicy:
-    """The host, an agent, and the skills it may put in charge. Raises `ConfigError`."""
-    reader = open_reader(workspace, tools)
-    host = read_host(reader, read_policy_file(workspace), workspace=workspace)
-    scope = reader.read_agent(agent)
-    reader.check(f"The rules of agent {agent.id!r}")
-    skills = [read_skill_scope(reader, package) for package in packages if has_rules(package)]
-    reader.check("The rules of a skill")
-    profile = ProfilePolicy(agent.profile or "guarded", tools)
-    return RulePolicy(profile, tools, root=str(workspace), scopes=(host, scope), skills=skills)
 
 
 def _build_alone(scope: Scope, reader: ScopeReader, *, root: Path) -> RulePolicy:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from metier.approval.rules import SHELL
 from metier.definitions.problems import Problem
 from metier.engine import entries as e
 from metier.engine.journal import read_entries
@@ -16,24 +17,30 @@ from metier.engine.shelf import build_shelf
 from metier.providers.absent import AbsentProvider
 from metier.providers.facts import load_facts
 from metier.providers.failures import MissingKey
-from metier.runtime.build import find_skills, get_model_options, load_instructions, narrow
+from metier.runtime.agents import AgentInForce, find_agent_file, restore_agent
+from metier.runtime.authority import bind
+from metier.runtime.build import get_model_options, narrow
+from metier.runtime.commissions import restore_run
+from metier.runtime.instructions import load_instructions
 from metier.runtime.pins import (
+    AGENT,
     SKILL,
     find_instructions,
+    find_partners,
     find_policy,
     find_tools,
     find_trusted,
     rebuild_packages,
-    use_pinned_settings,
 )
 from metier.runtime.place import Place
-from metier.runtime.policy import build_policy, read_policy_file
+from metier.runtime.policy import Speakers, build_policy, read_policy_file
 from metier.runtime.runs import Runtime
-from metier.skills.package import SkillPackage
 from metier.skills.trust import is_trusted
 from metier.store.base import Store
 from metier.store.failures import StoreDamaged
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
+from metier.tools.bash import refuse_call
+from metier.tools.options import ShellOptions
 from metier.tools.toolbox import Toolbox
 
 
@@ -59,8 +66,8 @@ async def replay_run(runtime: Runtime, run_id: str, *, with_current_files: bool 
     services = await build_replay_services(runtime.place, runtime.store, entries, with_current_files=with_current_files)
     started = get_start(run_id, entries)
     is_at_home = started.workspace == str(runtime.place.workspace)
-    place = await use_pinned_settings(runtime.place, started.pins, runtime.store)
-    changed = find_changed(started.pins, find_skills(place)[0]) if is_at_home else ()
+    run = await restore_run(runtime.place, runtime.store, folder=runtime.folder(run_id), started=started)
+    changed = find_changed(started, run.agent) if is_at_home else ()
     return ReplayReport(run_id=run_id, outcome=await replay(run_id, entries, services), changed=changed)
 
 
@@ -72,14 +79,17 @@ def get_start(run_id: str, entries: Sequence[e.Entry]) -> e.RunStarted:
     return first
 
 
-def find_changed(pins: Mapping[str, str], found: Sequence[SkillPackage]) -> tuple[str, ...]:
-    """Skills whose files differ from the pinned bytes, that are new, or that are gone."""
+def find_changed(started: e.RunStarted, agent: AgentInForce) -> tuple[str, ...]:
+    """The agent and the skills whose files differ from the pinned bytes, that are new, or that are gone."""
     now = {
         f"{SKILL}{package.definition.name}": hashlib.sha256(package.definition.file.read_bytes()).hexdigest()
-        for package in found
+        for package in agent.packages
     }
-    then = {name: digest for name, digest in pins.items() if name.startswith(SKILL)}
-    return tuple(sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name)))
+    then = {name: digest for name, digest in started.pins.items() if name.startswith(SKILL)}
+    pinned = started.pins.get(f"{AGENT}{agent.id}")
+    has_changed = pinned is not None and (agent.changed or pinned != hashlib.sha256(agent.data).hexdigest())
+    skills = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
+    return (*([f"{AGENT}{agent.id}"] if has_changed else []), *skills)
 
 
 async def build_replay_services(
@@ -87,12 +97,18 @@ async def build_replay_services(
 ) -> Services:
     """What the run had, without anything that could have an effect."""
     started = get_start("", entries)
-    place = await use_pinned_settings(place, started.pins, store)
-    settings = place.settings
-    found, _ = find_skills(place)
-    packages = found if with_current_files else await rebuild_packages(started.pins, found, store)
+    run = await restore_run(place, store, folder=place.runs, started=started)
+    agent = run.agent
+    place, settings = agent.place, agent.place.settings
+    if with_current_files and agent.id:
+        file, _ = find_agent_file(place.workspace, agent.id)
+        agent = restore_agent(place, agent.id, file.read_bytes(), file=file)
+    packages = agent.packages if with_current_files else await rebuild_packages(started.pins, agent.packages, store)
     pinned = None if with_current_files else await find_instructions(started.pins, store)
-    tools = Toolbox(_RecordedTool(info) for info in await find_tools(started.pins, store))
+    tools = Toolbox(
+        _RecordedTool(info, shell=settings.shell, workspace=started.workspace)
+        for info in await find_tools(started.pins, store)
+    )
     trusted = await find_trusted(started.pins, store)
     policy = build_policy(
         packages,
@@ -100,18 +116,24 @@ async def build_replay_services(
         # Paths are judged as they were where the run took place.
         workspace=Path(started.workspace),
         profile=settings.runtime.profile,
-        host=read_policy_file(place.workspace) if with_current_files else await find_policy(started.pins, store),
-        trusted=is_trusted if with_current_files else lambda package: package.definition.name in trusted,
+        speakers=Speakers(
+            host=read_policy_file(place.workspace) if with_current_files else await find_policy(started.pins, store),
+            agent=agent.definition,
+            task=run.task if run.steps else None,
+            step=run.steps[-1] if run.steps else None,
+            trusted=is_trusted if with_current_files else lambda package: package.definition.name in trusted,
+            known=None,
+        ),
     )
     provider = AbsentProvider(started.provider, MissingKey("A replay asks nobody"))
     return Services(
         store=store,
         provider=provider,
         facts=load_facts(),
-        policy=narrow(place, policy),
+        policy=narrow(place, await bind(policy, run, store, tools=tools)),
         tools=tools,
         shelf=build_shelf(packages, workspace=place.workspace, problems=_problems(entries)),
-        instructions=pinned or load_instructions(place),
+        instructions=pinned or load_instructions(agent),
         model=get_model_options(place, provider),
         runtime=settings.runtime,
         skills=settings.skills,
@@ -120,6 +142,8 @@ async def build_replay_services(
         workspace=place.workspace,
         run_folder=place.runs,
         clean=lambda text: text,
+        partners=await find_partners(started.pins, store),
+        task=run.task if run.is_planned else None,
         owner=place.owner,
     )
 
@@ -133,8 +157,14 @@ def _problems(entries: Sequence[e.Entry]) -> tuple[Problem, ...]:
 class _RecordedTool:
     """A tool that is known and is not run: the results of steps come from the record."""
 
-    def __init__(self, info: ToolInfo) -> None:
+    def __init__(self, info: ToolInfo, *, shell: ShellOptions, workspace: str) -> None:
         self.info = info
+        self._shell = shell
+        self._workspace = workspace
+
+    def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
+        is_shell = self.info.name == SHELL
+        return refuse_call(arguments, self._shell, workspace=self._workspace) if is_shell else ""
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         del arguments, context

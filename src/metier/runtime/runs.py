@@ -3,52 +3,79 @@
 import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import anyio
-from pydantic import JsonValue
+from pydantic import JsonValue, TypeAdapter
 
 from metier.engine import entries as e
 from metier.engine.journal import RunLog, read_entries
 from metier.engine.loop import Driver as LogDriver
 from metier.engine.loop import drive, hold_lease, open_log
+from metier.engine.orders import CHILD
 from metier.engine.phases import FINAL
 from metier.engine.services import Services
 from metier.engine.state import RunState, fold
 from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
 from metier.errors import ApprovalClosed, UsageError
-from metier.events import PinnedDefinitionUsed
+from metier.events import PinnedDefinitionUsed, PromptLayerCut
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
+from metier.runtime.agents import BUILT_IN, AgentInForce, resolve_agent
 from metier.runtime.approvals import Approvals, Question, Reply
 from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, build_timeout, forget_cancellation
 from metier.runtime.build import build_services, check_budget
+from metier.runtime.children import find_waiting, follow_child, lend
 from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.commissions import (
+    Commission,
+    build_limits,
+    find_commission,
+    prepare_run,
+    restore_run,
+    use_settings,
+)
+from metier.runtime.confinement import open_confinement
+from metier.runtime.instructions import Said
 from metier.runtime.kind import RunKind
-from metier.runtime.pins import pin, use_pinned_settings
+from metier.runtime.pins import pin
 from metier.runtime.place import Place
 from metier.runtime.record import write_record
-from metier.runtime.shift import Shift, begin_shift
+from metier.runtime.shift import Shift, begin_shift, keep_claimable
 from metier.store.base import Lease, RunRow, Store
 from metier.store.failures import LeaseHeld, RunUnknown, StoreUnavailable
 from metier.store.opening import open_store
 from metier.telemetry.jsonl import FILE_NAME, JsonlSink, read_events
 from metier.telemetry.sinks import EventWriter, FanOut, RunScope, Sink, get_redaction_mode
 
-DRY_RUN = "dry_run"
-"""The reason in the index of a dry run that has not begun."""
+REQUESTED = "request:"
+"""The reason in the index of a run that has not begun: this, and the blob that holds what is wanted of it."""
 
 type Asker = Callable[[Question], Awaitable[Reply | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
+    """What is wanted of a new run. Kept as JSON until the run has its first entry."""
+
     task: str
     mode: Literal["live", "dry_run"] = "live"
     extra_context: str = ""
+    agent: str = ""
+    """The ID of the agent; empty takes the one of the settings, else the built-in one."""
+    model: str = ""
+    """Asked for instead of the agent's; it must be one that the agent may use."""
+    commission: Commission | None = None
+    """What another run or a task definition orders; its agent counts, not the one of the settings."""
+    said: Said | None = None
+    """The conversation before it, and the step of a task that it carries out."""
+
+
+_REQUEST = TypeAdapter(RunRequest)
 
 
 def _ignore(_problem: str) -> None:
@@ -108,7 +135,12 @@ class Runtime:
 
         With a `queue`, workers may claim it when it is handed back.
         """
-        check_budget(self.place)
+        commission = request.commission
+        wanted = request.agent or self.place.settings.runtime.agent or BUILT_IN
+        agent = resolve_agent(self.place, BUILT_IN if commission else wanted, model=request.model)
+        check_budget(agent.place)
+        if request.mode == "live":
+            await open_confinement(agent.place)
         now = self.place.clock.now()
         run_id = self.place.ids.run_id(now)
         row = RunRow(
@@ -116,26 +148,55 @@ class Runtime:
             context_id=run_id,
             status="pending",
             task=request.task,
-            model=self.place.settings.model.name,
+            agent=agent.id,
+            model=agent.model.name,
             created_at=now,
             updated_at=now,
-            reason=DRY_RUN if request.mode == "dry_run" else "",
+            # Before the run is in the index: whoever finds it there after a kill also finds what was wanted.
+            reason=REQUESTED + await self.store.put_blob(_REQUEST.dump_json(request)),
             queue=queue,
         )
         await self.store.create_run(row)
-        return await self._drive(run_id, watch or Watch(), request=request)
+
+        async def prepare() -> RunKind:
+            run = await prepare_run(
+                agent,
+                self.store,
+                host=self.place,
+                folder=self.folder(run_id),
+                commission=commission,
+                is_dry=request.mode == "dry_run",
+            )
+            return replace(run, said=request.said)
+
+        return await self._drive(run_id, watch or Watch(), prepare=prepare, request=request)
 
     async def resume(self, run_id: str, answer: Answer | None = None, watch: Watch | None = None) -> RunState:
         """Go on with a run: after an answer, an approval, a signal or a crash. An ended run is left as it is."""
         entries = await read_entries(self.store, run_id)
         if not entries:
-            # Killed before its first entry: nothing was done, and the index knows what was wanted.
-            row = await self.find(run_id)
-            request = RunRequest(task=row.task, mode="dry_run" if row.reason == DRY_RUN else "live")
-            return await self._drive(run_id, watch or Watch(), request=request)
+            return await self._begin_again(await self.find(run_id), watch or Watch())
         started = entries[0]
         assert isinstance(started, e.RunStarted), "a journal begins with the start of its run"
-        return await self._drive(run_id, watch or Watch(), answer=answer or Answer(), started=started)
+        restore = partial(restore_run, self.place, self.store, folder=self.folder(run_id), started=started)
+        return await self._drive(run_id, watch or Watch(), prepare=restore, answer=answer or Answer())
+
+    async def _begin_again(self, row: RunRow, watch: Watch) -> RunState:
+        """Ordered by another run, or killed before its first entry: the index knows what is wanted."""
+        request = await self._find_request(row)
+
+        async def prepare() -> RunKind:
+            commission = request.commission
+            host = await use_settings(self.place, commission, self.store)
+            is_dry = request.mode == "dry_run"
+            agent = resolve_agent(host, row.agent, model=row.model if row.agent else "")
+            check_budget(agent.place)
+            run = await prepare_run(
+                agent, self.store, host=host, folder=self.folder(row.run_id), commission=commission, is_dry=is_dry
+            )
+            return replace(run, said=request.said)
+
+        return await self._drive(row.run_id, watch, prepare=prepare, request=request)
 
     async def cancel(self, run_id: str, *, by: str) -> RunState:
         """End a run for good. One that somebody drives is ended by its driver, which is only asked: see `read`."""
@@ -153,6 +214,10 @@ class Runtime:
         state = await self.read(run_id)
         if state.phase in FINAL or state.started is None:
             return state
+        # From below: where this is cut short, the run itself is still there to be canceled again.
+        if (row := await self.store.find_run(run_id)) is not None and not row.driver:
+            for child in state.children:
+                await self._end_child(child.run_id, failure)
         driver = Driver(store=self.store, owner=self.place.owner)
         with unwrapped():
             async with hold_lease(run_id, driver) as lease:
@@ -162,6 +227,12 @@ class Runtime:
                     await self._settle(log)
                     return log.state
         raise AssertionError("the block above returns or raises")
+
+    async def _end_child(self, run_id: str, failure: e.RunFailed) -> None:
+        try:
+            await self._end(run_id, failure)
+        except LeaseHeld:
+            ask_to_cancel(self.folder(run_id), by=failure.message)
 
     async def read(self, run_id: str) -> RunState:
         """The state of a run, without driving it."""
@@ -173,51 +244,90 @@ class Runtime:
         rows = await self.store.list_runs(prefix=prefix, limit=2)
         if not rows:
             raise RunUnknown(f"There is no run {name!r}", hint="`agent runs list` shows the runs of this workspace")
-        if len(rows) > 1 and name != "latest" and rows[0].run_id != name:
+        if name == "latest":
+            return await self._climb(rows[0])
+        if len(rows) > 1 and rows[0].run_id != name:
             raise UsageError(f"More than one run begins with {name!r}", hint="Write more of the id")
         return rows[0]
+
+    async def _climb(self, row: RunRow) -> RunRow:
+        """The run that somebody started, where this one was ordered by another."""
+        while row.run_id.startswith(CHILD) and (above := await self.store.find_run(row.parent_run_id)) is not None:
+            row = above
+        return row
+
+    async def find_waiting(self, state: RunState) -> RunState:
+        """Who is really waited for: the run itself, or the lowest of those it handed work to."""
+        return await find_waiting(self.store, state)
+
+    async def _find_request(self, row: RunRow) -> RunRequest:
+        if row.reason.startswith(REQUESTED):
+            return _REQUEST.validate_json(await self.store.get_blob(row.reason.removeprefix(REQUESTED)))
+        return RunRequest(task=row.task, commission=await find_commission(row.reason, self.store))
 
     async def _drive(
         self,
         run_id: str,
         watch: Watch,
         *,
+        prepare: Callable[[], Awaitable[RunKind]],
         request: RunRequest | None = None,
         answer: Answer | None = None,
-        started: e.RunStarted | None = None,
     ) -> RunState:
-        mode = started.mode if started else request.mode if request else "live"
-        pins = started.pins if started else {}
-        run = RunKind(folder=self.folder(run_id), is_dry=mode == "dry_run", pins=pins)
-        shift = watch.shift
         holder = Driver(store=self.store, owner=self.place.owner)
+        shift = watch.shift
         with unwrapped():
             async with hold_lease(run_id, holder, seconds=shift.lease_seconds, held=shift.lease) as lease:
                 with closing(await self._open_log(lease, holder, watch)) as log:
                     is_told = await begin_shift(log, shift)
                     if log.state.phase not in FINAL:
-                        place = await use_pinned_settings(self.place, pins, self.store)
-                        async with build_services(place, self.store, run=run, observe=watch.observe) as services:
-                            if request is not None and log.state.started is None:
-                                pins = await pin(services, place.settings)
-                                await log.record(build_start(request, place, services, pins=pins), durable=True)
+                        run = await prepare()
+                        async with build_services(
+                            run.agent.place, self.store, run=run, observe=watch.observe
+                        ) as services:
+                            await self._begin(log, services, run=run, request=request)
                             if answer is None or await self._take_answer(log, answer, services, is_told=is_told):
-                                await self._go_on(log, services, watch)
+                                await self._go_on(log, services, watch, answer=answer)
                     await self._settle(log)
+                    if watch.stopper is not None and watch.stopper.is_handing_back:
+                        await keep_claimable(log, self.store)
                     return log.state
         raise AssertionError("the block above returns or raises")
 
-    async def _go_on(self, log: RunLog, services: Services, watch: Watch) -> None:
-        """Drive, and ask whoever sits at the terminal, until nobody there has an answer."""
+    async def _begin(self, log: RunLog, services: Services, *, run: RunKind, request: RunRequest | None) -> None:
+        """The first entry, where there is none yet."""
+        if request is not None and log.state.started is None:
+            pins = await pin(services, run)
+            await log.record(build_start(request, run.agent, services, pins=pins), durable=True)
+            self._tell_of_cuts(log, services)
+
+    async def _go_on(self, log: RunLog, services: Services, watch: Watch, *, answer: Answer | None) -> None:
         stopper = watch.stopper or Stopper(services.runtime.signal_grace_seconds)
         self._tell_of_changes(log, services)
         if not stopper.is_set:
             await self._check_provider(log, services)
         await log.update_index()
         async with bounded(stopper, services.run_folder, timeout_seconds=watch.timeout_seconds):
+            await self._work(log, services, watch, stopper=stopper, answer=answer)
+
+    async def _work(
+        self, log: RunLog, services: Services, watch: Watch, *, stopper: Stopper, answer: Answer | None
+    ) -> None:
+        """Drive the run, ask whoever is there, see through what it handed on, until somebody must be waited for."""
+        until = None if watch.timeout_seconds is None else anyio.current_time() + watch.timeout_seconds
+
+        async def go_on(run_id: str, own: Stopper) -> RunState:
+            left = None if until is None else max(0.0, until - anyio.current_time()) * services.runtime.delegation_share
+            shift = replace(watch.shift, lease=None)
+            below = replace(watch, sinks=lend(watch.sinks), stopper=own, timeout_seconds=left, shift=shift)
+            return await self.resume(run_id, answer, below)
+
+        await drive(log, services, stopper)
+        while await self._ask_person(log, services, watch.ask, stopper=stopper) or await follow_child(
+            log, services, stopper=stopper, go_on=go_on
+        ):
+            answer = None
             await drive(log, services, stopper)
-            while await self._ask_person(log, services, watch.ask, stopper=stopper):
-                await drive(log, services, stopper)
 
     async def _check_provider(self, log: RunLog, services: Services) -> None:
         """A key that is missing ends the run before anything is sent."""
@@ -282,6 +392,9 @@ class Runtime:
         state = log.state
         if state.phase in FINAL:
             return False
+        if state.pause is not None and state.pause.pause == "delegation":
+            # What is answered is for the run that is waited for; this one goes on when that one has ended.
+            return True
         entries = [*await self._decided(state, remembered), *_given(state, answer)]
         waits_for_someone = state.pause is not None and state.pause.pause in ("approval", "input", "in_doubt")
         if waits_for_someone and not entries:
@@ -299,6 +412,11 @@ class Runtime:
             log.emit(PinnedDefinitionUsed(definition=definition, pinned=pins[definition]))
         for notice in services.notices:
             log.emit(notice)
+
+    def _tell_of_cuts(self, log: RunLog, services: Services) -> None:
+        for layer, source in services.instructions.sources.items():
+            if source.left_out:
+                log.emit(PromptLayerCut(layer=layer, source=source.file, left_out_characters=source.left_out))
 
     async def _decided(self, state: RunState, remembered: frozenset[str]) -> list[e.Entry]:
         asking = {step.approval_id: step.step_id for step in state.steps if step.phase == "asking"}
@@ -322,24 +440,26 @@ class Runtime:
             write_record(self.folder(log.state.run_id), entries, log.state, now=self.place.clock.now())
 
 
-def build_start(request: RunRequest, place: Place, services: Services, *, pins: dict[str, str]) -> e.RunStarted:
-    settings = place.settings
-    runtime = settings.runtime
+def build_start(request: RunRequest, agent: AgentInForce, services: Services, *, pins: dict[str, str]) -> e.RunStarted:
+    runtime = agent.place.settings.runtime
     run_id = services.run_folder.name
+    commission = request.commission
     return e.RunStarted(
         task=request.task,
         mode=request.mode,
+        agent=agent.id,
         provider=services.provider.name,
-        model=settings.model.name if services.provider.name != "offline" else "offline",
-        profile=runtime.profile,
+        model=agent.model.name if services.provider.name != "offline" else "offline",
+        profile=agent.profile,
+        sandbox=services.sandbox,
         context_id=run_id,
         trace_id=hashlib.sha256(run_id.encode()).hexdigest()[:32],
-        workspace=str(place.workspace),
-        limits=e.Limits(
-            max_turns=runtime.max_turns, max_cost_usd=runtime.max_cost_usd, on_step_failure=runtime.on_step_failure
-        ),
+        workspace=str(agent.place.workspace),
+        parent_run_id=commission.parent_run_id if commission else "",
+        limits=commission.order.limits if commission else build_limits(runtime),
         pins=pins,
         extra_context=request.extra_context,
+        order=commission.order if commission else None,
     )
 
 
@@ -354,6 +474,8 @@ def _given(state: RunState, answer: Answer) -> list[e.Entry]:
     if answer.values is not None and state.question is not None:
         return [e.InputGiven(request_id=state.question.request_id, values=answer.values, answered_by=answer.by)]
     doubtful = next((step for step in state.steps if step.phase == "in_doubt"), None)
+    if state.pause is not None and state.pause.pause == "step_failed":
+        doubtful = next(step for step in state.steps if step.finished and step.finished.counts_as_failure)
     if answer.doubt is not None and doubtful is not None:
         return [e.DoubtResolved(step_id=doubtful.step_id, answer=answer.doubt, answered_by=answer.by)]
     return []

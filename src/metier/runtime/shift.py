@@ -9,7 +9,7 @@ from metier.engine import entries as e
 from metier.engine.journal import RunLog
 from metier.engine.loop import LEASE_SECONDS
 from metier.engine.phases import FINAL
-from metier.store.base import Lease
+from metier.store.base import Lease, Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,3 +35,9 @@ async def begin_shift(log: RunLog, shift: Shift) -> bool:
     else:
         await log.record(e.RunResumed(reason="taken by a worker", driver=log.lease.owner))
     return True
+
+
+async def keep_claimable(log: RunLog, store: Store) -> None:
+    """A run that is handed back while it sees to another one waits for nobody: the index must not say so."""
+    if log.state.status == "delegating":
+        await store.update_run(log.lease, {"status": "in_progress"})

@@ -22,9 +22,9 @@ from metier.engine.tape_store import TapeStore
 from metier.errors import UsageError
 from metier.events import Payload
 from metier.runtime.archive import Archive, find_digests
-from metier.runtime.build import find_skills
+from metier.runtime.catalog import find_skills
 from metier.runtime.cleaning import build_place_cleaner
-from metier.runtime.pins import POLICY, SKILL
+from metier.runtime.pins import AGENT, POLICY, SKILL
 from metier.runtime.place import Place
 from metier.runtime.record import FILE_NAME as RECORD_FILE
 from metier.runtime.replays import build_replay_services, get_start
@@ -166,7 +166,9 @@ def _clean_blobs(
     blobs: Mapping[str, bytes], started: e.RunStarted, cleaner: Cleaner
 ) -> tuple[dict[str, bytes], dict[str, str]]:
     """Cleaned bytes have another name; the second value says which."""
-    as_json = {digest for name, digest in started.pins.items() if not name.startswith(SKILL) and name != POLICY}
+    as_json = {
+        digest for name, digest in started.pins.items() if not name.startswith((SKILL, AGENT)) and name != POLICY
+    }
     cleaned: dict[str, bytes] = {}
     renamed: dict[str, str] = {}
     for digest, data in blobs.items():

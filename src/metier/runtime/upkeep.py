@@ -11,7 +11,7 @@ from metier.engine.journal import read_entries
 from metier.engine.projection import project
 from metier.engine.state import RunState, apply
 from metier.errors import LogError
-from metier.events import EventRecord
+from metier.event_record import EventRecord
 from metier.ids import SystemClock
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.replays import get_start
@@ -37,7 +37,10 @@ async def find_old_runs(
 ) -> list[RunRow]:
     """Ended runs that nobody drives, beyond the newest `keep` and last changed more than so many days ago."""
     rows = await runtime.store.list_runs(limit=_PAGE)
-    ended = [row for row in rows if row.status in ENDED and not row.driver]
+    # What an unfinished run ordered is not over as long as that one may ask how it ended.
+    unfinished = {row.run_id for row in rows if row.status not in ENDED}
+    over = [row for row in rows if row.parent_run_id not in unfinished]
+    ended = [row for row in over if row.status in ENDED and not row.driver]
     ended = ended[keep or 0 :]
     if older_than_days is None:
         return ended

@@ -11,6 +11,8 @@ from metier.definitions.problems import Problem
 from metier.definitions.yaml_text import MAX_BYTES
 
 FILE_NAME = "agent.yaml"
+HOLDER = stat.S_IFDIR | 0o1555
+"""The mode of a folder that holds a place; see `tools/supervisor.py`."""
 
 _NOT_TEXT = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -96,13 +98,13 @@ def _hint_for(file: SettingsFile, error: Exception) -> str:
 def _stands_there(path: Path) -> bool:
     """Whether something has that name, even a link to nowhere: skipping what is broken would hide it."""
     try:
-        os.lstat(path)
+        # A program in a sandbox must not make this file: meanwhile an empty folder of this mode holds its place.
+        return os.lstat(path).st_mode != HOLDER
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         # No permission to look into the folder is usual for a service that runs with another user's home.
         return False
     except OSError:
         return True
-    return True
 
 
 def _short_name(path: Path, *, cwd: Path, home: Path) -> str:

@@ -12,6 +12,7 @@ from metier.store.options import StoreOptions
 from metier.telemetry.options import LoggingOptions
 from metier.tools.mcp_options import McpOptions
 from metier.tools.options import ShellOptions
+from metier.tools.sandbox.options import SandboxOptions
 
 
 class Settings(Value):
@@ -27,6 +28,9 @@ class Settings(Value):
         default=SkillsOptions(), description="Where skills lie, which are enabled, how much of them is shown."
     )
     shell: ShellOptions = Field(default=ShellOptions(), description="Whether and how the shell tool runs commands.")
+    sandbox: SandboxOptions = Field(
+        default=SandboxOptions(), description="What encloses programs, and how much of the machine one may use."
+    )
     mcp: McpOptions = Field(
         default=McpOptions(), description="Which external tool servers (MCP) are used, and within which limits."
     )

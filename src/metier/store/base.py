@@ -104,7 +104,7 @@ class Store(Protocol):
     def contexts(self) -> ContextStore: ...
 
     async def create_run(self, row: RunRow) -> None:
-        """Put a new run into the index. Raises `RunExists`."""
+        """Put a new run into the index. A blob that its reason names stays as long as the run. Raises `RunExists`."""
         ...
 
     async def append(

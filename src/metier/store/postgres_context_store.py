@@ -1,5 +1,7 @@
 """`store.contexts.ContextStore` on PostgreSQL: each method one transaction."""
 
+import secrets
+
 from metier.events import TaskState
 from metier.store import postgres_contexts as contexts
 from metier.store import postgres_messages as messages
@@ -12,6 +14,8 @@ from metier.store.contexts import (
     Fact,
     Redemption,
     StoredMessage,
+    build_conflict,
+    build_duplicate,
     check_change,
     check_names,
 )
@@ -30,6 +34,12 @@ class PostgresContexts:
 
     async def commit(self, context_id: str, change: ContextChange) -> ContextState:
         check_change(context_id, change)
+        if change.state is not None and change == ContextChange(
+            state=change.state, expected_version=change.expected_version
+        ):
+            replaced = await self._replace_state(change.state, expected=change.base_version)
+            if replaced is not None:
+                return replaced
 
         async def work(connection: Connection) -> ContextState:
             await contexts.commit(connection, context_id, change)
@@ -38,6 +48,23 @@ class PostgresContexts:
             return state
 
         return await self._database.once(work)
+
+    async def _replace_state(self, state: ContextState, *, expected: int) -> ContextState | None:
+        """None where there is none yet. Raises `VersionConflictError`."""
+        commit_id = secrets.token_hex(16)
+
+        async def work(connection: Connection) -> ContextState | None:
+            replaced = await contexts.replace_state(connection, state, expected=expected, commit_id=commit_id)
+            if replaced is not None:
+                return replaced
+            found = await contexts.find_state(connection, state.context_id)
+            if found is not None and await contexts.is_noted(connection, commit_id):
+                return found
+            if found is None and not expected:
+                return None
+            raise build_conflict(state.context_id, expected=expected, found=found.version if found else 0)
+
+        return await self._database.run(work)
 
     async def list_events(
         self, context_id: str, *, after: int = 0, limit: int = MAX_EVENTS_PER_CONTEXT
@@ -59,6 +86,10 @@ class PostgresContexts:
         if not owner or seconds <= 0:
             raise ValueError("A claim needs the name of its owner and a time")
         wanted = Claim(context_id=context_id, message_id=message_id, owner=owner, token=0)
+        # Most duplicates come when all is done: for those one look is enough, and no lock.
+        known = await self.find_message(context_id, message_id)
+        if known is not None and known.is_done:
+            raise build_duplicate(known)
 
         async def work(connection: Connection) -> int:
             await contexts.lock_context(connection, context_id)

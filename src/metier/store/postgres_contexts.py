@@ -51,12 +51,15 @@ async def find_states(connection: Connection, *, task_state: str, limit: int) ->
 
 async def lock_context(connection: Connection, context_id: str) -> ContextState:
     """Make it where it is missing. Until the transaction ends nobody else changes it: events get their order so."""
-    await connection.execute(
-        "INSERT INTO agent_context_state (context_id, created_at, updated_at)"
-        " VALUES (%s, clock_timestamp(), clock_timestamp()) ON CONFLICT (context_id) DO NOTHING",
-        (encode(context_id),),
-    )
-    row = await fetch_one(connection, f"{_SELECT_STATE} WHERE context_id = %s FOR UPDATE", (encode(context_id),))
+    query: LiteralString = f"{_SELECT_STATE} WHERE context_id = %s FOR UPDATE"
+    row = await fetch_one(connection, query, (encode(context_id),))
+    if row is None:
+        await connection.execute(
+            "INSERT INTO agent_context_state (context_id, created_at, updated_at)"
+            " VALUES (%s, clock_timestamp(), clock_timestamp()) ON CONFLICT (context_id) DO NOTHING",
+            (encode(context_id),),
+        )
+        row = await fetch_one(connection, query, (encode(context_id),))
     assert row is not None, "it is made above"
     return _build_state(row)
 
@@ -91,17 +94,38 @@ async def _replace(connection: Connection, stored: ContextState, state: ContextS
         "UPDATE agent_context_state SET version = version + 1, current_turn = %s, task_state = %s,"
         " agent_state_detail = %s, input_request_payload = %s::json, resume_token = '', updated_at = clock_timestamp()"
         " WHERE context_id = %s AND version = %s",
-        (
-            state.current_turn,
-            state.task_state,
-            encode(state.agent_state_detail),
-            dump_json(state.input_request),
-            encode(state.context_id),
-            expected,
-        ),
+        (*_changed_columns(state), encode(state.context_id), expected),
     )
     if cursor.rowcount != 1:
         raise build_conflict(state.context_id, expected=expected, found=stored.version)
+
+
+async def replace_state(
+    connection: Connection, state: ContextState, *, expected: int, commit_id: str
+) -> ContextState | None:
+    """A state and nothing else, in one statement: many that race for it hold the lock as short as can be.
+
+    None when it was not the expected one, or is not there.
+    """
+    row = await fetch_one(
+        connection,
+        "WITH changed AS (UPDATE agent_context_state SET version = version + 1, current_turn = %s, task_state = %s,"
+        " agent_state_detail = %s, input_request_payload = %s::json, resume_token = '', updated_at = clock_timestamp()"
+        " WHERE context_id = %s AND version = %s RETURNING *), noted AS (INSERT INTO agent_commits (commit_id, at)"
+        " SELECT %s, updated_at FROM changed) SELECT context_id, version, current_turn, task_state, agent_state_detail,"
+        " input_request_payload::text, summary, summarized_to, created_at, updated_at FROM changed",
+        (*_changed_columns(state), encode(state.context_id), expected, commit_id),
+    )
+    return None if row is None else _build_state(row)
+
+
+async def is_noted(connection: Connection, commit_id: str) -> bool:
+    """Did a commit count whose answer was lost?"""
+    return await fetch_one(connection, "SELECT 1 FROM agent_commits WHERE commit_id = %s", (commit_id,)) is not None
+
+
+def _changed_columns(state: ContextState) -> tuple[int, str, str, str]:
+    return state.current_turn, state.task_state, encode(state.agent_state_detail), dump_json(state.input_request)
 
 
 async def redeem(connection: Connection, context_id: str, redemption: Redemption) -> bool:

@@ -9,6 +9,7 @@ What is written passes redaction first. A store belongs to the thread that uses 
 
 import asyncio
 import os
+import random
 import secrets
 import socket
 import time
@@ -38,7 +39,7 @@ from metier.store.contexts import (
     NewSummary,
     check_names,
 )
-from metier.store.failures import DuplicateMessageError, ResumeTokenRefused
+from metier.store.failures import DuplicateMessageError, ResumeTokenRefused, VersionConflictError
 from metier.store.opening import open_store
 from metier.store.options import StoreBackend, StoreOptions
 from metier.store.summaries import SUMMARY_EVENT_THRESHOLD, Summarizer, summarize_by_extraction
@@ -47,6 +48,8 @@ from metier.telemetry.redaction import Json, Redactor, build_redactor, find_secr
 
 BACKEND_VARIABLES = ("AGENT_STORE_BACKEND", "STATE_STORE_BACKEND")
 _LOOK_SECONDS = 0.02
+_FIRST_PAUSE_SECONDS = 0.002
+_LONGEST_PAUSE_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,23 @@ class StateStore:
         Without `expected_version` it is the version that `state` carries: nothing is ever overwritten unseen.
         """
         return self.commit(ContextChange(state=state, expected_version=expected_version))
+
+    def update_state(
+        self, change: Callable[[ContextState], ContextState], *, patience_seconds: float = 60.0
+    ) -> ContextState:
+        """Read, change, put; again with what is there then when somebody else was faster."""
+        deadline = time.monotonic() + patience_seconds
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            state = self.get_state()
+            try:
+                return self.put_state(change(state), expected_version=state.version)
+            except VersionConflictError:
+                if time.monotonic() > deadline:
+                    raise
+            # At random, so that those who met do not meet again.
+            time.sleep(random.uniform(0, pause))  # noqa: S311 (nothing to guess)
+            pause = min(_LONGEST_PAUSE_SECONDS, pause * 2)
 
     def commit(self, change: ContextChange) -> ContextState:
         """Write state, events, facts and the result of a message together, all of it or nothing."""

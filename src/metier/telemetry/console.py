@@ -10,7 +10,8 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from metier.events import EventRecord, Payload
+from metier.event_record import EventRecord
+from metier.events import Payload
 from metier.telemetry.options import LogLevel
 from metier.telemetry.sanitize import sanitize_line
 
@@ -27,6 +28,7 @@ WORDINGS: dict[str, Wording] = {
     "run_started": Wording("info", "{p.mode}", "{p.task}"),
     "skill_catalog_loaded": Wording("debug", "{p.skills} skills", "{p.problems} problems"),
     "skill_load_failed": Wording("warning", "failed", "{p.skill_name} ({p.path}): {p.reason}"),
+    "prompt_layer_cut": Wording("warning", "cut", "{p.source}: {p.left_out_characters} characters are left out"),
     "pinned_definition_used": Wording("warning", "changed", "{p.definition}: the run goes on with what it began with"),
     "mcp_server_reported": Wording("warning", "{p.state}", "{p.server}: {p.message}"),
     "trust_changed": Wording("warning", "trusted={p.trusted}", "{p.skill_name} {p.reason}"),
@@ -58,6 +60,11 @@ WORDINGS: dict[str, Wording] = {
     "run_resumed": Wording("info", "resumed", "{p.reason}"),
     "signal_received": Wording("warning", "{p.signal}", "for the {p.count}. time"),
     "graceful_shutdown_started": Wording("warning", "stopping", "{p.children} children, {p.grace_seconds:g} s"),
+    "task_planned": Wording("info", "planned", "{p.task_id}: {p.steps}"),
+    "task_step_changed": Wording("info", "{p.state}", "{p.file} {p.name} {p.message}"),
+    "child_run_started": Wording("info", "started", "{p.agent} {p.child_run_id}: {p.task}"),
+    "child_run_finished": Wording("info", "{p.status}", "{p.child_run_id}, {p.turns} turns, {p.cost_usd:.4f} USD"),
+    "result_checked": Wording("info", "accepted={p.accepted}", "{p.failures}"),
     "run_finished": Wording("info", "{p.status}", "{p.result_summary}"),
     "run_failed": Wording("error", "{p.status}", "{p.reason}: {p.message}"),
     "log_repaired": Wording("warning", "repaired", "{p.dropped_bytes} bytes dropped after event {p.last_good_seq}"),

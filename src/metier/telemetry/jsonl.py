@@ -16,7 +16,8 @@ from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from metier.errors import LogDamaged, LogError, LogLocked
-from metier.events import EventRecord, LogRepaired
+from metier.event_record import EventRecord
+from metier.events import LogRepaired
 from metier.ids import Clock
 
 FILE_NAME = "events.jsonl"

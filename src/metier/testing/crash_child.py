@@ -19,6 +19,7 @@ from pydantic import JsonValue
 
 from metier.engine.journal import read_entries
 from metier.engine.projection import project
+from metier.engine.projection_work import list_task_steps
 from metier.engine.state import RunState, apply
 from metier.errors import MetierError
 from metier.messages import Value
@@ -64,6 +65,8 @@ class Outcome(Value):
     """Id, tool and status of each step."""
     asked: tuple[str, ...] = ()
     """What was asked and answered on the way, by kind."""
+    runs: int = 1
+    """How many there are: the run itself, and those it handed work to."""
     problems: tuple[str, ...] = ()
     """What is wrong between journal and event log."""
     resume_seconds: float = 0
@@ -121,10 +124,13 @@ async def live(build: Build, order: Order) -> Outcome:
         problems = await find_early_events(runtime)
         state = await _go_on(runtime, scenario, watch)
         while state.phase not in ("DONE", "ERROR") and len(asked) < MOST_ROUNDS:
-            asked.append(state.pause.pause if state.pause else "nothing")
-            state = await runtime.resume(state.run_id, await _answer(runtime, scenario, state), watch)
-        problems += await find_log_problems(runtime, state.run_id)
-        outcome = _build_outcome(state, asked, problems)
+            waiting = await runtime.find_waiting(state)
+            asked.append(waiting.pause.pause if waiting.pause else "nothing")
+            state = await runtime.resume(state.run_id, await _answer(runtime, scenario, waiting), watch)
+        rows = await runtime.store.list_runs()
+        for row in rows:
+            problems += await find_log_problems(runtime, row.run_id)
+        outcome = _build_outcome(state, asked, problems).model_copy(update={"runs": len(rows)})
         return outcome.model_copy(update={"resume_seconds": (sink.first_at or began) - began})
     except MetierError as error:
         return Outcome(error=f"{type(error).__name__}: {error.message}", asked=tuple(asked))
@@ -133,10 +139,11 @@ async def live(build: Build, order: Order) -> Outcome:
 
 
 async def _go_on(runtime: Runtime, scenario: Scenario, watch: Watch) -> RunState:
-    rows = await runtime.store.list_runs()
-    if rows:
-        return await runtime.resume(rows[0].run_id, watch=watch)
-    return await runtime.start(RunRequest(task=scenario.task), watch)
+    if await runtime.store.list_runs():
+        return await runtime.resume((await runtime.find("latest")).run_id, watch=watch)
+    commission = scenario.commission(runtime.place) if scenario.commission is not None else None
+    request = RunRequest(task=scenario.task, extra_context=scenario.extra_context, commission=commission)
+    return await runtime.start(request, watch)
 
 
 async def _answer(runtime: Runtime, scenario: Scenario, state: RunState) -> Answer:
@@ -182,6 +189,7 @@ def _build_outcome(state: RunState, asked: list[str], problems: list[str]) -> Ou
     steps = tuple(
         (step.step_id, step.tool, step.status) for exchange in state.run for step in exchange.steps if step.step_id
     )
+    steps += tuple((step.step_id, step.file, step.state) for step in list_task_steps(state))
     return Outcome(
         status=state.status,
         result=state.result or (state.failure.message if state.failure else ""),

@@ -217,7 +217,7 @@ def _compare(outcome: Outcome, baseline: Baseline) -> list[str]:
     if outcome.error:
         return [outcome.error]
     problems = list(outcome.problems)
-    for name in ("status", "result", "turns", "skills", "steps"):
+    for name in ("status", "result", "turns", "skills", "steps", "runs"):
         found, expected = getattr(outcome, name), getattr(baseline.outcome, name)
         if found != expected:
             problems.append(f"{name} is {found!r}, undisturbed it is {expected!r}")

@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 
 from pydantic import JsonValue
 
+from metier.runtime.commissions import Commission
 from metier.runtime.place import Place
 from metier.runtime.runs import Runtime
 from metier.store.base import Store
@@ -38,10 +39,14 @@ class Scenario:
     place: Place
     """The provider must answer from the request alone: after a kill another process asks it."""
     task: str
+    commission: Callable[[Place], Commission] | None = None
+    """What orders the run, where it is a task definition and not the text above."""
     effects: Path
     """Where effects are counted: one JSON line each, with `effect`, `name` and `key`. See `record_effect`."""
     settle: Callable[[str], DoubtAnswer]
     """What a person would answer about the step with this idempotency key, after a look at the world."""
+    extra_context: str = ""
+    """What was piped in beside the task."""
     answer: Callable[[str], dict[str, JsonValue]] = lambda _question: {}
     """What a person would answer to a question."""
     artifacts: tuple[Path, ...] = ()

@@ -56,6 +56,7 @@ class PostgresServer:
     """Who runs it, where we are root."""
     prefix: tuple[str, ...] = ()
     """What runs it."""
+    is_synced: bool = False
     process: subprocess.Popen[bytes] | None = None
 
     def url(self, database: str = "postgres", **options: str) -> str:
@@ -72,7 +73,7 @@ class PostgresServer:
             "unix_socket_directories": self.folder,
             "listen_addresses": "127.0.0.1",
             "max_connections": 200,
-            "fsync": "off",
+            "fsync": "on" if self.is_synced else "off",
             "shared_buffers": "32MB",
             "autovacuum_naptime": "10s",
         }
@@ -81,6 +82,7 @@ class PostgresServer:
             self.process = subprocess.Popen(
                 [
                     *_die_with_parent(),
+                    *self.prefix,
                     self.binaries / "postgres",
                     "-D",
                     self.folder / "data",
@@ -122,6 +124,10 @@ class PostgresServer:
         with psycopg.connect(self.url(), autocommit=True) as connection:
             connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'.encode())
 
+    def cut_connections(self, database: str) -> None:
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (database,))
+
     def _wait(self) -> None:
         deadline = time.monotonic() + _START_SECONDS
         while True:
@@ -137,15 +143,20 @@ class PostgresServer:
 
 
 @contextlib.contextmanager
-def run_server(binaries: Path) -> Generator[PostgresServer]:
-    """A fresh server, for as long as the block lasts. Its folder has a short name: sockets need one."""
+def run_server(binaries: Path, *, is_synced: bool = False) -> Generator[PostgresServer]:
+    """A fresh server, for as long as the block lasts; it waits for the disk only where `is_synced` says so.
+
+    Its folder has a short name: sockets need one.
+    """
     folder = Path(tempfile.mkdtemp(prefix="pg-", dir=_short_folder()))
     server = _build_server(binaries, folder)
+    server.is_synced = is_synced
     try:
         if server.account is not None:
             os.chown(folder, server.account.pw_uid, server.account.pw_gid)
         subprocess.run(
             [
+                *server.prefix,
                 binaries / "initdb",
                 "-D",
                 folder / "data",

@@ -1,6 +1,6 @@
 """What a tool is: its name, what it takes and gives, what it risks, how it is executed. No tool lives here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
@@ -59,6 +59,10 @@ class ToolContext:
     """Receives events that the tool has to tell."""
     spool: Path | None = None
     """Where the wrapper of a child process notes that it started and how it ended, whatever becomes of the agent."""
+    artifacts: Path | None = None
+    """Where a file that belongs to the run may be put."""
+    clean: Callable[[str], str] = str
+    """Takes secrets out of text from outside, before it is written anywhere."""
     base_hash: str | None = None
     """`Preview.base` of the change that a person approved: another state of what it changes is refused."""
 
@@ -99,6 +103,15 @@ class Previewing(Protocol):
     """A tool that can show what a call would do without doing it."""
 
     async def preview(self, arguments: dict[str, JsonValue], context: ToolContext) -> Preview | None: ...
+
+
+@runtime_checkable
+class Refusing(Protocol):
+    """A tool that can tell from the arguments alone that it will not run a call: nobody need be asked about it."""
+
+    def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
+        """Why not, as a sentence; empty when it would. Pure."""
+        ...
 
 
 @runtime_checkable

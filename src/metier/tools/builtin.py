@@ -1,14 +1,17 @@
-"""The tools that every run has: files of the workspace and pages of the web. The shell is built elsewhere."""
+"""The tools that every run has: files of the workspace, the shell unless it is off, and pages of the web."""
 
 from collections.abc import Mapping, Sequence
 
 from metier.tools.base import Tool
+from metier.tools.bash import Bash, Surroundings
 from metier.tools.edit import Edit
 from metier.tools.glob import Glob
 from metier.tools.grep import Grep
+from metier.tools.options import ShellOptions
 from metier.tools.read import Read
 from metier.tools.ripgrep import find_ripgrep
 from metier.tools.scope import Scope
+from metier.tools.shells import Shell
 from metier.tools.web import WebAccess, WebFetch
 from metier.tools.write import Write
 
@@ -25,3 +28,10 @@ def build_builtin_tools(
         Grep(scope, ripgrep=find_ripgrep(environ, scope.workspace), skip=skip),
         WebFetch(web),
     )
+
+
+def build_shell_tools(surroundings: Surroundings, *, shell: Shell, options: ShellOptions) -> tuple[Tool, ...]:
+    """`Bash`, or nothing where it is turned off: then no model hears of it."""
+    if not options.enabled or options.mode == "off":
+        return ()
+    return (Bash(surroundings, shell=shell, options=options),)

@@ -65,6 +65,8 @@ def build_target(server: ServerDefinition, place: ServerPlace) -> Target:
             arguments=(expanded.command, *expanded.args),
             folder=place.workspace / expanded.cwd,
             environment={**build_environment(place.environ), **expanded.env},
+            # A program that a person named and accepted; it needs what the person's programs need.
+            confinement=None,
         )
     return Target(
         command=command,

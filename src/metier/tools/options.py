@@ -7,6 +7,7 @@ from pydantic import Field
 from metier.messages import Value
 
 type ShellMode = Literal["off", "allowlist", "full"]
+type CwdPolicy = Literal["workspace", "any"]
 
 
 class ShellOptions(Value):
@@ -25,4 +26,7 @@ class ShellOptions(Value):
     )
     allowed_prefixes: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         default=(), description="How a command must begin in `allowlist` mode, such as `git status`."
+    )
+    cwd: CwdPolicy = Field(
+        default="workspace", description="Where a command may be started: in the workspace, or in any folder."
     )

@@ -14,10 +14,13 @@ from types import TracebackType
 from typing import Self
 
 import anyio
+import anyio.to_thread
 from anyio.abc import ByteReceiveStream, ByteSendStream, Process
 
 from metier.errors import ToolFailed
+from metier.tools.interpreter import base_interpreter
 from metier.tools.output import Capture, Output
+from metier.tools.sandbox.confinement import Confinement, Launch
 from metier.tools.spool import hold
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
@@ -26,6 +29,8 @@ TREE_VARIABLE = "METIER_PROCESS_TREE"
 """Marks every process of one tree, so that they can be found even if the supervisor itself was killed."""
 
 _CHUNK_BYTES = 65_536
+_CROWDED = 2
+"""How the supervisor says that there were too many processes."""
 _STOP_SECONDS = 15.0
 """How long a supervisor may take to end everything; it gives up on what will not die after ten."""
 _LAST_WORDS_SECONDS = 2.0
@@ -54,6 +59,8 @@ class Ended:
     """Processes that would not die (stuck in the kernel); 0 in every ordinary case."""
     problem: str = ""
     """Why it did not start."""
+    crowded: bool = False
+    """It was killed because it had more processes than it may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +83,8 @@ class Command:
     environment: Mapping[str, str]
     spool: Path | None = None
     """Where start and end are noted on disk by the supervisor, for whoever comes after a crash; see `spool.py`."""
+    confinement: Confinement | None = None
+    """What encloses the program and limits what it uses; None only for programs of our own, such as `uv`."""
 
 
 async def run_process(command: Command, limits: ProcessLimits | None = None, *, spill: Path | None = None) -> Outcome:
@@ -102,6 +111,8 @@ async def run_process(command: Command, limits: ProcessLimits | None = None, *, 
     ended = await tree.wait()
     if ended.problem:
         raise ToolFailed(f"{command.arguments[0]!r} could not be started: {ended.problem}", code="not_started")
+    if ended.crowded and command.confinement:
+        stderr.add(f"\n[killed: it had more than {command.confinement.processes} processes at once]\n".encode())
     return Outcome(
         exit_code=None if timed_out else ended.exit_code,
         signal=ended.signal,
@@ -139,23 +150,25 @@ class ProcessTree:
                     creationflags=subprocess.CREATE_NEW_PROCESS_GROUP,
                 )
                 return cls(process, control=-1, status=-1, mark=mark)
-            return await cls._start_supervised(command, limits, environment=environment, stdin=stdin)
+            launch = await _prepare(command, mark)
+            environment |= launch.variables
+            return await cls._start_supervised(command, limits, launch, environment=environment, stdin=stdin)
         except OSError as error:
             raise _not_started(command, error) from error
 
     @classmethod
     async def _start_supervised(
-        cls, command: Command, limits: ProcessLimits, *, environment: dict[str, str], stdin: int
+        cls, command: Command, limits: ProcessLimits, launch: Launch, *, environment: dict[str, str], stdin: int
     ) -> Self:
         lock = hold(command.spool) if command.spool else -1
         their_control, control = os.pipe()
         status, their_status = os.pipe()
-        resources = ",".join(f"{name}={value}" for name, value in limits.resources.items())
         spool = str(command.spool) if command.spool else ""
-        orders = [str(their_control), str(their_status), str(limits.grace_seconds), resources, spool, str(lock)]
+        orders = [str(their_control), str(their_status), str(limits.grace_seconds), _render_limits(command, limits)]
+        orders += [spool, str(lock), *_render_launch(command, launch)]
         try:
             process = await anyio.open_process(
-                [base_interpreter(), "-I", "-S", str(SUPERVISOR), *orders, *command.arguments],
+                [base_interpreter(), "-I", "-S", str(SUPERVISOR), *orders, *launch.prefix, *command.arguments],
                 stdin=stdin,
                 cwd=command.folder,
                 env=environment,
@@ -245,12 +258,33 @@ class ProcessTree:
         if len(words) != 4:
             return Ended(exit_code=None, signal=signal.SIGKILL, left=await _kill_marked(self._mark))
         exit_code, number, stopped, left = (int(word) for word in words)
-        return Ended(exit_code=None if number or stopped else exit_code, signal=number or None, left=left)
+        return Ended(
+            exit_code=None if number or stopped else exit_code,
+            signal=number or None,
+            left=left,
+            crowded=stopped == _CROWDED,
+        )
 
 
-def base_interpreter() -> str:
-    """The Python that this virtual environment was made from."""
-    return getattr(sys, "_base_executable", "") or sys.executable
+async def _prepare(command: Command, mark: str) -> Launch:
+    """Looking for what must be closed reads the workspace, which may take a moment."""
+    confinement = command.confinement
+    if confinement is None or confinement.level == "none":
+        return Launch()
+    return await anyio.to_thread.run_sync(lambda: confinement.prepare(command.folder, mark=mark))
+
+
+def _render_limits(command: Command, limits: ProcessLimits) -> str:
+    resources = dict(command.confinement.resources) if command.confinement else {}
+    for name, value in limits.resources.items():
+        resources[name] = min(value, resources.get(name, value))
+    return ",".join(f"{name}={value}" for name, value in resources.items())
+
+
+def _render_launch(command: Command, launch: Launch) -> list[str]:
+    processes = command.confinement.processes if command.confinement else 0
+    places = [str(path) if path else "" for path in (launch.scratch, launch.workspace)]
+    return [str(processes), launch.level, *places, ":".join(launch.held)]
 
 
 def _opened[Stream](stream: Stream | None) -> Stream:

@@ -38,8 +38,20 @@ _SECRETS = (
 _NO_SECRETS = ("*.example", "*.sample", "*.template", "*.dist")
 """What people put beside a secrets file to show its shape."""
 
-_OWN_FILES = ("agent.yaml", "agent.yml", "context/system_prompt.md", "context/soul.json", "context/user_profile.json")
+OWN_FILES = ("agent.yaml", "agent.yml", "context/system_prompt.md", "context/soul.json", "context/user_profile.json")
 """Settings and standing instructions, at the top of the workspace."""
+
+
+STANDING_FOLDERS = (".agent", ".agents", ".nanobot", ".claude", ".git")
+"""At the top of the workspace; each means something as soon as it exists."""
+
+SECRETS_REASON = "keys and passwords"
+
+
+def protected_name(name: str) -> str | None:
+    """As `protected`, for a name alone, wherever it is."""
+    folded = _fold(name)
+    return _FOLDERS.get(folded) or (SECRETS_REASON if _is_secret(folded) else None)
 
 
 def protected(path: str, *, own_folders: Iterable[str] = ()) -> str | None:
@@ -52,13 +64,25 @@ def protected(path: str, *, own_folders: Iterable[str] = ()) -> str | None:
         if reason := _FOLDERS.get(part):
             return reason
     whole = "/".join(parts)
-    if whole in _OWN_FILES:
+    if whole in OWN_FILES:
         return "the agent's own settings and instructions"
+    if reason := recorded(path, own_folders=own_folders):
+        return reason
+    return SECRETS_REASON if parts and _is_secret(parts[-1]) else None
+
+
+def recorded(path: str, *, own_folders: Iterable[str]) -> str | None:
+    """As `protected`, for the agent's own folders alone."""
+    whole = _fold_path(path)
     for folder in own_folders:
-        own = "/".join(_fold(part) for part in folder.split("/") if part not in {"", "."})
+        own = _fold_path(folder)
         if own and (whole == own or whole.startswith(f"{own}/")):
             return "the agent's own records and skills"
-    return "keys and passwords" if parts and _is_secret(parts[-1]) else None
+    return None
+
+
+def _fold_path(path: str) -> str:
+    return "/".join(_fold(part) for part in path.split("/") if part not in {"", "."})
 
 
 def _is_secret(name: str) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from metier.errors import ToolFailed
 from metier.tools.beneath import READ_FOLDER, Opened, Opener, choose_opener, leads_out
-from metier.tools.protected import protected
+from metier.tools.protected import protected, recorded
 
 MAX_PATH_BYTES = 4096
 _NEW_FOLDER_MODE = 0o777
@@ -56,17 +56,19 @@ class Scope:
         *,
         protect: bool = True,
         own_folders: Sequence[str] = (),
+        records: Sequence[str] = (),
         links: bool = True,
         opener: Opener | None = None,
     ) -> None:
         """`protect` refuses writes to what `protected` names. `links=False` follows no symbolic link at all.
 
         Links that stay beneath their root are followed otherwise; those that are absolute or lead out never are.
-        `own_folders` are relative to the workspace.
+        `own_folders` are relative to the workspace, and so are `records`, which are closed without `protect` too.
         """
         self._roots = tuple((Path(os.path.abspath(root)), root.resolve()) for root in roots)  # noqa: PTH100  as text
         self._protect = protect
         self._own_folders = tuple(own_folders)
+        self._records = tuple(records)
         self._links = links
         self._opener = opener or choose_opener()
 
@@ -162,9 +164,9 @@ class Scope:
             yield opened
 
     def _check_unprotected(self, root: Path, path: str) -> None:
-        if not self._protect:
-            return
-        if reason := protected(path, own_folders=self._own_folders if root == self.workspace else ()):
+        folders = self._own_folders if self._protect else self._records
+        check = protected if self._protect else recorded
+        if reason := check(path, own_folders=folders if root == self.workspace else ()):
             raise ToolFailed(
                 f"Path {path!r} is protected: it holds {reason}",
                 hint="Only a person changes it",

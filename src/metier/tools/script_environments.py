@@ -21,7 +21,8 @@ from packaging.requirements import Requirement
 
 from metier.errors import ToolFailed
 from metier.tools.environment import build_index_environment
-from metier.tools.process import Command, Outcome, ProcessLimits, base_interpreter, run_process
+from metier.tools.interpreter import base_interpreter
+from metier.tools.process import Command, Outcome, ProcessLimits, run_process
 from metier.tools.script_metadata import ScriptMetadata
 
 _LAYOUT = 1
@@ -112,6 +113,8 @@ class ScriptEnvironments:
             # A folder of ours: nothing of the skill is found by looking around.
             folder=self.folder,
             environment=environment,
+            # It fetches packages and builds nothing: no code of a skill runs here.
+            confinement=None,
         )
         outcome = await run_process(command, ProcessLimits(timeout_seconds=self.timeout_seconds))
         if outcome.timed_out:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio.to_thread
@@ -13,6 +13,7 @@ from metier.skills.package import SkillPackage
 from metier.skills.trust import check_trusted
 from metier.tools.environment import build_environment
 from metier.tools.process import Command, Outcome, ProcessLimits, run_process
+from metier.tools.sandbox.confinement import Confinement
 from metier.tools.script_contract import ScriptFailed
 from metier.tools.script_environments import PreparedPython, ScriptEnvironments
 from metier.tools.script_metadata import parse_script_metadata, read_script
@@ -34,6 +35,7 @@ class ScriptRunner:
     environments: ScriptEnvironments
     environ: Mapping[str, str]
     """The agent's environment; a script gets the ordinary part of it and what its skill asks for by name."""
+    confinement: Confinement = field(default_factory=Confinement)
 
     async def run(self, call: ScriptCall, limits: ProcessLimits) -> Outcome:
         """Raises `ToolFailed` with one of the script tools' codes when it may not or cannot start."""
@@ -45,6 +47,7 @@ class ScriptRunner:
             folder=call.script.path.parent,
             environment=self._build_environment(call, python),
             spool=call.spool,
+            confinement=self.confinement.opened(python.folder, call.package.folder.absolute()),
         )
         return await run_process(command, limits)
 

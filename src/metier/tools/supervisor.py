@@ -4,19 +4,25 @@ Executed as a file by the interpreter alone, between the agent and the command. 
 descendants, so a process that forks twice, starts a session of its own or ignores signals still becomes its child and
 is killed. It imports nothing of Metier and knows no secrets.
 
-    python -I -S supervisor.py CONTROL STATUS GRACE LIMITS SPOOL LOCK COMMAND…
+    python -I -S supervisor.py CONTROL STATUS GRACE LIMITS SPOOL LOCK PROCESSES LEVEL SCRATCH WORKSPACE HELD COMMAND…
 
 CONTROL is a descriptor: when it is closed, because the agent says so or because the agent died, everything is stopped.
-STATUS is a descriptor that receives one line: `EXIT SIGNAL STOPPED LEFT`, or `! ERRNO` if the command did not start.
+STATUS is a descriptor that receives one line: `EXIT SIGNAL STOPPED LEFT`, or `! ERRNO` if the command did not start;
+STOPPED is 0, 1 for an order to stop, 2 for too many processes.
 SPOOL is a path, or nothing: `SPOOL.started` is on disk before the command runs and `SPOOL.ended` after it ended, so
 that how it ended is known even if the agent is killed before it could write it down (see `spool.py`).
 LOCK is a descriptor that holds a lock until this process ends, or -1.
+PROCESSES is how many processes the command may have at once, or 0; with more, everything is stopped.
+LEVEL is that of the sandbox which COMMAND begins with: `none`, `kernel` or `full` (see `sandbox/confinement.py`). This
+process stays outside of it. SCRATCH is a folder that is made for the command and removed after it, or nothing. HELD are
+paths beneath WORKSPACE, with colons between, at which empty folders hold the place while the command runs.
 """
 
 import ctypes
 import os
 import select
 import signal
+import stat
 import sys
 import time
 from collections.abc import Callable
@@ -24,10 +30,19 @@ from types import FrameType
 from typing import NamedTuple
 
 PR_SET_CHILD_SUBREAPER = 36
+REPORT_VARIABLE = "METIER_REPORT"
+"""Tells the shim of a sandbox where to say that the command cannot be started, and how it ended."""
+WATCH_SECONDS = 0.2
+"""How often the processes are counted."""
+HOLDER, HOLDER_PARENT = 0o1555, 0o1755
+"""The modes by which a folder that holds a place, and one made around it, are known."""
 SWEEP_SECONDS = 10.0
 """How long to try to kill what will not die (a process stuck in the kernel) before saying that it is left."""
 
 NOT_STARTED = 127
+ORDERED, CROWDED = 1, 2
+THREADS_EACH = 4
+"""How many threads are granted for each process that a command may have."""
 
 
 class Order(NamedTuple):
@@ -37,12 +52,30 @@ class Order(NamedTuple):
     limits: str
     spool: str
     lock: int
+    processes: int
+    level: str
+    scratch: str
+    workspace: str
+    held: list[str]
     command: list[str]
 
 
 def main(arguments: list[str]) -> int:
-    control, status, grace, limits, spool, lock, *command = arguments
-    order = Order(int(control), int(status), float(grace), limits, spool, int(lock), command)
+    control, status, grace, limits, spool, lock, processes, level, scratch, workspace, held, *command = arguments
+    order = Order(
+        control=int(control),
+        status=int(status),
+        grace_seconds=float(grace),
+        limits=limits,
+        spool=spool,
+        lock=int(lock),
+        processes=int(processes),
+        level=level,
+        scratch=scratch,
+        workspace=workspace,
+        held=held.split(":") if held else [],
+        command=command,
+    )
     for descriptor in (order.control, order.status, order.lock):
         if descriptor >= 0:
             os.set_inheritable(descriptor, False)  # noqa: FBT003  its second parameter has no name
@@ -50,26 +83,40 @@ def main(arguments: list[str]) -> int:
 
 
 def supervise(order: Order) -> int:
-    """Start the command, wait for its end or for the order to stop, kill the rest, report."""
+    """Prepare, run, clear away, report."""
     become_reaper()
     wake = open_child_alarm()
+    make_scratch(order.scratch)
+    place = hold_places(order.workspace, order.held)
     note(order.spool, ".started", "")
-    child, error = start(order.command, order.limits)
-    if error:
-        os.waitpid(child, 0)
-        note(order.spool, ".ended", f"{NOT_STARTED} 0 0")
-        report(order.status, f"! {error}")
-        return NOT_STARTED
-    release_output()
-    ended = wait_for_end(child, order.control, wake)
-    stopped = ended is None
-    if ended is None:
-        ended = stop_politely(child, order.grace_seconds, wake)
+    started = start(order)
+    if started.error:
+        os.waitpid(started.child, 0)
+    left = 0
+    ending, line = f"{NOT_STARTED} 0 0", f"! {started.error}"
+    if not started.error:
+        release_output()
+        ending, left = run(order, started, wake)
+        line = f"{ending} {left}"
+    note(order.spool, ".ended", ending)
+    report(order.status, line)
+    remove_scratch(order.scratch)
+    release_places(place, order.workspace, order.held)
+    return NOT_STARTED if started.error else 0
+
+
+def run(order: Order, started: "Started", wake: int) -> tuple[str, int]:
+    """Wait for the end or for the order to stop, kill the rest. How it ended, and how many processes would not."""
+    child = started.child
+    ended, why = wait_for_end(child, order, wake)
+    if ended is None and why == ORDERED:
+        ended = stop_politely(child, order, wake)
     left = kill_everything(child)
+    inner = os.read(started.inner, 16) if started.inner >= 0 else b""
+    if inner and not why:
+        ended = int(inner)
     code = os.waitstatus_to_exitcode(ended) if ended is not None else -signal.SIGKILL
-    note(order.spool, ".ended", f"{max(code, 0)} {max(-code, 0)} {int(stopped)}")
-    report(order.status, f"{max(code, 0)} {max(-code, 0)} {int(stopped)} {left}")
-    return 0
+    return f"{max(code, 0)} {max(-code, 0)} {why}", left
 
 
 def become_reaper() -> None:
@@ -93,25 +140,41 @@ def notice_child(number: int, frame: FrameType | None) -> None:
     """A signal without a handler would not reach the wake-up descriptor."""
 
 
-def start(command: list[str], limits: str) -> tuple[int, int]:
-    """Fork and execute in a session of its own. Returns the process id and the error number of a failed start."""
+class Started(NamedTuple):
+    child: int
+    error: int
+    """The error number of a failed start."""
+    inner: int
+    """Where the first process inside a sandbox of its own says how the command ended, or -1."""
+
+
+def start(order: Order) -> Started:
+    """Fork and execute in a session of its own."""
     readable, writable = os.pipe()
+    inner, theirs = os.pipe() if order.level == "full" else (-1, -1)
     child = os.fork()
     if child == 0:
-        become_command(command, limits, writable)
+        become_command(order, errors=writable, inner=theirs)
     os.close(writable)
+    if theirs >= 0:
+        os.close(theirs)
     error = os.read(readable, 16)
     os.close(readable)
-    return child, int(error or b"0")
+    return Started(child, int(error or b"0"), inner)
 
 
-def become_command(command: list[str], limits: str, errors: int) -> None:
+def become_command(order: Order, *, errors: int, inner: int) -> None:
     try:
         os.setsid()
         for number in range(1, signal.NSIG):
             restore_signal(number)
-        apply_limits(limits)
-        os.execvp(command[0], command)  # noqa: S606  an argument list, and there is no shell
+        apply_limits(add_process_limit(order.limits, order.processes))
+        if order.level != "none":
+            os.environ[REPORT_VARIABLE] = f"{errors}:{inner}"
+            for descriptor in (errors, inner):
+                if descriptor >= 0:
+                    os.set_inheritable(descriptor, True)  # noqa: FBT003  its second parameter has no name
+        os.execvp(order.command[0], order.command)  # noqa: S606  an argument list, and there is no shell
     except OSError as error:
         os.write(errors, str(error.errno).encode())
     os._exit(NOT_STARTED)
@@ -124,6 +187,21 @@ def restore_signal(number: int) -> None:
         signal.signal(number, signal.SIG_DFL)
     except (OSError, ValueError):
         return  # a number that the C library keeps for itself
+
+
+def add_process_limit(limits: str, processes: int) -> str:
+    """A second line behind counting, for a program that forks faster than that.
+
+    The kernel counts all threads of the user, here as many as all users have now and some more; root is not limited.
+    """
+    if not processes or os.geteuid() == 0:
+        return limits
+    try:
+        with open("/proc/loadavg", "rb") as file:  # noqa: PTH123
+            present = int(file.read().split()[3].partition(b"/")[2])
+    except (OSError, IndexError, ValueError):
+        return limits
+    return ",".join(filter(None, [limits, f"nproc={present + processes * THREADS_EACH}"]))
 
 
 def apply_limits(limits: str) -> None:
@@ -148,27 +226,33 @@ def release_output() -> None:
     os.close(nothing)
 
 
-def wait_for_end(child: int, control: int, wake: int) -> int | None:
-    """The wait status of the command, or None when the control descriptor was closed first."""
+def wait_for_end(child: int, order: Order, wake: int) -> tuple[int | None, int]:
+    """The wait status of the command, or None and why it has to be stopped."""
+    interval = int(WATCH_SECONDS * 1000) if order.processes else None
     poll = select.poll()
-    poll.register(control, select.POLLIN | select.POLLHUP)
+    poll.register(order.control, select.POLLIN | select.POLLHUP)
     poll.register(wake, select.POLLIN)
     while True:
         ended = reap(child)
         if ended is not None:
-            return ended
-        ready = {descriptor for descriptor, _ in poll.poll()}
+            return ended, 0
+        ready = {descriptor for descriptor, _ in poll.poll(interval)}
         if wake in ready:
             drain(wake)
-        if control in ready and not os.read(control, 16):
-            return reap(child)
+        if order.control in ready and not os.read(order.control, 16):
+            ended = reap(child)
+            return ended, 0 if ended is not None else ORDERED
+        if order.processes and count(order.processes) > order.processes:
+            return None, CROWDED
 
 
-def stop_politely(child: int, grace_seconds: float, wake: int) -> int | None:
+def stop_politely(child: int, order: Order, wake: int) -> int | None:
     """Ask every process to end, and wait a little. What ignores it is killed by the caller."""
     for process in descendants(child):
-        send(process, signal.SIGTERM)
-    until = time.monotonic() + grace_seconds
+        # With the outer process of a sandbox everything inside would be killed at once.
+        if not (order.level == "full" and process == child):
+            send(process, signal.SIGTERM)
+    until = time.monotonic() + order.grace_seconds
     ended = reap(child)
     while ended is None and (left := until - time.monotonic()) > 0:
         select.select([wake], [], [], left)
@@ -201,6 +285,7 @@ def reap(child: int) -> int | None:
 
 def kill_everything(child: int) -> int:
     """Freeze, kill and reap until nothing is left. Returns the number of processes that would not die."""
+    kill_at_once(child)
     until = time.monotonic() + SWEEP_SECONDS
     while True:
         frozen = freeze(lambda: descendants(child))
@@ -211,6 +296,21 @@ def kill_everything(child: int) -> int:
         if not remaining or time.monotonic() > until:
             return len(remaining)
         time.sleep(0.001)
+
+
+def kill_at_once(child: int) -> None:
+    """The command's process group, which the kernel ends in one go: what forks faster than a list of it can be read.
+
+    In a sandbox with a process namespace the first process of that, with which the kernel ends all the others.
+    """
+    if not read_children(os.getpid()):
+        return  # nobody is left, and the number of the group may be somebody else's by now
+    for process in read_children(child):
+        send(process, signal.SIGKILL)
+    try:
+        os.killpg(child, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
 
 
 def freeze(find: Callable[[], set[int]]) -> set[int]:
@@ -259,12 +359,95 @@ def living_parent(process: str) -> int | None:
     return int(fields[1]) if fields else None
 
 
+def count(enough: int) -> int:
+    """How many processes are below this one; more than `enough` are not counted exactly."""
+    if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):  # noqa: PTH110
+        return len(descendants(0))  # a kernel without these files
+    found, unseen = 0, [os.getpid()]
+    while unseen and found <= enough:
+        children = read_children(unseen.pop())
+        found += len(children)
+        unseen += children
+    return found
+
+
+def read_children(process: int) -> list[int]:
+    """Those of its first thread; none when it is gone, or where the kernel does not tell."""
+    try:
+        with open(f"/proc/{process}/task/{process}/children", "rb") as file:  # noqa: PTH123
+            return [int(child) for child in file.read().split()]
+    except OSError:
+        return []
+
+
 def group_lives(child: int) -> bool:
     try:
         os.killpg(child, 0)
     except (ProcessLookupError, PermissionError):
         return False
     return True
+
+
+def make_scratch(scratch: str) -> None:
+    if scratch:
+        os.mkdir(scratch, 0o700)  # noqa: PTH102  pathlib is not worth its import here
+        for name in ("home", "shm", "empty"):
+            os.mkdir(f"{scratch}/{name}", 0o700)  # noqa: PTH102
+
+
+def remove_scratch(scratch: str) -> None:
+    """By programs that no depth and no mode of a hostile tree can stop; links in it are not followed."""
+    if scratch:
+        for command in (["chmod", "-R", "u+rwX", "--", scratch], ["rm", "-rf", "--one-file-system", "--", scratch]):
+            os.waitpid(os.posix_spawnp(command[0], command, os.environ), 0)
+
+
+def hold_places(workspace: str, held: list[str]) -> int:
+    """Make the empty folders, and keep a shared lock, so that only the last of several programs removes them."""
+    if not held:
+        return -1
+    import fcntl  # noqa: PLC0415  not on every platform
+
+    place = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(place, fcntl.LOCK_SH)
+    for name in list_places(held):
+        try:
+            os.mkdir(f"{workspace}/{name}")  # noqa: PTH102
+            os.chmod(f"{workspace}/{name}", HOLDER if name in held else HOLDER_PARENT)  # noqa: PTH101
+        except OSError:
+            continue  # it is there, or cannot be made by the command either
+    return place
+
+
+def list_places(held: list[str]) -> list[str]:
+    """With the folders around them, outer ones first."""
+    parents = {name.rpartition("/")[0] for name in held} - {""}
+    return sorted({*held, *parents})
+
+
+def release_places(place: int, workspace: str, held: list[str]) -> None:
+    if place < 0:
+        return
+    import fcntl  # noqa: PLC0415  not on every platform
+
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return  # another program relies on them
+    for name in reversed(list_places(held)):
+        remove_holder(f"{workspace}/{name}")
+    os.close(place)
+
+
+def remove_holder(path: str) -> None:
+    """Only a folder that was made to hold a place, and only while it is empty."""
+    try:
+        mode = os.lstat(path).st_mode
+        if mode in (stat.S_IFDIR | HOLDER, stat.S_IFDIR | HOLDER_PARENT):
+            os.chmod(path, 0o755)  # noqa: PTH101, S103  somebody may have put a file into it, and keeps it
+            os.rmdir(path)  # noqa: PTH106
+    except OSError:
+        return
 
 
 def note(spool: str, suffix: str, text: str) -> None:

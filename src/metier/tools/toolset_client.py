@@ -15,6 +15,7 @@ from metier.skills.package import SkillPackage
 from metier.tools.environment import build_environment
 from metier.tools.output import Capture
 from metier.tools.process import Command, ProcessLimits, ProcessTree
+from metier.tools.sandbox.confinement import Confinement
 from metier.tools.script_runner import check_may_run
 from metier.tools.toolset_messages import CallReply, CallRequest, LoadReply, LoadRequest
 
@@ -41,11 +42,13 @@ class ToolsetClient:
         *,
         limits: ToolsetLimits,
         config: dict[str, JsonValue],
+        confinement: Confinement | None = None,
     ) -> None:
         self._package = package
         self._environ = environ
         self._limits = limits
         self._config = config
+        self._confinement = confinement or Confinement()
         self._tree: ProcessTree | None = None
         self._replies: BufferedByteReceiveStream | None = None
         self._turn = anyio.Lock()
@@ -88,6 +91,7 @@ class ToolsetClient:
             arguments=[sys.executable, *options, "-m", "metier.tools.toolset_worker"],
             folder=self._package.folder,
             environment=environment,
+            confinement=self._confinement.opened(self._package.folder.resolve()),
         )
         self._tree = await ProcessTree.start(command, ProcessLimits(), with_stdin=True)
         self._replies = BufferedByteReceiveStream(self._tree.stdout)

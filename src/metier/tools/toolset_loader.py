@@ -10,6 +10,7 @@ from metier.definitions.problems import Problem
 from metier.errors import ToolFailed
 from metier.skills.package import SkillPackage
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
+from metier.tools.sandbox.confinement import Confinement
 from metier.tools.script_contract import RESPONSE_SCHEMA
 from metier.tools.toolset_client import ToolsetClient, ToolsetLimits
 from metier.tools.toolset_messages import CallRequest, DescribedTool, LoadFailure
@@ -70,6 +71,7 @@ async def load_toolsets(
     *,
     limits: ToolsetLimits | None = None,
     config: dict[str, JsonValue] | None = None,
+    confinement: Confinement | None = None,
 ) -> ToolsetReading:
     """Start a process for each skill that names toolsets. A toolset that fails becomes a problem; the others load."""
     loaded: list[tuple[ToolsetTool, str]] = []
@@ -78,7 +80,9 @@ async def load_toolsets(
     for package in packages:
         if not package.definition.toolsets:
             continue
-        client = ToolsetClient(package, environ, limits=limits or ToolsetLimits(), config=config or {})
+        client = ToolsetClient(
+            package, environ, limits=limits or ToolsetLimits(), config=config or {}, confinement=confinement
+        )
         clients.append(client)
         try:
             reply = await client.load()

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 from pydantic import JsonValue
 
-from metier.events import EventRecord
+from metier.event_record import EventRecord
 from metier.plugins.registry import Command, PromptLayer, Registry
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 from metier_changelog.changelog import read_release

@@ -1,0 +1,42 @@
+"""The policy of a run that works for another one: what it may do itself, and no more than everybody above it may."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from metier.approval.judge import RulePolicy
+from metier.approval.rules import Decision
+from metier.approval.verdict import Verdict
+from metier.decisions import ActionStep
+from metier.tools.effects import Effect
+
+_ORDER: dict[Decision, int] = {"allow": 0, "ask": 1, "deny": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Above:
+    """A run higher up, as it stood when it handed the work on."""
+
+    run: str
+    policy: RulePolicy
+    skill: str = ""
+    """The skill that was in charge of it."""
+
+
+class ChainPolicy:
+    """Deny beats ask beats allow, over all runs of the chain. What one of them allows is no permission for another."""
+
+    def __init__(self, own: RulePolicy, above: Sequence[Above]) -> None:
+        self._own = own
+        self._above = tuple(above)
+
+    def judge(self, action: ActionStep, *, skill: str) -> Verdict:
+        strictest = self._own.judge(action, skill=skill)
+        for each in self._above:
+            verdict = each.policy.judge(action, skill=each.skill)
+            if _ORDER[verdict.decision] > _ORDER[strictest.decision]:
+                reason = f"{verdict.reason} (it holds for {each.run}, which handed this work on)"
+                strictest = replace(verdict, reason=reason)
+        return strictest
+
+    def effect(self, action: ActionStep) -> Effect:
+        return self._own.effect(action)

@@ -1,0 +1,197 @@
+"""A call of the shell as rules see it: one unit for every command of the line, each of which must be allowed. Pure.
+
+An allow is tried on the command alone, in its one spelling, and reaches it only where its arguments are known to be
+harmless or the rule names all of it. A deny is also tried on the line as it was written, and on looser readings.
+"""
+
+import posixpath
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from pydantic import JsonValue
+
+from metier.approval.canonical import canonical_arguments
+from metier.approval.matchers import COMMAND
+from metier.approval.rules import ORDER, SHELL, Call, Decision, Rule, RuleList, find_rule, matches
+from metier.tools.shell_allowlist import is_direct, walk_commands
+from metier.tools.shell_line import NotUnderstood, SimpleCommand, parse_line
+from metier.tools.shell_tables import Naming, Place, find_objection, find_tables, is_runner
+
+_SEPARATORS = re.compile(r"[;|&\n(){}`]+")
+_DISGUISE = str.maketrans("", "", "\\'\"")
+_MOST_PIECES = 100
+
+
+@dataclass(slots=True)
+class Whole:
+    """The line as it was written. Each rule is tried on it once, however many commands it has."""
+
+    call: Call
+    _tried: dict[int, bool] = field(default_factory=dict[int, bool])
+
+    def meets(self, rule: Rule) -> bool:
+        known = self._tried.get(id(rule))
+        if known is None:
+            known = self._tried[id(rule)] = matches(rule, self.call)
+        return known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """One command of a line, or a line that was not understood."""
+
+    narrow: Call
+    """The command alone, in its one spelling."""
+    whole: Whole
+    wide: tuple[Call, ...] = ()
+    """Other readings, which only narrow what may happen."""
+    argv: tuple[str, ...] = ()
+    place: Place
+    wrong: str = ""
+    """Why no table can vouch for it."""
+    is_fed: bool = False
+    """What stands before it in a pipe is its input."""
+
+    @property
+    def is_opaque(self) -> bool:
+        """What it does cannot be told from its words."""
+        if not self.argv:
+            return True
+        found = find_tables(self.argv)
+        return is_runner(self.argv[0]) and (found is None or all(table.acts for table in found.tables))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellCall:
+    units: tuple[Unit, ...]
+    shown: Mapping[str, JsonValue]
+    """The arguments for people: with the argv of every command, or why there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShellFinding:
+    """What a list of rules says to one unit."""
+
+    rule: Rule | None = None
+    decision: Decision | None = None
+    note: str = ""
+
+
+def build_call(tool: str, names: frozenset[str], arguments: Mapping[str, JsonValue], *, root: str) -> Call:
+    """Ready to be matched. The line of a shell stays as it was written; the rest gets its one spelling."""
+    canonical = canonical_arguments(arguments, root)
+    if tool == SHELL and COMMAND in arguments:
+        canonical[COMMAND] = arguments[COMMAND]
+    return Call(tool, names, canonical)
+
+
+def judge_alone(rules: RuleList, call: Call, root: str) -> tuple[Rule | None, Decision]:
+    """What one list says, and which of its rules: of the commands of a line, to the worst. Who is silent asks."""
+    if call.tool != SHELL:
+        rule = find_rule(rules, call)
+        return rule, (rule.decision if rule else rules.default) or "ask"
+    findings = [find_shell_rule(rules, unit) for unit in read_shell_call(call, root).units]
+    said: list[tuple[Rule | None, Decision]] = [
+        (found.rule, found.decision or rules.default or "ask") for found in findings
+    ]
+    return max(said, key=lambda one: ORDER[one[1]])
+
+
+def read_shell_call(call: Call, root: str) -> ShellCall:
+    """`call` has canonical arguments."""
+    given = call.arguments.get(COMMAND)
+    text = given if isinstance(given, str) else ""
+    line = parse_line(text)
+    folder = call.arguments.get("cwd")
+    place = Place(root or "/", (folder if isinstance(folder, str) else root or "/",))
+    whole = Whole(_say(call, text))
+    if isinstance(line, NotUnderstood):
+        wide = tuple(_say(call, piece) for piece in _loosen(text))
+        unit = Unit(narrow=whole.call, whole=whole, wide=wide, place=place, wrong=f"The line contains {line.reason}")
+        return ShellCall(units=(unit,), shown={**call.arguments, "not_understood": line.reason})
+    wrong = "" if is_direct(line) else "It changes the shell itself"
+    fed = [number > 0 for pipeline in line.pipelines for number in range(len(pipeline.commands))]
+    units = tuple(
+        replace(_build_unit(command, whole, place=where), wrong=wrong, is_fed=is_fed)
+        for (command, where), is_fed in zip(walk_commands(line, place), fed, strict=True)
+    )
+    commands: list[JsonValue] = [list(command.argv) for command in line.commands]
+    return ShellCall(
+        units=units,
+        shown={**call.arguments, COMMAND: line.render(), "commands": commands},
+    )
+
+
+def find_shell_rule(rules: RuleList, unit: Unit) -> ShellFinding:
+    """The first rule that matches; an allow that does not reach so far lets those behind it speak, then asks."""
+    short = ShellFinding()
+    names = unit.narrow.names
+    for rule in rules.rules:
+        if rule.subject not in names and not rule.speaks_of(names):
+            continue
+        finding = _try_allow(rule, unit) if rule.decision == "allow" else _try_limit(rule, unit)
+        if finding is None:
+            continue
+        if not finding.note:
+            return finding
+        short = short if short.rule is not None else finding
+    return short
+
+
+def has_limits(rules: Iterable[RuleList], names: frozenset[str]) -> bool:
+    """Somebody denies or asks about some commands: then one that cannot be read must not slip through."""
+    return any(rule.decision != "allow" and rule.speaks_of(names) for listed in rules for rule in listed.rules)
+
+
+def _try_limit(rule: Rule, unit: Unit) -> ShellFinding | None:
+    if matches(rule, unit.narrow) or unit.whole.meets(rule):
+        return ShellFinding(rule, rule.decision)
+    for call in unit.wide:
+        if matches(rule, call):
+            return ShellFinding(rule, rule.decision)
+    return None
+
+
+def _try_allow(rule: Rule, unit: Unit) -> ShellFinding | None:
+    """With a note where the rule matches and does not reach so far."""
+    if not matches(rule, unit.narrow):
+        return ShellFinding(rule, "allow") if rule.is_exact and unit.whole.meets(rule) else None
+    if unit.is_fed and unit.is_opaque and not (rule.is_exact and unit.whole.meets(rule)):
+        return ShellFinding(
+            rule, "ask", "It may run what it is fed; only a rule that names the whole line can allow it"
+        )
+    objection = "" if rule.is_exact else _find_objection(rule, unit)
+    return ShellFinding(rule, "ask" if objection else "allow", objection)
+
+
+def _find_objection(rule: Rule, unit: Unit) -> str:
+    text = unit.narrow.arguments.get(COMMAND)
+    assert isinstance(text, str)
+    if unit.wrong:
+        return f"{unit.wrong}; only a rule that names the whole line can allow it"
+    naming = Naming(prefixes=rule.prefixes, expressions=rule.expressions)
+    return find_objection(unit.argv, text, naming=naming, place=unit.place)
+
+
+def _build_unit(command: SimpleCommand, whole: Whole, *, place: Place) -> Unit:
+    narrow = _say(whole.call, command.render(), command.argv)
+    program = command.argv[0]
+    wide: tuple[Call, ...] = ()
+    if "/" in program:
+        plain = SimpleCommand((posixpath.basename(program), *command.argv[1:]))
+        wide = (_say(whole.call, plain.render(), plain.argv),)
+    return Unit(narrow=narrow, whole=whole, wide=wide, argv=command.argv, place=place)
+
+
+def _say(call: Call, text: str, argv: tuple[str, ...] = ()) -> Call:
+    arguments: dict[str, JsonValue] = {**call.arguments, COMMAND: text}
+    if argv:
+        arguments["argv"] = list(argv)
+    return Call(call.tool, call.names, arguments)
+
+
+def _loosen(text: str) -> list[str]:
+    """The pieces between separators, without quotes and backslashes, blanks made one: what may be hidden in there."""
+    pieces = _SEPARATORS.split(text.translate(_DISGUISE))[:_MOST_PIECES]
+    return [" ".join(piece.split()) for piece in pieces if piece.strip()]

@@ -1,0 +1,173 @@
+"""`agent agents`: which agents a workspace has, and what each of them comes to: its model, tools, skills and rules."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import anyio
+import typer
+
+from metier.cli.catalog import AsJson, SkillsDir
+from metier.cli.driving import open_place
+from metier.cli.output import problem_as_json, warn_line, write_json, write_line
+from metier.cli.run import Config
+from metier.definitions.agent import FILE_NAME, AgentReading, load_agent
+from metier.definitions.ids import fold_id
+from metier.runtime.agent_report import AgentReport, Named, report_agent
+from metier.runtime.catalog import list_definitions
+from metier.runtime.place import Place
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    help="List the agents of the workspace, and show what each may use.",
+)
+
+BUILT_IN = "built-in"
+"""What the agent without a file is called here."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    id: str
+    reading: AgentReading
+    is_default: bool
+
+
+@app.command("list")
+def list_agents(*, as_json: AsJson = False, config: Config = None) -> int:
+    """List the agents of this workspace. Exit code 1: one of them cannot be loaded."""
+    place = open_place(config)
+    rows = list(_read_rows(place))
+    if as_json:
+        write_json([_row_as_json(row) for row in rows])
+    else:
+        for row in rows:
+            _write_row(row)
+        if not rows:
+            warn_line("There are no agents here; runs have the built-in one")
+    return 1 if any(row.reading.agent is None for row in rows) else 0
+
+
+@app.command()
+def show(
+    agent: Annotated[str, typer.Argument(help=f"Its ID, or `{BUILT_IN}`; else the one that runs have here.")] = "",
+    *,
+    model: Annotated[str, typer.Option("--model", help="As if this model had been asked for.")] = "",
+    skills_dir: SkillsDir = None,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> None:
+    """Show what an agent comes to: model, profile, rules, and its tools, skills and tasks with where each is from."""
+    place = open_place(config, {"skills.dir": str(skills_dir)} if skills_dir else {})
+    agent_id = "" if agent == BUILT_IN else agent or place.settings.runtime.agent or ""
+    report = anyio.run(lambda: report_agent(place, agent_id, model=model))
+    if as_json:
+        write_json(_as_json(report))
+    else:
+        _write(report)
+
+
+def _read_rows(place: Place) -> Iterator[_Row]:
+    default = fold_id(place.settings.runtime.agent or "")
+    listed = list_definitions(place.workspace, "agents", FILE_NAME)
+    for key, found in sorted(listed.items()):
+        yield _Row(found.id, load_agent(Path(found.path), id=found.id), is_default=key == default)
+
+
+def _row_as_json(row: _Row) -> dict[str, object]:
+    agent = row.reading.agent
+    return {
+        "id": row.id,
+        "loaded": agent is not None,
+        "is_default": row.is_default,
+        "name": agent.name if agent else "",
+        "description": agent.description if agent else "",
+        "model": agent.model if agent else None,
+        "profile": (agent.profile or "guarded") if agent else None,
+        "problems": [problem_as_json(problem) for problem in row.reading.problems],
+    }
+
+
+def _write_row(row: _Row) -> None:
+    agent = row.reading.agent
+    mark = " (default)" if row.is_default else ""
+    if agent is None:
+        write_line(f"{row.id}{mark}  cannot be loaded")
+    else:
+        about = agent.description or agent.name
+        write_line(f"{row.id}{mark}  {agent.model or 'any model'}, {agent.profile or 'guarded'}  {about}")
+    for problem in row.reading.problems:
+        write_line(f"  {problem.render()}")
+
+
+def _as_json(report: AgentReport) -> dict[str, object]:
+    agent, model = report.agent, report.agent.model
+    return {
+        "id": agent.id,
+        "file": str(agent.definition.file) if agent.definition else None,
+        "name": agent.definition.name if agent.definition else "",
+        "description": agent.definition.description if agent.definition else "",
+        "model": {
+            "provider": model.provider,
+            "name": model.name,
+            "temperature": model.temperature,
+            "max_tokens": model.max_tokens,
+            "may_be": list(agent.models),
+            "fallback_models": list(model.fallback_models),
+        },
+        "profile": agent.profile,
+        "web": {"allow": list(agent.web.allowed_domains), "deny": list(agent.web.denied_domains)},
+        "tools": [asdict(each) for each in report.tools],
+        "skills": [asdict(each) for each in report.skills],
+        "tasks": [asdict(each) for each in report.tasks],
+        "rules": [
+            {
+                "scope": scope,
+                "number": rule.number,
+                "subject": rule.subject,
+                "verdict": rule.decision,
+                "file": rule.file,
+                "line": rule.line,
+            }
+            for scope, rule in report.rules
+        ],
+        "missing_tools": list(report.missing),
+        "problems": [problem_as_json(problem) for problem in agent.problems],
+    }
+
+
+def _write(report: AgentReport) -> None:
+    agent, model = report.agent, report.agent.model
+    write_line(f"agent:    {agent.id or BUILT_IN}" + (f"  {agent.definition.file}" if agent.definition else ""))
+    limits = f"at most {model.max_tokens} tokens"
+    heat = "" if model.temperature is None else f", temperature {model.temperature:g}"
+    write_line(f"model:    {model.provider}/{model.name}, {limits}{heat}")
+    if agent.models:
+        write_line(f"may be:   {', '.join(agent.models)}")
+    if model.fallback_models:
+        write_line(f"fallback: {', '.join(model.fallback_models)}")
+    write_line(f"profile:  {agent.profile}")
+    for word, domains in (("allow", agent.web.allowed_domains), ("deny", agent.web.denied_domains)):
+        if domains:
+            write_line(f"web:      {word} {', '.join(domains)}")
+    for kind, listed in (("tool", report.tools), ("skill", report.skills), ("task", report.tasks)):
+        _write_named(kind, listed)
+    for name in report.missing:
+        write_line(f"tool:     {name}  not there now")
+    for scope, rule in report.rules:
+        write_line(f"rule:     {scope} {rule.number}: {rule.decision} {rule.subject}  ({rule.place})")
+    for problem in agent.problems:
+        write_line(problem.render())
+
+
+def _write_named(kind: str, listed: Sequence[Named]) -> None:
+    label = f"{kind}:".ljust(9)
+    for each in listed:
+        where = "inherited" if each.line is None else f"AGENT.md line {each.line}"
+        note = f", {each.note}" if each.note else ""
+        write_line(f"{label} {each.name}  {each.source}, {where}{note}")
+    if not listed:
+        write_line(f"{label} none")

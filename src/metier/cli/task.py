@@ -1,0 +1,231 @@
+"""`agent task`: which task definitions a workspace has, what one does, whether it is right; and run it."""
+
+import json
+import sys
+from collections.abc import Awaitable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+import typer
+from pydantic import JsonValue
+
+from metier.cli.catalog import AsJson
+from metier.cli.driving import View, drive_run, open_place
+from metier.cli.output import problem_as_json, warn_line, write_json, write_line
+from metier.cli.run import Config, Output, Quiet
+from metier.definitions.acceptance import render_criterion
+from metier.definitions.problems import Problem, has_errors
+from metier.definitions.task import FILE_NAME, TaskDefinition, load_task
+from metier.engine.state import RunState
+from metier.errors import UsageError
+from metier.runtime.catalog import list_definitions
+from metier.runtime.commissions import commission_task
+from metier.runtime.place import Place
+from metier.runtime.runs import RunRequest, Runtime, Watch
+from metier.runtime.tasks import find_problems, get_task
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    help="List, show, check and run the task definitions of the workspace.",
+)
+
+MAX_INPUT_BYTES = 1_000_000
+TaskId = Annotated[str, typer.Argument(help="The task: the path of its folder below `tasks/`.")]
+
+
+@app.command("list")
+def list_tasks(*, as_json: AsJson = False, config: Config = None) -> int:
+    """List the tasks of this workspace. Exit code 1: one of them cannot be used."""
+    place = open_place(config)
+    found = [(each.id, load_task(Path(each.path), id=each.id)) for each in _find_all(place)]
+    if as_json:
+        write_json(
+            [
+                {
+                    "id": task_id,
+                    "name": reading.task.name if reading.task else "",
+                    "description": reading.task.description if reading.task else "",
+                    "steps": len(reading.task.steps) if reading.task else 0,
+                    "inputs": [item.name for item in reading.task.inputs] if reading.task else [],
+                    "loaded": reading.task is not None,
+                    "problems": [problem_as_json(problem) for problem in reading.problems],
+                }
+                for task_id, reading in found
+            ]
+        )
+    for task_id, reading in [] if as_json else found:
+        if reading.task is None:
+            write_line(f"{task_id}  cannot be used; see `agent task validate {task_id}`")
+        else:
+            write_line(f"{task_id}  {len(reading.task.steps)} steps  {reading.task.description}".rstrip())
+    if not found:
+        warn_line("There are no tasks here; write '.agent/tasks/<id>/TASK.md'")
+    return 1 if any(reading.task is None for _, reading in found) else 0
+
+
+@app.command()
+def show(task: TaskId, *, as_json: AsJson = False, config: Config = None) -> None:
+    """Show a task: its inputs, its steps, and what each of them uses."""
+    definition = get_task(open_place(config), task)
+    if as_json:
+        write_json(_task_as_json(definition))
+        return
+    write_line(f"task:    {definition.id}  {definition.name}")
+    if definition.description:
+        write_line(f"about:   {definition.description}")
+    for item in definition.inputs:
+        default = "required" if item.default is None else f"default {item.default!r}"
+        write_line(f"input:   {item.name}  {default}  {item.description}".rstrip())
+    for number, step in enumerate(definition.steps, start=1):
+        write_line(f"step:    {number}. {step.file.name}  {step.name}")
+        for line in _describe_step(definition, number - 1):
+            write_line(f"         {line}")
+
+
+@app.command()
+def run(
+    task: TaskId,
+    *,
+    inputs: Annotated[
+        list[str] | None, typer.Option("--input", help="An input, as name=value; may be given several times.")
+    ] = None,
+    input_file: Annotated[
+        Path | None, typer.Option("--input-file", help="A JSON file with inputs; --input counts before it.")
+    ] = None,
+    agent: Annotated[str, typer.Option("--agent", help="Who does the steps that name no agent.")] = "",
+    profile: Annotated[
+        Literal["guarded", "strict"] | None,
+        typer.Option("--profile", help="What happens where no rule speaks; a task is never less than guarded."),
+    ] = None,
+    provider: Annotated[str | None, typer.Option("--provider", help="Who answers; `offline` needs no key.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="The model, as its provider names it.")] = None,
+    max_turns: Annotated[int | None, typer.Option("--max-turns", help="How many turns each step may take.")] = None,
+    max_cost_usd: Annotated[float | None, typer.Option("--max-cost-usd", help="What all of it may cost.")] = None,
+    timeout: Annotated[float | None, typer.Option("--timeout", help="How long it may take, in seconds.")] = None,
+    as_json: AsJson = False,
+    output_format: Output = "text",
+    quiet: Quiet = False,
+    config: Config = None,
+) -> int:
+    """Run a task, step by step; `agent resume` goes on at the step that failed or was interrupted.
+
+    Exit codes are those of `agent run`.
+    """
+    if timeout is not None and timeout <= 0:
+        raise UsageError(f"--timeout must be more than 0, not {timeout:g}")
+    flags: dict[str, Any] = {
+        "runtime.profile": profile,
+        "model.provider": provider,
+        "model.name": model,
+        "runtime.max_turns": max_turns,
+        "runtime.max_cost_usd": max_cost_usd,
+    }
+    place = open_place(config, {key: str(value) for key, value in flags.items() if value is not None}, is_new_run=True)
+    given = {**(_read_inputs(input_file) if input_file else {}), **_parse_texts(inputs or [])}
+    commission = commission_task(place, task, given, agent=agent)
+    request = RunRequest(task=commission.order.task, commission=commission)
+
+    def start(runtime: Runtime, watch: Watch) -> Awaitable[RunState]:
+        return runtime.start(request, watch)
+
+    output = "json" if as_json and output_format == "text" else output_format
+    return drive_run(place, start, View(output=output, quiet=quiet, timeout_seconds=timeout))
+
+
+@app.command()
+def validate(
+    task: Annotated[str, typer.Argument(help="The task; without one, all of them.")] = "",
+    *,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> int:
+    """Check tasks: files, steps, what bodies and lists name, schemas. Exit code 1: there is an error."""
+    place = open_place(config)
+    found = [each for each in _find_all(place) if not task or each.id == task]
+    if task and not found:
+        get_task(place, task)
+    problems = {each.id: find_problems(place, load_task(Path(each.path), id=each.id)) for each in found}
+    if as_json:
+        write_json(
+            [
+                {"id": task_id, "problems": [{"file": p.file, **problem_as_json(p)} for p in of_task]}
+                for task_id, of_task in problems.items()
+            ]
+        )
+    else:
+        _write_problems(problems)
+    return 1 if any(has_errors(of_task) for of_task in problems.values()) else 0
+
+
+def _find_all(place: Place):  # noqa: ANN202 - a list of what the walk finds
+    listed = list_definitions(place.workspace, "tasks", FILE_NAME)
+    return sorted(listed.values(), key=lambda found: found.id)
+
+
+def _write_problems(problems: Mapping[str, tuple[Problem, ...]]) -> None:
+    for of_task in problems.values():
+        for problem in of_task:
+            write_line(problem.render())
+    sys.stderr.write(f"Checked {len(problems)} tasks\n")
+
+
+def _describe_step(task: TaskDefinition, number: int) -> list[str]:
+    step = task.steps[number]
+    lines = [f"agent {step.agent}"] if step.agent else []
+    for name, names in (("tools", step.tools), ("skills", step.skills), ("tasks", step.tasks)):
+        lines += [f"{name}: {', '.join(names) or 'none'}"] if names is not None else []
+    lines += ["the result is JSON by its output_schema"] if step.output_schema is not None else []
+    return [*lines, *(f"done: {render_criterion(criterion)}" for criterion in step.acceptance)]
+
+
+def _task_as_json(task: TaskDefinition) -> dict[str, JsonValue]:
+    return {
+        "id": task.id,
+        "name": task.name,
+        "description": task.description,
+        "inputs": [
+            {"name": item.name, "description": item.description, "default": item.default} for item in task.inputs
+        ],
+        "steps": [
+            {
+                "file": step.file.name,
+                "name": step.name,
+                "agent": step.agent,
+                "tools": None if step.tools is None else list(step.tools),
+                "skills": None if step.skills is None else list(step.skills),
+                "tasks": None if step.tasks is None else list(step.tasks),
+                "acceptance": [render_criterion(criterion) for criterion in step.acceptance],
+            }
+            for step in task.steps
+        ],
+    }
+
+
+def _parse_texts(texts: Sequence[str]) -> dict[str, JsonValue]:
+    """`name=value` each; a value stays the text that it is: `1.10` is not 1.1. Raises `UsageError`."""
+    values: dict[str, JsonValue] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator or not name.strip():
+            raise UsageError(f"Input {text!r} is not name=value")
+        values[name.strip()] = value
+    return values
+
+
+def _read_inputs(path: Path) -> dict[str, JsonValue]:
+    """Raises `UsageError` for a file that is not one JSON object."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_INPUT_BYTES + 1)
+        value: JsonValue = json.loads(data)
+    except OSError as error:
+        raise UsageError(f"The input file {str(path)!r} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"The input file {str(path)!r} is not JSON: {error}") from error
+    if len(data) > MAX_INPUT_BYTES:
+        raise UsageError(f"The input file {str(path)!r} is longer than {MAX_INPUT_BYTES} bytes")
+    if not isinstance(value, dict):
+        raise UsageError(f"The input file {str(path)!r} must hold one JSON object", hint='Write {"name": "value"}')
+    return cast("dict[str, JsonValue]", value)

@@ -1,0 +1,129 @@
+"""A prompt piece by piece, as a model reads it: what each piece is, its bytes, and where two prompts differ. Pure."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from metier.context.budget import FittedPrompt
+from metier.context.layers import SYSTEM_LAYERS, LayerName, Prompt, render_steps
+from metier.messages import Message, ToolSpec
+
+EXCERPT_BYTES = 60
+"""How much is shown on either side of the first difference."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A stretch of the prompt that has one origin."""
+
+    layer: LayerName | str
+    """A layer, or `tools` for the schemas that stand before all of them."""
+    name: str
+    """Which part of the layer: a disclosed file, a turn; often the same as the layer."""
+    text: str
+
+    @property
+    def data(self) -> bytes:
+        return self.text.encode("utf-8", "surrogatepass")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The first byte at which two prompts differ; everything before it can come from a vendor's cache."""
+
+    offset: int
+    first: str
+    """The segment of the first prompt in which it lies; empty where that prompt has ended."""
+    second: str
+    before: str
+    """The bytes they share right before it."""
+    first_text: str
+    second_text: str
+    first_bytes: int
+    """The whole length of the first prompt."""
+    second_bytes: int
+
+
+def list_segments(fitted: FittedPrompt) -> tuple[Segment, ...]:
+    """Everything that is sent, in order."""
+    prompt = fitted.prompt
+    return tuple(
+        segment
+        for segment in (
+            Segment(layer="tools", name="tools", text=_render_tools(fitted.tools)),
+            *(Segment(layer=name, name=name, text=prompt.layer(name)) for name in SYSTEM_LAYERS),
+            *_list_messages("conversation", prompt.conversation),
+            *_list_task(prompt),
+            *_list_run(prompt),
+        )
+        if segment.text
+    )
+
+
+def find_difference(first: Sequence[Segment], second: Sequence[Segment]) -> Difference | None:
+    """Nothing when both are the same to the last byte."""
+    one, other = (b"".join(segment.data for segment in segments) for segments in (first, second))
+    if one == other:
+        return None
+    offset = _find_offset(one, other)
+    return Difference(
+        offset=offset,
+        first=_find_name(first, offset),
+        second=_find_name(second, offset),
+        before=_show(one[max(0, offset - EXCERPT_BYTES) : offset]),
+        first_text=_show(one[offset : offset + EXCERPT_BYTES]),
+        second_text=_show(other[offset : offset + EXCERPT_BYTES]),
+        first_bytes=len(one),
+        second_bytes=len(other),
+    )
+
+
+def _find_offset(one: bytes, other: bytes) -> int:
+    """By halves: comparing slices is far quicker than comparing bytes."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _find_name(segments: Sequence[Segment], offset: int) -> str:
+    end = 0
+    for segment in segments:
+        end += len(segment.data)
+        if offset < end:
+            return segment.name
+    return ""
+
+
+def _list_task(prompt: Prompt) -> Iterator[Segment]:
+    """The parts of the message that holds the task, as `layers.build_task_message` puts them together."""
+    yield Segment(layer="task", name="task", text=prompt.task)
+    yield Segment(layer="step", name="step", text=prompt.layer("step"))
+    for piece in prompt.disclosed:
+        yield Segment(layer="disclosed", name=f"disclosed {piece.skill}:{piece.path}", text=piece.text)
+    yield Segment(layer="input", name="input", text=prompt.layer("input"))
+    if prompt.earlier:
+        yield Segment(layer="run", name="earlier steps", text=render_steps(prompt.earlier))
+
+
+def _list_run(prompt: Prompt) -> Iterator[Segment]:
+    for number, exchange in enumerate(prompt.run, start=1):
+        yield from _list_messages(f"exchange {number}", (exchange.reply, *exchange.results), layer="run")
+
+
+def _list_messages(name: str, messages: Sequence[Message], *, layer: LayerName = "conversation") -> Iterator[Segment]:
+    for message in messages:
+        yield Segment(layer=layer, name=f"{name}, {message.role}", text=message.model_dump_json(exclude_defaults=True))
+
+
+def _render_tools(tools: Sequence[ToolSpec]) -> str:
+    specs = [[tool.name, tool.description, tool.input_schema] for tool in tools]
+    return "".join(json.dumps(spec, ensure_ascii=False) + "\n" for spec in specs)
+
+
+def _show(data: bytes) -> str:
+    return data.decode("utf-8", "replace")

@@ -1,0 +1,103 @@
+"""`{{inputs.x}}` and `{{steps.<file>.result}}` in the bodies of a task: found, checked, replaced. Nothing is executed.
+
+One pass over the text: a value is data, and what looks like a placeholder inside a value stays as it is.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from metier.definitions.nearest import hint_nearest
+from metier.definitions.problems import Problem
+from metier.definitions.task import TaskDefinition, TaskStep
+
+_PATTERN = re.compile(r"\{\{\s*(?:inputs\.(?P<input>[A-Za-z0-9_.-]+)|steps\.(?P<step>[^{}]+?)\.result)\s*\}\}")
+_MEANT = re.compile(r"\{\{\s*(?:inputs?|steps?)\b[^{}]*\}\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Placeholder:
+    kind: Literal["input", "step"]
+    name: str
+    """The input, or the file of the step as `name_step` writes it."""
+    line: int
+    """Within the body, from 1."""
+
+
+def name_step(file: str) -> str:
+    """How a step is called in a placeholder: its file, with or without the ending."""
+    return file[:-3] if file.lower().endswith(".md") else file
+
+
+def find_placeholders(body: str) -> list[Placeholder]:
+    """Those that mean something, in order."""
+    return [_build(match, body) for match in _PATTERN.finditer(body)]
+
+
+def check_placeholders(task: TaskDefinition) -> tuple[Problem, ...]:
+    """What no value can be found for: an input that is not declared, a step that is not before this one."""
+    problems: list[Problem] = []
+    inputs = [given.name for given in task.inputs]
+    for index, step in enumerate(task.steps):
+        earlier = [name_step(before.file.name) for before in task.steps[:index]]
+        for placeholder in find_placeholders(step.body):
+            known = inputs if placeholder.kind == "input" else earlier
+            if placeholder.name not in known:
+                problems.append(_missing(placeholder, step, task=task, known=known))
+        problems += _find_misspelt(step)
+    return tuple(problems)
+
+
+def render_body(body: str, *, inputs: Mapping[str, str], results: Mapping[str, str]) -> str:
+    """The body with every placeholder replaced. Raises `KeyError` for one that `check_placeholders` reports."""
+
+    def replace(match: re.Match[str]) -> str:
+        placeholder = _build(match, "")
+        return inputs[placeholder.name] if placeholder.kind == "input" else results[placeholder.name]
+
+    return _PATTERN.sub(replace, body)
+
+
+def _build(match: re.Match[str], body: str) -> Placeholder:
+    line = body.count("\n", 0, match.start()) + 1
+    if match["input"] is not None:
+        return Placeholder("input", match["input"], line)
+    return Placeholder("step", name_step(match["step"]), line)
+
+
+def _missing(placeholder: Placeholder, step: TaskStep, *, task: TaskDefinition, known: Sequence[str]) -> Problem:
+    name = placeholder.name
+    if placeholder.kind == "input":
+        message = f"Input {name!r} is not declared"
+        otherwise = "Declare it under 'inputs' in 'TASK.md'"
+    elif any(name_step(other.file.name) == name for other in task.steps):
+        message = f"Step {name!r} does not come before this one, so it has no result yet"
+        otherwise = "Use the result of an earlier step"
+    else:
+        message = f"The task has no step {name!r}"
+        otherwise = "Name the file of an earlier step"
+    return Problem(
+        severity="error",
+        code=f"unknown_{placeholder.kind}",
+        message=message,
+        file=str(step.file),
+        line=step.body_line + placeholder.line - 1,
+        hint=hint_nearest(name, known) or otherwise,
+    )
+
+
+def _find_misspelt(step: TaskStep) -> list[Problem]:
+    """What was surely meant as a placeholder and is none."""
+    return [
+        Problem(
+            severity="error",
+            code="placeholder",
+            message=f"{match[0]!r} is no placeholder",
+            file=str(step.file),
+            line=step.body_line + step.body.count("\n", 0, match.start()),
+            hint="Write {{inputs.NAME}} or {{steps.FILE.result}}",
+        )
+        for match in _MEANT.finditer(step.body)
+        if not _PATTERN.fullmatch(match[0])
+    ]

@@ -1,0 +1,132 @@
+"""Work that is handed on: whether it may be, to whom, and within which share of the budget. Pure.
+
+A run that delegates orders another run. The lineage of a run names who is above it, so that nobody can be asked to do
+what waits for him, and nothing is handed on without end.
+"""
+
+import hashlib
+
+from pydantic import JsonValue
+
+from metier.approval.judge import RUN_TASK
+from metier.approval.matchers import read_value
+from metier.decisions import ActionStep
+from metier.definitions.ids import fold_id
+from metier.definitions.placeholders import name_step, render_body
+from metier.definitions.task import TaskDefinition, TaskStep
+from metier.engine import entries as e
+from metier.engine.state import RunState, Step
+
+CHILD = "child-"
+"""How the ids of runs begin that another run ordered."""
+SKIPPED = "(this step was skipped)"
+
+
+def is_delegation(action: ActionStep) -> bool:
+    """Its effect is another run."""
+    return action.type == "delegate" or (action.type == "call_tool" and action.params.get("tool") == RUN_TASK)
+
+
+def build_child_id(key: str, attempt: int) -> str:
+    """Follows from the step: one that is repeated after a crash finds its run instead of starting another."""
+    return CHILD + hashlib.sha256(f"{key}/{attempt}".encode()).hexdigest()[:24]
+
+
+def find_refusal(state: RunState, action: ActionStep, limits: e.Limits) -> str:
+    """Why the work may not be handed on; empty where it may."""
+    above = build_lineage(state)
+    wanted = name_partner(action)
+    if fold_id(wanted) in {fold_id(name) for name in above}:
+        kind, _, name = wanted.partition(":")
+        return f"{kind.capitalize()} {name!r} waits for this run already; do it yourself, or ask somebody else"
+    if len(above) > limits.max_delegation_depth:
+        return f"Work was handed on {limits.max_delegation_depth} times already, which is the limit; do it yourself"
+    if limits.max_turns - state.turn - state.delegated_turns < 1:
+        return "No turns are left for it; finish with what there is"
+    return ""
+
+
+def build_lineage(state: RunState) -> tuple[str, ...]:
+    """Everybody above a child of this run, the run itself last."""
+    started = state.started
+    assert started is not None
+    order = started.order
+    own = f"task:{order.task_id}" if order is not None and order.task_id else f"agent:{started.agent}"
+    return (*(order.lineage if order is not None else ()), own)
+
+
+def name_partner(action: ActionStep) -> str:
+    """Whom an action asks, in the words of a lineage."""
+    if action.type == "delegate":
+        return f"agent:{action.params.get('agent', '')}"
+    return f"task:{get_arguments(action).get('task', '')}"
+
+
+def get_arguments(action: ActionStep) -> dict[str, JsonValue]:
+    arguments = action.params.get("arguments")
+    return arguments if isinstance(arguments, dict) else {}
+
+
+def order_agent(state: RunState, action: ActionStep) -> e.Order:
+    """Another agent gets a task in words."""
+    return e.Order(
+        task=str(action.params.get("task", "")),
+        agent=str(action.params.get("agent", "")),
+        limits=share(state),
+        lineage=build_lineage(state),
+        under_skill=state.skill,
+    )
+
+
+def order_task(state: RunState, *, task_id: str, text: str, inputs: dict[str, str]) -> e.Order:
+    """A task definition is run with these inputs."""
+    return e.Order(
+        task=text,
+        task_id=task_id,
+        inputs=inputs,
+        limits=share(state),
+        lineage=build_lineage(state),
+        under_skill=state.skill,
+    )
+
+
+def order_step(state: RunState, step: Step, task: TaskDefinition) -> e.Order:
+    """The step of a task, its placeholders filled with the inputs and what earlier steps gave."""
+    number = state.steps.index(step)
+    definition = task.steps[number]
+    inputs = state.started.order.inputs if state.started and state.started.order else {}
+    results = {name_step(done.file): _result_of(state.steps[i]) for i, done in enumerate(state.plan[:number])}
+    limits = state.started.limits if state.started else e.Limits()
+    left = None if limits.max_cost_usd is None else max(0.0, limits.max_cost_usd - state.cost_usd)
+    return e.Order(
+        task=render_body(definition.body, inputs=inputs, results=results).strip() or definition.name,
+        agent=state.plan[number].agent,
+        step_of=task.id,
+        step_file=definition.file.name,
+        brief=render_body(task.steps[0].body, inputs=inputs, results={}).strip() if number else "",
+        criteria=definition.acceptance,
+        output_schema=read_output_schema(definition),
+        limits=limits.model_copy(update={"max_cost_usd": left}),
+        lineage=build_lineage(state),
+    )
+
+
+def read_output_schema(step: TaskStep) -> dict[str, JsonValue] | None:
+    schema = read_value(step.output_schema) if step.output_schema is not None else None
+    return schema if isinstance(schema, dict) else None
+
+
+def share(state: RunState) -> e.Limits:
+    """The part of what is left that a child may use up, so that its result can still be made use of."""
+    assert state.started is not None
+    limits = state.started.limits
+    turns = (limits.max_turns - state.turn - state.delegated_turns) * limits.delegation_share
+    cost = None
+    if limits.max_cost_usd is not None:
+        cost = max(0.0, limits.max_cost_usd - state.cost_usd) * limits.delegation_share
+    return limits.model_copy(update={"max_turns": max(1, int(turns)), "max_cost_usd": cost})
+
+
+def _result_of(step: Step) -> str:
+    finished = step.finished
+    return finished.text if finished is not None and finished.status == "succeeded" else SKIPPED

@@ -1,0 +1,107 @@
+"""Whom a run may hand work to: the agents and task definitions of its workspace. Values, and how a model is told."""
+
+import json
+
+from pydantic import JsonValue
+
+from metier.approval.judge import RUN_TASK
+from metier.approval.matchers import read_value
+from metier.context.control import control_specs
+from metier.definitions.ids import fold_id
+from metier.definitions.task import TaskDefinition
+from metier.messages import ToolSpec, Value
+from metier.tools.schemas import SchemaCheck
+
+MOST_DESCRIBED = 40
+"""Of more than these only the names are told."""
+DESCRIPTION_CHARACTERS = 160
+
+
+class InputSpec(Value):
+    """What a task wants to be given."""
+
+    name: str
+    description: str = ""
+    default: str | None = None
+    value_schema: dict[str, JsonValue] | None = None
+
+
+class Partner(Value):
+    id: str
+    name: str = ""
+    description: str = ""
+    inputs: tuple[InputSpec, ...] = ()
+
+
+class Partners(Value):
+    agents: tuple[Partner, ...] = ()
+    tasks: tuple[Partner, ...] = ()
+
+    def find_agent(self, name: str) -> Partner | None:
+        return next((agent for agent in self.agents if fold_id(agent.id) == fold_id(name)), None)
+
+    def find_task(self, name: str) -> Partner | None:
+        return next((task for task in self.tasks if fold_id(task.id) == fold_id(name)), None)
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The tools to reach them by; none where there is nobody."""
+        found: list[ToolSpec] = []
+        for spec in control_specs(("delegate", RUN_TASK)):
+            known = self.agents if spec.name == "delegate" else self.tasks
+            if known:
+                listed = "\n".join(_describe(partner, index) for index, partner in enumerate(known))
+                found.append(spec.model_copy(update={"description": f"{spec.description}\n{listed}"}))
+        return tuple(found)
+
+
+def read_inputs(task: TaskDefinition) -> tuple[InputSpec, ...]:
+    found: list[InputSpec] = []
+    for item in task.inputs:
+        schema = read_value(item.schema) if item.schema is not None else None
+        found.append(
+            InputSpec(
+                name=item.name,
+                description=item.description,
+                default=item.default,
+                value_schema=schema if isinstance(schema, dict) else None,
+            )
+        )
+    return tuple(found)
+
+
+def fill_inputs(declared: tuple[InputSpec, ...], given: dict[str, JsonValue]) -> tuple[dict[str, str], list[str]]:
+    """The inputs of a task as texts, defaults filled in, and everything that is wrong with them."""
+    filled: dict[str, str] = {}
+    names = [item.name for item in declared]
+    wrong = [f"there is no input {name!r}" for name in given if name not in names]
+    for item in declared:
+        if item.name not in given and item.default is None:
+            wrong.append(f"input {item.name!r} is missing" + (f" ({item.description})" if item.description else ""))
+            continue
+        value = given.get(item.name, item.default)
+        filled[item.name] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        if problem := _find_wrong_value(item, value):
+            wrong.append(f"input {item.name!r}: {problem}")
+    return filled, wrong
+
+
+def _find_wrong_value(item: InputSpec, value: JsonValue) -> str:
+    """A text stands for what it spells where the schema wants something else than text."""
+    if item.value_schema is None:
+        return ""
+    check = SchemaCheck(item.name, item.value_schema)
+    problem = check.find_error(value)
+    if not problem or not isinstance(value, str):
+        return problem
+    try:
+        return check.find_error(json.loads(value))
+    except (ValueError, RecursionError):
+        return problem
+
+
+def _describe(partner: Partner, index: int) -> str:
+    if index >= MOST_DESCRIBED:
+        return f"- {partner.id}"
+    said = " ".join(partner.description.split())[:DESCRIPTION_CHARACTERS]
+    inputs = ", ".join(item.name if item.default is None else f"{item.name}?" for item in partner.inputs)
+    return f"- {partner.id}{f'({inputs})' if inputs else ''}{f': {said}' if said else ''}"

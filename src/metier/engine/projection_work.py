@@ -1,0 +1,77 @@
+"""What is told of work that is handed on, and of the steps of a task. Pure, like the rest of the projection."""
+
+from metier import task_events as ev
+from metier.engine import entries as e
+from metier.engine.state import RunState
+from metier.events import Payload
+
+SUMMARY_CHARACTERS = 400
+
+
+def project_work(
+    entry: e.TaskPlanned | e.Delegated | e.ChildEnded | e.ResultChecked | e.DoubtResolved, state: RunState
+) -> list[Payload]:
+    match entry:
+        case e.TaskPlanned():
+            order = state.started.order if state.started else None
+            return [ev.TaskPlanned(task_id=order.task_id if order else "", steps=tuple(s.file for s in entry.steps))]
+        case e.Delegated():
+            order = entry.order
+            started = ev.ChildRunStarted(
+                step_id=entry.step_id,
+                child_run_id=entry.child_run_id,
+                agent=order.agent,
+                task=(order.task_id or order.task)[:SUMMARY_CHARACTERS],
+                max_turns=order.limits.max_turns,
+                max_cost_usd=order.limits.max_cost_usd,
+            )
+            return [started, *_change(entry.step_id, state, "running")]
+        case e.ChildEnded():
+            shared = {"step_id", "child_run_id", "status", "turns", "cost_usd"}
+            return [ev.ChildRunFinished(**entry.model_dump(include=shared))]
+        case e.ResultChecked():
+            return [ev.ResultChecked(accepted=not entry.failures, failures=entry.failures)]
+        case e.DoubtResolved():
+            if entry.answer == "skip":
+                return _change(entry.step_id, state, "skipped", message="A person skipped it")
+            return _change(entry.step_id, state, "succeeded") if entry.answer == "done" else []
+
+
+def project_task_step(entry: e.StepFinished, state: RunState) -> list[Payload]:
+    """The step of a task has an end; nothing for the steps of other runs."""
+    if entry.status == "succeeded":
+        return _change(entry.step_id, state, "succeeded")
+    return _change(entry.step_id, state, "failed", message=entry.text[:SUMMARY_CHARACTERS])
+
+
+def list_task_steps(state: RunState) -> list[ev.TaskStepChanged]:
+    """How every step of a task stands, in order; nothing where no task plans the run."""
+    if not state.plan:
+        return []
+    return [
+        ev.TaskStepChanged(
+            step_id=step.step_id,
+            file=planned.file,
+            name=planned.name,
+            state=_find_state(step.phase, step.finished),
+            message=step.finished.text[:SUMMARY_CHARACTERS] if step.finished and step.finished.is_error else "",
+        )
+        for planned, step in zip(state.plan, state.steps, strict=True)
+    ]
+
+
+def _find_state(phase: str, finished: e.StepFinished | None) -> ev.TaskStepState:
+    if finished is None:
+        return "running" if phase == "running" else "pending"
+    if finished.status == "succeeded":
+        return "succeeded"
+    return "skipped" if finished.status == "skipped" else "failed"
+
+
+def _change(step_id: str, state: RunState, now: ev.TaskStepState, *, message: str = "") -> list[Payload]:
+    number = next((i for i, step in enumerate(state.steps) if step.step_id == step_id), None)
+    if not state.plan or number is None:
+        return []
+    planned = state.plan[number]
+    changed = ev.TaskStepChanged(step_id=step_id, file=planned.file, name=planned.name, state=now, message=message)
+    return [changed]

@@ -1,0 +1,144 @@
+"""A run that waits for another one: begin it or go on with it, and bring its result home. Drives nothing itself."""
+
+import json
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from pydantic import JsonValue
+
+from metier.engine import entries as e
+from metier.engine.delegating import find_open_delegation, record_child_end
+from metier.engine.earlier import build_results
+from metier.engine.journal import RunLog, read_entries
+from metier.engine.phases import FINAL
+from metier.engine.services import Services
+from metier.engine.state import Child, RunState, fold
+from metier.engine.stopping import Stopper
+from metier.errors import UsageError
+from metier.event_record import EventRecord
+from metier.runtime.authority import hand_down
+from metier.runtime.commissions import Commission, keep_commission
+from metier.runtime.kind import RESULTS
+from metier.runtime.pins import HOST, SETTINGS
+from metier.store.base import RunRow, Store
+from metier.store.failures import RunExists
+from metier.telemetry.sinks import Sink
+
+
+class GoOn(Protocol):
+    """Drives the run of this id until it ends or waits."""
+
+    def __call__(self, run_id: str, stopper: Stopper, /) -> Awaitable[RunState]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Borrowed:
+    """A sink that somebody else closes."""
+
+    sink: Sink
+
+    def write(self, record: EventRecord) -> None:
+        self.sink.write(record)
+
+    def close(self) -> None:
+        return None
+
+
+async def follow_child(log: RunLog, services: Services, *, stopper: Stopper, go_on: GoOn) -> bool:
+    """See the other run through; True when its result is on record, False when it waits or was stopped too."""
+    step = find_open_delegation(log.state)
+    if step is None or stopper.is_set or log.state.pause is None or log.state.pause.pause != "delegation":
+        return False
+    delegated, started = step.delegated, log.state.started
+    assert delegated is not None
+    assert started is not None
+    # Whoever looks meanwhile finds out that the run waits, and for whom.
+    await log.update_index()
+    child = await read_run(services.store, delegated.child_run_id)
+    if not await _is_settled(child, services.store):
+        await _create(delegated, log.state, services=services)
+        child = await _go_on(delegated.child_run_id, services, stopper=stopper, go_on=go_on)
+    if child.phase not in FINAL:
+        return False
+    await record_child_end(log, services, child)
+    return True
+
+
+async def _is_settled(child: RunState, store: Store) -> bool:
+    """It ended, and everybody was told: one that was killed at its last entry still has its event log to complete."""
+    row = await store.find_run(child.run_id) if child.phase in FINAL else None
+    return row is not None and row.status == child.status
+
+
+async def read_run(store: Store, run_id: str) -> RunState:
+    return fold(run_id, await read_entries(store, run_id))
+
+
+async def find_waiting(store: Store, state: RunState) -> RunState:
+    """The run that is really waited for: the lowest of those that wait for each other."""
+    while (step := find_open_delegation(state)) is not None and step.delegated is not None:
+        below = await read_run(store, step.delegated.child_run_id)
+        if below.started is None or below.phase in FINAL:
+            return state
+        state = below
+    return state
+
+
+async def _go_on(child_id: str, services: Services, *, stopper: Stopper, go_on: GoOn) -> RunState:
+    own = Stopper(services.runtime.signal_grace_seconds)
+    with stopper.followed_by(own):
+        try:
+            return await go_on(child_id, own)
+        except UsageError as error:
+            found = await read_run(services.store, child_id)
+            if found.started is not None:
+                raise
+            # It cannot even begin, and will not later: whoever ordered it has to know.
+            failure = e.RunFailed(reason="not_started", message=error.sentence)
+            return replace(found, phase="ERROR", status="failed", failure=failure)
+
+
+async def _collect_results(children: Sequence[Child], store: Store) -> dict[str, str]:
+    """What the steps so far gave, each as its scripts said it: for a step whose script sums up."""
+    results: list[JsonValue] = []
+    for child in children:
+        if child.status == "completed":
+            results += await build_results(await read_entries(store, child.run_id), store)
+    return {RESULTS: await store.put_blob(json.dumps(results).encode())} if results else {}
+
+
+async def _create(delegated: e.Delegated, above: RunState, *, services: Services) -> None:
+    """Its id follows from the step of the parent: whoever comes second finds it there."""
+    store, order, started, parent = services.store, delegated.order, above.started, above.run_id
+    assert started is not None
+    children = above.children if above.plan else []
+    if await store.find_run(delegated.child_run_id) is not None:
+        return
+    commission = Commission(
+        order=order,
+        parent_run_id=parent,
+        inherited={**await hand_down(started, order, store), **await _collect_results(children, store)},
+        settings=started.pins.get(HOST) or started.pins.get(SETTINGS, ""),
+    )
+    now = services.clock.now()
+    row = RunRow(
+        run_id=delegated.child_run_id,
+        context_id=delegated.child_run_id,
+        status="pending",
+        task=order.task,
+        agent=order.agent,
+        parent_run_id=parent,
+        created_at=now,
+        updated_at=now,
+        reason=await keep_commission(commission, store),
+    )
+    try:
+        await store.create_run(row)
+    except RunExists:
+        return
+
+
+def lend(sinks: Sequence[Sink]) -> list[Sink]:
+    """The same sinks for a run that must not close them."""
+    return [sink if isinstance(sink, Borrowed) else Borrowed(sink) for sink in sinks]

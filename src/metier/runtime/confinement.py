@@ -1,0 +1,93 @@
+"""The sandbox of a place: its settings and its profile, and what works on this machine, made into a `Confinement`."""
+
+from pathlib import Path
+
+import anyio.to_thread
+
+from metier.errors import SandboxUnavailable
+from metier.runtime.place import Place
+from metier.tools.sandbox.bubblewrap import find_bubblewrap
+from metier.tools.sandbox.confinement import Confinement
+from metier.tools.sandbox.ladder import Rung, find_rung
+from metier.tools.sandbox.options import SandboxOptions
+
+_MEGABYTE = 1_048_576
+
+
+async def open_confinement(place: Place) -> Confinement:
+    """Raises `SandboxUnavailable` where a sandbox is required and cannot be had."""
+    if not wants_sandbox(place):
+        if requires_sandbox(place):
+            raise SandboxUnavailable(
+                "Profile 'strict' needs a sandbox, and sandbox.use is 'off'", hint="Set sandbox.use to 'auto'"
+            )
+        return limit_only(place.settings.sandbox)
+    rung = await anyio.to_thread.run_sync(find_place_rung, place)
+    if not rung.works:
+        if requires_sandbox(place):
+            raise SandboxUnavailable(f"{_name_demand(place)} needs a sandbox: {rung.told}", hint=_say(rung.hint))
+        return limit_only(place.settings.sandbox)
+    return build_confinement(place, rung)
+
+
+def wants_sandbox(place: Place) -> bool:
+    use = place.settings.sandbox.use
+    return use == "required" or (use == "auto" and place.settings.runtime.profile != "permissive")
+
+
+def requires_sandbox(place: Place) -> bool:
+    return place.settings.runtime.profile == "strict" or place.settings.sandbox.use == "required"
+
+
+def find_place_rung(place: Place) -> Rung:
+    """The best that works here; none in a workspace that a sandbox would have to show and to hide at once."""
+    workspace = place.workspace.resolve()
+    if place.home.resolve().is_relative_to(workspace):
+        told = f"the workspace {str(workspace)!r} holds the home folder, which a sandbox hides"
+        return Rung(level="none", works=False, told=told, hint="change to the folder of a project")
+    return find_rung(find_bubblewrap(place.environ, workspace))
+
+
+def build_confinement(place: Place, rung: Rung) -> Confinement:
+    workspace = place.workspace.resolve()
+    options = place.settings.sandbox
+    limits = limit_only(options)
+    skills = place.workspace / place.settings.skills.dir
+    return Confinement(
+        level=rung.level,
+        bubblewrap=find_bubblewrap(place.environ, workspace),
+        workspace=workspace,
+        records=place.runs.resolve(),
+        own=(skills.resolve(),),
+        readable=tuple(_locate(text, place) for text in options.readable),
+        writable=tuple(_locate(text, place) for text in options.writable),
+        network=options.network == "on" or (options.network == "auto" and place.settings.runtime.profile != "strict"),
+        resources=limits.resources,
+        processes=limits.processes,
+    )
+
+
+def limit_only(options: SandboxOptions) -> Confinement:
+    """No walls; what a program may use is limited all the same."""
+    wanted = {
+        "cpu": options.cpu_seconds,
+        "data": options.memory_mb and options.memory_mb * _MEGABYTE,
+        "fsize": options.file_size_mb and options.file_size_mb * _MEGABYTE,
+        "core": 0,
+    }
+    resources = {name: value for name, value in wanted.items() if value is not None}
+    return Confinement(resources=resources, processes=options.processes or 0)
+
+
+def _locate(text: str, place: Place) -> Path:
+    rest = text.removeprefix("~/") if text.startswith("~/") else "" if text == "~" else None
+    return (place.workspace / text if rest is None else place.home / rest).resolve()
+
+
+def _name_demand(place: Place) -> str:
+    strict = place.settings.runtime.profile == "strict"
+    return "Profile 'strict'" if strict else "The setting sandbox.use 'required'"
+
+
+def _say(hint: str) -> str:
+    return hint[:1].upper() + hint[1:]

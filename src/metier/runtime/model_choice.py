@@ -1,0 +1,85 @@
+"""Which model a run asks, and which it may: the host's settings, narrowed by its agent. Pure."""
+
+from metier.definitions.agent import PROFILES, AgentDefinition, Profile
+from metier.errors import UsageError
+from metier.providers.allowed import is_allowed
+from metier.providers.options import ModelOptions
+from metier.providers.registry import BUILT_IN, OFFLINE
+from metier.providers.retry import ModelName, check_allowed, split_model_name
+
+
+def choose_model(options: ModelOptions, agent: AgentDefinition | None, *, wanted: str = "") -> ModelOptions:
+    """The options that hold in a run of this agent; `wanted` is what somebody asked for.
+
+    Raises `UsageError` for a model that the agent or the host does not allow. The offline backbone has no models.
+    """
+    if options.provider == OFFLINE:
+        return options
+    check_allowed(options.fallback_models, options.allowed_models)
+    own = list_models(options, agent)
+    name = wanted or (agent.model if agent and agent.model else "")
+    chosen = _split(name, options) if name else ModelName(options.provider, options.name)
+    _check(chosen, name or options.name, options=options, agent=agent)
+    return options.model_copy(
+        update={
+            "provider": chosen.provider,
+            "name": chosen.model,
+            "allowed_models": _narrow(own, options),
+            "fallback_models": _find_fallbacks(own, chosen, options),
+            "temperature": agent.temperature if agent and agent.temperature is not None else options.temperature,
+            "max_tokens": agent.max_tokens if agent and agent.max_tokens is not None else options.max_tokens,
+        }
+    )
+
+
+def list_models(options: ModelOptions, agent: AgentDefinition | None) -> tuple[str, ...]:
+    """The models that may be chosen for an agent, its own first; none means that it does not say."""
+    if agent is None or not (agent.model or agent.allowed_models):
+        return ()
+    return tuple(dict.fromkeys((agent.model or options.name, *agent.allowed_models)))
+
+
+def choose_profile(host: Profile, agent: AgentDefinition | None) -> Profile:
+    """The stricter one: an agent narrows what the host allows and never widens it. One in Markdown is guarded."""
+    if agent is None:
+        return host
+    own = agent.profile or "guarded"
+    return own if PROFILES.index(own) > PROFILES.index(host) else host
+
+
+def _check(chosen: ModelName, name: str, *, options: ModelOptions, agent: AgentDefinition | None) -> None:
+    own = list_models(options, agent)
+    if agent is not None and not is_allowed(chosen, own):
+        raise UsageError(f"Model {name!r} is not one that agent {agent.id!r} may use", hint=f"Use {_join(own)}")
+    if not is_allowed(chosen, options.allowed_models):
+        raise UsageError(
+            f"Model {name!r} is not allowed here", hint=f"model.allowed_models has {_join(options.allowed_models)}"
+        )
+
+
+def _split(name: str, options: ModelOptions) -> ModelName:
+    """Behind an address of one's own, such as a gateway's, `openai/x` is the name of a model like any other."""
+    section = getattr(options.providers, options.provider, None)
+    if section is None or section.base_url is not None:
+        return ModelName(options.provider, name)
+    return split_model_name(name, primary=options.provider, providers=BUILT_IN)
+
+
+def _narrow(own: tuple[str, ...], options: ModelOptions) -> tuple[str, ...]:
+    if not own or not options.allowed_models:
+        return own or options.allowed_models
+    return tuple(name for name in own if is_allowed(_split(name, options), options.allowed_models))
+
+
+def _find_fallbacks(own: tuple[str, ...], chosen: ModelName, options: ModelOptions) -> tuple[str, ...]:
+    """Those that the agent allows too; a plain name stays with the provider it was written for."""
+    kept: list[str] = []
+    for name in options.fallback_models:
+        provider, model = split_model_name(name, primary=options.provider, providers=BUILT_IN)
+        if is_allowed(ModelName(provider, model), own):
+            kept.append(name if provider == chosen.provider else f"{provider}/{model}")
+    return tuple(kept)
+
+
+def _join(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:-1]) + " or " + names[-1] if names[1:] else "".join(names)

@@ -1,0 +1,219 @@
+"""`Bash`: run a command line in the workspace. What may run is judged before; here it is bounded and told."""
+
+import hashlib
+import os
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from anyio.to_thread import run_sync
+from pydantic import JsonValue
+
+from metier.errors import ToolFailed
+from metier.events import SkillStepExecuted
+from metier.tools.base import Preview, ToolContext, ToolInfo, ToolResult
+from metier.tools.environment import build_environment
+from metier.tools.options import ShellOptions
+from metier.tools.process import Command, Outcome, ProcessLimits, run_process
+from metier.tools.sandbox.confinement import Confinement
+from metier.tools.scope import Scope
+from metier.tools.shell_allowlist import find_refusal, is_direct
+from metier.tools.shell_line import ShellLine, parse_line
+from metier.tools.shell_tables import Place
+from metier.tools.shells import Shell
+
+MAX_STDOUT_BYTES = 8 << 20
+MAX_STDERR_BYTES = 1 << 20
+"""So much of a command's output is kept at all; beyond it the middle is gone."""
+QUIET = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
+"""Nobody turns pages or types passwords here, and `git status` has no reason to write."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """Where commands run, with which of the agent's own variables to choose from, and how they are enclosed."""
+
+    scope: Scope
+    environ: Mapping[str, str]
+    confinement: Confinement
+
+
+class Bash:
+    info = ToolInfo(
+        id="builtin:Bash",
+        name="Bash",
+        description="Run a command line without input. Literal words joined by | && || ; need fewer approvals.",
+        category="bash",
+        input_schema={
+            "type": "object",
+            "properties": {
+                "command": {"type": "string"},
+                "cwd": {"type": "string"},
+                "timeout_ms": {"type": "integer"},
+                "max_output_chars": {"type": "integer"},
+            },
+            "required": ["command"],
+            "additionalProperties": False,
+        },
+        output_schema={"type": "string"},
+        risk="high",
+        effect="opaque",
+        spools=True,
+    )
+
+    def __init__(self, surroundings: Surroundings, *, shell: Shell, options: ShellOptions) -> None:
+        self._scope = surroundings.scope
+        self._environ = surroundings.environ
+        self._confinement = surroundings.confinement
+        self._shell = shell
+        self._options = options
+
+    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+        text = str(arguments["command"])
+        check_text(text)
+        folder = await run_sync(self._find_folder, str(arguments.get("cwd") or "."))
+        line = parse_line(text)
+        place = Place(str(self._scope.workspace), (str(folder),))
+        if refusal := find_refusal(line, self._options, place):
+            raise ToolFailed(refusal, code="permission_denied")
+        command = Command(
+            arguments=self._build_arguments(line if isinstance(line, ShellLine) else None, text),
+            folder=folder,
+            environment=self._build_environment(folder),
+            spool=context.spool,
+            confinement=self._confinement,
+        )
+        limits = self._build_limits(arguments, context)
+        outcome = await run_process(command, limits)
+        return await run_sync(self._report, outcome, arguments, context)
+
+    def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
+        """What `shell.mode` does not let through."""
+        return refuse_call(arguments, self._options, workspace=str(self._scope.workspace))
+
+    async def preview(self, arguments: dict[str, JsonValue], context: ToolContext) -> Preview | None:  # noqa: ARG002
+        """How the line was read, and who will run it."""
+        line = parse_line(str(arguments.get("command", "")))
+        if not isinstance(line, ShellLine):
+            return Preview(f"Run as text by {self._shell.name}: the line contains {line.reason}")
+        how = "without a shell" if is_direct(line) else f"as text by {self._shell.name}"
+        return Preview("\n".join([f"Run {how}:", *(f"  {command.render()}" for command in line.commands)]))
+
+    def _find_folder(self, cwd: str) -> Path:
+        """Absolute. Raises `ToolFailed` for one outside of the workspace, unless any is open."""
+        if self._options.cwd == "any":
+            folder = (self._scope.workspace / cwd).resolve()
+            if not folder.is_dir():
+                raise ToolFailed(f"There is no folder {cwd!r}", code="not_found")
+            return folder
+        root = self._scope.locate(cwd).root
+        with self._scope.open_folder(cwd) as opened:
+            return root / opened.path
+
+    def _build_arguments(self, line: ShellLine | None, text: str) -> list[str]:
+        if line is not None and is_direct(line):
+            return self._shell.run_line(line)
+        return self._shell.run_text(text)
+
+    def _build_environment(self, folder: Path) -> dict[str, str]:
+        environment = build_environment(self._environ) | QUIET | {"PWD": str(folder)}
+        # A relative entry would find programs in whatever folder a command runs in.
+        paths = [path for path in environment.get("PATH", "").split(os.pathsep) if Path(path).is_absolute()]
+        return environment | {"PATH": os.pathsep.join(paths) or os.defpath}
+
+    def _build_limits(self, arguments: dict[str, JsonValue], context: ToolContext) -> ProcessLimits:
+        seconds = _at_most(arguments.get("timeout_ms"), self._options.timeout_ms) / 1000
+        left = context.timeout_seconds
+        return ProcessLimits(
+            timeout_seconds=seconds if left is None else min(seconds, left),
+            max_stdout_bytes=MAX_STDOUT_BYTES,
+            max_stderr_bytes=MAX_STDERR_BYTES,
+        )
+
+    def _report(self, outcome: Outcome, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+        whole = context.clean(render_output(outcome))
+        most = _at_most(arguments.get("max_output_chars"), self._options.max_output_chars)
+        artifacts: list[JsonValue] = []
+        text, kept = whole, ""
+        if len(whole) > most:
+            if context.artifacts is not None:
+                kept = _keep(whole, context.artifacts / f"{context.step_id or 'command'}-output.txt", artifacts)
+            text = cut(whole, most, kept=_show(kept, self._scope.workspace))
+        is_cut = text is not whole or outcome.stdout.is_truncated or outcome.stderr.is_truncated
+        ok = outcome.exit_code == 0
+        code = "" if ok else "timeout" if outcome.timed_out else "exit_code"
+        context.emit(_build_event(outcome, context, code=code, truncated=is_cut))
+        meta: dict[str, JsonValue] = {"exit_code": outcome.exit_code, "artifacts": artifacts}
+        return ToolResult(
+            ok=ok, output=text if ok else None, error="" if ok else text, meta={**meta, "code": code} if code else meta
+        )
+
+
+def refuse_call(arguments: Mapping[str, JsonValue], options: ShellOptions, *, workspace: str) -> str:
+    """Why the settings do not let a call of the shell run, as a sentence; empty when they do. Pure."""
+    folder = posixpath.normpath(posixpath.join(workspace, str(arguments.get("cwd") or ".")))
+    return find_refusal(parse_line(str(arguments.get("command", ""))), options, Place(workspace, (folder,)))
+
+
+def check_text(text: str) -> None:
+    """Raises `ToolFailed` for what no program can be given."""
+    if not text.strip():
+        raise ToolFailed("The command is empty", code="invalid_input")
+    if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise ToolFailed("The command contains a character that no program can be given", code="invalid_input")
+
+
+def render_output(outcome: Outcome) -> str:
+    """For the model: what it printed, what it complained of, how it ended if that was not well."""
+    parts = [outcome.stdout.text]
+    if outcome.stderr.total_bytes:
+        parts += ["[stderr]", outcome.stderr.text]
+    if outcome.timed_out:
+        parts.append(f"[killed after {outcome.duration_seconds:.1f} seconds, with everything it started]")
+    elif outcome.signal:
+        parts.append(f"[ended by signal {outcome.signal}]")
+    elif outcome.exit_code:
+        parts.append(f"[exit code {outcome.exit_code}]")
+    return "\n".join(part.removesuffix("\n") for part in parts if part)
+
+
+def cut(text: str, most: int, *, kept: str) -> str:
+    """The beginning and the end, between them how much is missing and where all of it is."""
+    where = f"; all of it is in {kept}" if kept else ""
+    marker = f"\n[… {len(text) - most} characters left out{where} …]\n"
+    room = max(0, most - len(marker))
+    return text[: room - room // 2] + marker + text[len(text) - room // 2 :]
+
+
+def _keep(text: str, file: Path, artifacts: list[JsonValue]) -> str:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    data = text.encode("utf-8", "replace")
+    file.write_bytes(data)
+    digest = hashlib.sha256(data).hexdigest()
+    artifacts.append({"path": str(file), "sha256": digest, "bytes": len(data), "media_type": "text/plain"})
+    return str(file)
+
+
+def _show(file: str, workspace: Path) -> str:
+    path = Path(file)
+    return path.relative_to(workspace).as_posix() if file and path.is_relative_to(workspace) else file
+
+
+def _at_most(asked: JsonValue, most: int) -> int:
+    return max(1, min(asked, most)) if isinstance(asked, int) and not isinstance(asked, bool) else most
+
+
+def _build_event(outcome: Outcome, context: ToolContext, *, code: str, truncated: bool) -> SkillStepExecuted:
+    return SkillStepExecuted(
+        step_id=context.step_id,
+        action="run_command",
+        status="succeeded" if not code else "timeout" if code == "timeout" else "failed",
+        tool="Bash",
+        exit_code=outcome.exit_code,
+        stdout_bytes=outcome.stdout.total_bytes,
+        stderr_bytes=outcome.stderr.total_bytes,
+        duration_ms=round(outcome.duration_seconds * 1000, 3),
+        error_type=code,
+        truncated=truncated,
+    )

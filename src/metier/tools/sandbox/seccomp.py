@@ -1,0 +1,94 @@
+"""Which system calls a confined program may not make, as a filter for the kernel. Pure; `shim.py` installs it.
+
+Refused is what leads out of a sandbox or into the kernel's less trodden parts: mounting, namespaces, tracing, modules,
+keys, io_uring. Everything else passes: files are Landlock's and the mounts' matter.
+"""
+
+import struct
+from collections.abc import Iterable, Mapping
+
+type Instruction = tuple[int, int, int, int]
+"""Code, jump if true, jump if false, operand."""
+
+ARCHITECTURES: Mapping[str, int] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+"""What the kernel calls the processors that the tables below know."""
+
+REFUSED: Mapping[str, tuple[int, int]] = {
+    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272),
+    "pidfd_getfd": (438, 438),
+    "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51), "fsopen": (430, 430),
+    "fsconfig": (431, 431), "fsmount": (432, 432), "fspick": (433, 433), "open_tree": (428, 428),
+    "move_mount": (429, 429), "mount_setattr": (442, 442), "unshare": (272, 97), "setns": (308, 268),
+    "open_by_handle_at": (304, 265), "name_to_handle_at": (303, 264), "fanotify_init": (300, 262),
+    "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
+    "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282), "syslog": (103, 116),
+    "init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106),
+    "kexec_load": (246, 104), "kexec_file_load": (320, 294), "reboot": (169, 142), "swapon": (167, 224),
+    "swapoff": (168, 225), "acct": (163, 89), "quotactl": (179, 60), "quotactl_fd": (443, 443),
+    "sethostname": (170, 161), "setdomainname": (171, 162), "settimeofday": (164, 170), "clock_settime": (227, 112),
+    "adjtimex": (159, 171), "clock_adjtime": (305, 266), "vhangup": (153, 58),
+}  # fmt: skip
+"""By name, the numbers on x86_64 and aarch64."""
+
+REFUSED_X86 = (154, 172, 173, 134, 136, 156, 174, 177, 178, 180, 212)
+"""modify_ldt, iopl, ioperm, uselib, ustat, _sysctl and others that only old processors' tables have."""
+
+ABSENT: Mapping[str, tuple[int, int]] = {
+    "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "clone3": (435, 435),
+}  # fmt: skip
+"""Answered as by a kernel that does not have them, because programs know what to do then."""
+
+CLONE, IOCTL, SOCKET = (56, 220), (16, 29), (41, 198)
+NAMESPACE_FLAGS = 0x7E020000
+"""Every `CLONE_NEW…`."""
+TERMINAL_INJECTION = (0x5412, 0x541C)
+"""`TIOCSTI` and `TIOCLINUX`: type into somebody's terminal."""
+AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
+
+_LOAD, _EQUAL, _ANY_BIT, _AT_LEAST, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x06
+_ARCHITECTURE_AT, _NUMBER_AT, _ARGUMENTS_AT = 4, 0, 16
+_ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
+_EPERM, _EACCES, _ENOSYS = 1, 13, 38
+_X32_BIT = 0x40000000
+
+
+def build_filter(machine: str, *, families: Iterable[int]) -> bytes:
+    """The filter for `machine` (a key of `ARCHITECTURES`). `families` are the kinds of sockets that may be made."""
+    column = list(ARCHITECTURES).index(machine)
+    program: list[Instruction] = [
+        (_LOAD, 0, 0, _ARCHITECTURE_AT),
+        (_EQUAL, 1, 0, ARCHITECTURES[machine]),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NUMBER_AT),
+    ]
+    refused = [numbers[column] for numbers in REFUSED.values()]
+    if machine == "x86_64":
+        program += [(_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, _ERROR | _EPERM)]
+        refused += REFUSED_X86
+    for number in refused:
+        program += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERROR | _EPERM)]
+    for numbers in ABSENT.values():
+        program += [(_EQUAL, 0, 1, numbers[column]), (_RETURN, 0, 0, _ERROR | _ENOSYS)]
+    program += _when(CLONE[column], 0, [(_ANY_BIT, 0, 1, NAMESPACE_FLAGS), (_RETURN, 0, 0, _ERROR | _EPERM)])
+    program += _when(IOCTL[column], 1, _unless_none_of(TERMINAL_INJECTION))
+    program += _when(SOCKET[column], 0, _unless_one_of(tuple(families)))
+    program.append((_RETURN, 0, 0, _ALLOW))
+    return b"".join(struct.pack("<HBBI", *instruction) for instruction in program)
+
+
+def _when(number: int, argument: int, body: list[Instruction]) -> list[Instruction]:
+    """Look at the low half of one argument of one system call, then go on with the number of the call."""
+    loaded: list[Instruction] = [(_LOAD, 0, 0, _ARGUMENTS_AT + 8 * argument), *body, (_LOAD, 0, 0, _NUMBER_AT)]
+    return [(_EQUAL, 0, len(loaded), number), *loaded]
+
+
+def _unless_none_of(values: tuple[int, ...]) -> list[Instruction]:
+    tests: list[Instruction] = []
+    for value in values:
+        tests += [(_EQUAL, 0, 1, value), (_RETURN, 0, 0, _ERROR | _EPERM)]
+    return tests
+
+
+def _unless_one_of(values: tuple[int, ...]) -> list[Instruction]:
+    tests: list[Instruction] = [(_EQUAL, len(values) - index, 0, value) for index, value in enumerate(values)]
+    return [*tests, (_RETURN, 0, 0, _ERROR | _EACCES)]

@@ -1,0 +1,217 @@
+"""Give up rights, then become the command. Executed as a file by the interpreter alone, inside bubblewrap or without.
+
+    python -I -S shim.py ORDERS COMMAND…
+
+ORDERS is a JSON object, see `Orders`. It imports nothing of Metier. Whatever cannot be given up ends it: a command is
+never started with more than was ordered. `METIER_REPORT` holds two descriptors, `ERRORS:STATUS`: the first receives the
+error number of a command that cannot be started; where there is a second, this process stays as the first of its
+process namespace, reaps, and writes the wait status of the command there.
+"""
+
+import ctypes
+import errno
+import json
+import os
+import platform
+import stat
+import struct
+import sys
+from binascii import a2b_base64
+from typing import Any, NamedTuple
+
+REPORT_VARIABLE = "METIER_REPORT"
+NOT_STARTED = 127
+
+PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 4, 22, 24, 38, 47
+SECCOMP_MODE_FILTER, PR_CAP_AMBIENT_CLEAR_ALL = 2, 4
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
+CAPABILITY_VERSION, LAST_CAPABILITY = 0x20080522, 63
+CAPSET = {"x86_64": 126, "aarch64": 91}
+
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
+MAKE_DEVICES = 1 << 6 | 1 << 11
+REFER, TRUNCATE, IOCTL_DEVICE = 1 << 13, 1 << 14, 1 << 15
+ALL_SINCE = (0x1FFF, 0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF)
+"""Every right that a kernel with this version of Landlock knows; the last for all that follow."""
+FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEVICE
+READING = EXECUTE | READ_FILE | READ_DIR
+SINCE_SCOPES = 6
+ABSTRACT_SOCKETS, SIGNALS = 1, 2
+
+
+class Grant(NamedTuple):
+    """A right on everything beneath a path, but for the exceptions and what is beneath them."""
+
+    path: str
+    right: str
+    """`read`, `write` (which includes reading) or `device`."""
+    exceptions: list[str]
+
+
+class Orders(NamedTuple):
+    grants: list[Grant]
+    landlock: bool
+    """Whether to go on only if the kernel has Landlock; inside bubblewrap it is a second wall and may be missing."""
+    seccomp: bytes
+
+
+class Refused(Exception):
+    """A right could not be given up."""
+
+
+def main(arguments: list[str]) -> int:
+    orders, *command = arguments
+    errors, status = take_report()
+    if status >= 0:
+        return stay(parse(orders), command, errors=errors, status=status)
+    return become(parse(orders), command, errors)
+
+
+def take_report() -> tuple[int, int]:
+    """The two descriptors, which the command must not inherit; -1 for one that is not there."""
+    words = os.environ.pop(REPORT_VARIABLE, "").split(":")
+    if len(words) != 2:
+        return -1, -1
+    errors, status = int(words[0]), int(words[1])
+    for descriptor in (errors, status):
+        if descriptor >= 0:
+            os.set_inheritable(descriptor, False)  # noqa: FBT003  its second parameter has no name
+    return errors, status
+
+
+def parse(text: str) -> Orders:
+    orders: dict[str, Any] = json.loads(text)
+    grants = [Grant(*grant) for grant in orders["grants"]]
+    return Orders(grants, bool(orders["landlock"]), a2b_base64(orders["seccomp"]))
+
+
+def stay(orders: Orders, command: list[str], *, errors: int, status: int) -> int:
+    """Be the first process of a process namespace: when this ends, the kernel kills the rest."""
+    prctl(PR_SET_DUMPABLE, 0)
+    child = os.fork()
+    if child == 0:
+        os.close(status)
+        os._exit(become(orders, command, errors))
+    os.close(errors)
+    while True:
+        ended, how = os.wait()
+        if ended == child:
+            os.write(status, str(how).encode())
+            return 0
+
+
+def become(orders: Orders, command: list[str], errors: int) -> int:
+    try:
+        restrict(orders)
+        os.execvp(command[0], command)  # noqa: S606  an argument list, and there is no shell
+    except Refused as refused:
+        sys.stderr.write(f"sandbox: {refused}\n")
+        number = errno.EPERM
+    except OSError as error:
+        number = error.errno or errno.EIO
+    if errors >= 0:
+        os.write(errors, str(number).encode())
+    return NOT_STARTED
+
+
+def restrict(orders: Orders) -> None:
+    check(prctl(PR_SET_NO_NEW_PRIVS, 1), "privileges of programs")
+    drop_capabilities()
+    restrict_files(orders)
+    install_filter(orders.seccomp)
+
+
+def drop_capabilities() -> None:
+    """Root's name stays, root's powers go. An ordinary user has none to drop, and may not drop from the bound."""
+    for capability in range(LAST_CAPABILITY + 1):
+        prctl(PR_CAPBSET_DROP, capability)
+    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+    number = CAPSET.get(platform.machine())
+    if number is None:
+        raise Refused(f"processor {platform.machine()!r} is not known")
+    header = ctypes.create_string_buffer(struct.pack("=Ii", CAPABILITY_VERSION, 0))
+    check(syscall(number, header, ctypes.create_string_buffer(24)), "capabilities")
+
+
+def restrict_files(orders: Orders) -> None:
+    version = syscall(CREATE_RULESET, None, 0, 1)
+    if version < 1:
+        if orders.landlock:
+            raise Refused("the kernel does not offer Landlock")
+        return
+    known = ALL_SINCE[min(version, len(ALL_SINCE) - 1)]
+    attributes = struct.pack("=Q", known)
+    if version >= SINCE_SCOPES:
+        attributes += struct.pack("=QQ", 0, ABSTRACT_SOCKETS | SIGNALS)
+    ruleset = check(syscall(CREATE_RULESET, ctypes.create_string_buffer(attributes), len(attributes), 0), "Landlock")
+    for grant in orders.grants:
+        add(ruleset, grant, get_rights(grant.right) & known)
+    check(syscall(RESTRICT_SELF, ruleset, 0), "Landlock")
+    os.close(ruleset)
+
+
+def get_rights(right: str) -> int:
+    if right == "read":
+        return READING
+    if right == "device":
+        return READ_FILE | WRITE_FILE | TRUNCATE
+    return ALL_SINCE[-1] & ~MAKE_DEVICES & ~IOCTL_DEVICE
+
+
+def add(ruleset: int, grant: Grant, rights: int) -> None:
+    """A rule reaches everything beneath its path, so a folder with an exception is opened entry by entry."""
+    path = grant.path
+    exceptions = [other for other in grant.exceptions if other == path or other.startswith(f"{path.rstrip('/')}/")]
+    if path in exceptions:
+        return
+    if not exceptions:
+        add_rule(ruleset, path, rights)
+        return
+    add_rule(ruleset, path, rights & READ_DIR)
+    with os.scandir(path) as entries:
+        inner = [entry.path for entry in entries if not entry.is_symlink()]
+    for entry in inner:
+        add(ruleset, Grant(entry, grant.right, exceptions), rights)
+
+
+def add_rule(ruleset: int, path: str, rights: int) -> None:
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return  # gone meanwhile, and nothing is granted
+    try:
+        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        rights = rights if is_folder else rights & FILE_RIGHTS
+        if rights:
+            rule = ctypes.create_string_buffer(struct.pack("=Qi", rights, descriptor))
+            check(syscall(ADD_RULE, ruleset, 1, rule, 0), f"Landlock for {path!r}")
+    finally:
+        os.close(descriptor)
+
+
+def install_filter(instructions: bytes) -> None:
+    code = ctypes.create_string_buffer(instructions, len(instructions))
+    program = ctypes.create_string_buffer(struct.pack("@HP", len(instructions) // 8, ctypes.addressof(code)))
+    check(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.addressof(program)), "system calls")
+
+
+def check(result: int, what: str) -> int:
+    if result < 0:
+        raise Refused(f"{what}: {os.strerror(ctypes.get_errno())}")
+    return result
+
+
+def prctl(option: int, value: int, more: int = 0) -> int:
+    library = ctypes.CDLL(None, use_errno=True)
+    return int(library.prctl(option, *(ctypes.c_ulong(number) for number in (value, more, 0, 0))))
+
+
+def syscall(number: int, *arguments: object) -> int:
+    library = ctypes.CDLL(None, use_errno=True)
+    library.syscall.restype = ctypes.c_long
+    wide = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
+    return int(library.syscall(ctypes.c_long(number), *wide))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

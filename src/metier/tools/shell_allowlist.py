@@ -1,0 +1,62 @@
+"""What `shell.mode` lets through: in `allowlist` mode, lines whose every command begins with a listed prefix. Pure."""
+
+from collections.abc import Sequence
+
+from metier.tools.options import ShellOptions
+from metier.tools.shell_line import NotUnderstood, Pipeline, ShellLine, SimpleCommand, canonical_command
+from metier.tools.shell_programs import BUILTINS
+from metier.tools.shell_tables import Naming, Place, find_objection
+
+CD = "cd"
+
+
+def find_refusal(line: ShellLine | NotUnderstood, options: ShellOptions, place: Place) -> str:
+    """Why the mode does not let this line run, as a sentence; empty when it does."""
+    if not options.enabled or options.mode == "off":
+        return "The shell is turned off (shell.mode)"
+    if options.mode == "full":
+        return ""
+    if isinstance(line, NotUnderstood):
+        return f"Only listed commands run here (shell.allowed_prefixes), and this line contains {line.reason}"
+    prefixes = [canonical_command(prefix) for prefix in options.allowed_prefixes]
+    for command, where in walk_commands(line, place):
+        if wrong := _refuse(command, prefixes, where):
+            return wrong
+    return ""
+
+
+def walk_commands(line: ShellLine, place: Place) -> Sequence[tuple[SimpleCommand, Place]]:
+    """Every command with the folders it may run in: behind a `cd` the one it leads to, or that before it."""
+    found: list[tuple[SimpleCommand, Place]] = []
+    for pipeline in line.pipelines:
+        for command in pipeline.commands:
+            found.append((command, place))
+            if is_own_cd(command, pipeline):
+                place = place.enter(command.argv[1])
+    return found
+
+
+def is_own_cd(command: SimpleCommand, pipeline: Pipeline) -> bool:
+    """A change of the folder that lasts: not in a pipe, and to a place that is written out."""
+    is_plain = command.argv[0] == CD and len(command.argv) == 2 and not command.argv[1].startswith("-")
+    return is_plain and len(pipeline.commands) == 1
+
+
+def is_direct(line: ShellLine) -> bool:
+    """It can be run word for word without a shell."""
+    builtins = BUILTINS.split()
+    return all(
+        command.argv[0] not in builtins and (command.argv[0] != CD or is_own_cd(command, pipeline))
+        for pipeline in line.pipelines
+        for command in pipeline.commands
+    )
+
+
+def _refuse(command: SimpleCommand, prefixes: Sequence[str], place: Place) -> str:
+    text = command.render()
+    matching = [prefix for prefix in prefixes if text == prefix or text.startswith(prefix + " ")]
+    if not matching:
+        return f"Command {text[:200]!r} begins with none of shell.allowed_prefixes"
+    naming = Naming(prefixes=matching, trusts_unknown=True)
+    objection = find_objection(command.argv, text, naming=naming, place=place)
+    return f"Command {text[:200]!r} is not let through by shell.allowed_prefixes: {objection}" if objection else ""

@@ -1,0 +1,144 @@
+"""Commands inside a run: allowed, asked about, refused or off; what was approved is what runs, and the log tells."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from pydantic import JsonValue
+
+from metier.engine.options import RuntimeOptions
+from metier.engine.state import RunState
+from metier.runtime.approvals import Question, Reply
+from metier.runtime.place import Place
+from metier.runtime.replays import replay_run
+from metier.runtime.runs import Asker, RunRequest, Watch, open_runtime
+from metier.settings.model import Settings
+from metier.testing.scripted import ScriptedProvider, ToolCall, calls, says
+from metier.tools.options import ShellOptions
+
+pytestmark = pytest.mark.anyio
+
+RULES = "tool_approvals: [{tool: Bash, allow: true, when: {command: {startsWith: git status}}}]\n"
+
+
+class Terminal:
+    """One run in which the model wants one command."""
+
+    def __init__(self, folder: Path, *, shell: ShellOptions | None = None) -> None:
+        self.folder = folder
+        self.shell = shell or ShellOptions()
+        self.events: list[dict[str, JsonValue]] = []
+        self.provider = ScriptedProvider()
+
+    async def run(self, command: str, ask: Asker | None = None) -> RunState:
+        self.provider = ScriptedProvider(calls(ToolCall("Bash", {"command": command})), says("done"))
+        place = Place(
+            settings=Settings(runtime=RuntimeOptions(profile="guarded"), shell=self.shell),
+            workspace=self.folder,
+            home=self.folder,
+            environ={**os.environ, "GIT_CONFIG_GLOBAL": os.devnull},
+            provider=self.provider,
+        )
+        async with open_runtime(place) as runtime:
+            state = await runtime.start(RunRequest(task="look"), Watch(ask=ask))
+            report = await replay_run(runtime, state.run_id)
+            assert report.outcome.divergence is None
+        log = self.folder / "runs" / state.run_id / "events.jsonl"
+        self.events = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+        return state
+
+    def find(self, kind: str) -> list[dict[str, JsonValue]]:
+        return [event["payload"] for event in self.events if event["event_type"] == kind]  # pyright: ignore[reportReturnType]
+
+    @property
+    def answer(self) -> str:
+        (part,) = self.provider.requests[-1].messages[-1].parts
+        assert part.kind == "tool_result"
+        return part.text
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    (tmp_path / ".agent").mkdir()
+    (tmp_path / ".agent" / "policy.yaml").write_text(RULES, encoding="utf-8")
+    return tmp_path
+
+
+async def test_an_allowed_command_runs_and_the_log_says_which_rule_allowed_it(workspace: Path) -> None:
+    terminal = Terminal(workspace)
+
+    state = await terminal.run("git status --short")
+
+    assert state.status == "completed"
+    (started,) = terminal.find("step_started")
+    assert started["tool"] == "Bash"
+    assert started["arguments"] == {"command": "git status --short"}
+    assert (started["verdict"], started["rule"]) == ("allow", f"host rule 1 ({workspace}/.agent/policy.yaml:1)")
+    (ended,) = terminal.find("skill_step_executed")
+    assert (ended["tool"], ended["action"], ended["truncated"]) == ("Bash", "run_command", False)
+    assert ended["exit_code"] in (0, 128)
+    assert float(str(ended["duration_ms"])) > 0
+
+
+@pytest.mark.parametrize("command", ["git status; touch PWNED", "git status $(touch PWNED)", "git -c a.b=c status"])
+async def test_what_is_more_than_the_rule_parks_without_anybody_there(workspace: Path, command: str) -> None:
+    terminal = Terminal(workspace)
+
+    state = await terminal.run(command)
+
+    assert state.status == "paused"
+    assert state.pause is not None
+    assert state.pause.pause == "approval"
+    assert not (workspace / "PWNED").exists()
+
+
+async def test_what_was_approved_is_what_runs_and_was_shown(workspace: Path) -> None:
+    shown: list[str] = []
+
+    async def approve(question: Question) -> Reply:
+        assert question.asked is not None
+        shown.append(question.asked.preview)
+        return Reply(decision="approved", by="ada")
+
+    terminal = Terminal(workspace)
+    await terminal.run("touch 'a b' && printf '%s' \"it's\"", ask=approve)
+
+    assert shown == ["Run without a shell:\n  touch 'a b'\n  printf %s 'it'\"'\"'s'"]
+    assert (workspace / "a b").exists()
+    assert terminal.answer == "it's"
+    assert terminal.find("step_started")[0]["verdict"] == "ask"
+
+
+async def test_a_line_that_the_mode_does_not_let_through_is_never_asked_about(workspace: Path) -> None:
+    terminal = Terminal(workspace, shell=ShellOptions(mode="allowlist", allowed_prefixes=("git status",)))
+
+    state = await terminal.run("git status; touch PWNED")
+
+    assert state.status == "completed"
+    assert terminal.find("approval_requested") == []
+    assert "begins with none of shell.allowed_prefixes" in terminal.answer
+    assert not (workspace / "PWNED").exists()
+
+
+async def test_a_shell_that_is_off_is_neither_offered_nor_run(workspace: Path) -> None:
+    terminal = Terminal(workspace, shell=ShellOptions(mode="off"))
+
+    await terminal.run("git status")
+
+    assert "Bash" not in [tool.name for tool in terminal.provider.requests[0].tools]
+    assert "There is no tool 'Bash'" in terminal.answer
+
+
+async def test_long_output_of_a_run_is_kept_beside_it(workspace: Path) -> None:
+    (workspace / ".agent" / "policy.yaml").write_text("tool_approvals: [{tool: Bash, allow: true}]\n", encoding="utf-8")
+    terminal = Terminal(workspace, shell=ShellOptions(max_output_chars=300))
+
+    state = await terminal.run("seq 1 5000")
+
+    (artifact,) = terminal.find("artifact_written")
+    assert f"all of it is in runs/{state.run_id}/artifacts/" in terminal.answer
+    assert len(terminal.answer) <= 300
+    kept = Path(str(artifact["path"])).read_text(encoding="utf-8")
+    assert kept.split() == [str(number) for number in range(1, 5001)]
+    assert terminal.find("skill_step_executed")[0]["truncated"] is True

@@ -1,0 +1,52 @@
+"""Runs whose journal is on PostgreSQL: the same commands, another database, and no password anywhere."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from metier.cli.main import run
+
+PASSWORD = "-".join(["hidden", "word"])
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres_url: str) -> Path:
+    (tmp_path / "notes.md").write_text("# Notes\n\nThe tide was high on Monday.\n", encoding="utf-8")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("AGENT_SKILLS", "all")
+    monkeypatch.setenv("STATE_STORE_BACKEND", "postgres")
+    monkeypatch.setenv("DATABASE_URL", postgres_url.replace("postgres@", f"postgres:{PASSWORD}@"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_run_is_made_shown_listed_and_replayed_from_postgres(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["run", "--provider", "offline", "inventory the workspace"]) == 0
+    capsys.readouterr()
+
+    assert run(["runs", "list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert run(["runs", "show", "latest"]) == 0
+    assert run(["replay", "latest"]) == 0
+    assert run(["doctor"]) == 0
+    told = capsys.readouterr()
+
+    assert "completed" in json.dumps(listed)
+    assert not (workspace / "runs" / "state.db").exists()
+    assert "answers" in told.out
+    assert PASSWORD not in told.out + told.err
+
+
+def test_a_server_that_is_not_there_is_named_without_its_password(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", f"postgresql://me:{PASSWORD}@127.0.0.1:1/db")
+
+    assert run(["run", "--provider", "offline", "inventory the workspace"]) == 1
+
+    told = capsys.readouterr()
+    assert "The run store 'postgresql://me@127.0.0.1:1/db' does not answer" in told.err
+    assert PASSWORD not in told.out + told.err

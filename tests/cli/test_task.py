@@ -1,0 +1,179 @@
+"""`agent task`: list, show, validate and run definitions from the command line, without a model."""
+
+import json
+
+import pytest
+from run_workspace import Workspace
+
+FIRST = """\
+---
+name: Count
+description: Count the words, then tell.
+skills: [counter]
+inputs:
+  - name: text
+    description: What to count
+  - name: size
+    default: "1.10"
+    schema: {type: number}
+tool_approvals:
+  rules:
+    - {tool: script_run, allow: true}
+next: tell.md
+---
+
+Count the words of: {{inputs.text}}
+"""
+SECOND = """\
+---
+name: Tell
+skills: [counter]
+---
+
+Tell {{inputs.size}}: {{steps.TASK.result}}
+"""
+SKILL = """\
+---
+name: counter
+description: Counts words.
+entrypoint:
+  script: count
+  args: ["{task}"]
+---
+
+# Counter
+"""
+COUNT = """\
+import json, sys
+from pathlib import Path
+if Path("broken").exists():
+    sys.exit("it is broken")
+print(json.dumps({"summary": f"{len(sys.argv[1].split())} words"}))
+"""
+
+
+@pytest.fixture
+def pack(workspace: Workspace) -> Workspace:
+    files = {
+        ".agent/tasks/count/TASK.md": FIRST,
+        ".agent/tasks/count/tell.md": SECOND,
+        ".agent/skills/counter/SKILL.md": SKILL,
+        ".agent/skills/counter/scripts/count.py": COUNT,
+    }
+    for name, text in files.items():
+        file = workspace.folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    workspace.configure(model={"provider": "offline"}, runtime={"on_step_failure": "abort"})
+    return workspace
+
+
+def test_task_runs_offline_from_end_to_end(pack: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pack.agent("task", "run", "count", "--input", "text=one two three", "--json") == 0
+
+    outcome = json.loads(capsys.readouterr().out)
+    assert outcome["status"] == "completed"
+    assert "words" in outcome["result"]
+    assert [(step["file"], step["state"]) for step in outcome["task_steps"]] == [
+        ("TASK.md", "succeeded"),
+        ("tell.md", "succeeded"),
+    ]
+    assert [child["status"] for child in outcome["children"]] == ["completed", "completed"]
+
+
+def test_inputs_from_a_file_and_the_line_stay_the_texts_they_are(
+    pack: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (pack.folder / "inputs.json").write_text('{"text": "from the file", "size": 2.5}', encoding="utf-8")
+
+    assert pack.agent("task", "run", "count", "--input-file", "inputs.json", "--input", "size=1.50", "-q") == 0
+    assert pack.agent("runs", "show", "latest") == 0
+
+    out = capsys.readouterr().out
+    assert "input:   text = from the file" in out
+    assert "input:   size = 1.50" in out
+    assert "step:    tell.md  succeeded  Tell" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "Task 'count' cannot be run: input 'text' is missing (What to count)"),
+        (["--input", "text=x", "--input", "size=big"], "input 'size': 'big' is not of type 'number'"),
+        (["--input", "text=x", "--input", "siez=1"], "there is no input 'siez'"),
+        (["--input", "text"], "Input 'text' is not name=value"),
+        (["--input-file", "none.json"], "The input file 'none.json' cannot be read"),
+    ],
+)
+def test_wrong_input_is_wrong_usage_and_starts_nothing(
+    arguments: list[str], sentence: str, pack: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pack.agent("task", "run", "count", *arguments) == 2
+
+    assert sentence in capsys.readouterr().err
+    assert pack.run_ids() == []
+
+
+def test_failed_step_is_said_and_resume_begins_there(pack: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+    task = pack.folder / ".agent/tasks/count/tell.md"
+    task.write_text(task.read_text().replace("name: Tell\n", "name: Tell\nacceptance:\n  - file: told.txt\n"))
+
+    assert pack.agent("task", "run", "count", "--input", "text=a b") == 1
+    err = capsys.readouterr().err
+    (pack.folder / "told.txt").write_text("told")
+    assert pack.agent("resume", "latest", "-q") == 0
+
+    assert "step:    TASK.md  succeeded" in err
+    assert "step:    tell.md  failed" in err
+    assert "failed:  Step 'tell.md' failed: The result was not accepted" in err
+    assert "resume:  agent resume" in err
+
+
+def test_run_that_waits_for_a_step_says_for_what_and_ends_with_its_code(
+    pack: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = pack.folder / ".agent/tasks/count/TASK.md"
+    task.write_text(task.read_text().replace("allow: true", "verdict: ask"))
+
+    assert pack.agent("task", "run", "count", "--input", "text=a b", "--json", "-q") == 3
+    outcome = json.loads(capsys.readouterr().out)
+    (approval,) = outcome["approvals"]
+    assert outcome["status"] == "delegating"
+    assert outcome["waits_for"] == outcome["children"][0]["run_id"]
+    assert pack.agent("runs", "show", outcome["run_id"]) == 0
+    shown = capsys.readouterr().out
+    assert f"waits:   for run {outcome['waits_for']}" in shown
+    assert f"approve: agent approvals approve {approval['approval_id']}" in shown
+    assert pack.agent("approvals", "approve", approval["approval_id"]) == 0
+    capsys.readouterr()
+
+    assert pack.agent("resume", outcome["run_id"], "-q") == 3
+
+
+def test_tasks_are_listed_shown_and_checked(pack: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pack.agent("task", "list") == 0
+    assert "count  2 steps  Count the words, then tell." in capsys.readouterr().out
+    assert pack.agent("task", "show", "count") == 0
+    shown = capsys.readouterr().out
+    assert "input:   text  required  What to count" in shown
+    assert "step:    2. tell.md  Tell" in shown
+    assert pack.agent("task", "show", "count", "--json") == 0
+    assert [step["file"] for step in json.loads(capsys.readouterr().out)["steps"]] == ["TASK.md", "tell.md"]
+    assert pack.agent("task", "validate") == 0
+    assert pack.agent("task", "validate", "cuont") == 2
+    assert "No task is called 'cuont'" in capsys.readouterr().err
+
+
+def test_every_problem_of_a_task_is_said_with_its_place(pack: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = "---\nname: Tell\nagent: nobody\nskills: [countr]\noutput_schema: {type: thing}\n---\n\n{{inputs.x}}\n"
+    (pack.folder / ".agent/tasks/count/tell.md").write_text(wrong)
+
+    assert pack.agent("task", "validate", "count", "--json") == 1
+    (found,) = json.loads(capsys.readouterr().out)
+
+    assert [(problem["line"], problem["code"]) for problem in found["problems"]] == [
+        (8, "unknown_input"),
+        (3, "unknown_agent"),
+        (4, "unknown_skill"),
+        (5, "schema"),
+    ]

@@ -1,0 +1,60 @@
+"""Segments are what is sent, and nothing else; conversations keep within their cap."""
+
+from metier.context.budget import TokenBudget, fit
+from metier.context.caps import CAPS, cap_conversation
+from metier.context.layers import Disclosed, Exchange, Prompt, build_messages, build_system
+from metier.context.provenance import find_difference, list_segments
+from metier.context.tokens import TokenCounter
+from metier.decisions import StepExecutionResult
+from metier.messages import Message, TextPart, assistant, user
+
+PROMPT = Prompt(
+    base="base", safety="safety", soul="soul", profile="profile", agent="agent", catalog="catalog",
+    conversation=(user("before"), assistant("answered")), task="task", step="step", input="input",
+    disclosed=(Disclosed(skill="s", path="SKILL.md", stage=1, text="disclosed"),),
+    run=(Exchange(reply=assistant("reply"), results=(user("result"),)),),
+    earlier=(StepExecutionResult(step_id="t1", status="succeeded", tool="Read"),),
+)  # fmt: skip
+BUDGET = TokenBudget(max_context_tokens=10_000, response_headroom_tokens=100)
+
+
+def test_segments_hold_every_text_that_is_sent_in_the_order_in_which_it_is_sent() -> None:
+    fitted = fit(PROMPT, tools=(), budget=BUDGET, counter=TokenCounter())
+
+    segments = list_segments(fitted)
+
+    sent = [block.text for block in build_system(PROMPT)]
+    for message in build_messages(PROMPT):
+        sent += [part.text for part in message.parts if isinstance(part, TextPart)]
+    assert len(segments) == len(sent)
+    assert all(text in segment.text for text, segment in zip(sent, segments, strict=True))
+
+
+def test_difference_is_the_first_byte_also_inside_a_letter_of_several_bytes() -> None:
+    first, second = (
+        list_segments(fit(Prompt(base="same", task=f"gr{letter}n"), tools=(), budget=BUDGET, counter=TokenCounter()))
+        for letter in ("ü", "ö")
+    )
+
+    difference = find_difference(first, second)
+
+    assert difference is not None
+    assert (difference.offset, difference.first, difference.second) == (len(b"samegr") + 1, "task", "task")
+    assert find_difference(first, first) is None
+
+
+def test_the_conversation_keeps_its_latest_messages_and_begins_with_the_person() -> None:
+    long = "x" * (CAPS["conversation"] // 3)
+    said: list[Message] = [
+        user(f"1{long}"),
+        assistant(long),
+        user(f"2{long}"),
+        assistant("short"),
+        user("3"),
+        assistant(""),
+    ]
+
+    kept = cap_conversation(said)
+
+    assert kept == tuple(said[2:])
+    assert cap_conversation([user("x" * (CAPS["conversation"] + 1))]) == ()

@@ -1,0 +1,55 @@
+"""The reference run on PostgreSQL, killed with SIGKILL at a sample of its points: the same end as on SQLite."""
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+from postgres_scenario import VARIABLE, build
+
+from metier.testing.crash_kit import Baseline, CrashKit, CrashReport
+from metier.testing.postgres_server import PostgresServer
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="processes are looked for in /proc"),
+    pytest.mark.timeout(600),
+]
+
+NAMES = (
+    "journal:run_started:",
+    "journal:step_started:",
+    "journal:step_finished:",
+    "journal:model_replied:",
+    "journal:approval_requested:",
+    "journal:input_given:",
+    "effect:launch:",
+    "effect:post:",
+    "script:record:",
+    "lease:",
+)
+
+
+@pytest.fixture(scope="module")
+def kit(tmp_path_factory: pytest.TempPathFactory, postgres_server: PostgresServer) -> Iterator[CrashKit]:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv(VARIABLE, postgres_server.url())
+        with CrashKit(build, tmp_path_factory.mktemp("crash")) as running:
+            yield running
+
+
+@pytest.fixture(scope="module")
+def baseline(kit: CrashKit) -> Baseline:
+    return kit.survey()
+
+
+def test_a_run_on_postgres_killed_at_any_point_ends_as_if_nothing_had_happened(
+    kit: CrashKit, baseline: Baseline
+) -> None:
+    first = {point.name: point for point in reversed(baseline.points) if point.name.startswith(NAMES)}
+
+    report = CrashReport(outcomes=tuple(kit.check(point, baseline) for point in first.values()))
+
+    print(report.render())
+    assert baseline.outcome.status == "completed"
+    assert len(first) >= 12
+    assert report.ok, report.render()

@@ -1,0 +1,50 @@
+"""Many processes at once on one conversation, on both stores: no update is lost, no message is done twice."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from metier.store.state import StateOptions, create_state_store
+
+CHILD = Path(__file__).with_name("state_child.py")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def backend(request: pytest.FixtureRequest) -> dict[str, str]:
+    """What the environment says about the store."""
+    if request.param == "sqlite":
+        return {"STATE_STORE_BACKEND": "sqlite"}
+    return {"STATE_STORE_BACKEND": "postgres", "DATABASE_URL": request.getfixturevalue("postgres_url")}
+
+
+def run_processes(what: str, folder: Path, backend: dict[str, str], *, processes: int, times: int) -> None:
+    command = [sys.executable, str(CHILD), what, str(folder), str(processes), str(times)]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("AGENT_")}
+    done = subprocess.run(command, env=environ | backend, capture_output=True, text=True, timeout=500)
+    assert (done.stdout, done.returncode) == (json.dumps({"codes": [0]}) + "\n", 0), done.stderr[-4000:]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_fifty_processes_that_count_a_hundred_times_each_lose_nothing(backend: dict[str, str], tmp_path: Path) -> None:
+    run_processes("count", tmp_path, backend, processes=50, times=100)
+
+    with create_state_store("ctx", StateOptions(runs=tmp_path / "runs", environ=backend)) as store:
+        state = store.get_state()
+        assert (state.current_turn, state.version) == (5001, 5000)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_ten_thousand_copies_of_a_hundred_messages_are_worked_on_a_hundred_times(
+    backend: dict[str, str], tmp_path: Path
+) -> None:
+    run_processes("messages", tmp_path, backend, processes=8, times=1250)
+
+    done = Counter((tmp_path / "work").read_text(encoding="utf-8").split())
+    assert done == {f"m{number:02}": 1 for number in range(100)}

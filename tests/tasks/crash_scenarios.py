@@ -1,0 +1,146 @@
+"""Runs that hand work on, to be killed wherever they leave a trace. Loaded by file in the processes that live them."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import JsonValue
+from teams import Call, Cast, write, write_agents
+
+from metier.engine.options import RuntimeOptions
+from metier.messages import ModelReply, TextPart
+from metier.providers.base import ModelRequest, Observer
+from metier.runtime.commissions import Commission, commission_task
+from metier.runtime.place import Place
+from metier.settings.model import Settings
+from metier.testing.crash_kit import read_effects, record_effect
+from metier.testing.crash_scenario import DoubtAnswer, Reach, Scenario
+from metier.tools.base import ToolContext, ToolInfo, ToolResult
+from metier.tools.effects import Effect
+
+STEPS = 10
+STEP = """\
+---
+name: Step {number}
+agent: worker
+{following}---
+
+Step {number} about {{{{inputs.topic}}}}.{earlier}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A tool whose effect is a line in the file of effects."""
+
+    name: str
+    effect: Effect
+    effects: Path
+    reach: Reach
+
+    @property
+    def info(self) -> ToolInfo:
+        return ToolInfo(
+            id=f"test:{self.name}",
+            name=self.name,
+            description=f"Do {self.name}.",
+            category="custom",
+            input_schema={"type": "object"},
+            risk="low",
+            effect=self.effect,
+        )
+
+    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+        self.reach(f"effect:{self.name}:begun")
+        record_effect(self.effects, effect=self.effect, name=self.name, key=context.idempotency_key)
+        self.reach(f"effect:{self.name}:done")
+        return ToolResult(ok=True, output=f"{self.name} {json.dumps(arguments)}")
+
+
+class Echo(Cast):
+    """Each step gives back what it was told, so that the last result holds all of them."""
+
+    async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
+        part = request.messages[0].parts[-1]
+        assert isinstance(part, TextPart)
+        told = part.text.removeprefix("# This step")
+        self.lines = {"worker": [("keep", {}), ("finish", {"result": f"[{told.strip()}]"})]}
+        return await super().reply(request, observe=observe)
+
+
+def build_place(folder: Path, cast: Cast, *tools: Mark) -> Place:
+    return Place(
+        settings=Settings(runtime=RuntimeOptions(max_llm_retries=0, max_turns=30)),
+        workspace=folder,
+        home=folder / "home",
+        environ={},
+        provider=cast,
+        tools=tools,
+    )
+
+
+def build_settle(effects: Path) -> Callable[[str], DoubtAnswer]:
+    def settle(key: str) -> DoubtAnswer:
+        return "done" if any(effect["key"] == key for effect in read_effects(effects)) else "retry"
+
+    return settle
+
+
+def build_task(folder: Path, reach: Reach) -> Scenario:
+    """Ten steps, each of them with an effect that must happen once."""
+    effects = folder / "effects.jsonl"
+    if not (folder / ".agent").exists():
+        write_agents(folder, "worker", more="tool_approvals:\n  rules:\n    - {tool: keep, allow: true}\n")
+        write(folder, {f".agent/tasks/ten/{_file(n)}": _step(n) for n in range(1, STEPS + 1)})
+    place = build_place(folder, Echo({}), Mark("keep", "keyed", effects, reach))
+
+    def commission(here: Place) -> Commission:
+        return commission_task(here, "ten", {"topic": "tides"})
+
+    return Scenario(place=place, task="Ten", commission=commission, effects=effects, settle=build_settle(effects))
+
+
+def _file(number: int) -> str:
+    return "TASK.md" if number == 1 else f"{number:02}.md"
+
+
+def _step(number: int) -> str:
+    following = f"next: {_file(number + 1)}\n" if number < STEPS else ""
+    if number == 1:
+        following += "inputs:\n  - name: topic\n"
+    earlier = f" Before: {{{{steps.{_file(number - 1)}.result}}}}" if number > 1 else ""
+    return STEP.format(number=number, following=following, earlier=earlier)
+
+
+LINES: dict[str, list[Call]] = {
+    "boss": [
+        ("delegate", {"agent": "lead", "task": "Pay them"}),
+        ("post", {}),
+        ("delegate", {"agent": "worker", "task": "Tell them"}),
+        ("finish", {"result": "all done"}),
+    ],
+    "lead": [
+        ("delegate", {"agent": "worker", "task": "Pay"}),
+        ("ask_user", {"question": "Enough?"}),
+        ("finish", {"result": "paid"}),
+    ],
+    "worker": [("pay", {}), ("finish", {"result": "worked"})],
+}
+
+
+def build_delegation(folder: Path, reach: Reach) -> Scenario:
+    """Three levels, an opaque effect at the lowest, an approval and a question on the way."""
+    effects = folder / "effects.jsonl"
+    if not (folder / ".agent").exists():
+        write_agents(folder, "lead")
+        write_agents(folder, "worker", more="tool_approvals:\n  rules:\n    - {tool: pay, verdict: ask}\n")
+    tools = (Mark("pay", "opaque", effects, reach), Mark("post", "keyed", effects, reach))
+    place = build_place(folder, Cast(LINES), *tools)
+    return Scenario(
+        place=place,
+        task="See to it",
+        effects=effects,
+        settle=build_settle(effects),
+        answer=lambda _question: {"answer": "yes"},
+    )

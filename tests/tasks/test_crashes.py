@@ -1,0 +1,116 @@
+"""Tasks and delegation under SIGKILL: no step twice, no child twice, no result lost.
+
+A task is killed at every boundary of each of its ten steps, a delegation wherever the two runs change hands.
+`METIER_CRASH_ALL=1` kills at every point.
+"""
+
+import os
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from crash_scenarios import STEPS, build_delegation, build_task
+
+from metier.testing.crash_kit import Baseline, CrashKit, CrashReport
+from metier.testing.crash_points import CrashPoint
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="processes are looked for in /proc"),
+    pytest.mark.timeout(900),
+]
+
+IS_WHOLE = bool(os.environ.get("METIER_CRASH_ALL"))
+CHUNKS = 4
+BOUNDARIES = ("delegated", "child_ended")
+HANDS = (*BOUNDARIES, "create_run", "journal:run_started", "journal:run_finished")
+
+
+@pytest.fixture(scope="module")
+def task_kit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashKit]:
+    with CrashKit(build_task, tmp_path_factory.mktemp("task")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def task_baseline(task_kit: CrashKit) -> Baseline:
+    return task_kit.survey()
+
+
+@pytest.fixture(scope="module")
+def team_kit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashKit]:
+    with CrashKit(build_delegation, tmp_path_factory.mktemp("team")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def team_baseline(team_kit: CrashKit) -> Baseline:
+    return team_kit.survey()
+
+
+def is_one_of(point: CrashPoint, words: tuple[str, ...]) -> bool:
+    """Entries that are written together are one point, which has the names of all of them."""
+    return any(word in point.name for word in words)
+
+
+def choose(points: tuple[CrashPoint, ...], each: tuple[str, ...]) -> list[CrashPoint]:
+    """Every occurrence of these, and of every other name one that stays the same from run to run."""
+    most = Counter(point.name for point in points)
+    return [
+        point
+        for point in points
+        if IS_WHOLE
+        or is_one_of(point, each)
+        or point.occurrence == zlib.crc32(point.name.encode()) % most[point.name] + 1
+    ]
+
+
+def test_task_of_ten_steps_passes_its_results_on(task_baseline: Baseline) -> None:
+    outcome = task_baseline.outcome
+
+    assert (outcome.status, outcome.runs) == ("completed", STEPS + 1)
+    assert all(f"Step {number} about tides." in outcome.result for number in range(1, STEPS + 1))
+    assert task_baseline.effects == {"keep": STEPS}
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_task_killed_at_a_step_boundary_goes_on_at_that_step(
+    chunk: int, task_kit: CrashKit, task_baseline: Baseline
+) -> None:
+    boundaries = [point for point in task_baseline.points if is_one_of(point, BOUNDARIES)]
+    points = (list(task_baseline.points) if IS_WHOLE else boundaries)[chunk::CHUNKS]
+
+    report = CrashReport(outcomes=tuple(task_kit.check(point, task_baseline) for point in points))
+
+    assert len(boundaries) >= 4 * STEPS
+    print(report.render())
+    assert report.ok, report.render()
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_delegation_killed_anywhere_has_no_child_twice_and_loses_no_result(
+    chunk: int, team_kit: CrashKit, team_baseline: Baseline
+) -> None:
+    points = choose(team_baseline.points, HANDS)[chunk::CHUNKS]
+
+    report = CrashReport(outcomes=tuple(team_kit.check(point, team_baseline) for point in points))
+
+    assert team_baseline.outcome.runs == 4
+    assert team_baseline.effects == {"pay": 2, "post": 1}
+    print(report.render())
+    assert report.ok, report.render()
+
+
+def test_recovery_of_a_delegation_may_be_killed_too(team_kit: CrashKit, team_baseline: Baseline) -> None:
+    points = [point for point in team_baseline.points if is_one_of(point, BOUNDARIES) and point.occurrence == 2]
+
+    report = CrashReport(
+        outcomes=tuple(
+            team_kit.check(point, team_baseline, again=again) for point in points for again in ((3,), (12, 7))
+        )
+    )
+
+    assert len(points) == 4
+    assert report.ok, report.render()

@@ -1,0 +1,281 @@
+"""Hostile programs in the sandbox: each tries one way out, on every level that this machine can show."""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confined import BOMB, LEVELS, SECRET, Scene, make_scene, read_tree
+
+from metier.tools.process import ProcessLimits
+from metier.tools.sandbox.confinement import Level
+
+pytestmark = pytest.mark.anyio
+
+CALL = """
+libc = ctypes.CDLL(None, use_errno=True)
+def call(number, *arguments):
+    if libc.syscall(ctypes.c_long(number), *[ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]) < 0:
+        raise OSError(ctypes.get_errno(), 'refused')
+"""
+X86 = os.uname().machine == "x86_64" if hasattr(os, "uname") else False
+
+FILES = {
+    "write a file outside": "open(T['outside'], 'w').write('x'); assert open(T['outside']).read() == 'x'",
+    "make a file outside": "open(T['outside'] + '.new', 'w').write('x')",
+    "delete a file outside": "os.remove(T['outside'])",
+    "truncate a file outside": "os.truncate(T['outside'], 0)",
+    "rename a file outside": "os.rename(T['outside'], T['outside'] + '.moved')",
+    "climb out with dots": "open(T['workspace'] + '/src/../../outside.txt', 'a').write('x')",
+    "climb out through /proc/self/root": "open('/proc/self/root' + T['outside'], 'a').write('x')",
+    "climb out through /proc/self/cwd": "open('/proc/self/cwd/../outside.txt', 'a').write('x')",
+    "write through a link": "os.symlink(T['outside'], 'src/link'); open('src/link', 'a').write('x')",
+    "swap a folder for a link": (
+        "os.rename('src', 'src2'); os.symlink('..', 'src'); open('src/outside.txt', 'a').write('x')"
+    ),
+    "link a file into the workspace": "os.link(T['outside'], 'src/hard'); open('src/hard', 'a').write('x')",
+    "change Git's hooks": "open('.git/hooks/pre-push', 'w').write('x')",
+    "add a Git hook": "open('.git/hooks/post-commit', 'w').write('x')",
+    "move Git's folder away": "os.rename('.git', 'src/git')",
+    "change the policy": "open('.agent/policy.yaml', 'w').write('x')",
+    "add a rule file": "open('.agent/tool-access.json', 'w').write('x')",
+    "replace the policy": "open('src/p', 'w').close(); os.rename('src/p', '.agent/policy.yaml')",
+    "change the settings": "open('agent.yaml', 'w').write('x')",
+    "delete the settings": "os.remove('agent.yaml')",
+    "change the journal": "open('runs/journal', 'a').write('x')",
+    "delete the journal": "os.remove('runs/journal')",
+    "move the runs away": "os.rename('runs', 'src/runs')",
+    "overwrite a secrets file": "open('.env', 'w').write('x')",
+    "overwrite the interpreter": "open(sys.executable, 'r+b')",
+    "overwrite a system file": "open('/usr/bin/env', 'r+b')",
+    "set the core pattern": "open('/proc/sys/kernel/core_pattern', 'w').write('|/bin/true')",
+    "press the system key": "open('/proc/sysrq-trigger', 'w').write('h')",
+}
+READS = {
+    "read a key of the home folder": "print(open(T['key']).read())",
+    "read a secrets file": "print(open('.env').read())",
+    "read a secrets file further down": "print(open('config/secrets.yaml').read())",
+    "read a secrets file through a link": "os.symlink('../.env', 'src/link'); print(open('src/link').read())",
+    "read a secrets file by another name": "os.link('.env', 'src/hard'); print(open('src/hard').read())",
+    "move a secrets file to read it": "os.rename('.env', 'src/env'); print(open('src/env').read())",
+    "move the folder of a secrets file": "os.rename('config', 'c2'); print(open('c2/secrets.yaml').read())",
+    "read password hashes": "print(open('/etc/shadow').read() and T['secret'])",
+    "read an environment": "print(open(f\"/proc/{T['victim']}/environ\").read())",
+    "read every environment": (
+        "import glob\nfor p in glob.glob('/proc/[0-9]*/environ'):\n"
+        "  try: print(open(p).read())\n  except OSError: pass\nraise PermissionError(1, 'nothing found')"
+    ),
+    "read the root of another process": "print(os.listdir(f\"/proc/{T['victim']}/root\") and T['secret'])",
+    "read the files of another process": "print(os.readlink(f\"/proc/{T['victim']}/fd/0\") and T['secret'])",
+    "read memory of another process": "print(open(f\"/proc/{T['victim']}/mem\", 'rb') and T['secret'])",
+    "read a disk": "print(open('/dev/vda', 'rb').read(1) and T['secret'])",
+    "make a device of a disk": "os.mknod('src/disk', 0o60600, os.makedev(254, 0)); print(T['secret'])",
+}
+KERNEL = {
+    "signal the agent": "os.kill(T['agent'], 0)",
+    "end the agent's other processes": "os.kill(T['victim'], 9)",
+    "trace another process": "call(101, 16, T['victim'], 0, 0)" if X86 else "call(117, 16, T['victim'], 0, 0)",
+    "trace a child of its own": "call(101, 0, 0, 0, 0)" if X86 else "call(117, 0, 0, 0, 0)",
+    "mount": "r = libc.mount(b'none', b'/mnt', b'tmpfs', 0, None)\nif r: raise OSError(ctypes.get_errno(), 'refused')",
+    "unmount": "r = libc.umount2(b'/proc', 2)\nif r: raise OSError(ctypes.get_errno(), 'refused')",
+    "new user namespace": "r = libc.unshare(0x10000000)\nif r: raise OSError(ctypes.get_errno(), 'refused')",
+    "new mount namespace": "r = libc.unshare(0x20000)\nif r: raise OSError(ctypes.get_errno(), 'refused')",
+    "clone into a namespace": "call(56 if T['x86'] else 220, 0x10000011, 0, 0, 0, 0)",
+    "join a namespace": "r = libc.setns(os.open('/proc/self/ns/net', 0), 0)\nif r: raise OSError(1, 'refused')",
+    "chroot": "os.chroot('src')",
+    "io_uring": "call(425, 8, ctypes.create_string_buffer(120))",
+    "keys of the kernel": "call(250 if T['x86'] else 219, 0, -3, 0)",
+    "bpf": "call(321 if T['x86'] else 280, 0, ctypes.create_string_buffer(64), 64)",
+    "perf events": "call(298 if T['x86'] else 241, ctypes.create_string_buffer(128), 0, -1, -1, 0)",
+    "userfaultfd": "call(323 if T['x86'] else 282, 1)",
+    "open by handle": "call(304 if T['x86'] else 265, -100, ctypes.create_string_buffer(64), 0)",
+    "type into a terminal": (
+        "import fcntl, pty\nm, s = pty.openpty()\nlibc.ioctl.argtypes = None\n"
+        "r = libc.ioctl(s, 0x5412, b'x')\nif r: raise OSError(ctypes.get_errno(), 'refused')"
+    ),
+    "become somebody else": "os.setuid(12345)",
+    "packet sockets": "socket.socket(17, socket.SOCK_RAW)",
+    "sockets to the hypervisor": "socket.socket(40, socket.SOCK_STREAM)",
+    "host name": "socket.sethostname('mine')",
+}
+NETWORK = {
+    "connect to loopback": "socket.create_connection(('127.0.0.1', T['port']), timeout=5)",
+    "connect to loopback in another spelling": "socket.create_connection(('0.0.0.0', T['port']), timeout=5)",
+    "connect to a socket file": "s = socket.socket(socket.AF_UNIX); s.connect(T['socket'])",
+    "connect to an abstract socket": "s = socket.socket(socket.AF_UNIX); s.connect('\\0' + T['abstract'])",
+}
+
+TRY = """
+try:
+{code}
+except (OSError, PermissionError) as error:
+    print('REFUSED', error.errno, error.strerror)
+else:
+    print('ESCAPED')
+"""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(params=LEVELS)
+def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Scene:
+    level: Level = request.param
+    return make_scene(tmp_path, level)
+
+
+@pytest.fixture
+def victim() -> Iterator[int]:
+    """Another process of the same user, with a secret in its environment."""
+    command = [sys.executable, "-I", "-S", "-c", "import sys; sys.stdin.read()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env={"PLANTED": SECRET}) as process:
+        yield process.pid
+        assert process.poll() is None, "it was ended from inside the sandbox"
+        process.communicate()
+
+
+def attempt(code: str) -> str:
+    lines = "".join(f"    {line}\n" for line in code.splitlines())
+    return CALL + TRY.format(code=lines.rstrip())
+
+
+@pytest.mark.parametrize("name", FILES)
+async def test_a_program_changes_nothing_that_is_not_its_own(name: str, scene: Scene) -> None:
+    before = read_tree(scene.base)
+
+    outcome = await scene.run(attempt(FILES[name]))
+
+    after = {path: text for path, text in read_tree(scene.base).items() if not path.startswith("workspace/src")}
+    assert after == {path: text for path, text in before.items() if not path.startswith("workspace/src")}
+    assert outcome.exit_code == 0, outcome.stderr.text
+    assert outcome.stdout.text.startswith(("REFUSED", "ESCAPED")), outcome.stderr.text
+
+
+@pytest.mark.parametrize("name", READS)
+async def test_a_program_reads_no_secret(name: str, scene: Scene, victim: int) -> None:
+    outcome = await scene.run(attempt(READS[name]), victim=victim, secret=SECRET)
+
+    assert SECRET not in outcome.stdout.text
+    assert "REFUSED" in outcome.stdout.text or "ESCAPED" in outcome.stdout.text, outcome.stderr.text
+
+
+@pytest.mark.parametrize("name", KERNEL)
+async def test_a_program_cannot_use_the_kernel_to_get_out(name: str, scene: Scene, victim: int) -> None:
+    outcome = await scene.run(attempt(KERNEL[name]), victim=victim, x86=X86)
+
+    assert outcome.stdout.text.startswith("REFUSED"), (outcome.stdout.text, outcome.stderr.text, outcome.signal)
+
+
+@pytest.mark.parametrize("name", NETWORK)
+async def test_a_program_reaches_nobody_without_network(name: str, scene: Scene) -> None:
+    abstract = f"metier-{os.getpid()}-{scene.confinement.level}"
+    with socket.socket() as listener, socket.socket(socket.AF_UNIX) as file, socket.socket(socket.AF_UNIX) as nameless:
+        listener.bind(("127.0.0.1", 0))
+        os.chdir(scene.base)
+        file.bind("s")
+        nameless.bind(f"\0{abstract}")
+        for server in (listener, file, nameless):
+            server.listen()
+
+        outcome = await scene.run(
+            attempt(NETWORK[name]),
+            port=listener.getsockname()[1],
+            socket=str(scene.base / "s"),
+            abstract=abstract,
+        )
+
+    assert outcome.stdout.text.startswith("REFUSED"), (outcome.stdout.text, outcome.stderr.text)
+
+
+async def test_a_datagram_does_not_leave(scene: Scene) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(("127.0.0.1", 0))
+        receiver.setblocking(False)
+        code = "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', T['port']))"
+
+        await scene.run(attempt(code), port=receiver.getsockname()[1])
+
+        with pytest.raises(BlockingIOError):
+            receiver.recv(16)
+
+
+async def test_no_file_of_the_agent_is_open_in_a_program(scene: Scene) -> None:
+    outcome = await scene.run("print(sorted(int(n) for n in os.listdir('/proc/self/fd'))[:-1])")
+
+    assert outcome.stdout.text.strip() == "[0, 1, 2]"
+
+
+async def test_a_program_has_no_privileges_and_gets_none(scene: Scene) -> None:
+    outcome = await scene.run("print(open('/proc/self/status').read())")
+
+    status = dict(line.split(":\t", 1) for line in outcome.stdout.text.splitlines() if ":\t" in line)
+    assert status["NoNewPrivs"] == "1"
+    assert {status[name] for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")} == {"0" * 16}
+    assert status["Seccomp"] == "2"
+
+
+async def test_temporary_files_and_home_are_private_and_gone_afterwards(scene: Scene) -> None:
+    code = (
+        "import tempfile\nd = tempfile.mkdtemp()\nopen(d + '/a', 'w').write('x')\n"
+        "os.makedirs(os.path.expanduser('~/.cache/deep'))\nos.makedirs(d + '/b/' * 200)\nos.chmod(d + '/b', 0)\n"
+        "os.symlink('/', d + '/link')\nmounts = [line.split() for line in open('/proc/self/mountinfo')]\n"
+        "inside = [m[3] for m in mounts if m[4] == '/tmp' and 'metier-' in m[3]]\n"
+        "print(os.environ['HOME'], (inside or [os.environ['TMPDIR']])[-1])\n"
+    )
+
+    outcome = await scene.run(code)
+
+    assert outcome.exit_code == 0, outcome.stderr.text
+    home, scratch = outcome.stdout.text.split()
+    assert home != str(Path.home())
+    assert Path(scratch).name.startswith("metier-")
+    assert not (Path(tempfile.gettempdir()) / Path(scratch).name).exists()
+
+
+async def test_what_decides_about_the_agent_cannot_be_made_where_it_is_missing(scene: Scene) -> None:
+    for name in ("agent.yaml", ".agent/policy.yaml"):
+        (scene.workspace / name).unlink()
+    (scene.workspace / ".agent").rmdir()
+    made = [".agent/skills/x", ".agent/tool-access.json", ".agents/x", ".claude/x", ".nanobot/x", "agent.yml/x"]
+    made += ["agent.yaml", "context/system_prompt.md", "context/soul.json"]
+    code = (
+        f"for name in {made!r}:\n  try:\n    os.makedirs(os.path.dirname(name) or '.', exist_ok=True)\n"
+        "    open(name, 'w').write('x')\n    print('ESCAPED', name)\n  except OSError: pass\n"
+    )
+
+    outcome = await scene.run(code)
+
+    assert outcome.exit_code == 0, outcome.stderr.text
+    assert outcome.stdout.text == ""
+    left = {path.name for path in scene.workspace.iterdir()}
+    assert left == {".env", ".git", "config", "notes.txt", "runs", "src"}
+
+
+@pytest.mark.parametrize("session", ["", "os.setsid()"])
+async def test_a_fork_bomb_ends_and_says_why(scene: Scene, session: str) -> None:
+    code = BOMB.replace("os.fork()", f"os.fork() or {session or 0}")
+
+    outcome = await scene.with_(processes=30).run(code, limits=ProcessLimits(timeout_seconds=60))
+
+    assert not outcome.timed_out
+    assert outcome.left == 0
+    assert "more than 30 processes" in outcome.stderr.text
+
+
+async def test_memory_files_and_time_are_bounded(scene: Scene) -> None:
+    bounded = scene.with_(resources={"data": 256 * 1_048_576, "fsize": 1_048_576, "cpu": 1})
+
+    memory = await bounded.run("b = bytearray(1024 * 1048576); print('ESCAPED')")
+    disk = await bounded.run("f = open('src/big', 'wb')\nfor _ in range(64): f.write(bytes(1048576)); f.flush()")
+    time = await bounded.run("while True: pass")
+
+    assert "MemoryError" in memory.stderr.text
+    assert disk.exit_code != 0
+    assert (scene.workspace / "src/big").stat().st_size <= 1_048_576
+    assert time.signal is not None
