@@ -13,6 +13,7 @@ from metier.cli.task_text import read_context, read_task
 from metier.engine.state import RunState
 from metier.errors import UsageError
 from metier.runtime.detached import submit
+from metier.runtime.place import Place
 from metier.runtime.runs import RunRequest, Runtime, Watch
 
 FLAGS_WITH_WORD = ("--dry-run", "--debug-llm")
@@ -94,10 +95,7 @@ def run(
     7 turn or time limit, 8 provider or key, 10 somebody else drives it, 130 and 143 stopped by a signal.
     """
     text = read_task(task, prompt=prompt, file=task_file)
-    if timeout is not None and timeout <= 0:
-        raise UsageError(f"--timeout must be more than 0, not {timeout:g}")
-    if skills_dir is not None and not skills_dir.is_dir():
-        raise UsageError(f"Folder {str(skills_dir)!r} does not exist", hint="Give a folder that has skills in it")
+    _check_options(timeout, skills_dir, detach=detach)
     flags: dict[str, Any] = {
         "skills.dir": skills_dir,
         "runtime.profile": profile,
@@ -113,13 +111,22 @@ def run(
     mode = "dry_run" if dry_run else "live"
     request = RunRequest(task=text, mode=mode, extra_context=context, agent=agent, model=model or "")
     if detach:
-        if timeout is not None:
-            raise UsageError("--timeout is for a run that you watch", hint="Set worker.timeout_seconds for workers")
-        return detach_run(
-            place, lambda runtime: submit(runtime, request, queue=place.settings.worker.queue), output_format
-        )
+        return _leave_to_workers(place, request, output_format)
 
     def start(runtime: Runtime, watch: Watch) -> Awaitable[RunState]:
         return runtime.start(request, watch)
 
     return drive_run(place, start, View(output=output_format, quiet=quiet, timeout_seconds=timeout))
+
+
+def _check_options(timeout: float | None, skills_dir: Path | None, *, detach: bool) -> None:
+    if timeout is not None and timeout <= 0:
+        raise UsageError(f"--timeout must be more than 0, not {timeout:g}")
+    if timeout is not None and detach:
+        raise UsageError("--timeout is for a run that you watch", hint="Set worker.timeout_seconds for workers")
+    if skills_dir is not None and not skills_dir.is_dir():
+        raise UsageError(f"Folder {str(skills_dir)!r} does not exist", hint="Give a folder that has skills in it")
+
+
+def _leave_to_workers(place: Place, request: RunRequest, output: OutputFormat) -> int:
+    return detach_run(place, lambda runtime: submit(runtime, request, queue=place.settings.worker.queue), output)
