@@ -264,7 +264,7 @@ async def test_a_skill_without_an_entrypoint_is_not_used() -> None:
 
     result = await stage.play()
 
-    assert "- \"do alpha\": skill 'alpha' has no entrypoint, so only a model can use it" in result
+    assert "- \"do alpha\": skill 'alpha' has no entrypoint and no impl.py, so only a model can use it" in result
     assert "AGENT_MODEL_PROVIDER" in result
     assert stage.calls == []
 

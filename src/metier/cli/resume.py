@@ -46,11 +46,13 @@ def resume(
 
     It goes on with the model, the rules and the limits it was started with. Exit code 10: somebody else drives it.
     """
-    given = Answer(values=parse_inputs(inputs) if inputs else None, doubt=answer, by=get_user())
+    parse_inputs(inputs or ())
 
     async def find(runtime: Runtime) -> str:
         run_id = (await runtime.find(run)).run_id
         state = await runtime.read(run_id)
+        fields = state.question.fields if state.question else None
+        given = Answer(values=parse_inputs(inputs, fields) if inputs else None, doubt=answer, by=get_user())
         if not (await runtime.find(run_id)).driver:
             # Somebody who drives it now may have answered already: that is a conflict, not a wrong answer.
             check_answer(await runtime.find_waiting(state), given)
@@ -84,23 +86,35 @@ def check_answer(state: RunState, given: Answer) -> None:
         raise UsageError(f"Run {state.run_id!r} has no step in doubt", hint=_hint(state))
 
 
-def parse_inputs(texts: Sequence[str]) -> dict[str, JsonValue]:
-    """`name=value` each. Raises `UsageError`."""
+def parse_inputs(texts: Sequence[str], fields: JsonValue = None) -> dict[str, JsonValue]:
+    """`name=value` each, typed by the JSON Schema that asks for them. Raises `UsageError`."""
     values: dict[str, JsonValue] = {}
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator or not name.strip():
             raise UsageError(f"Input {text!r} is not name=value")
-        values[name.strip()] = _parse_value(value)
+        values[name.strip()] = _parse_value(value, _find_types(fields, name.strip()))
     return values
 
 
-def _parse_value(text: str) -> JsonValue:
+def _find_types(fields: JsonValue, name: str) -> tuple[str, ...]:
+    """The types that are wanted; nothing where that is not said."""
+    properties = fields.get("properties") if isinstance(fields, dict) else None
+    schema = properties.get(name) if isinstance(properties, dict) else None
+    wanted = schema.get("type") if isinstance(schema, dict) else None
+    return tuple(str(kind) for kind in wanted) if isinstance(wanted, list) else (str(wanted),) if wanted else ()
+
+
+def _parse_value(text: str, wanted: tuple[str, ...] = ()) -> JsonValue:
+    """Text where text is wanted: a version `1.10` is no number."""
     try:
         value: JsonValue = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    return text if isinstance(value, float) and value != value else value
+    if isinstance(value, float) and value != value:
+        return text
+    is_plain = not isinstance(value, list | dict)
+    return text if "string" in wanted and (is_plain or len(wanted) == 1) else value
 
 
 def _hint(state: RunState) -> str:

@@ -1,16 +1,19 @@
 """`agent validate`: are the definitions of a project right, and does everything they name exist?"""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from metier.capabilities.check import check_capability
 from metier.cli.context import current_settings, home_folder
 from metier.cli.output import problem_as_json, warn_line, write_json, write_line
 from metier.definitions.catalog import load_catalog
 from metier.definitions.catalog_cache import find_cache_folder
 from metier.definitions.problems import Problem, has_errors
+from metier.definitions.skill import SkillDefinition
 from metier.definitions.sources import WORKSPACE_FOLDERS, build_search_path
 from metier.definitions.workspace import Checked, Workspace, load_workspace
 from metier.errors import UsageError
@@ -36,12 +39,21 @@ def validate(
     home = home_folder()
     sources = build_search_path(root, home=home, skills_dir=root / current_settings(None, {}).settings.skills.dir)
     catalog = load_catalog(sources, cache_folder=find_cache_folder(os.environ, home=home))
-    workspace = load_workspace(root, catalog, strict=strict)
+    found = load_workspace(root, catalog, strict=strict)
+    workspace = replace(found, checked=tuple(_with_contract(item, strict=strict) for item in found.checked))
     if as_json:
         write_json(_as_json(workspace))
     else:
         _write_text(workspace)
     return 1 if has_errors(_every_problem(workspace)) else 0
+
+
+def _with_contract(item: Checked, *, strict: bool) -> Checked:
+    """What a skill promises is checked too, and whether its code can keep it."""
+    if not isinstance(item.definition, SkillDefinition):
+        return item
+    promised = check_capability(item.definition, strict=strict)
+    return replace(item, problems=(*item.problems, *promised)) if promised else item
 
 
 def _every_problem(workspace: Workspace) -> list[Problem]:

@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from metier.context.fences import TOOL_OUTPUT, fence
 from metier.decisions import StepExecutionResult
 from metier.messages import Message, TextPart, ToolSpec
 from metier.providers.base import SystemBlock
@@ -119,14 +120,14 @@ def build_task_message(prompt: Prompt) -> Message:
 
 def render_steps(steps: tuple[StepExecutionResult, ...]) -> str:
     """The run-state summary: one line a step, the latest ones; a long run says how many are not told."""
-    lines = ["# Earlier steps, summarised"]
+    lines: list[str] = []
     if len(steps) > TOLD_STEPS:
         lines.append(f"- {len(steps) - TOLD_STEPS} steps before these")
     for step in steps[-TOLD_STEPS:]:
         code = f" (exit {step.exit_code})" if step.exit_code is not None else ""
         said = " ".join((step.stdout_summary or step.stderr_summary).split())[:200]
         lines.append(f"- {step.step_id} {step.tool} {step.status}{code}: {said}".rstrip(": "))
-    return "\n".join(lines)
+    return "# Earlier steps, summarised\n" + fence("\n".join(lines), tag=TOOL_OUTPUT)
 
 
 class PrefixHashes:

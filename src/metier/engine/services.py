@@ -11,7 +11,7 @@ from metier.context.tokens import TokenCounter
 from metier.definitions.task import TaskDefinition
 from metier.engine.decide import Policy
 from metier.engine.fingerprints import Fingerprints
-from metier.engine.offer import Offer
+from metier.engine.offer import Offer, OfferKey
 from metier.engine.options import RuntimeOptions
 from metier.engine.partners import Partners
 from metier.engine.shelf import Shelf
@@ -109,8 +109,8 @@ class Services:
     fingerprints: Fingerprints = field(default_factory=Fingerprints)
     read_access: Callable[[], frozenset[str]] = frozenset
     """The tools that are turned off now, read once a turn. Raises `ConfigError`."""
-    offers: dict[tuple[bool, frozenset[str]], Offer] = field(default_factory=dict[tuple[bool, frozenset[str]], Offer])
-    """With skills and without, less what is turned off; built when first needed."""
+    offers: dict[OfferKey, Offer] = field(default_factory=dict["OfferKey", Offer])
+    """With skills and without, less what is turned off and what the skill in charge leaves out; built when needed."""
     partners: Partners = field(default_factory=Partners)
     """Whom the run may hand work to."""
     task: TaskDefinition | None = None

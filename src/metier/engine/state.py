@@ -12,9 +12,10 @@ from pydantic import JsonValue
 
 from metier.approval.judge import name_call
 from metier.approval.rules import SHELL
+from metier.context.fences import TOOL_OUTPUT, fence
 from metier.context.layers import Exchange
 from metier.context.tokens import calibrate
-from metier.decisions import ActionStep, ModelDecision, StepExecutionResult
+from metier.decisions import ActionStep, ModelDecision, StepExecutionResult, find_invocation
 from metier.engine import entries as e
 from metier.engine.phases import IllegalTransition, Phase, check_transition
 from metier.events import Candidate, TaskState
@@ -45,6 +46,12 @@ class Step:
     asked: e.ApprovalAsked | None = None
     """What was put before a person last."""
     times_asked: int = 0
+    approved_base: str = ""
+    """What the call must find as it was when a person said yes to it; see `ApprovalAsked.base`."""
+    approved_leads: tuple[str, ...] = ()
+    """Where its paths led then, if that was elsewhere than they say."""
+    answers: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    """What was given to the questions of the step itself."""
     delegated: e.Delegated | None = None
     """The run that does it, while it is under way and after."""
 
@@ -317,7 +324,8 @@ def _finish_step(state: RunState, step: Step, entry: e.StepFinished) -> None:
         return
     key = build_identity(step.action)
     state.repeated[key] = state.repeated.get(key, 0) + 1
-    if entry.status == "succeeded" and step.action.type in ("call_tool", "run_command"):
+    is_work = step.action.type in ("call_tool", "run_command") or find_invocation(step.action) is not None
+    if entry.status == "succeeded" and is_work:
         state.results.append(entry.text)
     if step.action.type == "call_skill" and entry.status == "succeeded":
         _choose_skill(state, str(step.action.params.get("skill", "")))
@@ -393,8 +401,8 @@ def _apply_answer(state: RunState, entry: e.ApprovalAsked | e.ApprovalDecided | 
             step.phase = "approved"
             if entry.decision != "approved":
                 step.denied = entry.reason or f"The approval was {entry.decision}"
-            elif entry.edited_arguments is not None:
-                step.action = edit_arguments(step.action, entry.edited_arguments)
+            else:
+                _approve(step, entry)
             if entry.decision == "approved" and entry.remember:
                 state.remembered.add(build_memory_key(step.action))
         case e.InputAsked():
@@ -403,10 +411,23 @@ def _apply_answer(state: RunState, entry: e.ApprovalAsked | e.ApprovalDecided | 
         case e.InputGiven():
             if state.question is None or state.question.request_id != entry.request_id:
                 raise IllegalTransition(f"Nothing was asked under {entry.request_id!r}")
-            step = state.step(state.question.step_id)
+            step, resumes = state.step(state.question.step_id), state.question.resumes
             text = json.dumps(entry.values, ensure_ascii=False)
             state.question = None
+            if resumes:
+                step.phase = "approved"
+                step.answers.update(entry.values)
+                return
             _finish_step(state, step, e.StepFinished(step_id=step.step_id, status="succeeded", text=text))
+
+
+def _approve(step: Step, entry: e.ApprovalDecided) -> None:
+    """What was approved is what was shown; of an edited call, what was there when it was edited."""
+    if entry.edited_arguments is not None:
+        step.action = edit_arguments(step.action, entry.edited_arguments)
+        step.approved_base, step.approved_leads = entry.edited_base, entry.edited_leads_to
+    elif step.asked is not None:
+        step.approved_base, step.approved_leads = step.asked.base, step.asked.leads_to
 
 
 def build_identity(action: ActionStep) -> str:
@@ -460,7 +481,11 @@ def _json_results(state: RunState, told: list[Part]) -> list[Part]:
     """A decision that was written as JSON has no calls to answer: its results are told in words."""
     if told or not state.steps:
         return []
-    lines = [f"Result of {s.action.type} {s.step_id}: {s.finished.text}" for s in state.steps if s.finished is not None]
+    lines = [
+        f"Result of {s.action.type} {s.step_id}:\n{fence(s.finished.text, tag=TOOL_OUTPUT)}"
+        for s in state.steps
+        if s.finished is not None
+    ]
     lines += [f"Not run, {no.tool}: {no.message}" for no in state.rejected]
     return [TextPart(text="\n\n".join(lines))] if lines else []
 

@@ -40,6 +40,7 @@ from metier.runtime.commissions import (
     use_settings,
 )
 from metier.runtime.confinement import open_confinement
+from metier.runtime.edited_calls import look_at_call
 from metier.runtime.instructions import Said
 from metier.runtime.kind import RunKind
 from metier.runtime.pins import pin
@@ -125,7 +126,7 @@ class Runtime:
     def __init__(self, place: Place, store: Store) -> None:
         self.place = place
         self.store = store
-        self.approvals = Approvals(store, place.clock)
+        self.approvals = Approvals(store, place.clock, look=partial(look_at_call, place))
 
     def folder(self, run_id: str) -> Path:
         return self.place.runs / run_id
