@@ -48,7 +48,7 @@ def resume(
     """
     parse_inputs(inputs or ())
 
-    async def find(runtime: Runtime) -> str:
+    async def find(runtime: Runtime) -> tuple[str, Answer]:
         run_id = (await runtime.find(run)).run_id
         state = await runtime.read(run_id)
         fields = state.question.fields if state.question else None
@@ -56,13 +56,14 @@ def resume(
         if not (await runtime.find(run_id)).driver:
             # Somebody who drives it now may have answered already: that is a conflict, not a wrong answer.
             check_answer(await runtime.find_waiting(state), given)
-        return run_id
+        return run_id, given
 
     async def go_on(runtime: Runtime, watch: Watch) -> RunState:
-        return await runtime.resume(await find(runtime), given, watch)
+        run_id, given = await find(runtime)
+        return await runtime.resume(run_id, given, watch)
 
     async def leave(runtime: Runtime) -> RunState:
-        run_id = await find(runtime)
+        run_id, given = await find(runtime)
         if not (await runtime.find(run_id)).queue:
             raise UsageError(
                 f"Run {run_id!r} was not started with --detach", hint=f"Go on with `agent resume {run_id}`"
