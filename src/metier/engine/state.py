@@ -10,13 +10,12 @@ from typing import Literal, assert_never
 
 from pydantic import JsonValue
 
-from metier.approval.judge import name_call
-from metier.approval.rules import SHELL
 from metier.context.fences import TOOL_OUTPUT, fence
 from metier.context.layers import Exchange
 from metier.context.tokens import calibrate
 from metier.decisions import ActionStep, ModelDecision, StepExecutionResult, find_invocation
 from metier.engine import entries as e
+from metier.engine.calls import build_identity, build_memory_key, edit_arguments
 from metier.engine.phases import IllegalTransition, Phase, check_transition
 from metier.events import Candidate, TaskState
 from metier.messages import Message, ModelReply, Part, TextPart, ToolResultPart
@@ -428,24 +427,6 @@ def _approve(step: Step, entry: e.ApprovalDecided) -> None:
         step.approved_base, step.approved_leads = entry.edited_base, entry.edited_leads_to
     elif step.asked is not None:
         step.approved_base, step.approved_leads = step.asked.base, step.asked.leads_to
-
-
-def build_identity(action: ActionStep) -> str:
-    """The same for calls that ask for the same."""
-    return action.model_dump_json(exclude={"call_id"})
-
-
-def build_memory_key(action: ActionStep) -> str:
-    """What "always in this run" extends to: the tool; of the shell, one command."""
-    name, arguments = name_call(action)
-    return f"{name}: {json.dumps(arguments, sort_keys=True)}" if name == SHELL else name
-
-
-def edit_arguments(action: ActionStep, arguments: dict[str, JsonValue]) -> ActionStep:
-    """The same action with other arguments, as somebody approved it."""
-    if action.type == "call_tool":
-        return action.model_copy(update={"params": {**action.params, "arguments": arguments}})
-    return action.model_copy(update={"params": arguments})
 
 
 def _close_turn(state: RunState) -> None:
