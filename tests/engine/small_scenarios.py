@@ -176,9 +176,15 @@ class RashRuntime(Runtime):
     """Repeats whatever was under way, as most others do."""
 
     async def _take_answer(
-        self, log: RunLog, answer: Answer, services: Services, *, remembered: frozenset[str] = frozenset()
+        self,
+        log: RunLog,
+        answer: Answer,
+        services: Services,
+        *,
+        remembered: frozenset[str] = frozenset(),
+        is_told: bool = False,
     ) -> bool:
-        taken = await super()._take_answer(log, answer, services, remembered=remembered)
+        taken = await super()._take_answer(log, answer, services, remembered=remembered, is_told=is_told)
         running = [step for step in log.state.steps if step.phase == "running"] if taken else []
         for step in running:
             await log.record(e.StepRetried(step_id=step.step_id, reason="it was under way"))

@@ -8,11 +8,13 @@ import typer
 from pydantic import JsonValue
 
 from metier.cli.context import get_user
+from metier.cli.detaching import detach_run
 from metier.cli.driving import View, drive_run, open_place
 from metier.cli.run import Config, Output, Quiet
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState
 from metier.errors import UsageError
+from metier.runtime.detached import wake
 from metier.runtime.runs import Answer, Runtime, Watch
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -33,6 +35,9 @@ def resume(
         typer.Option("--answer", help="What became of a step that is in doubt, or what shall become of it."),
     ] = None,
     timeout: Annotated[float | None, typer.Option("--timeout", help="How long it may take now, in seconds.")] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Take the answer in, and leave the rest to a worker.")
+    ] = False,
     output_format: Output = "text",
     quiet: Quiet = False,
     config: Config = None,
@@ -43,7 +48,7 @@ def resume(
     """
     parse_inputs(inputs or ())
 
-    async def go_on(runtime: Runtime, watch: Watch) -> RunState:
+    async def find(runtime: Runtime) -> tuple[str, Answer]:
         run_id = (await runtime.find(run)).run_id
         state = await runtime.read(run_id)
         fields = state.question.fields if state.question else None
@@ -51,8 +56,22 @@ def resume(
         if not (await runtime.find(run_id)).driver:
             # Somebody who drives it now may have answered already: that is a conflict, not a wrong answer.
             check_answer(await runtime.find_waiting(state), given)
+        return run_id, given
+
+    async def go_on(runtime: Runtime, watch: Watch) -> RunState:
+        run_id, given = await find(runtime)
         return await runtime.resume(run_id, given, watch)
 
+    async def leave(runtime: Runtime) -> RunState:
+        run_id, given = await find(runtime)
+        if not (await runtime.find(run_id)).queue:
+            raise UsageError(
+                f"Run {run_id!r} was not started with --detach", hint=f"Go on with `agent resume {run_id}`"
+            )
+        return await wake(runtime, run_id, given)
+
+    if detach:
+        return detach_run(open_place(config), leave, output_format)
     view = View(output=output_format, quiet=quiet, timeout_seconds=timeout)
     return drive_run(open_place(config), go_on, view)
 

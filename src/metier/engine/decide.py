@@ -6,9 +6,10 @@ from metier.approval.judge import name_call
 from metier.approval.verdict import ALLOW, Verdict
 from metier.decisions import ActionStep
 from metier.engine import actions as a
+from metier.engine.calls import build_identity, build_memory_key
 from metier.engine.entries import Limits
 from metier.engine.orders import find_refusal, is_delegation
-from metier.engine.state import RunState, Step, build_identity, build_memory_key
+from metier.engine.state import RunState, Step
 from metier.tools.effects import Effect
 
 

@@ -10,18 +10,20 @@ from typing import Literal, assert_never
 
 from pydantic import JsonValue
 
-from metier.approval.judge import name_call
-from metier.approval.rules import SHELL
 from metier.context.fences import TOOL_OUTPUT, fence
 from metier.context.layers import Exchange
 from metier.context.tokens import calibrate
 from metier.decisions import ActionStep, ModelDecision, StepExecutionResult, find_invocation
 from metier.engine import entries as e
+from metier.engine.calls import build_identity, build_memory_key, edit_arguments
 from metier.engine.phases import IllegalTransition, Phase, check_transition
 from metier.events import Candidate, TaskState
 from metier.messages import Message, ModelReply, Part, TextPart, ToolResultPart
 
 _STATUS_OF_PAUSE: dict[str, TaskState] = {"input": "input_required", "delegation": "delegating"}
+
+_NO_PROGRESS = (e.RunResumed, e.RunPaused, e.ModelCallStarted, e.StepStarted)
+"""Entries that say what is going to be done; a driver that dies of doing it writes them again and again."""
 
 type StepPhase = Literal["pending", "approved", "asking", "running", "in_doubt", "finished"]
 
@@ -124,6 +126,8 @@ class RunState:
     cost_usd: float = 0.0
     factor: float = 1.0
     """Correction of the token estimate, learnt from what the vendor reported."""
+    attempts: int = 0
+    """How often the run was gone on with since it last got any further."""
 
     def step(self, step_id: str) -> Step:
         """Raises `IllegalTransition`: the journal names a step that this turn does not have."""
@@ -153,6 +157,8 @@ def fold(run_id: str, entries: Iterable[e.Entry]) -> RunState:
 def apply(state: RunState, entry: e.Entry) -> None:
     """Take one more entry in. Raises `IllegalTransition` when it cannot follow what was there."""
     state.seq += 1
+    if not isinstance(entry, _NO_PROGRESS):
+        state.attempts = 0
     match entry:
         case e.RunStarted() | e.RunPaused() | e.RunResumed() | e.RunFinished() | e.RunFailed():
             _apply_run(state, entry)
@@ -182,6 +188,7 @@ def _apply_run(state: RunState, entry: e.RunStarted | e.RunPaused | e.RunResumed
             if state.pause is not None and state.pause.pause == "step_failed":
                 _try_again(state)
             state.pause, state.status = None, "in_progress"
+            state.attempts += 1
             if entry.disabled_tools is not None:
                 state.disabled = frozenset(entry.disabled_tools)
         case e.RunFinished():
@@ -420,24 +427,6 @@ def _approve(step: Step, entry: e.ApprovalDecided) -> None:
         step.approved_base, step.approved_leads = entry.edited_base, entry.edited_leads_to
     elif step.asked is not None:
         step.approved_base, step.approved_leads = step.asked.base, step.asked.leads_to
-
-
-def build_identity(action: ActionStep) -> str:
-    """The same for calls that ask for the same."""
-    return action.model_dump_json(exclude={"call_id"})
-
-
-def build_memory_key(action: ActionStep) -> str:
-    """What "always in this run" extends to: the tool; of the shell, one command."""
-    name, arguments = name_call(action)
-    return f"{name}: {json.dumps(arguments, sort_keys=True)}" if name == SHELL else name
-
-
-def edit_arguments(action: ActionStep, arguments: dict[str, JsonValue]) -> ActionStep:
-    """The same action with other arguments, as somebody approved it."""
-    if action.type == "call_tool":
-        return action.model_copy(update={"params": {**action.params, "arguments": arguments}})
-    return action.model_copy(update={"params": arguments})
 
 
 def _close_turn(state: RunState) -> None:

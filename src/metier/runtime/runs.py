@@ -27,7 +27,7 @@ from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
 from metier.runtime.agents import BUILT_IN, AgentInForce, resolve_agent
 from metier.runtime.approvals import Approvals, Question, Reply
-from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, forget_cancellation
+from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, build_timeout, forget_cancellation
 from metier.runtime.build import build_services, check_budget
 from metier.runtime.children import find_waiting, follow_child, lend
 from metier.runtime.cleaning import build_place_cleaner
@@ -47,6 +47,7 @@ from metier.runtime.pins import pin
 from metier.runtime.place import Place
 from metier.runtime.plugins import open_place_store
 from metier.runtime.record import write_record
+from metier.runtime.shift import Shift, begin_shift, keep_claimable
 from metier.store.base import Lease, RunRow, Store
 from metier.store.failures import LeaseHeld, RunUnknown, StoreUnavailable
 from metier.telemetry.jsonl import FILE_NAME, JsonlSink, read_events
@@ -84,6 +85,9 @@ def _ignore(_problem: str) -> None:
     return None
 
 
+_BY_HAND = Shift()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
     """Who looks on: sinks get every event, `observe` the text of a reply while it grows, `stopper` can end it."""
@@ -97,6 +101,8 @@ class Watch:
     """How long the run may be driven, all in all."""
     report: Callable[[str], None] = _ignore
     """Told when a sink breaks; the run goes on without it."""
+    shift: Shift = _BY_HAND
+    """On what terms the run is held."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,13 +133,18 @@ class Runtime:
     def folder(self, run_id: str) -> Path:
         return self.place.runs / run_id
 
-    async def start(self, request: RunRequest, watch: Watch | None = None) -> RunState:
-        """Begin a run and drive it until it ends or waits for somebody. Raises `UsageError` before it begins."""
+    async def start(self, request: RunRequest, watch: Watch | None = None, *, queue: str = "") -> RunState:
+        """Begin a run and drive it until it ends or waits for somebody. Raises `UsageError` before it begins.
+
+        With a `queue`, workers may claim it when it is handed back.
+        """
         wanted = request.agent or self.place.settings.runtime.agent or BUILT_IN
         agent = resolve_agent(self.place, BUILT_IN if request.commission else wanted, model=request.model)
-        return await self.start_as(agent, request, watch)
+        return await self.start_as(agent, request, watch, queue=queue)
 
-    async def start_as(self, agent: AgentInForce, request: RunRequest, watch: Watch | None = None) -> RunState:
+    async def start_as(
+        self, agent: AgentInForce, request: RunRequest, watch: Watch | None = None, *, queue: str = ""
+    ) -> RunState:
         """The same for an agent that was resolved before."""
         check_budget(agent.place)
         if request.mode == "live":
@@ -151,18 +162,22 @@ class Runtime:
             updated_at=now,
             # Before the run is in the index: whoever finds it there after a kill also finds what was wanted.
             reason=REQUESTED + await self.store.put_blob(_REQUEST.dump_json(request)),
+            queue=queue,
         )
         await self.store.create_run(row)
-        run = await prepare_run(
-            agent,
-            self.store,
-            host=self.place,
-            folder=self.folder(run_id),
-            commission=request.commission,
-            is_dry=request.mode == "dry_run",
-        )
-        run = replace(run, said=request.said)
-        return await self._drive(run, watch or Watch(), request=request)
+
+        async def prepare() -> RunKind:
+            run = await prepare_run(
+                agent,
+                self.store,
+                host=self.place,
+                folder=self.folder(run_id),
+                commission=request.commission,
+                is_dry=request.mode == "dry_run",
+            )
+            return replace(run, said=request.said)
+
+        return await self._drive(run_id, watch or Watch(), prepare=prepare, request=request)
 
     async def resume(self, run_id: str, answer: Answer | None = None, watch: Watch | None = None) -> RunState:
         """Go on with a run: after an answer, an approval, a signal or a crash. An ended run is left as it is."""
@@ -171,44 +186,61 @@ class Runtime:
             return await self._begin_again(await self.find(run_id), watch or Watch())
         started = entries[0]
         assert isinstance(started, e.RunStarted), "a journal begins with the start of its run"
-        run = await restore_run(self.place, self.store, folder=self.folder(run_id), started=started)
-        return await self._drive(run, watch or Watch(), answer=answer or Answer())
+        restore = partial(restore_run, self.place, self.store, folder=self.folder(run_id), started=started)
+        return await self._drive(run_id, watch or Watch(), prepare=restore, answer=answer or Answer())
 
     async def _begin_again(self, row: RunRow, watch: Watch) -> RunState:
         """Ordered by another run, or killed before its first entry: the index knows what is wanted."""
         request = await self._find_request(row)
-        commission = request.commission
-        host = await use_settings(self.place, commission, self.store)
-        is_dry = request.mode == "dry_run"
-        agent = resolve_agent(host, row.agent, model=row.model if row.agent else "")
-        check_budget(agent.place)
-        run = await prepare_run(
-            agent, self.store, host=host, folder=self.folder(row.run_id), commission=commission, is_dry=is_dry
-        )
-        run = replace(run, said=request.said)
-        return await self._drive(run, watch, request=request)
+
+        async def prepare() -> RunKind:
+            commission = request.commission
+            host = await use_settings(self.place, commission, self.store)
+            is_dry = request.mode == "dry_run"
+            agent = resolve_agent(host, row.agent, model=row.model if row.agent else "")
+            check_budget(agent.place)
+            run = await prepare_run(
+                agent, self.store, host=host, folder=self.folder(row.run_id), commission=commission, is_dry=is_dry
+            )
+            return replace(run, said=request.said)
+
+        return await self._drive(row.run_id, watch, prepare=prepare, request=request)
 
     async def cancel(self, run_id: str, *, by: str) -> RunState:
         """End a run for good. One that somebody drives is ended by its driver, which is only asked: see `read`."""
+        try:
+            return await self._end(run_id, build_cancellation(by))
+        except LeaseHeld:
+            ask_to_cancel(self.folder(run_id), by=by)
+            return await self.read(run_id)
+
+    async def time_out(self, run_id: str, *, seconds: float) -> RunState:
+        """End a run whose driver did not end it in time. Raises `LeaseHeld` while that driver is still there."""
+        return await self._end(run_id, build_timeout(seconds))
+
+    async def _end(self, run_id: str, failure: e.RunFailed) -> RunState:
         state = await self.read(run_id)
         if state.phase in FINAL or state.started is None:
             return state
         # From below: where this is cut short, the run itself is still there to be canceled again.
         if (row := await self.store.find_run(run_id)) is not None and not row.driver:
             for child in state.children:
-                await self.cancel(child.run_id, by=by)
+                await self._end_child(child.run_id, failure)
         driver = Driver(store=self.store, owner=self.place.owner)
+        with unwrapped():
+            async with hold_lease(run_id, driver) as lease:
+                with closing(await self._open_log(lease, driver, Watch())) as log:
+                    if log.state.phase not in FINAL:
+                        await log.record(failure, durable=True)
+                    await self._settle(log)
+                    return log.state
+        raise AssertionError("the block above returns or raises")
+
+    async def _end_child(self, run_id: str, failure: e.RunFailed) -> None:
         try:
-            with unwrapped():
-                async with hold_lease(run_id, driver) as lease:
-                    with closing(await self._open_log(lease, driver, Watch())) as log:
-                        if log.state.phase not in FINAL:
-                            await log.record(build_cancellation(by), durable=True)
-                        await self._settle(log)
-                        return log.state
+            await self._end(run_id, failure)
         except LeaseHeld:
-            ask_to_cancel(self.folder(run_id), by=by)
-            return await self.read(run_id)
+            ask_to_cancel(self.folder(run_id), by=failure.message)
 
     async def read(self, run_id: str) -> RunState:
         """The state of a run, without driving it."""
@@ -242,29 +274,49 @@ class Runtime:
         return RunRequest(task=row.task, commission=await find_commission(row.reason, self.store))
 
     async def _drive(
-        self, run: RunKind, watch: Watch, *, request: RunRequest | None = None, answer: Answer | None = None
+        self,
+        run_id: str,
+        watch: Watch,
+        *,
+        prepare: Callable[[], Awaitable[RunKind]],
+        request: RunRequest | None = None,
+        answer: Answer | None = None,
     ) -> RunState:
-        place, run_id = run.agent.place, run.folder.name
-        stopper = watch.stopper or Stopper(place.settings.runtime.signal_grace_seconds)
+        holder = Driver(store=self.store, owner=self.place.owner)
+        shift = watch.shift
         with unwrapped():
-            async with (
-                build_services(place, self.store, run=run, observe=watch.observe) as services,
-                hold_lease(run_id, services) as lease,
-            ):
-                with closing(await self._open_log(lease, services, watch)) as log:
-                    if request is not None and log.state.started is None:
-                        pins = await pin(services, run)
-                        await log.record(build_start(request, run.agent, services, pins=pins), durable=True)
-                        self._tell_of_cuts(log, services)
-                    if answer is None or await self._take_answer(log, answer, services):
-                        self._tell_of_changes(log, services)
-                        await self._check_provider(log, services)
-                        await log.update_index()
-                        async with bounded(stopper, run.folder, timeout_seconds=watch.timeout_seconds):
-                            await self._work(log, services, watch, stopper=stopper, answer=answer)
+            async with hold_lease(run_id, holder, seconds=shift.lease_seconds, held=shift.lease) as lease:
+                with closing(await self._open_log(lease, holder, watch)) as log:
+                    is_told = await begin_shift(log, shift)
+                    if log.state.phase not in FINAL:
+                        run = await prepare()
+                        async with build_services(
+                            run.agent.place, self.store, run=run, observe=watch.observe
+                        ) as services:
+                            await self._begin(log, services, run=run, request=request)
+                            if answer is None or await self._take_answer(log, answer, services, is_told=is_told):
+                                await self._go_on(log, services, watch, answer=answer)
                     await self._settle(log)
+                    if watch.stopper is not None and watch.stopper.is_handing_back:
+                        await keep_claimable(log, self.store)
                     return log.state
         raise AssertionError("the block above returns or raises")
+
+    async def _begin(self, log: RunLog, services: Services, *, run: RunKind, request: RunRequest | None) -> None:
+        """The first entry, where there is none yet."""
+        if request is not None and log.state.started is None:
+            pins = await pin(services, run)
+            await log.record(build_start(request, run.agent, services, pins=pins), durable=True)
+            self._tell_of_cuts(log, services)
+
+    async def _go_on(self, log: RunLog, services: Services, watch: Watch, *, answer: Answer | None) -> None:
+        stopper = watch.stopper or Stopper(services.runtime.signal_grace_seconds)
+        self._tell_of_changes(log, services)
+        if not stopper.is_set:
+            await self._check_provider(log, services)
+        await log.update_index()
+        async with bounded(stopper, services.run_folder, timeout_seconds=watch.timeout_seconds):
+            await self._work(log, services, watch, stopper=stopper, answer=answer)
 
     async def _work(
         self, log: RunLog, services: Services, watch: Watch, *, stopper: Stopper, answer: Answer | None
@@ -274,7 +326,8 @@ class Runtime:
 
         async def go_on(run_id: str, own: Stopper) -> RunState:
             left = None if until is None else max(0.0, until - anyio.current_time()) * services.runtime.delegation_share
-            below = replace(watch, sinks=lend(watch.sinks), stopper=own, timeout_seconds=left)
+            shift = replace(watch.shift, lease=None)
+            below = replace(watch, sinks=lend(watch.sinks), stopper=own, timeout_seconds=left, shift=shift)
             return await self.resume(run_id, answer, below)
 
         await drive(log, services, stopper)
@@ -332,9 +385,18 @@ class Runtime:
         return await self._take_answer(log, Answer(), services, remembered=remembered)
 
     async def _take_answer(
-        self, log: RunLog, answer: Answer, services: Services, *, remembered: frozenset[str] = frozenset()
+        self,
+        log: RunLog,
+        answer: Answer,
+        services: Services,
+        *,
+        remembered: frozenset[str] = frozenset(),
+        is_told: bool = False,
     ) -> bool:
-        """Record what was answered meanwhile; False when the run still waits, or has ended."""
+        """Record what was answered meanwhile; False when the run still waits, or has ended.
+
+        `is_told` where the journal says already that this driver goes on with the run.
+        """
         state = log.state
         if state.phase in FINAL:
             return False
@@ -347,6 +409,8 @@ class Runtime:
             return False
         reason = state.pause.reason if state.pause else _reason_to_go_on(state)
         disabled = tuple(sorted(services.read_access()))
+        if is_told and not entries and state.disabled == frozenset(disabled):
+            return True
         await log.record(e.RunResumed(reason=reason, driver=log.lease.owner, disabled_tools=disabled), *entries)
         return True
 
