@@ -9,7 +9,8 @@ import anyio
 
 from bench.table import Row
 from metier.runtime.detached import submit
-from metier.runtime.runs import RunRequest, Runtime, open_runtime
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.worker_options import WorkerOptions
 from metier.testing.worker_load import Crew, Load, build_place
 

@@ -20,7 +20,8 @@ from metier.runtime.conversations import SUMMARIZER, build_said, get_measures, r
 from metier.runtime.pins import find_instructions
 from metier.runtime.place import Place
 from metier.runtime.prompts import show_turn
-from metier.runtime.runs import REQUESTED, RunRequest, Watch, open_runtime
+from metier.runtime.requests import REQUESTED, RunRequest
+from metier.runtime.runs import Watch, open_runtime
 from metier.store.failures import VersionConflictError
 
 pytestmark = pytest.mark.anyio

@@ -18,7 +18,8 @@ from metier.providers.options import ModelOptions
 from metier.runtime.approvals import Question, Reply
 from metier.runtime.place import Place
 from metier.runtime.replays import replay_run
-from metier.runtime.runs import RunRequest, Runtime, open_runtime
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.model import Settings
 from metier.testing.scripted import Line, ScriptedProvider, ToolCall, calls
 from metier.tools.base import Tool

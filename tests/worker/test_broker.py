@@ -13,7 +13,8 @@ from metier.engine.journal import read_entries
 from metier.errors import BrokerUnavailable, UsageError
 from metier.runtime.broker import find_address, find_broker, name_recovery
 from metier.runtime.detached import submit
-from metier.runtime.runs import RunRequest, open_runtime
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import open_runtime
 from metier.settings.worker_options import WorkerOptions
 from metier.testing.redis_server import RedisServer
 from metier.testing.worker_load import Crew, Load, build_place, count_sent

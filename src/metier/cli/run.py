@@ -14,7 +14,8 @@ from metier.engine.state import RunState
 from metier.errors import UsageError
 from metier.runtime.detached import submit
 from metier.runtime.place import Place
-from metier.runtime.runs import RunRequest, Runtime, Watch
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import Runtime, Watch
 
 FLAGS_WITH_WORD = ("--dry-run", "--debug-llm")
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}

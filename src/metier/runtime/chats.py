@@ -32,7 +32,8 @@ from metier.runtime.conversations import (
     load_turn,
     read_conversation,
 )
-from metier.runtime.runs import Answer, Driver, RunRequest, Runtime, Watch
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import Answer, Driver, Runtime, Watch
 from metier.runtime.summaries import sum_up_if_due
 from metier.store.base import RunRow
 from metier.store.contexts import (

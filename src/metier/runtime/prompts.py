@@ -27,7 +27,8 @@ from metier.runtime.catalog import list_definitions
 from metier.runtime.instructions import describe_cuts
 from metier.runtime.kind import RunKind
 from metier.runtime.replays import build_replay_services
-from metier.runtime.runs import RunRequest, Runtime, build_start
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import Runtime, build_start
 
 LAYERS: tuple[LayerName, ...] = (
     *SYSTEM_LAYERS,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import anyio
-from pydantic import JsonValue, TypeAdapter
+from pydantic import JsonValue
 
 from metier.engine import entries as e
 from metier.engine.journal import RunLog, read_entries
@@ -32,53 +32,26 @@ from metier.runtime.build import build_services, check_budget
 from metier.runtime.children import find_waiting, follow_child, lend
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.commissions import (
-    Commission,
     build_limits,
-    find_commission,
     prepare_run,
     restore_run,
     use_settings,
 )
 from metier.runtime.confinement import open_confinement
 from metier.runtime.edited_calls import look_at_call
-from metier.runtime.instructions import Said
 from metier.runtime.kind import RunKind
 from metier.runtime.pins import pin
 from metier.runtime.place import Place
 from metier.runtime.plugins import open_place_store
 from metier.runtime.record import write_record
+from metier.runtime.requests import RunRequest, find_request, keep_request
 from metier.runtime.shift import Shift, begin_shift, keep_claimable
 from metier.store.base import Lease, RunRow, Store
 from metier.store.failures import LeaseHeld, RunUnknown, StoreUnavailable
 from metier.telemetry.jsonl import FILE_NAME, JsonlSink, read_events
 from metier.telemetry.sinks import EventWriter, FanOut, RunScope, Sink, get_redaction_mode
 
-REQUESTED = "request:"
-"""The reason in the index of a run that has not begun: this, and the blob that holds what is wanted of it."""
-
 type Asker = Callable[[Question], Awaitable[Reply | None]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
-    """What is wanted of a new run. Kept as JSON until the run has its first entry."""
-
-    task: str
-    mode: Literal["live", "dry_run"] = "live"
-    extra_context: str = ""
-    agent: str = ""
-    """The ID of the agent; empty takes the one of the settings, else the built-in one."""
-    model: str = ""
-    """Asked for instead of the agent's; it must be one that the agent may use."""
-    commission: Commission | None = None
-    """What another run or a task definition orders; its agent counts, not the one of the settings."""
-    said: Said | None = None
-    """The conversation before it, and the step of a task that it carries out."""
-    context_id: str = ""
-    """The conversation it belongs to; empty for a run that is its own."""
-
-
-_REQUEST = TypeAdapter(RunRequest)
 
 
 def _ignore(_problem: str) -> None:
@@ -161,7 +134,7 @@ class Runtime:
             created_at=now,
             updated_at=now,
             # Before the run is in the index: whoever finds it there after a kill also finds what was wanted.
-            reason=REQUESTED + await self.store.put_blob(_REQUEST.dump_json(request)),
+            reason=await keep_request(request, self.store),
             queue=queue,
         )
         await self.store.create_run(row)
@@ -191,7 +164,7 @@ class Runtime:
 
     async def _begin_again(self, row: RunRow, watch: Watch) -> RunState:
         """Ordered by another run, or killed before its first entry: the index knows what is wanted."""
-        request = await self._find_request(row)
+        request = await find_request(row, self.store)
 
         async def prepare() -> RunKind:
             commission = request.commission
@@ -267,11 +240,6 @@ class Runtime:
     async def find_waiting(self, state: RunState) -> RunState:
         """Who is really waited for: the run itself, or the lowest of those it handed work to."""
         return await find_waiting(self.store, state)
-
-    async def _find_request(self, row: RunRow) -> RunRequest:
-        if row.reason.startswith(REQUESTED):
-            return _REQUEST.validate_json(await self.store.get_blob(row.reason.removeprefix(REQUESTED)))
-        return RunRequest(task=row.task, commission=await find_commission(row.reason, self.store))
 
     async def _drive(
         self,

@@ -31,7 +31,8 @@ from metier.runtime.conversations import (
     get_measures,
     read_conversation,
 )
-from metier.runtime.runs import RunRequest, Runtime, Watch
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import Runtime, Watch
 from metier.store.contexts import (
     MAX_SUMMARY_SIZE_CHARS,
     NEVER,

@@ -23,7 +23,8 @@ from metier.engine.projection_work import list_task_steps
 from metier.engine.state import RunState, apply
 from metier.errors import MetierError
 from metier.messages import Value
-from metier.runtime.runs import Answer, RunRequest, Runtime, Watch
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import Answer, Runtime, Watch
 from metier.store.machine import SystemMachine
 from metier.telemetry.jsonl import read_events
 from metier.testing.crash_points import CrashPoint, PointedSink, Points, instrument, watch_files
