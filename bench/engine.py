@@ -14,7 +14,8 @@ from metier.engine.options import RuntimeOptions
 from metier.messages import ModelReply, TextPart, ToolCallPart, Usage
 from metier.providers.base import ModelRequest, Observer
 from metier.runtime.place import Place
-from metier.runtime.runs import RunRequest, open_runtime
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 

@@ -18,7 +18,8 @@ from bench.table import Row
 from metier.engine.options import RuntimeOptions
 from metier.providers.options import AnthropicOptions, ModelOptions, ProvidersOptions
 from metier.runtime.place import Place
-from metier.runtime.runs import RunRequest, open_runtime
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
 
 TURNS = 50

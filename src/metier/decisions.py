@@ -15,8 +15,9 @@ type StepStatus = Literal["succeeded", "failed", "skipped", "timeout", "denied",
 class ActionStep(Value):
     """One thing to do.
 
-    `params` by type: `call_tool {tool, arguments}`, `run_command {command, …}`, `call_skill {skill, reason}`,
-    `ask_user {question, fields}`, `delegate {agent, task}`, `finish {result}`.
+    `params` by type: `call_tool {tool, arguments}`, `run_command {command, …}`, `call_skill {skill, reason, inputs}`
+    (with inputs the skill's code is called, without them it takes charge), `ask_user {question, fields}`,
+    `delegate {agent, task}`, `finish {result}`.
     """
 
     type: ActionType
@@ -24,6 +25,12 @@ class ActionStep(Value):
     expected_output: str = ""
     call_id: str = ""
     """The model's own id of the call, which its result must name; vendors differ, so events leave it out."""
+
+
+def find_invocation(action: ActionStep) -> dict[str, JsonValue] | None:
+    """The inputs with which an action calls a skill's code; nothing where it does not."""
+    inputs = action.params.get("inputs") if action.type == "call_skill" else None
+    return inputs if isinstance(inputs, dict) else None
 
 
 class ModelDecision(Value):

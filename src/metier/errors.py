@@ -17,6 +17,7 @@ MetierError                     1   something failed that a person can act on
 ├── ProviderError               8   a model could not answer; its kinds are in `providers/failures.py`
 ├── ArchiveRefused             1   an exported run that was changed or cannot be read
 ├── ApprovalClosed             10   somebody decided before, or nobody did in time
+├── BrokerUnavailable           1   the message broker of workers does not answer
 ├── PromptTooLarge              6   what must be said does not fit the context budget
 └── StoreError                  1   the run store cannot be used
 """
@@ -129,6 +130,10 @@ class ApprovalClosed(MetierError):
     """An approval that was decided before, or that nobody decided in time."""
 
     exit_code = 10
+
+
+class BrokerUnavailable(MetierError):
+    """The broker that tells workers of runs does not answer; the runs themselves are in the store."""
 
 
 class PromptTooLarge(MetierError):

@@ -18,7 +18,8 @@ from metier.runtime.approvals import Question, Reply
 from metier.runtime.forks import ForkRequest, find_points, fork_run
 from metier.runtime.place import Place
 from metier.runtime.replays import replay_run
-from metier.runtime.runs import Asker, RunRequest, Runtime, Watch, open_runtime
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import Asker, Runtime, Watch, open_runtime
 from metier.settings.model import Settings
 from metier.testing.scripted import Line, ScriptedProvider, ToolCall, calls, says
 from metier.tools.base import Preview, ToolContext, ToolInfo, ToolResult

@@ -23,6 +23,7 @@ DEMO = {
     "task-checklist-builder",
     "markdown-report-drafter",
 }
+CALLABLE = {"schema-infer", "decision-record"}
 MARKETS = set("status markets market orderbook trades search events event series-list series".split())  # noqa: SIM905
 SKILLS = sorted(path.parent for path in BUNDLED.glob("*/SKILL.md"))
 SCRIPTS = sorted(BUNDLED.glob("*/scripts/*.py"))
@@ -46,7 +47,7 @@ def requirements(script: Path) -> dict[str, Any]:
 
 
 def test_the_packs_are_complete() -> None:
-    assert {skill.name for skill in SKILLS} == DEMO | {"kalshi-markets", "hello-extended"}
+    assert {skill.name for skill in SKILLS} == DEMO | CALLABLE | {"kalshi-markets", "hello-extended"}
     assert {script.stem for script in (BUNDLED / "kalshi-markets" / "scripts").glob("*.py")} == MARKETS
 
 
@@ -70,7 +71,7 @@ def test_the_body_is_short_and_names_files_that_exist(skill: Path) -> None:
     assert len(text) < 4000, "a body that is longer belongs into references"
     for path in re.findall(r"`(references/[\w./-]+)`", text):
         assert (skill / path).is_file()
-    if skill.name in DEMO:
+    if skill.name in DEMO | CALLABLE:
         listed = set(re.findall(r"`references/([\w.-]+)`", text))
         assert listed == {path.name for path in (skill / "references").iterdir()}
 
@@ -82,6 +83,15 @@ def test_a_demo_skill_can_be_run_without_a_model(skill: str) -> None:
     used = {name for argument in entry["args"] for name in re.findall(r"\{(\w+)\}", argument)}
     assert used
     assert used <= PLACEHOLDERS
+
+
+@pytest.mark.parametrize("skill", sorted(CALLABLE))
+def test_code_of_a_callable_skill_is_short_and_needs_nothing_but_python(skill: str) -> None:
+    for module in (BUNDLED / skill).glob("*.py"):
+        text = module.read_text(encoding="utf-8")
+        assert len(text.splitlines()) <= 500
+        imported = re.findall(r"(?m)^(?:from|import) ([\w.]+)", text)
+        assert {name.partition(".")[0] for name in imported} - {""} <= sys.stdlib_module_names
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=name_of)

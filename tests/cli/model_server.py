@@ -40,6 +40,8 @@ class ModelServer:
     """While it is set a request is taken and not answered."""
     asked: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)
+    halting: threading.Event = field(default_factory=threading.Event)
+    """While it is set a streamed reply stops after its first piece and never ends."""
 
     def follow(self, *script: Reply) -> None:
         self.script = list(script)
@@ -65,18 +67,25 @@ def running_model() -> Generator[ModelServer]:
             number = len(model.received)
             if reply.status != 200:
                 self._send(json.dumps({"error": {"message": "scripted failure"}}).encode(), status=reply.status)
+            elif body.get("stream") and model.halting.is_set():
+                self._send(next(_stream(reply, number)), kind="text/event-stream", is_whole=False)
             elif body.get("stream"):
                 self._send(b"".join(_stream(reply, number)), kind="text/event-stream")
             else:
                 self._send(json.dumps(_whole(reply, number)).encode())
 
-        def _send(self, data: bytes, *, status: int = 200, kind: str = "application/json") -> None:
+        def _send(
+            self, data: bytes, *, status: int = 200, kind: str = "application/json", is_whole: bool = True
+        ) -> None:
             try:
                 self.send_response(status)
                 self.send_header("content-type", kind)
-                self.send_header("content-length", str(len(data)))
+                self.send_header("content-length", str(len(data) if is_whole else 2 * len(data)))
                 self.end_headers()
                 self.wfile.write(data)
+                if not is_whole:
+                    self.wfile.flush()
+                    model.released.wait(60)
             except ConnectionError:
                 self.close_connection = True
 

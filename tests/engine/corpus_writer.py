@@ -18,7 +18,7 @@ from metier.engine.journal import read_entries
 from metier.engine.stopping import Stopper
 from metier.runtime.archive import Archive
 from metier.runtime.commissions import commission_task
-from metier.runtime.runs import RunRequest
+from metier.runtime.requests import RunRequest
 from metier.runtime.transfer import export_run, import_run
 from metier.testing.scripted import Line, ToolCall, calls, says
 

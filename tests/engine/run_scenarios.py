@@ -13,7 +13,8 @@ from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
 from metier.errors import ToolFailed
 from metier.runtime.place import Place
-from metier.runtime.runs import Answer, RunRequest, Runtime, Watch, open_runtime
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import Answer, Runtime, Watch, open_runtime
 from metier.settings.model import Settings
 from metier.testing.scripted import Line, ScriptedProvider, says
 from metier.tools.base import ToolContext, ToolInfo, ToolResult

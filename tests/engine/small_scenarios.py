@@ -82,7 +82,7 @@ class LateIntents(StoreWrapper):
         durable: bool = True,
     ) -> None:
         self._held += entries
-        if all(entry.kind == "step_started" for entry in entries):
+        if entries[-1].kind == "step_started":
             return
         held, self._held = self._held, []
         await super().append(lease, held[0].seq, held, durable=durable)
@@ -147,6 +147,9 @@ class TalkativeLog(RunLog):
     """Tells of an entry before it is written."""
 
     async def record(self, *entries: e.Entry, durable: bool = False) -> None:
+        await super().record()
+        if not entries:
+            return
         ahead = copy.deepcopy(self.state)
         for entry in entries:
             apply(ahead, entry)
@@ -173,9 +176,15 @@ class RashRuntime(Runtime):
     """Repeats whatever was under way, as most others do."""
 
     async def _take_answer(
-        self, log: RunLog, answer: Answer, services: Services, *, remembered: frozenset[str] = frozenset()
+        self,
+        log: RunLog,
+        answer: Answer,
+        services: Services,
+        *,
+        remembered: frozenset[str] = frozenset(),
+        is_told: bool = False,
     ) -> bool:
-        taken = await super()._take_answer(log, answer, services, remembered=remembered)
+        taken = await super()._take_answer(log, answer, services, remembered=remembered, is_told=is_told)
         running = [step for step in log.state.steps if step.phase == "running"] if taken else []
         for step in running:
             await log.record(e.StepRetried(step_id=step.step_id, reason="it was under way"))

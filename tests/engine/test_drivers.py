@@ -13,7 +13,8 @@ import pytest
 import small_scenarios as small
 
 from metier.engine.loop import hold_lease
-from metier.runtime.runs import Driver, RunRequest, open_runtime
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import Driver, open_runtime
 from metier.store.failures import LeaseLost
 from metier.store.machine import SystemMachine
 from metier.store.opening import DATABASE

@@ -15,7 +15,8 @@ from metier.engine.stopping import Stopper
 from metier.providers.failures import QuotaExhausted
 from metier.runtime.archive import Archive
 from metier.runtime.replays import build_replay_services, replay_run
-from metier.runtime.runs import RunRequest, Runtime
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import Runtime
 from metier.runtime.transfer import export_run, import_run
 from metier.testing.scripted import Line, ToolCall, calls, fails, says
 

@@ -177,6 +177,24 @@ def test_settings_choose_the_plugins_and_name_the_ones_that_are_not_there(site: 
     ]
 
 
+def test_runs_live_in_the_store_of_a_plugin(site: Site, script: Callable[[str], None]) -> None:
+    script('says("Kept.")')
+    site.install(
+        "shelf",
+        "from pathlib import Path\n"
+        "from metier.store.sqlite import open_sqlite_store\n"
+        "def register(registry): registry.stores['shelf'] = lambda address: open_sqlite_store(Path(address))\n",
+    )
+    chosen = {"AGENT_STORE_BACKEND": "plugin/shelf", "DATABASE_URL": str(site.work / "elsewhere.db")}
+
+    assert site.run(**chosen).returncode == 0
+    assert (site.work / "elsewhere.db").exists()
+    assert len(json.loads(site.agent("runs", "list", "--json", **chosen).stdout)) == 1
+    refused = site.agent("runs", "list", AGENT_STORE_BACKEND="plugin/cellar")
+    assert "No plugin brings a store 'cellar'" in refused.stderr
+    assert "`plugin/shelf`" in refused.stderr
+
+
 def test_provider_that_no_plugin_brings_is_refused_with_those_that_there_are(
     site: Site, script: Callable[[str], None]
 ) -> None:

@@ -22,7 +22,7 @@ from metier.providers.base import ModelRequest, OneTool, Provider
 from metier.providers.facts import FactBook
 from metier.providers.offline import OfflineProvider, build_offline
 from metier.providers.offline_plan import OfflineSkill, Places
-from metier.providers.offline_progress import STEP_TITLE
+from metier.providers.offline_progress import DONE_TITLE, SCHEMA_TITLE, STEP_TITLE
 from metier.providers.registry import ProviderChoice, open_provider
 from metier.routing.router import build_index
 from metier.routing.skill import RoutableSkill
@@ -238,6 +238,17 @@ async def test_a_structured_step_is_what_is_done() -> None:
     assert call.arguments["skill"] == "beta"
 
 
+async def test_what_a_result_is_held_against_is_no_work() -> None:
+    measures = f"{DONE_TITLE}- beta is there\n\n{SCHEMA_TITLE}{{}}"
+    for step, expected in ((measures, "alpha"), (f"do beta\n\n{measures}", "beta")):
+        messages = build_messages(Prompt(base="", task="do alpha", step=step))
+        reply = await simple_provider().reply(ModelRequest(model="offline", messages=messages, tools=TOOLS))
+        call = reply.parts[0]
+        assert isinstance(call, ToolCallPart)
+        assert call.arguments["skill"] == expected
+        assert str(call.arguments["reason"]).startswith(f"do {expected}:")
+
+
 async def test_a_part_without_evidence_is_reported_with_what_to_configure() -> None:
     result = await Stage(simple_provider(), "do alpha, then bake bread", done).play()
 
@@ -264,7 +275,7 @@ async def test_a_skill_without_an_entrypoint_is_not_used() -> None:
 
     result = await stage.play()
 
-    assert "- \"do alpha\": skill 'alpha' has no entrypoint, so only a model can use it" in result
+    assert "- \"do alpha\": skill 'alpha' has no entrypoint and no impl.py, so only a model can use it" in result
     assert "AGENT_MODEL_PROVIDER" in result
     assert stage.calls == []
 

@@ -203,7 +203,7 @@ def test_the_reason_says_the_score_and_the_words(planner: Planner) -> None:
 
 def test_a_skill_without_a_usable_entrypoint_is_a_problem(planner: Planner) -> None:
     [step] = planner.plan("odds of rain on kalshi").steps
-    assert step.problem == "skill 'kalshi-markets' has no entrypoint, so only a model can use it"
+    assert step.problem == "skill 'kalshi-markets' has no entrypoint and no impl.py, so only a model can use it"
     skill = OfflineSkill(name="lost", entrypoint=Entrypoint("gone"), scripts=("other.py",))
     [step] = Planner(skills=(skill,), rank=lambda _: [], places=PLACES).plan("/lost").steps
     assert step.problem == "the entrypoint of skill 'lost' names the script 'gone', which is not there"

@@ -9,7 +9,8 @@ from wire_server import WireServer
 
 from metier.event_record import EventRecord
 from metier.runtime.place import Place
-from metier.runtime.runs import RunRequest, open_runtime
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
 from metier.telemetry.jsonl import find_log, read_events
 from metier.tools.base import ToolContext, ToolInfo, ToolResult

@@ -18,7 +18,8 @@ from wire_server import Answer, WireServer, whole
 from metier.engine.state import RunState
 from metier.errors import ToolFailed
 from metier.runtime.place import Place
-from metier.runtime.runs import RunRequest, open_runtime
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 

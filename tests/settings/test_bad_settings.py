@@ -37,7 +37,8 @@ BAD_FILES: dict[str, tuple[bytes, list[str]]] = {
         [
             (
                 "agent.yaml:1: error: Unknown key 'zzz' [unknown_key] "
-                "(Sections are 'model', 'runtime', 'skills', 'shell', 'sandbox', 'mcp', 'store', 'logging', 'plugins')"
+                "(Sections are 'model', 'runtime', 'skills', 'shell', 'sandbox', 'mcp', 'chat', 'store', 'worker', "
+                "'logging', 'plugins')"
             )
         ],
     ),
@@ -47,7 +48,8 @@ BAD_FILES: dict[str, tuple[bytes, list[str]]] = {
             (
                 "agent.yaml:4: error: Unknown key 'runtime.<<' [unknown_key] (Keys here are 'agent', 'profile', "
                 "'shell_linux', 'shell_windows', 'timeout_seconds', 'max_turns', 'max_cost_usd', 'max_llm_retries', "
-                "'retry_base_delay_seconds', 'retry_max_delay_seconds', 'on_step_failure', 'signal_grace_seconds')"
+                "'retry_base_delay_seconds', 'retry_max_delay_seconds', 'on_step_failure', 'max_delegation_depth', "
+                "'delegation_share', 'signal_grace_seconds')"
             )
         ],
     ),

@@ -19,6 +19,7 @@ from metier.settings.values import get_value
 type Tree = dict[str, str | list[str] | Tree]
 
 LEAVES = all_leaves()
+SMALL_STEPS = {"at most 1": 0.25, "at most 2": 0.5}
 SOURCES = ("file", "environment", "flag")
 
 
@@ -33,7 +34,7 @@ def texts(leaf: Leaf) -> tuple[str, str, str]:
         return ("one", "two,three", "four")
     if int in leaf.kinds or float in leaf.kinds:
         start = int(leaf.default) if isinstance(leaf.default, int | float) else 0
-        size = 0.5 if "at most 2" in leaf.bounds else 1
+        size = next((size for bound, size in SMALL_STEPS.items() if bound in leaf.bounds), 1)
         return (str(start + size), str(start + 2 * size), str(start + 3 * size))
     form = {"address": "http://host{}/v1", "name of a variable": "NAME_{}", "path": "./folder{}"}
     pattern = form.get(leaf.type.removesuffix(" or null"), "text{}")

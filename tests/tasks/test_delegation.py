@@ -12,7 +12,8 @@ from metier.engine.orders import CHILD
 from metier.engine.stopping import Stopper
 from metier.runtime.forks import ForkRequest, find_points, fork_run
 from metier.runtime.replays import replay_run
-from metier.runtime.runs import Answer, RunRequest, Watch
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import Answer, Watch
 from metier.tools.base import ToolContext, ToolResult
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,8 @@ from metier.engine.state import RunState
 from metier.errors import ConfigError, UsageError
 from metier.runtime.commissions import commission_task
 from metier.runtime.replays import replay_run
-from metier.runtime.runs import Answer, RunRequest, Runtime
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import Answer, Runtime
 from metier.task_events import TaskStepChanged
 from metier.telemetry.jsonl import read_events
 from metier.tools.base import ToolContext, ToolResult

@@ -6,6 +6,7 @@ A link is not followed here: whether a path really stays where it seems to be is
 import ipaddress
 import posixpath
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Literal
 from urllib.parse import SplitResult, urlsplit
@@ -68,6 +69,11 @@ def relative_path(path: str, root: str) -> str:
         return "."
     start = root.rstrip("/") + "/"
     return path.removeprefix(start)
+
+
+def fold_path(path: str) -> str:
+    """One spelling for what some file system takes for the same path: without case, in one form of its letters."""
+    return path.casefold() if path.isascii() else unicodedata.normalize("NFKC", path).casefold()
 
 
 def canonical_url(url: str) -> str:

@@ -7,11 +7,12 @@ from pydantic import JsonValue
 
 from metier.approval.canonical import canonical_arguments
 from metier.approval.profile import READING_ACTIONS, READING_TOOLS, ProfilePolicy
-from metier.approval.rules import ORDER, SHELL, Call, Decision, Rule, Scope, find_rule
+from metier.approval.rules import ORDER, SHELL, Call, Decision, Listed, Rule, Scope, find_rule
 from metier.approval.shell import Unit, build_call, find_shell_rule, has_limits, read_shell_call
 from metier.approval.verdict import ALLOW, Verdict
-from metier.decisions import ActionStep
-from metier.definitions.names import canonical_name
+from metier.decisions import ActionStep, find_invocation
+from metier.definitions.ids import fold_id
+from metier.definitions.names import canonical_name, name_capability
 from metier.tools.base import Refusing
 from metier.tools.effects import Effect
 from metier.tools.toolbox import Toolbox
@@ -72,6 +73,14 @@ class RulePolicy:
     def explain(self, action: ActionStep, *, skill: str = "") -> Explanation:
         """The verdict, and what every scope said to it."""
         call = self._build_call(action)
+        if (refused := self._find_unlisted(action, call, skill)) is not None:
+            return Explanation(
+                verdict=Verdict(decision="deny", reason=refused.note, rule="skill list"),
+                said=(refused,),
+                winner=refused,
+                tool=call.tool,
+                arguments=call.arguments,
+            )
         if is_steering(action):
             return Explanation(verdict=ALLOW, said=(), winner=None, tool=call.tool, arguments=call.arguments)
         if call.tool == SHELL:
@@ -80,6 +89,25 @@ class RulePolicy:
         winner = choose(said)
         verdict = build_verdict(winner) if winner is not None else self._judge_unspoken(action, said, call)
         return Explanation(verdict=verdict, said=said, winner=winner, tool=call.tool, arguments=call.arguments)
+
+    def _find_unlisted(self, action: ActionStep, call: Call, skill: str) -> Said | None:
+        """What the skill in charge leaves out of what surrounds it."""
+        scope = self._skills.get(canonical_name(skill)) if skill else None
+        if scope is None or not scope.limits:
+            return None
+        what: Listed
+        if action.type == "call_skill":
+            wanted = str(action.params.get("skill", ""))
+            what, names = "skills", {canonical_name(wanted), canonical_name(wanted.rpartition("/")[2])}
+            # To stay where one is widens nothing.
+            is_free = canonical_name(skill) in names
+        elif call.is_task:
+            what, names, is_free, wanted = "tasks", {fold_id(call.tool)}, False, call.tool
+        else:
+            what, names, is_free, wanted = "tools", set(call.names), is_steering(action), call.tool
+        if is_free or what not in scope.limits or not scope.limits[what].isdisjoint(names):
+            return None
+        return Said(scope=scope, decision="deny", note=describe_unlisted(wanted, what, skill=scope.name))
 
     def _explain_shell(self, action: ActionStep, call: Call, skill: str) -> Explanation:
         """Every command of the line is judged for itself; the worst verdict is that of the line, and is explained."""
@@ -145,6 +173,9 @@ def name_call(action: ActionStep) -> tuple[str, dict[str, JsonValue]]:
         case "run_command":
             return SHELL, action.params
         case "call_skill":
+            inputs = find_invocation(action)
+            if inputs is not None:
+                return name_capability(str(action.params.get("skill", ""))), inputs
             return "use_skill", action.params
         case _:
             return action.type, action.params
@@ -152,7 +183,13 @@ def name_call(action: ActionStep) -> tuple[str, dict[str, JsonValue]]:
 
 def is_steering(action: ActionStep) -> bool:
     """The model steers the run and touches nothing outside it: no rule speaks of that."""
+    if find_invocation(action) is not None:
+        return False
     return action.type in READING_ACTIONS or action.params.get("tool") in READING_TOOLS
+
+
+def describe_unlisted(name: str, what: Listed, *, skill: str) -> str:
+    return f"{name!r} is not among the {what} of skill {skill!r}, which is in charge"
 
 
 def listen(scope: Scope, call: Call) -> Said:

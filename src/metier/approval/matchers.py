@@ -2,7 +2,7 @@
 `allOf`. Compiled once from YAML, with the line of everything that is wrong.
 
 An allow is read narrowly, a deny widely: the prefix `src` of an allow is the folder `src`, that of a deny is every
-path that begins with these letters.
+path that begins with these letters, in upper case or lower.
 """
 
 import re
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from metier.approval.canonical import canonical_path, canonical_text, kind_of, relative_path
+from metier.approval.canonical import canonical_path, canonical_text, fold_path, kind_of, relative_path
 from metier.approval.regex import BadPattern, compile_pattern
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.yaml_text import Entry, Mapping, Node, Scalar, Sequence
@@ -91,10 +91,10 @@ def _build(entry: Entry, place: MatcherPlace) -> Test | None:
     match entry.key:
         case "equals":
             value = _scalar(entry, place)
-            return _is_in(_add_spelling(value, place)) if value else None
+            return _is_in(_add_spelling(value, place), place) if value else None
         case "in":
             values = _scalars(entry, place)
-            return _is_in(_add_spelling(values, place)) if values is not None else None
+            return _is_in(_add_spelling(values, place), place) if values is not None else None
         case "startsWith":
             text = _text(entry, place)
             return _starts_with(text, place) if text is not None else None
@@ -149,7 +149,9 @@ def _add_spelling(operands: Iterable[JsonValue], place: MatcherPlace) -> list[Js
     return [*listed, *(canonical_command(operand) for operand in listed if isinstance(operand, str))]
 
 
-def _is_in(operands: list[JsonValue]) -> Test:
+def _is_in(operands: list[JsonValue], place: MatcherPlace) -> Test:
+    if kind_of(place.key) == "path" and not place.narrow:
+        return _is_in_folded(operands)
     texts = frozenset(operand for operand in operands if isinstance(operand, str))
     others = [operand for operand in operands if not isinstance(operand, str)]
     if not others and len(texts) == 1:
@@ -157,6 +159,15 @@ def _is_in(operands: list[JsonValue]) -> Test:
         return lambda value: value == only
     return lambda value: (
         value in texts if isinstance(value, str) else any(is_same(value, operand) for operand in others)
+    )
+
+
+def _is_in_folded(operands: list[JsonValue]) -> Test:
+    """Paths that some file system takes for one of these."""
+    texts = frozenset(fold_path(operand) for operand in operands if isinstance(operand, str))
+    others = [operand for operand in operands if not isinstance(operand, str)]
+    return lambda value: (
+        fold_path(value) in texts if isinstance(value, str) else any(is_same(value, operand) for operand in others)
     )
 
 
@@ -185,8 +196,12 @@ def _starts_with_words(prefix: str) -> Test:
 
 def _starts_with_path(operand: str, place: MatcherPlace) -> Test:
     path = canonical_path(operand, place.root)
-    if not place.narrow and not operand.endswith("/"):
-        return lambda value: isinstance(value, str) and value.startswith(path)
+    if not place.narrow:
+        folded = fold_path(path)
+        if not operand.endswith("/"):
+            return lambda value: isinstance(value, str) and fold_path(value).startswith(folded)
+        within = folded.rstrip("/") + "/"
+        return lambda value: isinstance(value, str) and f"{fold_path(value)}/".startswith(within)
     inside = path.rstrip("/") + "/"
     return lambda value: isinstance(value, str) and (value == path or value.startswith(inside))
 
@@ -226,7 +241,13 @@ def _any_form(test: Callable[[str], bool], place: MatcherPlace) -> Test:
     root = place.root
 
     def try_both(value: JsonValue) -> bool:
-        return isinstance(value, str) and (test(value) or test(relative_path(value, root)))
+        if not isinstance(value, str):
+            return False
+        relative = relative_path(value, root)
+        if test(value) or test(relative):
+            return True
+        # The expression is as it was written; only the path can be brought to one case.
+        return not place.narrow and (test(fold_path(value)) or test(fold_path(relative)))
 
     return try_both
 

@@ -3,7 +3,8 @@
 from typing import Literal
 
 from metier.approval.verdict import ALLOW, Verdict
-from metier.decisions import ActionStep
+from metier.decisions import ActionStep, find_invocation
+from metier.definitions.names import name_capability
 from metier.tools.base import Effect
 from metier.tools.toolbox import Toolbox
 
@@ -27,7 +28,7 @@ class ProfilePolicy:
         if self.effect(action) == "read":
             if not self._is_claim(action):
                 return ALLOW
-            reason = f"Profile {self._profile!r} does not take a server's word that its tool only reads"
+            reason = f"Profile {self._profile!r} does not take a tool's own word that it only reads"
             return Verdict(decision="ask", reason=reason)
         return Verdict(decision="ask", reason=f"Profile {self._profile!r} asks before anything that is not reading")
 
@@ -36,9 +37,10 @@ class ProfilePolicy:
         return tool is not None and tool.info.is_claim
 
     def effect(self, action: ActionStep) -> Effect:
-        if action.type in READING_ACTIONS:
+        is_invocation = find_invocation(action) is not None
+        if action.type in READING_ACTIONS and not is_invocation:
             return "read"
-        name = str(action.params.get("tool", ""))
+        name = name_capability(str(action.params["skill"])) if is_invocation else str(action.params.get("tool", ""))
         if name in READING_TOOLS:
             return "read"
         if action.type == "delegate" or name == "run_task":

@@ -10,6 +10,7 @@ from metier.approval.canonical import find_value
 from metier.approval.matchers import Test
 
 type Decision = Literal["allow", "ask", "deny"]
+type Listed = Literal["tools", "skills", "tasks"]
 type ScopeKind = Literal["host", "agent", "task", "step", "skill"]
 
 ORDER: dict[Decision, int] = {"allow": 0, "ask": 1, "deny": 2}
@@ -75,6 +76,8 @@ class Scope:
     """What an untrusted skill allows counts for nothing; what it denies does."""
     preapproved: frozenset[str] = frozenset()
     """`allowed-tools` of a skill: whole tools, by name."""
+    limits: Mapping[Listed, frozenset[str]] = field(default_factory=dict[Listed, frozenset[str]])
+    """Of a skill that lists them: the only tools, skills and tasks there are while it is in charge."""
 
     @property
     def title(self) -> str:

@@ -5,10 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from metier.approval.load import RuleReading, RuleSource, read_rules
-from metier.approval.rules import NO_RULES, RuleList, Scope, ScopeKind
+from metier.approval.rules import NO_RULES, Listed, RuleList, Scope, ScopeKind
 from metier.definitions.agent import AgentDefinition
 from metier.definitions.document import load_document
 from metier.definitions.fields import Fields
+from metier.definitions.ids import fold_id
+from metier.definitions.inherit import find_limit
+from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.skill import SkillDefinition
 from metier.definitions.task import TaskDefinition, TaskStep
@@ -71,6 +74,7 @@ class ScopeReader:
             is_trusted=is_trusted,
             # `Bash(git:*)` names a part of a tool in another program's words: it allows nothing here.
             preapproved=frozenset(name for name in skill.allowed_tools if "(" not in name),
+            limits=_read_limits(skill),
         )
 
     def check(self, what: str) -> None:
@@ -94,6 +98,19 @@ class ScopeReader:
         self.problems.extend(reading.problems)
         self.examples += reading.examples
         return reading.rules
+
+
+def _read_limits(skill: SkillDefinition) -> dict[Listed, frozenset[str]]:
+    """Skills and tasks in their canonical form, tools as they are called."""
+    tools, skills, tasks = map(find_limit, (skill.tools, skill.skills, skill.tasks))
+    limits: dict[Listed, frozenset[str]] = {}
+    if tools is not None:
+        limits["tools"] = frozenset(tools)
+    if skills is not None:
+        limits["skills"] = frozenset(map(canonical_name, skills))
+    if tasks is not None:
+        limits["tasks"] = frozenset(map(fold_id, tasks))
+    return limits
 
 
 def _named(scope: Scope, name: str) -> Scope:

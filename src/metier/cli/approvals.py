@@ -9,13 +9,14 @@ from pydantic import JsonValue
 from metier.cli.ask import describe, explain, parse_arguments
 from metier.cli.catalog import AsJson
 from metier.cli.context import get_user
+from metier.cli.detaching import tell_workers, wake_decided_run
 from metier.cli.driving import open_place
 from metier.cli.output import warn_line, write_json, write_line
 from metier.cli.run import Config
 from metier.errors import UsageError
 from metier.runtime.approvals import Question, Reply
 from metier.runtime.runs import open_runtime
-from metier.store.base import ApprovalAttempt
+from metier.store.base import ApprovalAttempt, RunRow
 
 app = typer.Typer(
     rich_markup_mode=None, add_completion=False, no_args_is_help=True, help="List, show and decide approvals."
@@ -128,16 +129,23 @@ def as_object(question: Question) -> dict[str, JsonValue]:
 
 
 def _decide(name: str, reply: Reply, *, as_json: bool, config: Config) -> None:
-    async def decide() -> Question:
-        async with open_runtime(open_place(config)) as runtime:
-            return await runtime.approvals.decide(await runtime.approvals.get(name), reply)
+    place = open_place(config)
 
-    decided = anyio.run(decide)
+    async def decide() -> tuple[Question, RunRow | None]:
+        async with open_runtime(place) as runtime:
+            decided = await runtime.approvals.decide(await runtime.approvals.get(name), reply)
+            return decided, await wake_decided_run(runtime, decided.row.run_id)
+
+    decided, owner = anyio.run(decide)
     if as_json:
         write_json(as_object(decided))
     else:
         write_line(f"{decided.row.approval_id} {decided.row.status} by {decided.row.decided_by}")
-    warn_line(f"resume:  agent resume {decided.row.run_id}")
+    if owner is not None:
+        tell_workers(place, owner.run_id, queue=owner.queue)
+        warn_line(f"run:     {owner.run_id} goes on as soon as a worker takes it")
+    else:
+        warn_line(f"resume:  agent resume {decided.row.run_id}")
 
 
 def _parse_edited(text: str) -> dict[str, JsonValue]:

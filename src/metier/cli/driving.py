@@ -220,7 +220,8 @@ def _describe_pause(state: RunState, resume: str) -> list[str]:
             asked = [f"approve: agent approvals approve {approval}" for approval in waiting]
             return [f"waits:   {state.pause.reason}", *asked, f"resume:  {resume}"]
         case "input":
-            return [f"waits:   {state.pause.reason}", f"answer:  {resume} --input {_field(state)}=…"]
+            wanted = " ".join(f"--input {name}=…" for name in _find_fields(state))
+            return [f"waits:   {state.pause.reason}", f"answer:  {resume} {wanted}"]
         case "in_doubt":
             return [f"waits:   {state.pause.reason}", f"answer:  {resume} --answer done|retry|skip|abort"]
         case "step_failed":
@@ -229,17 +230,17 @@ def _describe_pause(state: RunState, resume: str) -> list[str]:
             return [f"waits:   {state.pause.reason}", f"resume:  {resume}"]
 
 
-def _field(state: RunState) -> str:
-    """The name of the first thing that is asked for."""
+def _find_fields(state: RunState) -> list[str]:
+    """The names of what is asked for: those that must be given, else the first one."""
     fields = state.question.fields if state.question else None
     if isinstance(fields, dict):
-        properties = fields.get("properties")
+        properties, required = fields.get("properties"), fields.get("required")
         names = list(properties if isinstance(properties, dict) else fields)
-        return names[0] if names else "answer"
+        return [str(name) for name in required] if isinstance(required, list) and required else names[:1] or ["answer"]
     if isinstance(fields, list) and fields:
         first = fields[0]
-        return str(first.get("name", "answer")) if isinstance(first, dict) else str(first)
-    return "answer"
+        return [str(first.get("name", "answer")) if isinstance(first, dict) else str(first)]
+    return ["answer"]
 
 
 def _short(path: Path) -> str:

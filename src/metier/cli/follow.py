@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from metier.cli.exit_codes import FAILED, get_exit_code
 from metier.event_record import EventRecord
 from metier.runtime.runs import Runtime
+from metier.store.base import RUNNABLE
 from metier.telemetry.jsonl import FILE_NAME
 from metier.telemetry.sinks import Sink
 
@@ -34,7 +35,8 @@ async def _follow(path: Path, runtime: Runtime, run_id: str) -> AsyncGenerator[E
     while True:
         # Who drives is asked first: what it wrote before it let go is then still read.
         row = await runtime.store.find_run(run_id)
-        is_driven = row is not None and bool(row.driver)
+        # One of a queue is driven as soon as a worker comes to it.
+        is_driven = row is not None and bool(row.driver or (row.queue and row.status in RUNNABLE))
         lines, position = _read_on(path, position)
         for line in lines:
             try:

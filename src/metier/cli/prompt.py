@@ -16,7 +16,8 @@ from metier.errors import UsageError
 from metier.runtime.place import Place
 from metier.runtime.plugins import using_plugins
 from metier.runtime.prompts import ShownPrompt, compare, find_first_step, preview, show_turn
-from metier.runtime.runs import RunRequest, Runtime, open_runtime
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import Runtime, open_runtime
 
 app = typer.Typer(
     rich_markup_mode=None,

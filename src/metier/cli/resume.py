@@ -8,11 +8,13 @@ import typer
 from pydantic import JsonValue
 
 from metier.cli.context import get_user
+from metier.cli.detaching import detach_run
 from metier.cli.driving import View, drive_run, open_place
 from metier.cli.run import Config, Output, Quiet
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState
 from metier.errors import UsageError
+from metier.runtime.detached import wake
 from metier.runtime.runs import Answer, Runtime, Watch
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -33,6 +35,9 @@ def resume(
         typer.Option("--answer", help="What became of a step that is in doubt, or what shall become of it."),
     ] = None,
     timeout: Annotated[float | None, typer.Option("--timeout", help="How long it may take now, in seconds.")] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Take the answer in, and leave the rest to a worker.")
+    ] = False,
     output_format: Output = "text",
     quiet: Quiet = False,
     config: Config = None,
@@ -41,16 +46,32 @@ def resume(
 
     It goes on with the model, the rules and the limits it was started with. Exit code 10: somebody else drives it.
     """
-    given = Answer(values=parse_inputs(inputs) if inputs else None, doubt=answer, by=get_user())
+    parse_inputs(inputs or ())
 
-    async def go_on(runtime: Runtime, watch: Watch) -> RunState:
+    async def find(runtime: Runtime) -> tuple[str, Answer]:
         run_id = (await runtime.find(run)).run_id
         state = await runtime.read(run_id)
+        fields = state.question.fields if state.question else None
+        given = Answer(values=parse_inputs(inputs, fields) if inputs else None, doubt=answer, by=get_user())
         if not (await runtime.find(run_id)).driver:
             # Somebody who drives it now may have answered already: that is a conflict, not a wrong answer.
             check_answer(await runtime.find_waiting(state), given)
+        return run_id, given
+
+    async def go_on(runtime: Runtime, watch: Watch) -> RunState:
+        run_id, given = await find(runtime)
         return await runtime.resume(run_id, given, watch)
 
+    async def leave(runtime: Runtime) -> RunState:
+        run_id, given = await find(runtime)
+        if not (await runtime.find(run_id)).queue:
+            raise UsageError(
+                f"Run {run_id!r} was not started with --detach", hint=f"Go on with `agent resume {run_id}`"
+            )
+        return await wake(runtime, run_id, given)
+
+    if detach:
+        return detach_run(open_place(config), leave, output_format)
     view = View(output=output_format, quiet=quiet, timeout_seconds=timeout)
     return drive_run(open_place(config), go_on, view)
 
@@ -66,23 +87,35 @@ def check_answer(state: RunState, given: Answer) -> None:
         raise UsageError(f"Run {state.run_id!r} has no step in doubt", hint=_hint(state))
 
 
-def parse_inputs(texts: Sequence[str]) -> dict[str, JsonValue]:
-    """`name=value` each. Raises `UsageError`."""
+def parse_inputs(texts: Sequence[str], fields: JsonValue = None) -> dict[str, JsonValue]:
+    """`name=value` each, typed by the JSON Schema that asks for them. Raises `UsageError`."""
     values: dict[str, JsonValue] = {}
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator or not name.strip():
             raise UsageError(f"Input {text!r} is not name=value")
-        values[name.strip()] = _parse_value(value)
+        values[name.strip()] = _parse_value(value, _find_types(fields, name.strip()))
     return values
 
 
-def _parse_value(text: str) -> JsonValue:
+def _find_types(fields: JsonValue, name: str) -> tuple[str, ...]:
+    """The types that are wanted; nothing where that is not said."""
+    properties = fields.get("properties") if isinstance(fields, dict) else None
+    schema = properties.get(name) if isinstance(properties, dict) else None
+    wanted = schema.get("type") if isinstance(schema, dict) else None
+    return tuple(str(kind) for kind in wanted) if isinstance(wanted, list) else (str(wanted),) if wanted else ()
+
+
+def _parse_value(text: str, wanted: tuple[str, ...] = ()) -> JsonValue:
+    """Text where text is wanted: a version `1.10` is no number."""
     try:
         value: JsonValue = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    return text if isinstance(value, float) and value != value else value
+    if isinstance(value, float) and value != value:
+        return text
+    is_plain = not isinstance(value, list | dict)
+    return text if "string" in wanted and (is_plain or len(wanted) == 1) else value
 
 
 def _hint(state: RunState) -> str:

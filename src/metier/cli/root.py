@@ -20,17 +20,19 @@ class Lazy(NamedTuple):
     """A command that is known by name and one line until someone calls it."""
 
     module: str
-    """A module of `metier.cli` with a Typer called `app`."""
+    """A module of `metier.cli` with a Typer called `app`; of another room, its whole name."""
     summary: str
 
 
 COMMANDS: dict[str, Lazy] = {
     "init": Lazy("init", "Write a small workspace to begin with: agent, skills, task, rules."),
     "run": Lazy("run", "Give a task to an agent, and watch it work."),
+    "chat": Lazy("chat", "Talk to an agent, and go on with earlier conversations."),
     "resume": Lazy("resume", "Go on with a run: after an answer, an approval, a signal or a crash."),
     "task": Lazy("task", "List, show, check and run the task definitions of the workspace."),
     "runs": Lazy("runs", "List, show, watch, cancel, export, compare and delete runs."),
     "replay": Lazy("replay", "Show a run again, drive it again without effects, or fork it."),
+    "worker": Lazy("metier.worker.command", "Drive runs that were left to workers, until you stop it."),
     "approvals": Lazy("approvals", "List, show and decide what waits for a person's word."),
     "policy": Lazy("policy", "Explain, test and backtest the rules about what may happen."),
     "agents": Lazy("agents", "List the agents of the workspace, and show what each may use."),
@@ -80,7 +82,8 @@ def load_command(name: str) -> Any:  # noqa: ANN401 - Typer does not export the 
     lazy = COMMANDS.get(name)
     if lazy is None:
         return _load_plugin_command(name)
-    command: Any = get_command(importlib.import_module(f"metier.cli.{lazy.module}").app)
+    module = lazy.module if "." in lazy.module else f"metier.cli.{lazy.module}"
+    command: Any = get_command(importlib.import_module(module).app)
     command.name = name
     return command
 

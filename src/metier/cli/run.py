@@ -7,11 +7,15 @@ from typing import Annotated, Any, Literal, override
 import typer
 from typer.core import TyperCommand
 
+from metier.cli.detaching import detach_run
 from metier.cli.driving import OutputFormat, View, drive_run, open_place
 from metier.cli.task_text import read_context, read_task
 from metier.engine.state import RunState
 from metier.errors import UsageError
-from metier.runtime.runs import RunRequest, Runtime, Watch
+from metier.runtime.detached import submit
+from metier.runtime.place import Place
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import Runtime, Watch
 
 FLAGS_WITH_WORD = ("--dry-run", "--debug-llm")
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -79,6 +83,9 @@ def run(
         bool | None,
         typer.Option("--debug-llm/--no-debug-llm", help="Keep whole requests and replies in the run folder."),
     ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Leave it to a worker: print the id of the run, and end.")
+    ] = False,
     output_format: Output = "text",
     quiet: Quiet = False,
     config: Config = None,
@@ -89,10 +96,7 @@ def run(
     7 turn or time limit, 8 provider or key, 10 somebody else drives it, 130 and 143 stopped by a signal.
     """
     text = read_task(task, prompt=prompt, file=task_file)
-    if timeout is not None and timeout <= 0:
-        raise UsageError(f"--timeout must be more than 0, not {timeout:g}")
-    if skills_dir is not None and not skills_dir.is_dir():
-        raise UsageError(f"Folder {str(skills_dir)!r} does not exist", hint="Give a folder that has skills in it")
+    _check_options(timeout, skills_dir, detach=detach)
     flags: dict[str, Any] = {
         "skills.dir": skills_dir,
         "runtime.profile": profile,
@@ -107,8 +111,23 @@ def run(
     context = read_context(is_task=task == "-" or prompt == "-")
     mode = "dry_run" if dry_run else "live"
     request = RunRequest(task=text, mode=mode, extra_context=context, agent=agent, model=model or "")
+    if detach:
+        return _leave_to_workers(place, request, output_format)
 
     def start(runtime: Runtime, watch: Watch) -> Awaitable[RunState]:
         return runtime.start(request, watch)
 
     return drive_run(place, start, View(output=output_format, quiet=quiet, timeout_seconds=timeout))
+
+
+def _check_options(timeout: float | None, skills_dir: Path | None, *, detach: bool) -> None:
+    if timeout is not None and timeout <= 0:
+        raise UsageError(f"--timeout must be more than 0, not {timeout:g}")
+    if timeout is not None and detach:
+        raise UsageError("--timeout is for a run that you watch", hint="Set worker.timeout_seconds for workers")
+    if skills_dir is not None and not skills_dir.is_dir():
+        raise UsageError(f"Folder {str(skills_dir)!r} does not exist", hint="Give a folder that has skills in it")
+
+
+def _leave_to_workers(place: Place, request: RunRequest, output: OutputFormat) -> int:
+    return detach_run(place, lambda runtime: submit(runtime, request, queue=place.settings.worker.queue), output)

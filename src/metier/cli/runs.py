@@ -28,7 +28,7 @@ from metier.errors import MetierError, UsageError
 from metier.events import TaskState
 from metier.runtime.record import build_record
 from metier.runtime.runs import Runtime, open_runtime
-from metier.store.base import RunRow
+from metier.store.base import RUNNABLE, RunRow
 from metier.telemetry.console import ConsoleSink
 
 app = typer.Typer(
@@ -145,8 +145,10 @@ async def _wait_for_end(runtime: Runtime, run_id: str) -> RunState:
 
 
 def _status(row: RunRow) -> str:
-    """A run that was in progress when its process died is not in progress."""
-    return "interrupted" if row.status in ("in_progress", "pending") and not row.driver else row.status
+    """A run that was in progress when its process died is not in progress; one of a queue waits for a worker."""
+    if row.status in RUNNABLE and not row.driver:
+        return "queued" if row.queue else "interrupted"
+    return row.status
 
 
 def _row_as_json(row: RunRow) -> dict[str, JsonValue]:
@@ -155,6 +157,7 @@ def _row_as_json(row: RunRow) -> dict[str, JsonValue]:
         "status": row.status,
         "interrupted": _status(row) == "interrupted",
         "driver": row.driver,
+        "queue": row.queue,
         "task": row.task,
         "agent": row.agent,
         "model": row.model,

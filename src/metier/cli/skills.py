@@ -9,6 +9,7 @@ import typer
 from metier.cli.catalog import AllSkills, AsJson, SkillsDir, open_active_catalog, open_catalog
 from metier.cli.output import problem_as_json, warn_line, write_json, write_line
 from metier.cli.route import attach
+from metier.cli.skills_contracts import attach as attach_contracts
 from metier.cli.skills_validate import Verdict, judge_paths
 from metier.definitions.catalog import CatalogSkill
 from metier.definitions.headings import Section, parse_sections, walk_sections
@@ -21,6 +22,7 @@ app = typer.Typer(
     rich_markup_mode=None, add_completion=False, no_args_is_help=True, help="List, inspect, validate and route skills."
 )
 attach(app)
+attach_contracts(app)
 
 _WIDTH = 100
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from metier.capabilities.check import check_capability
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.skill import SkillReading, parse_skill
 from metier.definitions.skill_file import FILE_NAME, MAX_FILE_BYTES, find_skill_file, misnamed, read_skill_file
@@ -63,7 +64,8 @@ def _read(file: Path, *, strict: bool) -> SkillReading:
         return SkillReading(None, (data,))
     # `SKILL.md` and `../SKILL.md` have a folder with a name too.
     reading = parse_skill(data, file=file if file.parent.name not in ("", "..") else file.resolve(), strict=strict)
-    return SkillReading(reading.skill, (*misnamed(file), *reading.problems))
+    promised = check_capability(reading.skill, strict=strict) if reading.skill else ()
+    return SkillReading(reading.skill, (*misnamed(file), *reading.problems, *promised))
 
 
 def _as_given(root: Path, path: str) -> str:

@@ -21,7 +21,8 @@ from metier.errors import UsageError
 from metier.runtime.catalog import list_definitions
 from metier.runtime.commissions import commission_task
 from metier.runtime.place import Place
-from metier.runtime.runs import RunRequest, Runtime, Watch
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import Runtime, Watch
 from metier.runtime.tasks import find_problems, get_task
 
 app = typer.Typer(

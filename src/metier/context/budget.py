@@ -1,7 +1,8 @@
 """Fit a prompt into the context budget. Pure and deterministic: the same prompt is trimmed the same way every time.
 
 Dropped in this order, and only as far as needed: disclosed references, old turns of the run (their steps stay as one
-line each), the previous conversation, the middle of long results. Never the system layers, the task or half of a pair.
+line each), the previous conversation, its summary, the middle of long results. Never the system layers, the facts of
+a conversation, the task or half of a pair.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -12,10 +13,10 @@ from metier.context.layers import (
     SYSTEM_LAYERS,
     Exchange,
     LayerName,
+    PrefixHashes,
     Prompt,
     build_messages,
     build_system,
-    hash_prefix,
     render_steps,
 )
 from metier.context.tokens import MESSAGE_TOKENS, TokenCounter, estimate_tokens
@@ -65,10 +66,17 @@ class FittedPrompt:
 
 
 def fit(
-    prompt: Prompt, *, tools: tuple[ToolSpec, ...], budget: TokenBudget, counter: TokenCounter, factor: float = 1.0
+    prompt: Prompt,
+    *,
+    tools: tuple[ToolSpec, ...],
+    budget: TokenBudget,
+    counter: TokenCounter,
+    factor: float = 1.0,
+    prefixes: PrefixHashes | None = None,
 ) -> FittedPrompt:
     """Drop what must be dropped, in order, until the estimate times `factor` is within the budget.
 
+    `counter` and `prefixes` remember what later turns of the same run need not go through again.
     Raises `PromptTooLarge` when the system layers, the tools and the task alone do not fit.
     """
     trimmed: list[str] = []
@@ -95,7 +103,7 @@ def fit(
         layers={name: ceil(tokens * factor) for name, tokens in layers.items()},
         tool_schema_tokens=ceil(schema_tokens * factor),
         trimmed=tuple(trimmed),
-        prefix_hash=hash_prefix(system, tools),
+        prefix_hash=(prefixes or PrefixHashes()).of(system, tools),
         is_close=estimated * factor > CLOSE_TO_LIMIT * budget.limit,
     )
 
@@ -121,12 +129,16 @@ async def fit_exactly(
 
 def measure(prompt: Prompt, counter: TokenCounter) -> dict[LayerName, int]:
     """Estimated tokens per layer."""
-    layers: dict[LayerName, int] = {name: estimate_tokens(prompt.layer(name)) for name in SYSTEM_LAYERS}
+    layers: dict[LayerName, int] = {name: counter.text(prompt.layer(name)) for name in SYSTEM_LAYERS}
+    layers["facts"] = counter.text(prompt.layer("facts"))
+    layers["summary"] = counter.text(prompt.layer("summary"))
+    if prompt.facts or prompt.summary:
+        layers["facts" if prompt.facts else "summary"] += MESSAGE_TOKENS
     layers["conversation"] = sum(counter.message(message) for message in prompt.conversation)
-    layers["task"] = MESSAGE_TOKENS + estimate_tokens(prompt.task)
-    layers["step"] = estimate_tokens(prompt.layer("step"))
-    layers["disclosed"] = sum(estimate_tokens(piece.text) for piece in prompt.disclosed)
-    layers["input"] = estimate_tokens(prompt.layer("input"))
+    layers["task"] = MESSAGE_TOKENS + counter.text(prompt.task)
+    layers["step"] = counter.text(prompt.layer("step"))
+    layers["disclosed"] = sum(counter.text(piece.text) for piece in prompt.disclosed)
+    layers["input"] = counter.text(prompt.layer("input"))
     layers["run"] = estimate_tokens(render_steps(prompt.earlier)) if prompt.earlier else 0
     layers["run"] += counter.total(prompt.run, lambda exchange: _exchange_tokens(exchange, counter))
     return layers
@@ -212,6 +224,8 @@ def _drop_conversation(prompt: Prompt, _: _Room) -> Iterator[Reduction]:
             rest = rest[1:]
         prompt = replace(prompt, conversation=rest)
         yield prompt, "conversation:oldest"
+    if prompt.summary:
+        yield replace(prompt, summary=""), "conversation:summary"
 
 
 def _shorten_results(prompt: Prompt, _: _Room) -> Iterator[Reduction]:

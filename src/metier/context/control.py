@@ -37,8 +37,8 @@ _TEXTS: dict[str, JsonValue] = {"type": "array", "items": {"type": "string"}}
 _ALL = (
     ToolSpec(
         name="use_skill",
-        description="Put a skill in charge: its instructions are loaded next.",
-        input_schema=_object(("skill",), skill=_TEXT, reason=_TEXT),
+        description="Put a skill in charge: its instructions are loaded next. `inputs`: call its code instead.",
+        input_schema=_object(("skill",), skill=_TEXT, reason=_TEXT, inputs=_ANYTHING),
     ),
     ToolSpec(
         name="read_skill_files",

@@ -12,6 +12,7 @@ from typing import Literal
 
 from rapidfuzz import process
 
+from metier.context.fences import SKILL_CONTENT, fence
 from metier.context.layers import Disclosed
 from metier.context.tokens import estimate_tokens
 from metier.definitions.headings import Section, find_section, first_paragraph, parse_sections, walk_sections
@@ -19,7 +20,6 @@ from metier.errors import SkillError
 from metier.events import DisclosedFile
 
 SKILL_FILE = "SKILL.md"
-TAG = "skill-content"
 CODE_FOLDERS = ("scripts/", "toolsets/")
 CODE_FILES = ("impl.py",)
 OUTLINE_LINES = 40
@@ -148,8 +148,8 @@ def wrap(skill: SkillText, *, path: str, section: str, text: str) -> str:
     """Labelled as what it is, so that content can be told from instructions; the label cannot be closed from inside."""
     place = f"{path}#{section}" if section and section != "outline" else path
     trust = "" if skill.is_trusted else ' trusted="no"'
-    inside = re.sub(rf"<(/?){TAG}", rf"&lt;\1{TAG}", text, flags=re.IGNORECASE)
-    return f'<{TAG} skill="{skill.name}" path="{_attribute(place)}"{trust}>\n{inside}\n</{TAG}>'
+    attributes = f'skill="{_attribute(skill.name)}" path="{_attribute(place)}"{trust}'
+    return fence(text, tag=SKILL_CONTENT, attributes=attributes)
 
 
 @dataclass(frozen=True, slots=True)

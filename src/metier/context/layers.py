@@ -3,7 +3,8 @@
 The order is fixed, so the same inputs give the same bytes and a vendor's prompt cache holds:
 
     system   base and safety, soul, user profile, agent, plugins, skill catalog
-    messages previous conversation; task, structured step, disclosed skill content, input; then the run so far
+    messages facts and summary of a conversation, its latest turns; task, structured step, disclosed skill content,
+             input; then the run so far
 """
 
 import hashlib
@@ -11,6 +12,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from metier.context.fences import TOOL_OUTPUT, fence
 from metier.decisions import StepExecutionResult
 from metier.messages import Message, TextPart, ToolSpec
 from metier.providers.base import SystemBlock
@@ -23,6 +25,8 @@ type LayerName = Literal[
     "agent",
     "plugins",
     "catalog",
+    "facts",
+    "summary",
     "conversation",
     "task",
     "step",
@@ -40,6 +44,8 @@ TITLES: dict[LayerName, str] = {
     "profile": "# Who you work for",
     "agent": "# Your role",
     "catalog": "# Skills",
+    "facts": "# Known from this conversation",
+    "summary": "# Earlier in this conversation, summarised",
     "step": "# This step",
     "input": "# Input",
 }
@@ -76,6 +82,10 @@ class Prompt:
     agent: str = ""
     plugins: str = ""
     catalog: str = ""
+    facts: str = ""
+    """What a person told and wants kept."""
+    summary: str = ""
+    """What is left of the conversation before `conversation`."""
     conversation: tuple[Message, ...] = ()
     task: str
     step: str = ""
@@ -103,11 +113,17 @@ def build_system(prompt: Prompt) -> tuple[SystemBlock, ...]:
 
 def build_messages(prompt: Prompt) -> tuple[Message, ...]:
     """Conversation, task, run, in this order; a call and its results are never apart."""
-    messages = [*prompt.conversation, build_task_message(prompt)]
+    messages = [*build_memory(prompt), *prompt.conversation, build_task_message(prompt)]
     for exchange in prompt.run:
         messages.append(exchange.reply)
         messages += exchange.results
     return tuple(messages)
+
+
+def build_memory(prompt: Prompt) -> tuple[Message, ...]:
+    """What is left of a conversation that is no longer told word for word; nothing for a run without one."""
+    pieces = [text for text in (prompt.layer("facts"), prompt.layer("summary")) if text]
+    return (Message(role="user", parts=tuple(TextPart(text=piece) for piece in pieces)),) if pieces else ()
 
 
 def build_task_message(prompt: Prompt) -> Message:
@@ -119,21 +135,29 @@ def build_task_message(prompt: Prompt) -> Message:
 
 def render_steps(steps: tuple[StepExecutionResult, ...]) -> str:
     """The run-state summary: one line a step, the latest ones; a long run says how many are not told."""
-    lines = ["# Earlier steps, summarised"]
+    lines: list[str] = []
     if len(steps) > TOLD_STEPS:
         lines.append(f"- {len(steps) - TOLD_STEPS} steps before these")
     for step in steps[-TOLD_STEPS:]:
         code = f" (exit {step.exit_code})" if step.exit_code is not None else ""
         said = " ".join((step.stdout_summary or step.stderr_summary).split())[:200]
         lines.append(f"- {step.step_id} {step.tool} {step.status}{code}: {said}".rstrip(": "))
-    return "\n".join(lines)
+    return "# Earlier steps, summarised\n" + fence("\n".join(lines), tag=TOOL_OUTPUT)
 
 
-def hash_prefix(system: tuple[SystemBlock, ...], tools: tuple[ToolSpec, ...]) -> str:
-    """Identity of the part of a request that a prompt cache can reuse."""
-    digest = hashlib.sha256()
-    for tool in tools:
-        digest.update(json.dumps([tool.name, tool.description, tool.input_schema]).encode())
-    for block in system:
-        digest.update(block.text.encode("utf-8", "surrogatepass") + b"\0")
-    return digest.hexdigest()[:16]
+class PrefixHashes:
+    """Identity of the part of a request that a prompt cache can reuse. Tools are gone through once, not every turn."""
+
+    def __init__(self) -> None:
+        self._tools: tuple[ToolSpec, ...] = ()
+        self._begun = hashlib.sha256()
+        """Has taken in the tools; they are the same object turn after turn."""
+
+    def of(self, system: tuple[SystemBlock, ...], tools: tuple[ToolSpec, ...]) -> str:
+        if tools is not self._tools:
+            text = "".join(json.dumps([tool.name, tool.description, tool.input_schema]) for tool in tools)
+            self._tools, self._begun = tools, hashlib.sha256(text.encode())
+        digest = self._begun.copy()
+        for block in system:
+            digest.update(block.text.encode("utf-8", "surrogatepass") + b"\0")
+        return digest.hexdigest()[:16]

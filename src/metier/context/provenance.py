@@ -52,6 +52,8 @@ def list_segments(fitted: FittedPrompt) -> tuple[Segment, ...]:
         for segment in (
             Segment(layer="tools", name="tools", text=_render_tools(fitted.tools)),
             *(Segment(layer=name, name=name, text=prompt.layer(name)) for name in SYSTEM_LAYERS),
+            Segment(layer="facts", name="facts", text=prompt.layer("facts")),
+            Segment(layer="summary", name="summary", text=prompt.layer("summary")),
             *_list_messages("conversation", prompt.conversation),
             *_list_task(prompt),
             *_list_run(prompt),

@@ -23,6 +23,9 @@ SAFETY = 1.1
 MESSAGE_TOKENS = 6
 """What a vendor's wrapping of one message or call costs on top of its text."""
 
+_MOST_TEXTS = 64
+"""Remembered at once: the layers of a prompt and what was disclosed."""
+
 LEAST_FACTOR = 0.5
 MOST_FACTOR = 3.0
 
@@ -47,13 +50,23 @@ def calibrate(factor: float, *, estimated: int, reported: int) -> float:
 
 
 class TokenCounter:
-    """Counts messages and tools once each: a long history costs next to nothing to count again."""
+    """Counts layers, messages and tools once each: a long history costs next to nothing to count again."""
 
     def __init__(self) -> None:
+        self._texts: dict[str, int] = {}
         self._messages: dict[int, tuple[Message, int]] = {}
         self._tools: tuple[tuple[ToolSpec, ...], int] = ((), 0)
         self._chain: list[tuple[object, int]] = []
         """The items that were summed up last, each with the sum up to it."""
+
+    def text(self, text: str) -> int:
+        """For texts that stay the same for many turns."""
+        known = self._texts.get(text)
+        if known is None:
+            if len(self._texts) >= _MOST_TEXTS:
+                self._texts.clear()
+            known = self._texts[text] = estimate_tokens(text)
+        return known
 
     def message(self, message: Message) -> int:
         known = self._messages.get(id(message))

@@ -5,6 +5,14 @@ from collections.abc import Sequence
 INHERIT = "inherit"
 
 
+def find_limit(own: Sequence[str] | None) -> tuple[str, ...] | None:
+    """The names that a skill's list leaves of what surrounds it; None where it leaves everything.
+
+    What it adds beside `inherit` counts for nothing here: while a skill is in charge, authority only narrows.
+    """
+    return None if own is None or INHERIT in own else tuple(own)
+
+
 def resolve_list(own: Sequence[str] | None, inherited: Sequence[str]) -> tuple[str, ...]:
     """The names that count, each once, inherited ones first.
 

@@ -39,5 +39,10 @@ def canonical_script_name(name: str) -> str:
     return stem + _SUFFIX
 
 
+def name_capability(skill: str) -> str:
+    """The tool by which a run calls a skill's `impl.py`."""
+    return f"{canonical_name(skill)}.invoke"
+
+
 def _shown(name: str) -> str:
     return repr(name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}…")

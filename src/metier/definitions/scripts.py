@@ -10,6 +10,8 @@ from metier.definitions.skill import SkillDefinition
 from metier.errors import InvalidName
 
 FOLDER = "scripts"
+IMPL_FILE = "impl.py"
+"""The code of a skill that can be called with inputs; see the capabilities room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,12 @@ def discover_scripts(skill: SkillDefinition) -> tuple[Script, ...]:
         if script is not None:
             found.setdefault(script.name, script)
     return tuple(found[name] for name in sorted(found))
+
+
+def find_impl(skill: SkillDefinition) -> Path | None:
+    """The skill's `impl.py`, if it is a file of its own."""
+    path = skill.folder / IMPL_FILE
+    return path if path.is_file() and not path.is_symlink() else None
 
 
 def _plain_files(folder: Path) -> list[str]:

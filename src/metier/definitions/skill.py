@@ -12,6 +12,7 @@ from metier.definitions.problems import Problem, has_errors
 from metier.definitions.references import Reference, read_references
 from metier.definitions.skill_file import MAX_FILE_BYTES, find_skill_file, read_skill_file
 from metier.definitions.skill_rules import (
+    CONTRACT_FIELDS,
     OWN_FIELDS,
     read_allowed_tools,
     read_compatibility,
@@ -22,15 +23,6 @@ from metier.definitions.skill_rules import (
 )
 from metier.definitions.yaml_text import Entry, Mapping, Node, Scalar, Sequence
 
-CONTRACT_FIELDS = (
-    "contract",
-    "interaction_outcomes",
-    "state_persistence",
-    "input_request_jsonschema",
-    "input_schema",
-    "output_schema",
-    "execution_mode",
-)
 _NO_ENTRIES = Mapping((), 1)
 
 

@@ -12,6 +12,24 @@ from metier.definitions.yaml_text import Mapping, Scalar, Sequence
 MAX_DESCRIPTION = 1024
 MAX_COMPATIBILITY = 500
 SPECIFIED_FIELDS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
+CONTRACT_FIELDS = (
+    "contract",
+    "interaction_outcomes",
+    "state_persistence",
+    "input_request_jsonschema",
+    "input_schema",
+    "output_schema",
+    "execution_mode",
+    "autonomy_level",
+    "side_effects",
+    "timeout_seconds",
+    "max_fix_iterations",
+    "required_artifacts",
+    "failure_modes",
+    "depends_on",
+    "sync_celery",
+)
+"""What a skill promises to whoever calls its `impl.py`; `contract` may hold the others."""
 OWN_FIELDS = frozenset(
     (
         "version",
@@ -30,13 +48,7 @@ OWN_FIELDS = frozenset(
         "tasks",
         "tool_approvals",
         "task_approvals",
-        "contract",
-        "interaction_outcomes",
-        "state_persistence",
-        "input_request_jsonschema",
-        "input_schema",
-        "output_schema",
-        "execution_mode",
+        *CONTRACT_FIELDS,
     )
 )
 _SPACES = re.compile(r"\s+")

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import dataclass
 from datetime import timedelta
 
 from pydantic import JsonValue
@@ -10,6 +11,7 @@ from metier.approval.judge import name_call
 from metier.engine import actions as a
 from metier.engine import entries as e
 from metier.engine.journal import RunLog
+from metier.engine.paths import find_leads, find_question, render_leads
 from metier.engine.services import Services
 from metier.engine.state import Step
 from metier.store.base import ApprovalRow
@@ -17,6 +19,14 @@ from metier.tools.base import ToolContext
 
 APPROVAL_HOURS = 24
 MAX_PREVIEW_CHARACTERS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a call would meet if it ran now."""
+
+    base: str = ""
+    leads_to: tuple[str, ...] = ()
 
 
 async def ask_approval(action: a.AskApproval, log: RunLog, services: Services) -> None:
@@ -41,6 +51,8 @@ async def ask_approval(action: a.AskApproval, log: RunLog, services: Services) -
     )
     await services.store.put_approval(log.lease, row)
     preview = await services.tools.preview(name, arguments, _context(step, log, services))
+    leads = await find_leads(step, services)
+    shown = render_leads(leads) + (preview.text if preview else "")
     tool = services.tools.find(name)
     asked = e.ApprovalAsked(
         approval_id=approval_id,
@@ -49,18 +61,22 @@ async def ask_approval(action: a.AskApproval, log: RunLog, services: Services) -
         reason=action.reason,
         expires_at=expires.isoformat(),
         justification=log.state.decision.reasoning_summary if log.state.decision else "",
-        preview=services.clean(preview.text)[:MAX_PREVIEW_CHARACTERS] if preview else "",
+        preview=services.clean(shown)[:MAX_PREVIEW_CHARACTERS],
         base=preview.base if preview else "",
+        leads_to=tuple(leads.values()),
         input_schema=tool.info.input_schema if tool else {},
     )
     await log.record(asked, e.RunPaused(pause="approval", reason=f"Approval {approval_id} is open"), durable=True)
 
 
 async def ask_again(action: a.RunSteps, log: RunLog, services: Services) -> bool:
-    """Ask again where an approved step is no longer what was approved; False when everything is as it was."""
+    """Ask where a step is no longer what was approved, or leads to what the rules ask about; False when none does."""
     for step in (log.state.step(step_id) for step_id in action.step_ids):
+        reason = await find_question(step, log.state, services)
         if step.phase == "approved" and await _is_stale(step, log, services):
-            await ask_approval(a.AskApproval(step.step_id, "What it changes was changed since"), log, services)
+            reason = "What it changes was changed since"
+        if reason:
+            await ask_approval(a.AskApproval(step.step_id, reason), log, services)
             return True
     return False
 
@@ -68,6 +84,12 @@ async def ask_again(action: a.RunSteps, log: RunLog, services: Services) -> bool
 def render_call(tool: str, arguments: dict[str, JsonValue]) -> bytes:
     """The exact call in its one spelling: what is approved is these bytes."""
     return json.dumps({"arguments": arguments, "tool": tool}, sort_keys=True, separators=(",", ":")).encode()
+
+
+def render_edited_call(tool: str, arguments: dict[str, JsonValue], found: Found) -> bytes:
+    """The same of a call that a person edited, with what it would change as that was when they did."""
+    call: JsonValue = {"arguments": arguments, "base": found.base, "leads_to": list(found.leads_to), "tool": tool}
+    return json.dumps(call, sort_keys=True, separators=(",", ":")).encode()
 
 
 def hash_call(payload: bytes) -> str:
@@ -89,11 +111,7 @@ async def _is_stale(step: Step, log: RunLog, services: Services) -> bool:
 
 def find_approved_base(step: Step) -> str | None:
     """What the call must find as it was; None where nobody was asked, or was shown nothing of it."""
-    if step.asked is None or not step.asked.base:
-        return None
-    # Edited while it was approved: the preview was of another call.
-    is_edited = hash_call(render_call(*name_call(step.action))) != step.asked.arguments_hash
-    return None if is_edited else step.asked.base
+    return step.approved_base or None
 
 
 def _context(step: Step, log: RunLog, services: Services) -> ToolContext:

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from metier.approval.judge import describe_unlisted
 from metier.context.budget import FittedPrompt, fit_exactly
 from metier.context.decoder import Decoded, RejectedCall, Undecodable
 from metier.decisions import ActionStep
@@ -20,7 +21,7 @@ from metier.engine.entries import (
 )
 from metier.engine.fingerprints import Fingerprint
 from metier.engine.journal import RunLog
-from metier.engine.prompting import build_prompt, fit_request, get_budget, get_offer
+from metier.engine.prompting import build_prompt, find_hidden, fit_request, get_budget, get_offer
 from metier.engine.rehearsal import rehearse
 from metier.engine.services import Services
 from metier.engine.state import RunState
@@ -113,7 +114,7 @@ async def compose(state: RunState, services: Services, *, disabled: frozenset[st
 
 
 async def decode(log: RunLog, services: Services) -> None:
-    """Record what the reply means, or that it means nothing and whether the model is told so."""
+    """Take in what the reply means, or record that it means nothing and whether the model is told so."""
     state = log.state
     assert state.reply is not None
     outcome = get_offer(state, services, disabled=state.disabled).decoder.decode(state.reply)
@@ -122,19 +123,22 @@ async def decode(log: RunLog, services: Services) -> None:
         failed = DecodeFailed(turn=state.turn, reason=outcome.reason, message=outcome.message, repair=can_repair)
         await log.record(failed)
         return
-    outcome = _check_skill(outcome, services)
+    outcome = _check_skill(outcome, state, services)
     path = "repaired" if state.repair is not None and outcome.path == "json" else outcome.path
-    rejected = tuple(_reject(no, state.disabled) for no in outcome.rejected)
-    await log.record(DecisionMade(turn=state.turn, decision=outcome.decision, path=path, rejected=rejected))
+    rejected = tuple(_reject(no, state, services) for no in outcome.rejected)
+    log.infer(DecisionMade(turn=state.turn, decision=outcome.decision, path=path, rejected=rejected))
 
 
-def _reject(no: RejectedCall, disabled: frozenset[str]) -> Rejection:
-    if no.tool in disabled:
+def _reject(no: RejectedCall, state: RunState, services: Services) -> Rejection:
+    if no.tool in state.disabled:
         return Rejection(call_id=no.call_id, tool=no.tool, code="disabled_tool", message=describe_disabled(no.tool))
+    if no.tool in find_hidden(state.skill, services):
+        message = describe_unlisted(no.tool, "tools", skill=state.skill)
+        return Rejection(call_id=no.call_id, tool=no.tool, code="unlisted_tool", message=message)
     return Rejection(call_id=no.call_id, tool=no.tool, code=no.code, message=no.message)
 
 
-def _check_skill(outcome: Decoded, services: Services) -> Decoded:
+def _check_skill(outcome: Decoded, state: RunState, services: Services) -> Decoded:
     """A skill that is not there is answered like a tool that is not there: with the nearest names."""
     steps: list[ActionStep] = []
     rejected = list(outcome.rejected)
@@ -147,10 +151,17 @@ def _check_skill(outcome: Decoded, services: Services) -> Decoded:
         message = f"There is no skill {name!r}. {hint}"
         rejected.append(RejectedCall(call_id=step.call_id, tool="use_skill", code="unknown_tool", message=message))
     selected = outcome.decision.selected_skill
-    if selected is not None and services.shelf.find(selected) is None:
+    if selected is not None and not _may_select(selected, state, services):
         selected = None
     decision = outcome.decision.model_copy(update={"planned_actions": tuple(steps), "selected_skill": selected})
     return Decoded(decision=decision, path=outcome.path, rejected=tuple(rejected))
+
+
+def _may_select(skill: str, state: RunState, services: Services) -> bool:
+    """A decision in JSON names its skill beside its steps; it has no more freedom than one that calls it."""
+    wanted = ActionStep(type="call_skill", params={"skill": skill})
+    is_there = services.shelf.find(skill) is not None
+    return is_there and services.policy.judge(wanted, skill=state.skill).decision != "deny"
 
 
 async def _piece_text(digest: str, services: Services) -> str:

@@ -6,9 +6,10 @@ from metier.approval.judge import name_call
 from metier.approval.verdict import ALLOW, Verdict
 from metier.decisions import ActionStep
 from metier.engine import actions as a
+from metier.engine.calls import build_identity, build_memory_key
 from metier.engine.entries import Limits
 from metier.engine.orders import find_refusal, is_delegation
-from metier.engine.state import RunState, Step, build_memory_key
+from metier.engine.state import RunState, Step
 from metier.tools.effects import Effect
 
 
@@ -101,7 +102,7 @@ def _start(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
     first = pending[0]
     if first.denied:
         return a.RefuseStep(first.step_id, first.denied)
-    if state.repeated.get(_identity(first.action), 0) >= get_limits(state).max_repeated_calls:
+    if state.repeated.get(build_identity(first.action), 0) >= get_limits(state).max_repeated_calls:
         return a.RefuseStep(
             first.step_id, "The same call was made before with the same result; try another way", "skipped"
         )
@@ -148,10 +149,6 @@ def _together(state: RunState, pending: list[Step], policy: Policy) -> tuple[str
             break
         group.append(step.step_id)
     return tuple(group)
-
-
-def _identity(action: ActionStep) -> str:
-    return action.model_copy(update={"call_id": ""}).model_dump_json()
 
 
 def _after_failure(state: RunState, failed: Step) -> a.Action:

@@ -12,7 +12,7 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from metier.decisions import ActionStep
+from metier.decisions import ActionStep, find_invocation
 from metier.engine.entries import Entry, StepFinished, StepStarted
 from metier.engine.journal import read_entries
 from metier.engine.services import Services
@@ -49,6 +49,8 @@ async def build_results(entries: Iterable[Entry], store: Store) -> list[JsonValu
 
 def _find_name(action: ActionStep) -> str:
     """The skill that a step works for; empty for steps that only look."""
+    if find_invocation(action) is not None:
+        return str(action.params.get("skill", ""))
     tool = str(action.params.get("tool", ""))
     if tool in _COUNTED_TOOLS:
         arguments = action.params.get("arguments")

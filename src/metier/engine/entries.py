@@ -288,6 +288,8 @@ class ApprovalAsked(Value):
     """What the call would change, where its tool can show that."""
     base: str = ""
     """A hash of what the preview was made from."""
+    leads_to: tuple[str, ...] = ()
+    """Where its paths really lead, if that is elsewhere than they say: the answer is about these files."""
     input_schema: dict[str, JsonValue] = Field(default_factory=dict)
     """What edited arguments must satisfy."""
 
@@ -300,6 +302,10 @@ class ApprovalDecided(Value):
     decided_by: str = ""
     reason: str = ""
     edited_arguments: dict[str, JsonValue] | None = None
+    edited_base: str = ""
+    """A hash of what the edited call would change, as it was when somebody approved it."""
+    edited_leads_to: tuple[str, ...] = ()
+    """As `ApprovalAsked.leads_to`, of the edited call."""
     remember: bool = False
     """The answer holds for the same tool until the run ends; for the shell, for the same command."""
 
@@ -310,6 +316,8 @@ class InputAsked(Value):
     step_id: str
     question: str
     fields: JsonValue = None
+    resumes: bool = False
+    """The step itself asked: the answer does not end it, it goes on with it."""
 
 
 class InputGiven(Value):

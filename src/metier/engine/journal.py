@@ -1,4 +1,7 @@
-"""The journal of one run while somebody drives it: what is recorded is written first and believed after."""
+"""The journal of one run while somebody drives it: what is recorded is written first and believed after.
+
+What only follows from the journal may be believed first (`infer`): it is written with the next entry, before effects.
+"""
 
 from collections.abc import Iterable
 
@@ -23,6 +26,10 @@ class RunLog:
         self._writer = writer
         self.is_short_of_room = False
         """The disk was full; what is known is on record, and nothing new should be begun."""
+        self._inferred: list[StoredEntry] = []
+        """Already in the state, not yet in the journal."""
+        self._untold: list[tuple[Payload, int]] = []
+        """Events that wait for these, each with the number of its entry; 0 for one that only watches."""
 
     @property
     def lease(self) -> Lease:
@@ -31,25 +38,40 @@ class RunLog:
     async def record(self, *entries: Entry, durable: bool = False) -> None:
         """Write entries at the end of the journal, then take them into the state, then tell of them.
 
-        Of two drivers of one run the second fails here, before it has any effect. Raises `SeqTaken`, `LeaseLost`.
+        What was inferred before goes first, in the same write; without entries, only that is written. Of two drivers of
+        one run the second fails here, before it has any effect. Raises `SeqTaken`, `LeaseLost`.
         """
-        stored = [
-            StoredEntry(self.state.seq + offset, entry.kind, render_entry(entry))
-            for offset, entry in enumerate(entries, start=1)
-        ]
+        stored = [*self._inferred, *_store_after(self.state.seq, entries)]
+        if not stored:
+            return
         try:
-            await self._store.append(self._lease, self.state.seq + 1, stored, durable=durable)
+            await self._store.append(self._lease, stored[0].seq, stored, durable=durable)
         except StoreFull:
             # The store gave up its reserve. A result that is known must not be lost for want of room.
-            await self._store.append(self._lease, self.state.seq + 1, stored, durable=durable)
+            await self._store.append(self._lease, stored[0].seq, stored, durable=durable)
             self.is_short_of_room = True
+        self._inferred.clear()
+        self._tell_inferred()
         for entry in entries:
             apply(self.state, entry)
             self._tell(project(entry, self.state))
 
+    def infer(self, entry: Entry) -> None:
+        """Take in an entry that says nothing but what follows from those before it, without any effect.
+
+        It is written together with the next one that is recorded, and told of then. A kill before that loses nothing:
+        whoever goes on infers it again. So it costs no write of its own.
+        """
+        self._inferred += _store_after(self.state.seq, (entry,))
+        apply(self.state, entry)
+        self._untold += [(payload, self.state.seq) for payload in project(entry, self.state)]
+
     def emit(self, payload: Payload) -> None:
         """Tell of something that only watches; it changes nothing and is not in the journal."""
-        self._writer.emit(payload)
+        if self._untold:
+            self._untold.append((payload, 0))
+        else:
+            self._writer.emit(payload)
 
     async def update_index(self) -> None:
         """Keep the row of the run index true."""
@@ -59,12 +81,23 @@ class RunLog:
         await self._store.update_run(self._lease, changes)
 
     def close(self) -> None:
-        """Let go of the event log."""
+        """Let go of the event log. What was inferred and never written is nobody's business."""
+        self._untold = [(payload, entry) for payload, entry in self._untold if not entry]
+        self._tell_inferred()
         self._writer.close()
+
+    def _tell_inferred(self) -> None:
+        for payload, entry in self._untold:
+            self._writer.emit(payload, entry=entry)
+        self._untold.clear()
 
     def _tell(self, payloads: Iterable[Payload]) -> None:
         for payload in payloads:
             self._writer.emit(payload, entry=self.state.seq)
+
+
+def _store_after(seq: int, entries: Iterable[Entry]) -> list[StoredEntry]:
+    return [StoredEntry(number, entry.kind, render_entry(entry)) for number, entry in enumerate(entries, start=seq + 1)]
 
 
 async def read_entries(store: Store, run_id: str) -> list[Entry]:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import anyio
 
-from metier.engine.actions import Action, Wait
+from metier.engine.actions import Action, CallModel, Wait
 from metier.engine.decide import decide
 from metier.engine.entries import RunFailed, RunPaused
 from metier.engine.journal import RunLog, read_entries
@@ -30,10 +30,12 @@ type Perform = Callable[[Action, RunLog, Services], Awaitable[None]]
 
 async def drive(log: RunLog, services: Services, stopper: Stopper, *, perform: Perform = perform) -> RunState:
     """Do what is to be done until nothing is, or somebody must be waited for, or somebody says stop."""
+    last_turn = None if stopper.turns is None else log.state.turn + stopper.turns
     stopper.attach(log.emit, count_children=lambda: sum(step.phase == "running" for step in log.state.steps))
     while not (stopper.is_set or log.is_short_of_room):
         action = decide(log.state, services.policy)
-        if isinstance(action, Wait):
+        if isinstance(action, Wait) or _is_beyond(action, last_turn):
+            await log.record()
             return log.state
         try:
             with stopper.interruptible():
@@ -41,12 +43,20 @@ async def drive(log: RunLog, services: Services, stopper: Stopper, *, perform: P
         except StoreFull:
             log.is_short_of_room = True
     with anyio.CancelScope(shield=True):
-        if log.state.phase not in ("DONE", "ERROR") and log.state.pause is None:
-            await log.record(_build_ending(log, stopper), durable=True)
+        ending = _build_ending(log, stopper)
+        if ending is not None and log.state.phase not in ("DONE", "ERROR") and log.state.pause is None:
+            await log.record(ending, durable=True)
+        else:
+            await log.record()
     return log.state
 
 
-def _build_ending(log: RunLog, stopper: Stopper) -> RunPaused | RunFailed:
+def _is_beyond(action: Action, last_turn: int | None) -> bool:
+    """It would begin a turn that is somebody else's."""
+    return last_turn is not None and isinstance(action, CallModel) and action.turn > last_turn
+
+
+def _build_ending(log: RunLog, stopper: Stopper) -> RunPaused | RunFailed | None:
     if log.is_short_of_room:
         return RunPaused(pause="storage", reason="The disk of the run store is full; free some space, then resume")
     return stopper.ending
@@ -78,12 +88,14 @@ async def open_log(lease: Lease, services: Driver, writer: EventWriter, *, told:
 
 
 @asynccontextmanager
-async def hold_lease(run_id: str, services: Driver, *, seconds: float = LEASE_SECONDS) -> AsyncGenerator[Lease]:
+async def hold_lease(
+    run_id: str, services: Driver, *, seconds: float = LEASE_SECONDS, held: Lease | None = None
+) -> AsyncGenerator[Lease]:
     """Be the driver of a run while this block lasts. Losing the run to another driver cancels the block.
 
-    Raises `LeaseHeld`, `RunUnknown`, `LeaseLost`.
+    `held` is a lease that came with claiming the run. Raises `LeaseHeld`, `RunUnknown`, `LeaseLost`.
     """
-    lease = await services.store.take_lease(run_id, owner=services.owner, seconds=seconds)
+    lease = held or await services.store.take_lease(run_id, owner=services.owner, seconds=seconds)
     try:
         with unwrapped():
             async with anyio.create_task_group() as group:

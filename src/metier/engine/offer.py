@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from metier.context.decoder import Decoder
 from metier.messages import ToolSpec
 
+type OfferKey = tuple[bool, frozenset[str], frozenset[str]]
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:

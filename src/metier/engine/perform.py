@@ -81,7 +81,7 @@ async def _perform_work(
 async def _record_turn_end(action: a.Proceed | a.HandOff | a.Finish | a.Fail, log: RunLog) -> None:
     match action:
         case a.Proceed():
-            await log.record(e.ProgressVerified(following=action.following, reason=action.reason))
+            log.infer(e.ProgressVerified(following=action.following, reason=action.reason))
         case a.HandOff():
             handed = e.HandedOff(
                 from_skill=log.state.skill,

@@ -9,6 +9,7 @@ from datetime import datetime
 
 from metier import events as ev
 from metier.approval.rules import SHELL
+from metier.definitions.names import name_capability
 from metier.engine import entries as e
 from metier.engine.projection_work import project_task_step, project_work
 from metier.engine.state import RunState, Step
@@ -220,6 +221,8 @@ def _project_answer(
 
 
 def tool_of(params: dict[str, e.JsonValue], action: str) -> str:
+    if action == "call_skill" and isinstance(params.get("inputs"), dict):
+        return name_capability(str(params.get("skill", "")))
     if action == "run_command":
         return SHELL
     return str(params.get("tool") or action)

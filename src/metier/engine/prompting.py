@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 
+from metier.approval.judge import RUN_TASK
 from metier.context.budget import FittedPrompt, TokenBudget, fit
 from metier.context.control import control_specs
 from metier.context.decoder import Decoder, Undecodable, repair_request
@@ -11,6 +12,7 @@ from metier.context.disclosure import render_catalog
 from metier.context.layers import Disclosed, Exchange, Prompt
 from metier.decisions import ModelDecision
 from metier.definitions.acceptance import render_criterion
+from metier.definitions.inherit import find_limit
 from metier.engine.entries import DecodeFailed, Order
 from metier.engine.offer import Offer
 from metier.engine.services import Services
@@ -20,19 +22,34 @@ from metier.providers.base import ModelRequest
 from metier.providers.offline_progress import DONE_TITLE, SCHEMA_TITLE
 
 CONTROL_TOOLS = ("use_skill", "read_skill_files", "skill_search", "ask_user", "finish")
+DELEGATE = "delegate"
 SKILL_TOOLS = frozenset({"use_skill", "read_skill_files", "skill_search"})
 
 
 def get_offer(state: RunState, services: Services, *, disabled: frozenset[str]) -> Offer:
     """The same object while the same tools are there. A run without skills is not offered the tools for them."""
     has_skills = bool(state.skills)
-    key = (has_skills, disabled)
+    hidden = find_hidden(state.skill, services)
+    key = (has_skills, disabled, hidden)
     if key not in services.offers:
         names = [name for name in CONTROL_TOOLS if has_skills or name not in SKILL_TOOLS]
         all_specs = (*control_specs(names), *services.partners.specs(), *services.tools.specs())
-        tools = tuple(spec for spec in all_specs if spec.name not in disabled)
+        tools = tuple(spec for spec in all_specs if spec.name not in disabled and spec.name not in hidden)
         services.offers[key] = Offer(tools, Decoder(tools, mode=services.model.structured_output_mode))
     return services.offers[key]
+
+
+def find_hidden(skill: str, services: Services) -> frozenset[str]:
+    """The tools of the run that the skill in charge leaves out."""
+    package = services.shelf.find(skill) if skill else None
+    if package is None:
+        return frozenset()
+    hidden = {RUN_TASK} if find_limit(package.definition.tasks) == () else set[str]()
+    limit = find_limit(package.definition.tools)
+    if limit is not None:
+        known = {DELEGATE, *(info.name for info in services.tools.infos())}
+        hidden |= known - services.tools.resolve(limit)
+    return frozenset(hidden)
 
 
 def build_prompt(state: RunState, services: Services, texts: Mapping[str, str]) -> Prompt:
@@ -72,7 +89,14 @@ def fit_request(
 ) -> tuple[FittedPrompt, ModelRequest]:
     """The request that fits the budget. Raises `PromptTooLarge`."""
     tools = get_offer(state, services, disabled=disabled).tools
-    fitted = fit(prompt, tools=tools, budget=get_budget(services), counter=services.counter, factor=factor)
+    fitted = fit(
+        prompt,
+        tools=tools,
+        budget=get_budget(services),
+        counter=services.counter,
+        factor=factor,
+        prefixes=services.prefixes,
+    )
     is_json = services.model.structured_output_mode == "json"
     request = ModelRequest(
         model=state.started.model if state.started else services.model.name,

@@ -137,6 +137,7 @@ class _Player:
                 await self._give_verdict(log)
             case _:
                 await perform(action, log, services)
+                await log.record()  # compared at once: what comes next may have come from outside
 
     async def _ask(self, action: a.CallModel, log: RunLog, services: Services) -> None:
         before = log.state.cost_usd
@@ -168,23 +169,27 @@ class _Player:
         await self._record(entry if isinstance(entry, e.ContextDisclosed) else e.ContextDisclosed(), log)
 
     async def _run(self, action: a.RunSteps, log: RunLog, services: Services) -> None:
-        """What an approved call changes may have been changed meanwhile: that it was asked about again is given."""
+        """Files may have been changed meanwhile, and links led elsewhere: that it was asked about this is given."""
         entry = self.tape.peek()
-        approved = {step_id for step_id in action.step_ids if log.state.step(step_id).phase == "approved"}
-        if isinstance(entry, e.ApprovalAsked) and entry.step_id in approved:
+        if isinstance(entry, e.ApprovalAsked) and entry.step_id in action.step_ids:
             await self._record(entry, log)
             await self._record_pause(log)
             return
         await self._give_results(await record_intents(action, log, services), log)
 
     async def _give_results(self, steps: Sequence[Step], log: RunLog) -> None:
+        wanted = {step.step_id for step in steps}
         for step in steps:
             entry = self.tape.peek()
             if entry is None:
                 raise _EndOfRecord
             if is_given(entry):
                 raise _FromOutside
-            if not isinstance(entry, e.StepFinished) or entry.step_id != step.step_id:
+            if isinstance(entry, e.InputAsked) and entry.resumes and entry.step_id in wanted:
+                await self._record(entry, log)
+                await self._record_pause(log)
+                return
+            if not isinstance(entry, e.StepFinished) or entry.step_id not in wanted:
                 text = "Run now, and its result awaited"
                 raise Diverged(self.tape.diverge(e.StepFinished(step_id=step.step_id, status="succeeded", text=text)))
             await self._record(entry, log)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from metier.context.layers import Prompt
+from metier.context.layers import PrefixHashes, Prompt
 from metier.context.tokens import TokenCounter
 from metier.definitions.task import TaskDefinition
 from metier.engine.decide import Policy
 from metier.engine.fingerprints import Fingerprints
-from metier.engine.offer import Offer
+from metier.engine.offer import Offer, OfferKey
 from metier.engine.options import RuntimeOptions
 from metier.engine.partners import Partners
 from metier.engine.shelf import Shelf
@@ -49,6 +49,10 @@ class Instructions:
     profile: str = ""
     agent: str = ""
     plugins: str = ""
+    facts: str = ""
+    """What was told in the same context and is kept."""
+    summary: str = ""
+    """What was said in the same context before `conversation`, in short."""
     conversation: tuple[Message, ...] = ()
     """What was said before in the same context."""
     step: str = ""
@@ -64,6 +68,8 @@ class Instructions:
             profile=self.profile,
             agent=self.agent,
             plugins=self.plugins,
+            facts=self.facts,
+            summary=self.summary,
             conversation=self.conversation,
             task=task,
             step=self.step,
@@ -105,11 +111,12 @@ class Services:
     fallbacks: tuple[Candidate, ...] = ()
     seams: Seams = field(default_factory=Seams)
     counter: TokenCounter = field(default_factory=TokenCounter)
+    prefixes: PrefixHashes = field(default_factory=PrefixHashes)
     fingerprints: Fingerprints = field(default_factory=Fingerprints)
     read_access: Callable[[], frozenset[str]] = frozenset
     """The tools that are turned off now, read once a turn. Raises `ConfigError`."""
-    offers: dict[tuple[bool, frozenset[str]], Offer] = field(default_factory=dict[tuple[bool, frozenset[str]], Offer])
-    """With skills and without, less what is turned off; built when first needed."""
+    offers: dict[OfferKey, Offer] = field(default_factory=dict["OfferKey", Offer])
+    """With skills and without, less what is turned off and what the skill in charge leaves out; built when needed."""
     partners: Partners = field(default_factory=Partners)
     """Whom the run may hand work to."""
     task: TaskDefinition | None = None

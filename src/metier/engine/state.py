@@ -10,17 +10,20 @@ from typing import Literal, assert_never
 
 from pydantic import JsonValue
 
-from metier.approval.judge import name_call
-from metier.approval.rules import SHELL
+from metier.context.fences import TOOL_OUTPUT, fence
 from metier.context.layers import Exchange
 from metier.context.tokens import calibrate
-from metier.decisions import ActionStep, ModelDecision, StepExecutionResult
+from metier.decisions import ActionStep, ModelDecision, StepExecutionResult, find_invocation
 from metier.engine import entries as e
+from metier.engine.calls import build_identity, build_memory_key, edit_arguments
 from metier.engine.phases import IllegalTransition, Phase, check_transition
 from metier.events import Candidate, TaskState
 from metier.messages import Message, ModelReply, Part, TextPart, ToolResultPart
 
 _STATUS_OF_PAUSE: dict[str, TaskState] = {"input": "input_required", "delegation": "delegating"}
+
+_NO_PROGRESS = (e.RunResumed, e.RunPaused, e.ModelCallStarted, e.StepStarted)
+"""Entries that say what is going to be done; a driver that dies of doing it writes them again and again."""
 
 type StepPhase = Literal["pending", "approved", "asking", "running", "in_doubt", "finished"]
 
@@ -42,6 +45,12 @@ class Step:
     asked: e.ApprovalAsked | None = None
     """What was put before a person last."""
     times_asked: int = 0
+    approved_base: str = ""
+    """What the call must find as it was when a person said yes to it; see `ApprovalAsked.base`."""
+    approved_leads: tuple[str, ...] = ()
+    """Where its paths led then, if that was elsewhere than they say."""
+    answers: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    """What was given to the questions of the step itself."""
     delegated: e.Delegated | None = None
     """The run that does it, while it is under way and after."""
 
@@ -117,6 +126,8 @@ class RunState:
     cost_usd: float = 0.0
     factor: float = 1.0
     """Correction of the token estimate, learnt from what the vendor reported."""
+    attempts: int = 0
+    """How often the run was gone on with since it last got any further."""
 
     def step(self, step_id: str) -> Step:
         """Raises `IllegalTransition`: the journal names a step that this turn does not have."""
@@ -146,6 +157,8 @@ def fold(run_id: str, entries: Iterable[e.Entry]) -> RunState:
 def apply(state: RunState, entry: e.Entry) -> None:
     """Take one more entry in. Raises `IllegalTransition` when it cannot follow what was there."""
     state.seq += 1
+    if not isinstance(entry, _NO_PROGRESS):
+        state.attempts = 0
     match entry:
         case e.RunStarted() | e.RunPaused() | e.RunResumed() | e.RunFinished() | e.RunFailed():
             _apply_run(state, entry)
@@ -175,6 +188,7 @@ def _apply_run(state: RunState, entry: e.RunStarted | e.RunPaused | e.RunResumed
             if state.pause is not None and state.pause.pause == "step_failed":
                 _try_again(state)
             state.pause, state.status = None, "in_progress"
+            state.attempts += 1
             if entry.disabled_tools is not None:
                 state.disabled = frozenset(entry.disabled_tools)
         case e.RunFinished():
@@ -307,9 +321,10 @@ def _finish_step(state: RunState, step: Step, entry: e.StepFinished) -> None:
     step.phase, step.finished = "finished", entry
     if entry.counts_as_failure:
         return
-    key = step.action.model_copy(update={"call_id": ""}).model_dump_json()
+    key = build_identity(step.action)
     state.repeated[key] = state.repeated.get(key, 0) + 1
-    if entry.status == "succeeded" and step.action.type in ("call_tool", "run_command"):
+    is_work = step.action.type in ("call_tool", "run_command") or find_invocation(step.action) is not None
+    if entry.status == "succeeded" and is_work:
         state.results.append(entry.text)
     if step.action.type == "call_skill" and entry.status == "succeeded":
         _choose_skill(state, str(step.action.params.get("skill", "")))
@@ -385,8 +400,8 @@ def _apply_answer(state: RunState, entry: e.ApprovalAsked | e.ApprovalDecided | 
             step.phase = "approved"
             if entry.decision != "approved":
                 step.denied = entry.reason or f"The approval was {entry.decision}"
-            elif entry.edited_arguments is not None:
-                step.action = edit_arguments(step.action, entry.edited_arguments)
+            else:
+                _approve(step, entry)
             if entry.decision == "approved" and entry.remember:
                 state.remembered.add(build_memory_key(step.action))
         case e.InputAsked():
@@ -395,23 +410,23 @@ def _apply_answer(state: RunState, entry: e.ApprovalAsked | e.ApprovalDecided | 
         case e.InputGiven():
             if state.question is None or state.question.request_id != entry.request_id:
                 raise IllegalTransition(f"Nothing was asked under {entry.request_id!r}")
-            step = state.step(state.question.step_id)
+            step, resumes = state.step(state.question.step_id), state.question.resumes
             text = json.dumps(entry.values, ensure_ascii=False)
             state.question = None
+            if resumes:
+                step.phase = "approved"
+                step.answers.update(entry.values)
+                return
             _finish_step(state, step, e.StepFinished(step_id=step.step_id, status="succeeded", text=text))
 
 
-def build_memory_key(action: ActionStep) -> str:
-    """What "always in this run" extends to: the tool; of the shell, one command."""
-    name, arguments = name_call(action)
-    return f"{name}: {json.dumps(arguments, sort_keys=True)}" if name == SHELL else name
-
-
-def edit_arguments(action: ActionStep, arguments: dict[str, JsonValue]) -> ActionStep:
-    """The same action with other arguments, as somebody approved it."""
-    if action.type == "call_tool":
-        return action.model_copy(update={"params": {**action.params, "arguments": arguments}})
-    return action.model_copy(update={"params": arguments})
+def _approve(step: Step, entry: e.ApprovalDecided) -> None:
+    """What was approved is what was shown; of an edited call, what was there when it was edited."""
+    if entry.edited_arguments is not None:
+        step.action = edit_arguments(step.action, entry.edited_arguments)
+        step.approved_base, step.approved_leads = entry.edited_base, entry.edited_leads_to
+    elif step.asked is not None:
+        step.approved_base, step.approved_leads = step.asked.base, step.asked.leads_to
 
 
 def _close_turn(state: RunState) -> None:
@@ -447,7 +462,11 @@ def _json_results(state: RunState, told: list[Part]) -> list[Part]:
     """A decision that was written as JSON has no calls to answer: its results are told in words."""
     if told or not state.steps:
         return []
-    lines = [f"Result of {s.action.type} {s.step_id}: {s.finished.text}" for s in state.steps if s.finished is not None]
+    lines = [
+        f"Result of {s.action.type} {s.step_id}:\n{fence(s.finished.text, tag=TOOL_OUTPUT)}"
+        for s in state.steps
+        if s.finished is not None
+    ]
     lines += [f"Not run, {no.tool}: {no.message}" for no in state.rejected]
     return [TextPart(text="\n\n".join(lines))] if lines else []
 

@@ -19,12 +19,13 @@ from metier.engine.approvals import find_approved_base
 from metier.engine.decide import judge_step
 from metier.engine.earlier import keep_results
 from metier.engine.journal import RunLog
+from metier.engine.paths import build_guard
 from metier.engine.planning import get_limits
 from metier.engine.services import Services
 from metier.engine.state import Step
 from metier.engine.unwrapping import unwrapped
 from metier.events import Payload, SkillDisclosureLoaded, SkillStepExecuted
-from metier.tools.base import ToolContext, ToolResult
+from metier.tools.base import Question, ToolContext, ToolResult
 
 MAX_RESULT_CHARACTERS = 30_000
 """More than this of a result is kept as a blob; the model gets the beginning and the end."""
@@ -50,7 +51,7 @@ async def record_intents(action: a.RunSteps, log: RunLog, services: Services) ->
 async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> None:
     """Carry out steps whose intent is on record."""
     await keep_results(log.state.run_id, [step.action for step in steps], services)
-    results: list[e.StepFinished | None] = [None] * len(steps)
+    results: list[e.StepFinished | e.InputAsked | None] = [None] * len(steps)
 
     async def run(index: int, step: Step) -> None:
         results[index] = await _execute(step, log, services)
@@ -62,9 +63,18 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
                     group.start_soon(run, index, step)
     except anyio.get_cancelled_exc_class():
         with anyio.CancelScope(shield=True):
-            await log.record(*(result or _interrupted(step) for result, step in zip(results, steps, strict=True)))
+            await log.record(
+                *(
+                    result if isinstance(result, e.StepFinished) else _interrupted(step)
+                    for result, step in zip(results, steps, strict=True)
+                )
+            )
         raise
-    await log.record(*(result for result in results if result is not None))
+    await log.record(*(result for result in results if isinstance(result, e.StepFinished)))
+    # One question at a time: another step that asked is asked again when this one has its answer.
+    asked = next((result for result in results if isinstance(result, e.InputAsked)), None)
+    if asked is not None:
+        await log.record(asked, e.RunPaused(pause="input", reason=asked.question), durable=True)
 
 
 def _interrupted(step: Step) -> e.StepFinished:
@@ -116,13 +126,16 @@ def build_key(run_id: str, step_id: str) -> str:
     return hashlib.sha256(f"{run_id}/{step_id}".encode()).hexdigest()[:32]
 
 
-async def _execute(step: Step, log: RunLog, services: Services) -> e.StepFinished:
+async def _execute(step: Step, log: RunLog, services: Services) -> e.StepFinished | e.InputAsked:
     control: dict[str, Callable[[Step, RunLog, Services], Awaitable[ToolResult]]] = {
         "use_skill": _use_skill,
         "read_skill_files": _read_skill_files,
         "skill_search": _search_skills,
     }
     name, arguments = name_and_arguments(step)
+    if step.action.type == "call_skill" and services.tools.find(name) is None:
+        # Inputs for a skill that has no code to call: its instructions say what to do with them.
+        name = "use_skill"
     told: list[Payload] = []
     started = services.clock.monotonic()
     if name in control:
@@ -130,12 +143,24 @@ async def _execute(step: Step, log: RunLog, services: Services) -> e.StepFinishe
     else:
         context = build_context(step, log, services, emit=told.append)
         result = await services.tools.call(name, arguments, context)
+    if result.question is not None:
+        return _build_question(step, result.question, services)
     duration = round((services.clock.monotonic() - started) * 1000, 3)
     finished = await build_finished(step, name, result, duration_ms=duration, services=services)
     for payload in told:
         if not isinstance(payload, SkillStepExecuted):
             log.emit(payload)
     return _add_facts(finished, told)
+
+
+def _build_question(step: Step, question: Question, services: Services) -> e.InputAsked:
+    return e.InputAsked(
+        request_id=f"in-{step.step_id}-{step.attempts}",
+        step_id=step.step_id,
+        question=services.clean(question.text),
+        fields=question.fields,
+        resumes=True,
+    )
 
 
 def _add_facts(finished: e.StepFinished, told: list[Payload]) -> e.StepFinished:
@@ -163,16 +188,20 @@ def build_context(
         timeout_seconds=services.runtime.timeout_seconds,
         emit=emit,
         spool=get_spool_path(step, services),
+        attempt=max(1, step.attempts),
+        answers=step.answers,
         artifacts=services.run_folder / "artifacts",
         clean=services.clean,
         base_hash=find_approved_base(step),
+        paths=build_guard(step, log.state, services),
     )
 
 
 def get_spool_path(step: Step, services: Services) -> Path:
     """One name per attempt: how an earlier one ended says nothing about this one."""
     folder = services.run_folder / "spool"
-    folder.mkdir(parents=True, exist_ok=True)
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{step.step_id}-{step.attempts}"
 
 
@@ -268,7 +297,8 @@ def _artifacts(result: ToolResult, services: Services) -> tuple[dict[str, JsonVa
     found = [artifact for artifact in kept if isinstance(artifact, dict)] if isinstance(kept, list) else []
     for path in paths if isinstance(paths, list) else []:
         file = services.workspace / str(path)
-        if file.is_file():
+        # The script may be enclosed where the agent is not: what lies elsewhere is not looked at for it.
+        if file.is_file() and file.resolve().is_relative_to(services.workspace.resolve()):
             data = file.read_bytes()
             found.append({"path": str(file), "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)})
     return tuple(found)

@@ -1,4 +1,7 @@
-"""A way to say stop to a run: no new work, then no patience. What is under way is ended, and on record."""
+"""A way to say stop to a run: no new work, then no patience. What is under way is ended, and on record.
+
+A run that is handed back is neither paused nor ended: whoever claims it next goes on with it.
+"""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -12,13 +15,19 @@ from metier.events import GracefulShutdownStarted, Payload, SignalReceived
 class Stopper:
     """Set by a signal, a caller or a time limit. The action under way gets a grace period, then it is cancelled."""
 
-    def __init__(self, grace_seconds: float = 10.0) -> None:
+    def __init__(self, grace_seconds: float = 10.0, *, waits_for_model: bool = True, turns: int | None = None) -> None:
+        """`waits_for_model`: the grace period is also for a reply under way, not for steps alone."""
+        self.turns = turns
+        """How many turns are taken before the run is handed back; None for as many as it takes."""
         self.reason = ""
         self.signal = ""
         """The first signal that came, by name."""
         self._grace_seconds = grace_seconds
+        self._waits_for_model = waits_for_model
         self._signals = 0
         self._failure: RunFailed | None = None
+        self.is_handing_back = False
+        """The run is left to whoever claims it next."""
         self._scope: anyio.CancelScope | None = None
         self._followers: list[Stopper] = []
         self._untold: list[Payload] = []
@@ -30,8 +39,10 @@ class Stopper:
         return bool(self.reason)
 
     @property
-    def ending(self) -> RunFailed | RunPaused:
-        """What the journal says of a run that was stopped."""
+    def ending(self) -> RunFailed | RunPaused | None:
+        """What the journal says of a run that was stopped; nothing of one that is handed back."""
+        if self.is_handing_back:
+            return None
         return self._failure or RunPaused(pause="signal", reason=f"Stopped by {self.reason}")
 
     def attach(self, tell: Callable[[Payload], None], *, count_children: Callable[[], int]) -> None:
@@ -47,16 +58,21 @@ class Stopper:
         self._tell(SignalReceived(signal=signal, count=self._signals))
         if self._signals == 1:
             children = self._count_children()
-            self._tell(GracefulShutdownStarted(grace_seconds=self._grace_seconds, children=children))
+            self._tell(GracefulShutdownStarted(grace_seconds=self._patience, children=children))
         self.request(signal)
 
     def request(self, reason: str) -> None:
         """Stop after what is under way, or when the grace period is over. A second request does not wait."""
         is_second = self.is_set
         self.reason = self.reason or reason
-        self._cut_short(0 if is_second else self._grace_seconds)
+        self._cut_short(0 if is_second else self._patience)
         for follower in self._followers:
             follower.request(reason)
+
+    def hand_back(self, reason: str) -> None:
+        """Stop as `request` does, and leave the run to whoever claims it next."""
+        self.is_handing_back = self.is_handing_back or not self.is_set
+        self.request(reason)
 
     def fail(self, failure: RunFailed) -> None:
         """End the run for good, without a grace period. A run that is stopping already is left to its pause."""
@@ -66,6 +82,10 @@ class Stopper:
         self._cut_short(0)
         for follower in self._followers:
             follower.fail(failure)
+
+    @property
+    def _patience(self) -> float:
+        return self._grace_seconds if self._waits_for_model or self._count_children() else 0.0
 
     def _cut_short(self, seconds: float) -> None:
         if self._scope is not None:

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 from metier.engine import entries as e
 
 IGNORED = frozenset(
-    {"duration_ms", "latency_ms", "driver", "expires_at", "cost_usd", "preview", "base", "verdict", "rule"}
+    {"duration_ms", "latency_ms", "driver", "expires_at", "cost_usd", "preview", "base", "leads_to", "verdict", "rule"}
 )
 """Times, prices, who drove, what the files were like and whose word it was: these say nothing about what a run did."""
 

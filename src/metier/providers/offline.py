@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from metier.decisions import ActionStep, ModelDecision
-from metier.definitions.scripts import discover_scripts
+from metier.definitions.scripts import discover_scripts, find_impl
+from metier.definitions.skill import SkillDefinition
+from metier.definitions.yaml_text import Mapping
 from metier.messages import ModelReply, Part, TextPart, ToolCallPart
 from metier.providers.base import Delta, ModelRequest, Observer, OneTool
 from metier.providers.offline_plan import (
@@ -87,10 +89,27 @@ def build_offline(
             description=package.definition.description,
             entrypoint=package.definition.entrypoint,
             scripts=tuple(script.name for script in discover_scripts(package.definition)),
+            inputs=_find_inputs(package.definition),
         )
         for package in packages
     ]
     return OfflineProvider(skills=skills, rank=rank, places=places, min_score=min_score, max_turns=max_turns, only=only)
+
+
+def _find_inputs(skill: SkillDefinition) -> tuple[str, ...] | None:
+    """The names of what its `impl.py` takes, as its contract writes them."""
+    if find_impl(skill) is None:
+        return None
+    below = skill.contract.find("contract")
+    mappings = [skill.contract, below.value if below and isinstance(below.value, Mapping) else Mapping((), 1)]
+    found: dict[str, None] = {}
+    for mapping in mappings:
+        for key in ("input_schema", "input_request_jsonschema"):
+            schema = mapping.find(key)
+            properties = schema.value.find("properties") if schema and isinstance(schema.value, Mapping) else None
+            if properties is not None and isinstance(properties.value, Mapping):
+                found |= dict.fromkeys(entry.key for entry in properties.value.entries)
+    return tuple(found)
 
 
 def plan(request: ModelRequest, planner: Planner, *, max_turns: int = MAX_TURNS) -> ModelReply:
@@ -118,12 +137,12 @@ class _Turn:
     max_turns: int
 
     def reply(self) -> ModelReply:
-        calls = self._choose() if "script_run" in self.offered and self._has_room_for(1) else []
+        calls = self._choose() if self._has_room_for(1) else []
         return _build_reply(calls) if calls else self._finish()
 
     def _choose(self) -> list[ToolCallPart]:
         """The next script, and with it the hand-off to the skill after it; nothing when all is through."""
-        pending = [step for step in self.plan.steps if not is_settled(step, self.progress)]
+        pending = [step for step in self.plan.steps if not is_settled(step, self.progress) and self._is_offered(step)]
         failed = self._find_step_for_fallback()
         if failed is not None:
             return [self._run(failed), *self._use_next(pending, after=failed)]
@@ -135,6 +154,9 @@ class _Turn:
         if self._needs_hand_off(first, self.progress.in_charge):
             return [self._use(first)] if self._has_room_for(2) else []
         return [self._run(first), *self._use_next(pending[1:], after=first)]
+
+    def _is_offered(self, step: Step) -> bool:
+        return self._script_call(step).tool in self.offered
 
     def _use_next(self, pending: list[Step], *, after: Step) -> list[ToolCallPart]:
         in_charge = after.skill.name if after.skill else ""
@@ -152,14 +174,16 @@ class _Turn:
     def _find_step_for_fallback(self) -> Step | None:
         """The step that just failed, for the skill that the run was handed to, where that one can do it too."""
         skill = self.planner.find(self.progress.fallback) if self.progress.fallback else None
-        if skill is None or skill.entrypoint is None or not self.progress.attempts:
+        can_work = skill is not None and (skill.entrypoint is not None or skill.inputs is not None)
+        if skill is None or not can_work or not self.progress.attempts:
             return None
         number = self.progress.attempts[-1].step
         step = next((step for step in self.plan.steps if step.number == number), None)
         is_wanted_later = any(later.skill == skill for later in self.plan.steps if later.number > number)
         if step is None or is_wanted_later or self.planner.score(skill, step.text) < self.planner.min_score:
             return None
-        return Step(number=number, text=step.text, skill=skill)
+        instead = Step(number=number, text=step.text, skill=skill)
+        return instead if self._is_offered(instead) else None
 
     def _find_covered(self) -> frozenset[int]:
         """Steps for which the very same call was made before and went well: it is not made again."""
@@ -179,6 +203,8 @@ class _Turn:
 
     def _run(self, step: Step) -> ToolCallPart:
         call = self._script_call(step)
+        if not call.script:
+            return self._call(step, call.tool, dict(call.inputs))
         arguments: dict[str, JsonValue] = {
             "skill_name": call.skill,
             "script_name": call.script,
@@ -202,8 +228,10 @@ class _Turn:
         return _build_reply([ToolCallPart(id=call_id, name="finish", arguments={"result": result})])
 
     def _find_block(self) -> str:
-        if "script_run" not in self.offered:
-            return "the tool 'script_run' is not offered in this run"
+        wanted = {self._script_call(step).tool for step in self.plan.steps if step.skill and not step.problem}
+        missing = sorted(wanted - self.offered)
+        if missing:
+            return f"the tool {missing[0]!r} is not offered in this run"
         return f"the run has {self.max_turns} turns (runtime.max_turns), and they are used up"
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from metier.definitions.names import canonical_name
+from metier.definitions.names import canonical_name, name_capability
 from metier.definitions.skill import Entrypoint
 from metier.providers.offline_request import read_request, split_parts, split_weakly
 from metier.providers.offline_words import find_keywords, find_matched
@@ -38,6 +38,8 @@ class OfflineSkill:
     entrypoint: Entrypoint | None = None
     scripts: tuple[str, ...] = ()
     """Canonical names, with `.py`."""
+    inputs: tuple[str, ...] | None = None
+    """What its `impl.py` takes; nothing where it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,11 +153,17 @@ class Planner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptCall:
-    """What `script_run` is called with."""
+    """What `script_run` is called with; or, without a script, the tool of the skill itself."""
 
     skill: str
-    script: str
-    args: tuple[str, ...]
+    script: str = ""
+    args: tuple[str, ...] = ()
+    inputs: tuple[tuple[str, str], ...] = ()
+    """Of a skill that is called: by name, in order of names."""
+
+    @property
+    def tool(self) -> str:
+        return "script_run" if self.script else name_capability(self.skill)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +174,7 @@ class _Choice:
 
 
 def build_script_call(skill: OfflineSkill, text: str, places: Places, *, has_previous: bool) -> ScriptCall:
-    """The entrypoint with its placeholders filled. One pass: what a value contains is not filled again."""
-    assert skill.entrypoint is not None, "steps without an entrypoint have a problem and are not called"
+    """The skill's code with the inputs that are known, else its entrypoint with its placeholders filled."""
     keywords = ",".join(find_keywords(text, without=frozenset({skill.name.casefold()})))
     values = {
         "workspace": places.workspace,
@@ -176,6 +183,11 @@ def build_script_call(skill: OfflineSkill, text: str, places: Places, *, has_pre
         "task": _argument(text, TASK_BYTES),
         "keywords": _argument(keywords, KEYWORDS_BYTES),
     }
+    if skill.inputs is not None:
+        known = tuple((name, values[name]) for name in sorted(skill.inputs) if values.get(name))
+        return ScriptCall(skill=canonical_name(skill.name), inputs=known)
+    assert skill.entrypoint is not None, "steps without an entrypoint have a problem and are not called"
+    # One pass: what a value contains is not filled again.
     pattern = re.compile("{(" + "|".join(values) + ")}")
     args = tuple(pattern.sub(lambda match: values[match.group(1)], arg) for arg in skill.entrypoint.args)
     return ScriptCall(skill=skill.name, script=skill.entrypoint.script.removesuffix(".py"), args=args)
@@ -205,8 +217,10 @@ def _names(text: str) -> Iterator[str]:
 
 
 def _find_problem(skill: OfflineSkill) -> str:
+    if skill.inputs is not None:
+        return ""
     if skill.entrypoint is None:
-        return f"skill {skill.name!r} has no entrypoint, so only a model can use it"
+        return f"skill {skill.name!r} has no entrypoint and no impl.py, so only a model can use it"
     script = skill.entrypoint.script.lower().removesuffix(".py") + ".py"
     if script not in skill.scripts:
         return (

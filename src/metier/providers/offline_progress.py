@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from metier.definitions.names import canonical_name
+from metier.definitions.names import canonical_name, name_capability
 from metier.messages import Message, TextPart, ToolCallPart, ToolResultPart
 from metier.providers.offline_plan import ScriptCall
 
@@ -124,14 +124,20 @@ def _read_calls(messages: Sequence[Message]) -> Iterator[_Call]:
                     turn=int(match.group(1)),
                     step=int(match.group(2)),
                     skill=str(part.arguments.get("skill", "")) if part.name == "use_skill" else "",
-                    script=_read_script(part) if part.name == "script_run" else None,
+                    script=_read_script(part),
                     ok=not result.is_error,
                     text=result.text,
                     is_alone=len(calls) == 1,
                 )
 
 
-def _read_script(part: ToolCallPart) -> ScriptCall:
+def _read_script(part: ToolCallPart) -> ScriptCall | None:
+    skill, _, method = part.name.rpartition(".")
+    if skill and part.name == name_capability(skill) and method:
+        inputs = tuple((name, str(part.arguments[name])) for name in sorted(part.arguments))
+        return ScriptCall(skill=skill, inputs=inputs)
+    if part.name != "script_run":
+        return None
     args = part.arguments.get("args")
     return ScriptCall(
         skill=str(part.arguments.get("skill_name", "")),

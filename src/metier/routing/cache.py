@@ -75,6 +75,7 @@ def _unpack(sections: list[memoryview]) -> IndexTables:
     # Written by `_pack`; the checksum says that nothing else is here.
     ids, names = cast("tuple[list[str], list[str]]", json.loads(bytes(sections[0])))
     words = _lines(sections[1])
+    numbers = list(range(len(ids)))
     return IndexTables(
         ids=tuple(ids),
         names=tuple(names),
@@ -82,23 +83,29 @@ def _unpack(sections: list[memoryview]) -> IndexTables:
         forms=dict(zip(_lines(sections[2]), _ints("i", sections[3]), strict=True)),
         pair_keys=_ints("Q", sections[4]),
         name_rarities=_floats(sections[5]),
-        postings=_read_postings(sections[6:11]),
-        pairs=_read_postings(sections[11:16]),
+        postings=_read_postings(sections[6:11], numbers),
+        pairs=_read_postings(sections[11:16], numbers),
         by_name=build_name_table(names),
     )
 
 
 def _columns(postings: Postings) -> Iterator[array[int] | array[float]]:
     yield postings.starts
-    yield postings.skills
+    yield array("I", postings.skills)
     yield postings.impacts
     yield postings.fields
     yield postings.rarities
 
 
-def _read_postings(sections: list[memoryview]) -> Postings:
+def _read_postings(sections: list[memoryview], numbers: list[int]) -> Postings:
     starts, skills, impacts, fields, rarities = sections
-    return Postings(_ints("I", starts), _ints("I", skills), _floats(impacts), _ints("B", fields), _floats(rarities))
+    return Postings(
+        _ints("I", starts),
+        [numbers[number] for number in _ints("I", skills)],
+        _floats(impacts),
+        _ints("B", fields),
+        _floats(rarities),
+    )
 
 
 def _lines(section: memoryview) -> list[str]:

@@ -20,6 +20,12 @@ NAME_BONUS = 0.1
 CLOSE_LOOK = 24
 """Skills looked at closely, at least; always more than are asked for."""
 MATCHES_SHOWN = 8
+ENOUGH_WORDS = 20
+COMMON_SHARE = 0.22
+"""Of a request with enough telling words, those that more of the skills have only refine the order: measured on long
+requests, they bring nobody in that the others would not."""
+SPARE = 4
+"""How many more skills are then looked at closely."""
 SCAN_FACTOR = 8
 """A posting list shorter than this many times the skills looked for is scanned whole, a longer one searched."""
 
@@ -64,6 +70,12 @@ def rank_skills(index: IndexTables, query: str, k: int) -> list[SkillCandidate]:
 def _collect(index: IndexTables, request: Request, wanted: int) -> list[int]:
     """The skills with the highest sums, `wanted` of them where so many share a telling word with the request."""
     heavy = [term for term in request.terms if not term.light]
+    if len(heavy) > ENOUGH_WORDS:
+        starts, most = index.postings.starts, COMMON_SHARE * len(index)
+        rare = [term for term in heavy if starts[term.key + 1] - starts[term.key] <= most]
+        best = _best(_add_up(index, rare, request.pairs), wanted + SPARE) if len(rare) >= ENOUGH_WORDS else []
+        if len(best) >= wanted:
+            return best
     best = _best(_add_up(index, heavy, request.pairs), wanted)
     if len(best) >= wanted or len(heavy) == len(request.terms):
         return best
@@ -95,23 +107,23 @@ def _best(sums: Sequence[float], wanted: int) -> list[int]:
 def _look_closely(index: IndexTables, request: Request, numbers: set[int]) -> list[_Hit]:
     chosen = frozenset(numbers)
     slots = {number: _Slot() for number in chosen}
-    total = sum(term.weight for term in request.terms)
-    skills, impacts = index.postings.skills, index.postings.impacts
-    fields, rarities = index.postings.fields, index.postings.rarities
+    total = sum([term.weight for term in request.terms])
+    impacts, fields, rarities = index.postings.impacts, index.postings.fields, index.postings.rarities
     for term in request.terms:
-        weight, rarity, matched = term.weight, rarities[term.key], not term.light
-        for at in _find_positions(index.postings, term.key, chosen):
-            slot = slots[skills[at]]
+        key, weight, _, _, light = term
+        rarity = rarities[key]
+        for number, at in _find_positions(index.postings, key, chosen):
+            slot = slots[number]
             slot.sum += weight * impacts[at]
             slot.covered += weight
             bits = fields[at]
             if bits & NAME:
                 slot.said += rarity
-            if matched:
+            if not light:
                 slot.matches.append((term, bits))
     for pair in request.pairs:
-        for at in _find_positions(index.pairs, pair.key, chosen):
-            slots[index.pairs.skills[at]].sum += pair.weight * index.pairs.impacts[at]
+        for number, at in _find_positions(index.pairs, pair.key, chosen):
+            slots[number].sum += pair.weight * index.pairs.impacts[at]
     return [
         _Hit(number, _finish(slot, total, index.name_rarities[number]), tuple(slot.matches))
         for number, slot in slots.items()
@@ -125,14 +137,15 @@ def _finish(slot: _Slot, total: float, name_rarity: float) -> float:
     return slot.sum * (slot.covered / total) ** COVERAGE_POWER * (1 + NAME_BONUS * name_share * name_share)
 
 
-def _find_positions(postings: Postings, key: int, chosen: frozenset[int]) -> list[int]:
-    """Where the chosen skills stand in one posting list."""
+def _find_positions(postings: Postings, key: int, chosen: frozenset[int]) -> list[tuple[int, int]]:
+    """The chosen skills that are in one posting list, and where."""
     skills = postings.skills
     start, end = postings.starts[key], postings.starts[key + 1]
     if end - start < SCAN_FACTOR * len(chosen):
-        return [bisect_left(skills, number, start, end) for number in chosen.intersection(skills[start:end])]
-    found = [(bisect_left(skills, number, start, end), number) for number in chosen]
-    return [at for at, number in found if at < end and skills[at] == number]
+        having = chosen.intersection(skills[start:end])
+        return [(number, bisect_left(skills, number, start, end)) for number in having] if having else []
+    found = [(number, bisect_left(skills, number, start, end)) for number in chosen]
+    return [(number, at) for number, at in found if at < end and skills[at] == number]
 
 
 def _build_candidates(index: IndexTables, hits: Sequence[_Hit], *, named: int) -> list[SkillCandidate]:

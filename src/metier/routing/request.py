@@ -1,8 +1,9 @@
 """A request read against an index: which posting lists to walk, and how much each counts. Pure."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 from metier.routing.index import IndexTables
@@ -35,16 +36,10 @@ class Pair(NamedTuple):
 class Request:
     terms: tuple[Term, ...]
     pairs: tuple[Pair, ...]
-    unknown_weight: float
-    """What the words would have counted that no skill has."""
 
 
-class _Reading(NamedTuple):
-    word: str
-    key: int
-    """Of its best meaning; -1 where there is none."""
-    meanings: tuple[tuple[int, float, str], ...]
-    """Key, certainty, and the spelling that was taken instead."""
+type _Meanings = tuple[tuple[int, float, str], ...]
+"""Key, certainty, and the spelling that was taken instead; the best first."""
 
 
 def clip_request(text: str) -> str:
@@ -57,68 +52,68 @@ def clip_request(text: str) -> str:
 def read_request(text: str, index: IndexTables) -> Request:
     """Look up every word of the text; unknown ones are repaired where something near is known."""
     segments = list(split_segments(text))
-    times = Counter(word for segment in segments for word in segment)
-    readings = _read_words(list(times), index)
+    times = Counter(chain.from_iterable(segments))
+    readings = _read_words(times, index)
     return Request(
         terms=_build_terms(readings, times, index),
         pairs=_build_pairs(segments, readings, index),
-        unknown_weight=sum(weight_of(word) for word, reading in readings.items() if not reading.meanings),
     )
 
 
-def _read_words(words: list[str], index: IndexTables) -> dict[str, _Reading]:
-    readings: dict[str, _Reading] = {}
+def _read_words(words: Iterable[str], index: IndexTables) -> dict[str, _Meanings]:
+    readings: dict[str, _Meanings] = {}
+    forms = index.forms
     repairs = 0
     for word in words:
-        key = index.forms.get(word)
+        key = forms.get(word)
         if key is None:
             key = index.words.get(stem(word))
         if key is not None:
-            readings[word] = _Reading(word, key, ((key, 1.0, ""),) if key >= 0 else ())
+            readings[word] = ((key, 1.0, ""),) if key >= 0 else ()
         elif repairs < MOST_REPAIRS:
             repairs += 1
             readings[word] = _repair(word, index)
         else:
-            readings[word] = _Reading(word, -1, ())
+            readings[word] = ()
     return readings
 
 
-def _repair(word: str, index: IndexTables) -> _Reading:
+def _repair(word: str, index: IndexTables) -> _Meanings:
     meanings = [
         (index.forms[meaning.word], meaning.weight * weight_of(meaning.word), meaning.word)
         for meaning in find_meanings(word, index)
     ]
-    known = tuple(meaning for meaning in meanings if meaning[0] >= 0)
-    return _Reading(word, known[0][0] if known else -1, known)
+    return tuple(meaning for meaning in meanings if meaning[0] >= 0)
 
 
-def _build_terms(readings: dict[str, _Reading], times: Counter[str], index: IndexTables) -> tuple[Term, ...]:
+def _build_terms(readings: dict[str, _Meanings], times: Counter[str], index: IndexTables) -> tuple[Term, ...]:
     """One term per posting list, words with the same stem counted together; the weightiest first."""
-    counts: Counter[int] = Counter()
-    best: dict[int, Term] = {}
+    counts: dict[int, int] = {}
+    best: dict[int, tuple[float, str, str, bool]] = {}
     rarities = index.postings.rarities
-    for word, reading in readings.items():
+    for word, meanings in readings.items():
         grade = weight_of(word)
-        for key, certainty, meant in reading.meanings:
-            counts[key] += times[word]
+        for key, certainty, meant in meanings:
+            counts[key] = counts.get(key, 0) + times[word]
             weight = rarities[key] * grade * certainty
-            if key not in best or best[key].weight < weight:
-                light = grade * certainty <= FUNCTION_WEIGHT
-                best[key] = Term(key, weight, word, meant, light)
-    terms = [term._replace(weight=term.weight * _repeated(counts[term.key])) for term in best.values()]
-    return tuple(sorted(terms, key=lambda term: (-term.weight, term.key)))
+            known = best.get(key)
+            if known is None or known[0] < weight:
+                best[key] = (weight, word, meant, grade * certainty <= FUNCTION_WEIGHT)
+    ordered = sorted([(-found[0] * _repeated(counts[key]), key, found) for key, found in best.items()])
+    return tuple([Term(key, -weight, word, meant, light) for weight, key, (_, word, meant, light) in ordered])
 
 
-def _build_pairs(segments: list[list[str]], readings: dict[str, _Reading], index: IndexTables) -> tuple[Pair, ...]:
-    counts: Counter[int] = Counter()
+def _build_pairs(segments: list[list[str]], readings: dict[str, _Meanings], index: IndexTables) -> tuple[Pair, ...]:
+    counts: dict[int, int] = {}
+    keys = {word: meanings[0][0] for word, meanings in readings.items() if meanings}
     for segment in segments:
-        keys = [readings[word].key for word in segment]
-        for first, second in pairwise(keys):
+        for first, second in pairwise([keys.get(word, -1) for word in segment]):
             if first >= 0 and second >= 0:
-                counts[index.find_pair(first, second)] += 1
-    del counts[-1]
+                key = index.find_pair(first, second)
+                counts[key] = counts.get(key, 0) + 1
+    counts.pop(-1, None)
     rarities = index.pairs.rarities
-    return tuple(Pair(key, PAIR_IMPACT * rarities[key] * _repeated(times)) for key, times in counts.items())
+    return tuple([Pair(key, PAIR_IMPACT * rarities[key] * _repeated(times)) for key, times in counts.items()])
 
 
 def _repeated(times: int) -> float:

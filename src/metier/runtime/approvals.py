@@ -1,6 +1,7 @@
 """Questions to a person and their one answer: list, look at, decide. Works whether or not somebody drives the run."""
 
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, cast
@@ -8,7 +9,7 @@ from typing import Literal, cast
 from pydantic import JsonValue
 
 from metier.engine import entries as e
-from metier.engine.approvals import hash_call, render_call
+from metier.engine.approvals import Found, hash_call, render_edited_call
 from metier.engine.journal import read_entries
 from metier.errors import ApprovalClosed, UsageError
 from metier.ids import Clock
@@ -58,10 +59,15 @@ class Reply:
     """The same tool is not asked about again in this run."""
 
 
+type Look = Callable[[str, dict[str, JsonValue]], Awaitable[Found]]
+"""What a call of this tool with these arguments would meet now."""
+
+
 class Approvals:
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, *, look: Look) -> None:
         self._store = store
         self._clock = clock
+        self._look = look
 
     async def find_all(self, *, run_id: str = "", status: str = "") -> list[Question]:
         """Oldest first. What ran out of time is closed on the way."""
@@ -96,7 +102,8 @@ class Approvals:
         if reply.arguments is not None:
             if wrong := question.find_wrong_arguments(reply.arguments):
                 raise UsageError(f"The edited arguments cannot be used: {wrong}", hint="Nothing was decided")
-            edited = render_call(question.tool, reply.arguments)
+            found = await self._look(question.tool, reply.arguments)
+            edited = render_edited_call(question.tool, reply.arguments, found)
         await self._expire([question.row])
         counted = await self._store.decide_approval(
             question.row.approval_id,
@@ -143,14 +150,29 @@ def parse_call(payload: bytes) -> tuple[str, dict[str, JsonValue]]:
 
 def _build_entry(row: ApprovalRow) -> e.ApprovalDecided:
     assert row.status != "open"
-    return e.ApprovalDecided(
+    decided = e.ApprovalDecided(
         approval_id=row.approval_id,
         step_id=row.step_id,
         decision=row.status,
         decided_by=row.decided_by,
         reason=row.reason,
-        edited_arguments=None if row.edited_payload is None else parse_call(row.edited_payload)[1],
     )
+    if row.edited_payload is None:
+        return decided
+    found = _parse_found(row.edited_payload)
+    return decided.model_copy(
+        update={
+            "edited_arguments": parse_call(row.edited_payload)[1],
+            "edited_base": found.base,
+            "edited_leads_to": found.leads_to,
+        }
+    )
+
+
+def _parse_found(payload: bytes) -> Found:
+    call = cast("dict[str, JsonValue]", json.loads(payload))  # written by `render_edited_call` only
+    leads = call.get("leads_to")
+    return Found(str(call.get("base", "")), tuple(map(str, leads)) if isinstance(leads, list) else ())
 
 
 def _describe_closed(row: ApprovalRow) -> str:

@@ -10,7 +10,8 @@ from metier.approval.profile import Profile
 from metier.approval.rules import Decision
 from metier.decisions import ActionStep
 from metier.engine import entries as e
-from metier.engine.state import RunState, apply, build_memory_key
+from metier.engine.calls import build_memory_key
+from metier.engine.state import RunState, apply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

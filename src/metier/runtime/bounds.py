@@ -41,6 +41,10 @@ def build_cancellation(by: str) -> RunFailed:
     return RunFailed(reason="canceled", message=f"Canceled by {by or 'somebody'}", status="canceled")
 
 
+def build_timeout(seconds: float) -> RunFailed:
+    return RunFailed(reason="run_timeout", message=f"The run took longer than {seconds:g} s", status="timeout")
+
+
 async def _obey_cancellation(stopper: Stopper, folder: Path) -> None:
     file = folder / CANCEL_FILE
     while not file.exists():  # noqa: ASYNC110 - another process makes the file; a look costs microseconds
@@ -50,4 +54,4 @@ async def _obey_cancellation(stopper: Stopper, folder: Path) -> None:
 
 async def _end_in_time(stopper: Stopper, seconds: float) -> None:
     await anyio.sleep(seconds)
-    stopper.fail(RunFailed(reason="run_timeout", message=f"The run took longer than {seconds:g} s", status="timeout"))
+    stopper.fail(build_timeout(seconds))

@@ -129,7 +129,14 @@ def _resolve(place: Place, started: e.RunStarted, request: ForkRequest) -> Agent
 async def _find_said(started: e.RunStarted, store: Store) -> Said | None:
     """What the parent was given beside its task stays with the fork."""
     instructions = await find_instructions(started.pins, store)
-    return Said(conversation=instructions.conversation, step=instructions.step) if instructions else None
+    if instructions is None:
+        return None
+    return Said(
+        facts=instructions.facts,
+        summary=instructions.summary,
+        conversation=instructions.conversation,
+        step=instructions.step,
+    )
 
 
 async def _build_start(

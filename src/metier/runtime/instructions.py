@@ -30,6 +30,8 @@ MAX_FILE_BYTES = 1_000_000
 class Said:
     """What a run is given beside its task: the conversation before it, and the step of a task it carries out."""
 
+    facts: str = ""
+    summary: str = ""
     conversation: Sequence[Message] = ()
     step: str = ""
 
@@ -57,6 +59,8 @@ def load_instructions(agent: AgentInForce, said: Said | None = None) -> Instruct
         profile=texts.get("profile", ""),
         agent=texts.get("agent", ""),
         plugins=texts.get("plugins", ""),
+        facts=cap_layer("facts", given.facts).text,
+        summary=cap_layer("summary", given.summary).text,
         conversation=cap_conversation(given.conversation),
         step=cap_layer("step", given.step).text,
         sources={name: layer.source for name, layer in found.items() if layer is not None},

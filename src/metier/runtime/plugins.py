@@ -11,6 +11,10 @@ from metier.plugins.registry import Registry
 from metier.plugins.subscription import Subscription
 from metier.runtime.place import Place
 from metier.runtime.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS
+from metier.store.base import Store
+from metier.store.failures import StoreUnavailable
+from metier.store.opening import open_store
+from metier.store.options import PLUGIN
 from metier.telemetry.sinks import Sink
 
 
@@ -49,6 +53,23 @@ def using_plugins(place: Place, *, report: Callable[[str], None]) -> Generator[P
         finally:
             for subscription in subscriptions:
                 subscription.close()
+
+
+async def open_place_store(place: Place) -> Store:
+    """The store of the settings, which may be one of a plugin. Raises `StoreUnavailable` when it cannot serve."""
+    options = place.settings.store
+    if not options.backend.startswith(PLUGIN):
+        return await open_store(options, runs=place.runs, environ=place.environ, clock=place.clock)
+    name = options.backend.removeprefix(PLUGIN)
+    registries = place.plugins or find_plugins(place).registries
+    offered = {key: opening for registry in registries for key, opening in registry.stores.items()}
+    if name not in offered:
+        known = ", ".join(f"`{PLUGIN}{each}`" for each in sorted(offered)) or "none"
+        raise StoreUnavailable(
+            f"No plugin brings a store {name!r}",
+            hint=f"Stores of plugins here: {known}; `agent plugins list` says which plugins are off, and why",
+        )
+    return await offered[name](place.environ.get(options.database_url_env, ""))
 
 
 def render_layers(place: Place) -> str:

@@ -9,6 +9,9 @@ from metier.approval.profile import Profile, ProfilePolicy
 from metier.approval.rules import Scope
 from metier.approval.scopes import POLICY_FILE, ScopeReader
 from metier.definitions.agent import AgentDefinition
+from metier.definitions.inherit import find_limit
+from metier.definitions.problems import Problem
+from metier.definitions.skill_file import MAX_FILE_BYTES, read_skill_file
 from metier.definitions.task import TaskDefinition, TaskStep
 from metier.errors import ConfigError
 from metier.skills.package import SkillPackage
@@ -39,12 +42,13 @@ class Speakers:
 def read_policy_file(workspace: Path) -> bytes:
     """The host's rules as they stand; nothing where there is no such file."""
     file = workspace / POLICY_FILE
-    try:
-        return file.read_bytes()
-    except FileNotFoundError:
+    if not file.exists() and not file.is_symlink():
         return b""
-    except OSError as error:
-        raise ConfigError(f"The policy '{file}' cannot be read: {error.strerror}") from error
+    # A link to nowhere is not "no rules", and a link to a device has no end.
+    found = read_skill_file(file, limit=MAX_FILE_BYTES)
+    if isinstance(found, Problem):
+        raise ConfigError(f"The policy '{file}' cannot be used: {found.message}", hint="Mend it, or remove it")
+    return found
 
 
 def open_reader(workspace: Path, tools: Toolbox, *, known: Collection[str] | None = ()) -> ScopeReader:
@@ -108,4 +112,5 @@ def _build_alone(scope: Scope, reader: ScopeReader, *, root: Path) -> RulePolicy
 def has_rules(package: SkillPackage) -> bool:
     """It has a word to say on what may happen."""
     skill = package.definition
-    return bool(skill.tool_approvals or skill.task_approvals or skill.allowed_tools)
+    has_lists = any(find_limit(names) is not None for names in (skill.tools, skill.skills, skill.tasks))
+    return has_lists or bool(skill.tool_approvals or skill.task_approvals or skill.allowed_tools)

@@ -27,9 +27,20 @@ from metier.runtime.catalog import list_definitions
 from metier.runtime.instructions import describe_cuts
 from metier.runtime.kind import RunKind
 from metier.runtime.replays import build_replay_services
-from metier.runtime.runs import RunRequest, Runtime, build_start
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import Runtime, build_start
 
-LAYERS: tuple[LayerName, ...] = (*SYSTEM_LAYERS, "conversation", "task", "step", "disclosed", "input", "run")
+LAYERS: tuple[LayerName, ...] = (
+    *SYSTEM_LAYERS,
+    "facts",
+    "summary",
+    "conversation",
+    "task",
+    "step",
+    "disclosed",
+    "input",
+    "run",
+)
 _PREVIEW = "preview"
 _GIVEN = "the request"
 
@@ -159,6 +170,8 @@ def _describe_sources(state: RunState, services: Services, task_source: str) -> 
         **dict.fromkeys(LAYERS, "built in"),
         "tools": f"{len(services.tools.infos())} tools, and those that steer the run",
         "catalog": f"{len(state.skills)} skills, {shown} of them with a description",
+        "facts": "told in the conversation",
+        "summary": "what was said long before",
         "conversation": "what was said before",
         "task": task_source,
         "step": "the step of the task",

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -26,54 +27,38 @@ from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
 from metier.runtime.agents import BUILT_IN, AgentInForce, resolve_agent
 from metier.runtime.approvals import Approvals, Question, Reply
-from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, forget_cancellation
+from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, build_timeout, forget_cancellation
 from metier.runtime.build import build_services, check_budget
 from metier.runtime.children import find_waiting, follow_child, lend
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.commissions import (
-    Commission,
     build_limits,
-    find_commission,
-    keep_commission,
     prepare_run,
     restore_run,
     use_settings,
 )
 from metier.runtime.confinement import open_confinement
-from metier.runtime.instructions import Said
+from metier.runtime.edited_calls import look_at_call
 from metier.runtime.kind import RunKind
 from metier.runtime.pins import pin
 from metier.runtime.place import Place
+from metier.runtime.plugins import open_place_store
 from metier.runtime.record import write_record
+from metier.runtime.requests import RunRequest, find_request, keep_request
+from metier.runtime.shift import Shift, begin_shift, keep_claimable
 from metier.store.base import Lease, RunRow, Store
 from metier.store.failures import LeaseHeld, RunUnknown, StoreUnavailable
-from metier.store.opening import open_store
 from metier.telemetry.jsonl import FILE_NAME, JsonlSink, read_events
 from metier.telemetry.sinks import EventWriter, FanOut, RunScope, Sink, get_redaction_mode
-
-DRY_RUN = "dry_run"
-"""The reason in the index of a dry run that has not begun."""
 
 type Asker = Callable[[Question], Awaitable[Reply | None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
-    task: str
-    mode: Literal["live", "dry_run"] = "live"
-    extra_context: str = ""
-    agent: str = ""
-    """The ID of the agent; empty takes the one of the settings, else the built-in one."""
-    model: str = ""
-    """Asked for instead of the agent's; it must be one that the agent may use."""
-    commission: Commission | None = None
-    """What another run or a task definition orders; its agent counts, not the one of the settings."""
-    said: Said | None = None
-    """The conversation before it, and the step of a task that it carries out."""
-
-
 def _ignore(_problem: str) -> None:
     return None
+
+
+_BY_HAND = Shift()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +74,8 @@ class Watch:
     """How long the run may be driven, all in all."""
     report: Callable[[str], None] = _ignore
     """Told when a sink breaks; the run goes on without it."""
+    shift: Shift = _BY_HAND
+    """On what terms the run is held."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,44 +101,56 @@ class Runtime:
     def __init__(self, place: Place, store: Store) -> None:
         self.place = place
         self.store = store
-        self.approvals = Approvals(store, place.clock)
+        self.approvals = Approvals(store, place.clock, look=partial(look_at_call, place))
 
     def folder(self, run_id: str) -> Path:
         return self.place.runs / run_id
 
-    async def start(self, request: RunRequest, watch: Watch | None = None) -> RunState:
-        """Begin a run and drive it until it ends or waits for somebody. Raises `UsageError` before it begins."""
-        commission = request.commission
+    async def start(self, request: RunRequest, watch: Watch | None = None, *, queue: str = "") -> RunState:
+        """Begin a run and drive it until it ends or waits for somebody. Raises `UsageError` before it begins.
+
+        With a `queue`, workers may claim it when it is handed back.
+        """
         wanted = request.agent or self.place.settings.runtime.agent or BUILT_IN
-        agent = resolve_agent(self.place, BUILT_IN if commission else wanted, model=request.model)
+        agent = resolve_agent(self.place, BUILT_IN if request.commission else wanted, model=request.model)
+        return await self.start_as(agent, request, watch, queue=queue)
+
+    async def start_as(
+        self, agent: AgentInForce, request: RunRequest, watch: Watch | None = None, *, queue: str = ""
+    ) -> RunState:
+        """The same for an agent that was resolved before."""
         check_budget(agent.place)
         if request.mode == "live":
             await open_confinement(agent.place)
         now = self.place.clock.now()
         run_id = self.place.ids.run_id(now)
-        note = await keep_commission(commission, self.store) if commission else ""
         row = RunRow(
             run_id=run_id,
-            context_id=run_id,
+            context_id=request.context_id or run_id,
             status="pending",
             task=request.task,
             agent=agent.id,
             model=agent.model.name,
             created_at=now,
             updated_at=now,
-            reason=DRY_RUN if request.mode == "dry_run" else note,
+            # Before the run is in the index: whoever finds it there after a kill also finds what was wanted.
+            reason=await keep_request(request, self.store),
+            queue=queue,
         )
         await self.store.create_run(row)
-        run = await prepare_run(
-            agent,
-            self.store,
-            host=self.place,
-            folder=self.folder(run_id),
-            commission=commission,
-            is_dry=request.mode == "dry_run",
-        )
-        run = replace(run, said=request.said)
-        return await self._drive(run, watch or Watch(), request=request)
+
+        async def prepare() -> RunKind:
+            run = await prepare_run(
+                agent,
+                self.store,
+                host=self.place,
+                folder=self.folder(run_id),
+                commission=request.commission,
+                is_dry=request.mode == "dry_run",
+            )
+            return replace(run, said=request.said)
+
+        return await self._drive(run_id, watch or Watch(), prepare=prepare, request=request)
 
     async def resume(self, run_id: str, answer: Answer | None = None, watch: Watch | None = None) -> RunState:
         """Go on with a run: after an answer, an approval, a signal or a crash. An ended run is left as it is."""
@@ -160,43 +159,61 @@ class Runtime:
             return await self._begin_again(await self.find(run_id), watch or Watch())
         started = entries[0]
         assert isinstance(started, e.RunStarted), "a journal begins with the start of its run"
-        run = await restore_run(self.place, self.store, folder=self.folder(run_id), started=started)
-        return await self._drive(run, watch or Watch(), answer=answer or Answer())
+        restore = partial(restore_run, self.place, self.store, folder=self.folder(run_id), started=started)
+        return await self._drive(run_id, watch or Watch(), prepare=restore, answer=answer or Answer())
 
     async def _begin_again(self, row: RunRow, watch: Watch) -> RunState:
         """Ordered by another run, or killed before its first entry: the index knows what is wanted."""
-        commission = await find_commission(row.reason, self.store)
-        host = await use_settings(self.place, commission, self.store)
-        is_dry = row.reason == DRY_RUN
-        agent = resolve_agent(host, row.agent, model=row.model if row.agent else "")
-        check_budget(agent.place)
-        run = await prepare_run(
-            agent, self.store, host=host, folder=self.folder(row.run_id), commission=commission, is_dry=is_dry
-        )
-        request = RunRequest(task=row.task, mode="dry_run" if is_dry else "live", commission=commission)
-        return await self._drive(run, watch, request=request)
+        request = await find_request(row, self.store)
+
+        async def prepare() -> RunKind:
+            commission = request.commission
+            host = await use_settings(self.place, commission, self.store)
+            is_dry = request.mode == "dry_run"
+            agent = resolve_agent(host, row.agent, model=row.model if row.agent else "")
+            check_budget(agent.place)
+            run = await prepare_run(
+                agent, self.store, host=host, folder=self.folder(row.run_id), commission=commission, is_dry=is_dry
+            )
+            return replace(run, said=request.said)
+
+        return await self._drive(row.run_id, watch, prepare=prepare, request=request)
 
     async def cancel(self, run_id: str, *, by: str) -> RunState:
         """End a run for good. One that somebody drives is ended by its driver, which is only asked: see `read`."""
+        try:
+            return await self._end(run_id, build_cancellation(by))
+        except LeaseHeld:
+            ask_to_cancel(self.folder(run_id), by=by)
+            return await self.read(run_id)
+
+    async def time_out(self, run_id: str, *, seconds: float) -> RunState:
+        """End a run whose driver did not end it in time. Raises `LeaseHeld` while that driver is still there."""
+        return await self._end(run_id, build_timeout(seconds))
+
+    async def _end(self, run_id: str, failure: e.RunFailed) -> RunState:
         state = await self.read(run_id)
         if state.phase in FINAL or state.started is None:
             return state
         # From below: where this is cut short, the run itself is still there to be canceled again.
         if (row := await self.store.find_run(run_id)) is not None and not row.driver:
             for child in state.children:
-                await self.cancel(child.run_id, by=by)
+                await self._end_child(child.run_id, failure)
         driver = Driver(store=self.store, owner=self.place.owner)
+        with unwrapped():
+            async with hold_lease(run_id, driver) as lease:
+                with closing(await self._open_log(lease, driver, Watch())) as log:
+                    if log.state.phase not in FINAL:
+                        await log.record(failure, durable=True)
+                    await self._settle(log)
+                    return log.state
+        raise AssertionError("the block above returns or raises")
+
+    async def _end_child(self, run_id: str, failure: e.RunFailed) -> None:
         try:
-            with unwrapped():
-                async with hold_lease(run_id, driver) as lease:
-                    with closing(await self._open_log(lease, driver, Watch())) as log:
-                        if log.state.phase not in FINAL:
-                            await log.record(build_cancellation(by), durable=True)
-                        await self._settle(log)
-                        return log.state
+            await self._end(run_id, failure)
         except LeaseHeld:
-            ask_to_cancel(self.folder(run_id), by=by)
-            return await self.read(run_id)
+            ask_to_cancel(self.folder(run_id), by=failure.message)
 
     async def read(self, run_id: str) -> RunState:
         """The state of a run, without driving it."""
@@ -225,29 +242,49 @@ class Runtime:
         return await find_waiting(self.store, state)
 
     async def _drive(
-        self, run: RunKind, watch: Watch, *, request: RunRequest | None = None, answer: Answer | None = None
+        self,
+        run_id: str,
+        watch: Watch,
+        *,
+        prepare: Callable[[], Awaitable[RunKind]],
+        request: RunRequest | None = None,
+        answer: Answer | None = None,
     ) -> RunState:
-        place, run_id = run.agent.place, run.folder.name
-        stopper = watch.stopper or Stopper(place.settings.runtime.signal_grace_seconds)
+        holder = Driver(store=self.store, owner=self.place.owner)
+        shift = watch.shift
         with unwrapped():
-            async with (
-                build_services(place, self.store, run=run, observe=watch.observe) as services,
-                hold_lease(run_id, services) as lease,
-            ):
-                with closing(await self._open_log(lease, services, watch)) as log:
-                    if request is not None and log.state.started is None:
-                        pins = await pin(services, run)
-                        await log.record(build_start(request, run.agent, services, pins=pins), durable=True)
-                        self._tell_of_cuts(log, services)
-                    if answer is None or await self._take_answer(log, answer, services):
-                        self._tell_of_changes(log, services)
-                        await self._check_provider(log, services)
-                        await log.update_index()
-                        async with bounded(stopper, run.folder, timeout_seconds=watch.timeout_seconds):
-                            await self._work(log, services, watch, stopper=stopper, answer=answer)
+            async with hold_lease(run_id, holder, seconds=shift.lease_seconds, held=shift.lease) as lease:
+                with closing(await self._open_log(lease, holder, watch)) as log:
+                    is_told = await begin_shift(log, shift)
+                    if log.state.phase not in FINAL:
+                        run = await prepare()
+                        async with build_services(
+                            run.agent.place, self.store, run=run, observe=watch.observe
+                        ) as services:
+                            await self._begin(log, services, run=run, request=request)
+                            if answer is None or await self._take_answer(log, answer, services, is_told=is_told):
+                                await self._go_on(log, services, watch, answer=answer)
                     await self._settle(log)
+                    if watch.stopper is not None and watch.stopper.is_handing_back:
+                        await keep_claimable(log, self.store)
                     return log.state
         raise AssertionError("the block above returns or raises")
+
+    async def _begin(self, log: RunLog, services: Services, *, run: RunKind, request: RunRequest | None) -> None:
+        """The first entry, where there is none yet."""
+        if request is not None and log.state.started is None:
+            pins = await pin(services, run)
+            await log.record(build_start(request, run.agent, services, pins=pins), durable=True)
+            self._tell_of_cuts(log, services)
+
+    async def _go_on(self, log: RunLog, services: Services, watch: Watch, *, answer: Answer | None) -> None:
+        stopper = watch.stopper or Stopper(services.runtime.signal_grace_seconds)
+        self._tell_of_changes(log, services)
+        if not stopper.is_set:
+            await self._check_provider(log, services)
+        await log.update_index()
+        async with bounded(stopper, services.run_folder, timeout_seconds=watch.timeout_seconds):
+            await self._work(log, services, watch, stopper=stopper, answer=answer)
 
     async def _work(
         self, log: RunLog, services: Services, watch: Watch, *, stopper: Stopper, answer: Answer | None
@@ -257,7 +294,8 @@ class Runtime:
 
         async def go_on(run_id: str, own: Stopper) -> RunState:
             left = None if until is None else max(0.0, until - anyio.current_time()) * services.runtime.delegation_share
-            below = replace(watch, sinks=lend(watch.sinks), stopper=own, timeout_seconds=left)
+            shift = replace(watch.shift, lease=None)
+            below = replace(watch, sinks=lend(watch.sinks), stopper=own, timeout_seconds=left, shift=shift)
             return await self.resume(run_id, answer, below)
 
         await drive(log, services, stopper)
@@ -315,9 +353,18 @@ class Runtime:
         return await self._take_answer(log, Answer(), services, remembered=remembered)
 
     async def _take_answer(
-        self, log: RunLog, answer: Answer, services: Services, *, remembered: frozenset[str] = frozenset()
+        self,
+        log: RunLog,
+        answer: Answer,
+        services: Services,
+        *,
+        remembered: frozenset[str] = frozenset(),
+        is_told: bool = False,
     ) -> bool:
-        """Record what was answered meanwhile; False when the run still waits, or has ended."""
+        """Record what was answered meanwhile; False when the run still waits, or has ended.
+
+        `is_told` where the journal says already that this driver goes on with the run.
+        """
         state = log.state
         if state.phase in FINAL:
             return False
@@ -330,6 +377,8 @@ class Runtime:
             return False
         reason = state.pause.reason if state.pause else _reason_to_go_on(state)
         disabled = tuple(sorted(services.read_access()))
+        if is_told and not entries and state.disabled == frozenset(disabled):
+            return True
         await log.record(e.RunResumed(reason=reason, driver=log.lease.owner, disabled_tools=disabled), *entries)
         return True
 
@@ -379,7 +428,7 @@ def build_start(request: RunRequest, agent: AgentInForce, services: Services, *,
         model=agent.model.name if services.provider.name != "offline" else "offline",
         profile=agent.profile,
         sandbox=services.sandbox,
-        context_id=run_id,
+        context_id=request.context_id or run_id,
         trace_id=hashlib.sha256(run_id.encode()).hexdigest()[:32],
         workspace=str(agent.place.workspace),
         parent_run_id=commission.parent_run_id if commission else "",
@@ -418,7 +467,7 @@ async def open_runtime(place: Place) -> AsyncGenerator[Runtime]:
             f"The runs folder {str(place.runs)!r} cannot be made: {error.strerror}",
             hint="Choose a folder that you may write to with `logging.jsonl_dir`",
         ) from error
-    store = await open_store(place.settings.store, runs=place.runs, environ=place.environ, clock=place.clock)
+    store = await open_place_store(place)
     try:
         yield Runtime(place, store)
     finally:

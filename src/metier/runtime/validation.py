@@ -10,6 +10,7 @@ from pathlib import Path
 
 from metier.approval.load import RuleSource, read_rules
 from metier.approval.scopes import POLICY_FILE, ScopeReader
+from metier.capabilities.check import check_capability
 from metier.context.control import ACTION_OF_TOOL
 from metier.definitions.catalog import Catalog
 from metier.definitions.nearest import hint_nearest
@@ -70,7 +71,7 @@ def validate_workspace(place: Place, catalog: Catalog, *, strict: bool = False) 
         skills=[item.definition for item in workspace.checked if isinstance(item.definition, SkillDefinition)],
     )
     tasks = frozenset(item.id for item in workspace.checked if item.kind == "task")
-    checker = _Checker(root=place.workspace, known=known, tasks=tasks, model=place.settings.model)
+    checker = _Checker(root=place.workspace, known=known, tasks=tasks, model=place.settings.model, strict=strict)
     return Validation(
         workspace=replace(workspace, checked=tuple(checker.check(item) for item in workspace.checked)),
         files=(
@@ -143,6 +144,7 @@ class _Checker:
     known: _Known
     tasks: frozenset[str]
     model: ModelOptions
+    strict: bool
 
     def check(self, item: Checked) -> Checked:
         found = [problem for permits in item.permits for problem in self._check_permits(permits, item)]
@@ -150,6 +152,7 @@ class _Checker:
             found += check_schemas(item.draft)
         if isinstance(item.definition, SkillDefinition):
             found += _check_entrypoint(item.definition)
+            found += check_capability(item.definition, strict=self.strict)
         return replace(item, problems=(*item.problems, *found)) if found else item
 
     def check_rules(self, node: Node, *, file: str, subject: str, skills: Iterable[str] = ()) -> list[Problem]:

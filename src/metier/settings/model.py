@@ -2,10 +2,12 @@
 
 from pydantic import Field
 
+from metier.context.conversation import ChatOptions
 from metier.engine.options import RuntimeOptions
 from metier.messages import Value
 from metier.providers.options import ModelOptions
 from metier.settings.plugin_options import PluginsOptions
+from metier.settings.worker_options import WorkerOptions
 from metier.skills.options import SkillsOptions
 from metier.store.options import StoreOptions
 from metier.telemetry.options import LoggingOptions
@@ -33,7 +35,9 @@ class Settings(Value):
     mcp: McpOptions = Field(
         default=McpOptions(), description="Which external tool servers (MCP) are used, and within which limits."
     )
+    chat: ChatOptions = Field(default=ChatOptions(), description="When a long conversation is summed up, and by whom.")
     store: StoreOptions = Field(default=StoreOptions(), description="Which database holds the runs.")
+    worker: WorkerOptions = Field(default=WorkerOptions(), description="How workers drive runs that were left to them.")
     logging: LoggingOptions = Field(
         default=LoggingOptions(), description="What is written down, where, and how much of it."
     )

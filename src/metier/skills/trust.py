@@ -7,6 +7,9 @@ from metier.skills.package import SkillPackage
 _TRUSTED_BY_LOCATION = ("bundled", "workspace", "directory")
 """Shipped with Metier, or part of the project that the person runs it in."""
 
+TRUSTED_UNREAD = frozenset({"workspace", "directory"})
+"""Of these nobody was shown the bytes."""
+
 
 def is_trusted(package: SkillPackage) -> bool:
     """Reads the whole folder for installed skills: call it at load, and again right before something is executed."""

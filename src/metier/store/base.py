@@ -54,6 +54,8 @@ class RunRow:
     reason: str = ""
     driver: str = ""
     """Who holds the lease now; empty when nobody does."""
+    left_by: str = ""
+    """Who held the lease last and never gave it back; empty where nobody did that, or somebody drives."""
     queue: str = ""
     """Which workers may claim the run; empty for a run that whoever started it drives."""
 
@@ -102,7 +104,7 @@ class Store(Protocol):
     def contexts(self) -> ContextStore: ...
 
     async def create_run(self, row: RunRow) -> None:
-        """Put a new run into the index. Raises `RunExists`."""
+        """Put a new run into the index. A blob that its reason names stays as long as the run. Raises `RunExists`."""
         ...
 
     async def append(

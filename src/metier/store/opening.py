@@ -7,7 +7,7 @@ from pathlib import Path
 from metier.ids import Clock
 from metier.store.base import Store
 from metier.store.failures import StoreUnavailable
-from metier.store.options import StoreOptions
+from metier.store.options import PLUGIN, StoreOptions
 from metier.store.sqlite import open_sqlite_store
 
 DATABASE = "state.db"
@@ -19,6 +19,11 @@ async def open_store(
     """Raises `StoreUnavailable`, `StoreDamaged` or `StoreFull` when it cannot serve."""
     if options.backend == "sqlite":
         return await open_sqlite_store(runs / DATABASE, clock=clock)
+    if options.backend.startswith(PLUGIN):
+        raise StoreUnavailable(
+            f"The store {options.backend!r} is one of a plugin, and only runs know plugins",
+            hint="Use `sqlite` or `postgres` here",
+        )
     if importlib.util.find_spec("psycopg") is None or importlib.util.find_spec("psycopg_pool") is None:
         raise StoreUnavailable(
             "The store is PostgreSQL, and its driver is not installed", hint="pip install 'metier[postgres]'"

@@ -8,14 +8,20 @@ from metier.messages import Value
 
 type StoreBackend = Literal["sqlite", "postgres"]
 
+type PluginStore = Annotated[str, Field(pattern=r"^plugin/[a-z0-9][a-z0-9._-]*$")]
+"""`plugin/<name>`: one that an installed plugin brings."""
+
+PLUGIN = "plugin/"
+
 
 class StoreOptions(Value):
     """Which database holds the runs."""
 
-    backend: StoreBackend = Field(
-        default="sqlite", description="Where runs live: one SQLite file on this machine, or a PostgreSQL server."
+    backend: StoreBackend | PluginStore = Field(
+        default="sqlite",
+        description="Where runs live: one SQLite file on this machine, a PostgreSQL server, or `plugin/<name>`.",
     )
     database_url_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] = Field(
         default="DATABASE_URL",
-        description="The environment variable that holds the address of the PostgreSQL server, password included.",
+        description="The environment variable that holds the address of the server, password included.",
     )

@@ -57,7 +57,11 @@ class PostgresStore:
         return self._contexts
 
     async def create_run(self, row: RunRow) -> None:
-        await self._database.once(lambda connection: rows.insert_run(connection, row))
+        async def work(connection: Connection) -> None:
+            await rows.insert_run(connection, row)
+            await journal.name_blobs(connection, row.run_id, row.reason.encode("utf-8", "replace"))
+
+        await self._database.once(work)
 
     async def append(
         self, lease: Lease, first_seq: int, entries: Sequence[StoredEntry], *, durable: bool = True

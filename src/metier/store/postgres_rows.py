@@ -169,6 +169,7 @@ def _build_run(row: tuple[Any, ...], machine: Machine) -> RunRow:
     created_at, updated_at, turns, cost_usd, reason, queue, *holding = rest
     held: tuple[str, int, datetime | None, float, str, str] = tuple(holding)
     lease = build_holding(held)
+    is_free = lease.is_free(machine)
     return RunRow(
         run_id=decode(run_id),
         context_id=decode(context_id),
@@ -182,7 +183,8 @@ def _build_run(row: tuple[Any, ...], machine: Machine) -> RunRow:
         turns=turns,
         cost_usd=cost_usd,
         reason=decode(reason),
-        driver="" if lease.is_free(machine) else lease.owner,
+        driver="" if is_free else lease.owner,
+        left_by=lease.owner if is_free else "",
         queue=decode(queue),
     )
 

@@ -1,7 +1,8 @@
 """The embedded store: one SQLite file, for any number of processes of one machine. Its promises: `store.base`.
 
 Deleting a run also removes blobs that no run names any more, unless they were put within the last hour. Naming is found
-in the bytes themselves: 64 hexadecimal digits in an entry or approval that are the digest of a blob.
+in the bytes themselves: 64 hexadecimal digits in an entry or approval, or in the reason of a new run, that are the
+digest of a blob.
 """
 
 import sqlite3
@@ -68,7 +69,11 @@ class SqliteStore:
         return self._contexts
 
     async def create_run(self, row: RunRow) -> None:
-        await self._database.write(partial(rows.insert_run, row=row))
+        def change(connection: sqlite3.Connection) -> None:
+            rows.insert_run(connection, row)
+            name_blobs(connection, row.run_id, row.reason.encode("utf-8", "replace"))
+
+        await self._database.write(change)
 
     async def append(
         self, lease: Lease, first_seq: int, entries: Sequence[StoredEntry], *, durable: bool = True

@@ -11,11 +11,11 @@ def insert_entries(connection: sqlite3.Connection, run_id: str, entries: Sequenc
     """Raises `SeqTaken` when the journal already has an entry there, `StoreDamaged` when one before it is missing."""
     if entries:
         _check_place(connection, run_id, entries[0].seq)
-    connection.executemany(
-        "INSERT INTO journal (run_id, seq, kind, data, checksum) VALUES (?, ?, ?, ?, ?)",
-        [(run_id, entry.seq, entry.kind, entry.data, checksum_of(run_id, entry)) for entry in entries],
-    )
     for entry in entries:
+        connection.execute(
+            "INSERT INTO journal (run_id, seq, kind, data, checksum) VALUES (?, ?, ?, ?, ?)",
+            (run_id, entry.seq, entry.kind, entry.data, checksum_of(run_id, entry)),
+        )
         name_blobs(connection, run_id, entry.data)
 
 

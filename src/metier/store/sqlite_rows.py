@@ -170,6 +170,7 @@ type _RunColumns = tuple[
 
 def _build_run(row: _RunColumns, machine: Machine) -> RunRow:
     holding = build_holding(row[12:18])
+    is_free = holding.is_free(machine)
     return RunRow(
         run_id=row[0],
         context_id=row[1],
@@ -183,7 +184,8 @@ def _build_run(row: _RunColumns, machine: Machine) -> RunRow:
         turns=row[9],
         cost_usd=row[10],
         reason=row[11],
-        driver="" if holding.is_free(machine) else holding.owner,
+        driver="" if is_free else holding.owner,
+        left_by=holding.owner if is_free else "",
         queue=row[18],
     )
 

@@ -71,7 +71,7 @@ def create_state_store(context_id: str, options: StateOptions | None = None) -> 
     options = options or StateOptions()
     runner = asyncio.Runner()
     try:
-        chosen = options.store or _read_options(options.environ)
+        chosen = options.store or read_store_options(options.environ)
         store = _run(runner, open_store(chosen, runs=options.runs, environ=options.environ, clock=options.clock))
     except BaseException:
         runner.close()
@@ -330,7 +330,8 @@ def _redact(value: JsonValue, redactor: Redactor) -> JsonValue:
     return cast(JsonValue, redactor.redact_value(cast(Json, value)))
 
 
-def _read_options(environ: Mapping[str, str]) -> StoreOptions:
+def read_store_options(environ: Mapping[str, str]) -> StoreOptions:
+    """What `STATE_STORE_BACKEND` says. Raises `UsageError` for a store that there is not."""
     name = next((name for name in BACKEND_VARIABLES if environ.get(name, "").strip()), "")
     if not name:
         return StoreOptions()

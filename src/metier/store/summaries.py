@@ -20,9 +20,11 @@ type Summarizer = Callable[[str, Sequence[ContextEvent]], str]
 """From the summary so far and the events since, oldest first, the new summary."""
 
 
-def summarize_by_extraction(previous: str, events: Sequence[ContextEvent]) -> str:
+def summarize_by_extraction(
+    previous: str, events: Sequence[ContextEvent], *, most_characters: int = MAX_SUMMARY_SIZE_CHARS
+) -> str:
     lines = [*previous.splitlines(), *(_render(event) for event in events)]
-    return "\n".join(_keep_best(lines))
+    return "\n".join(_keep_best(lines, most_characters))
 
 
 def _render(event: ContextEvent) -> str:
@@ -47,7 +49,7 @@ def _texts(value: JsonValue) -> list[str]:
             return [str(value)]
 
 
-def _keep_best(lines: list[str]) -> list[str]:
+def _keep_best(lines: list[str], most_characters: int) -> list[str]:
     """As many lines as fit, in their order: by how common their words are, newer before older."""
     counts = Counter(word for line in lines for word in set(_WORD.findall(line.lower())))
 
@@ -56,7 +58,7 @@ def _keep_best(lines: list[str]) -> list[str]:
         return (sum(counts[word] for word in words) / max(1, len(words)), number)
 
     kept: set[int] = set()
-    room = MAX_SUMMARY_SIZE_CHARS
+    room = most_characters
     for number in sorted(range(len(lines)), key=weight, reverse=True):
         room -= len(lines[number]) + 1
         if room < 0:

@@ -17,6 +17,7 @@ from metier.telemetry.sanitize import sanitize
 
 _SHORT = 64
 _MOST_KNOWN = 4096
+_COUNTS = dict[str, int]
 
 
 class Sink(Protocol):
@@ -96,10 +97,15 @@ class Cleaner:
         changed: dict[str, object] = {}
         fields = cast("dict[str, object]", value.__dict__)  # of an instance, not of the class
         for name, old in fields.items():
-            if old is None or isinstance(old, int):
+            if old is None or isinstance(old, int | float):
                 continue
-            new = self.text(old) if isinstance(old, str) else self._value(old)
-            if new is not old and not _is_count(value, name):
+            if isinstance(old, str):
+                new = self.text(old)
+            elif _is_count(value, name):
+                continue
+            else:
+                new = self._value(old)
+            if new is not old:
                 changed[name] = new
         return value.model_copy(update=changed) if changed else value
 
@@ -134,7 +140,7 @@ class Cleaner:
 
 def _is_count(value: Value, name: str) -> bool:
     """True for fields that map names to numbers: `token: 123456` is a count there."""
-    return type(value).model_fields[name].annotation == dict[str, int]
+    return type(value).model_fields[name].annotation == _COUNTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

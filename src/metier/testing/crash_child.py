@@ -23,7 +23,8 @@ from metier.engine.projection_work import list_task_steps
 from metier.engine.state import RunState, apply
 from metier.errors import MetierError
 from metier.messages import Value
-from metier.runtime.runs import Answer, RunRequest, Runtime, Watch
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import Answer, Runtime, Watch
 from metier.store.machine import SystemMachine
 from metier.telemetry.jsonl import read_events
 from metier.testing.crash_points import CrashPoint, PointedSink, Points, instrument, watch_files
@@ -142,7 +143,8 @@ async def _go_on(runtime: Runtime, scenario: Scenario, watch: Watch) -> RunState
     if await runtime.store.list_runs():
         return await runtime.resume((await runtime.find("latest")).run_id, watch=watch)
     commission = scenario.commission(runtime.place) if scenario.commission is not None else None
-    return await runtime.start(RunRequest(task=scenario.task, commission=commission), watch)
+    request = RunRequest(task=scenario.task, extra_context=scenario.extra_context, commission=commission)
+    return await runtime.start(request, watch)
 
 
 async def _answer(runtime: Runtime, scenario: Scenario, state: RunState) -> Answer:

@@ -45,6 +45,8 @@ class Scenario:
     """Where effects are counted: one JSON line each, with `effect`, `name` and `key`. See `record_effect`."""
     settle: Callable[[str], DoubtAnswer]
     """What a person would answer about the step with this idempotency key, after a look at the world."""
+    extra_context: str = ""
+    """What was piped in beside the task."""
     answer: Callable[[str], dict[str, JsonValue]] = lambda _question: {}
     """What a person would answer to a question."""
     artifacts: tuple[Path, ...] = ()

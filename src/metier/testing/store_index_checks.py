@@ -196,6 +196,18 @@ async def blobs_go_with_the_last_run_that_names_them(case: Case) -> None:
     await refused(BlobUnknown, case.second.get_blob(own))
 
 
+async def blob_that_the_reason_of_a_new_run_names_stays(case: Case) -> None:
+    wanted = await case.first.put_blob(b"wanted")
+    await case.first.create_run(replace(build_run("r1"), reason=f"request:{wanted}"))
+    await case.start("r2")
+    await case.first.update_run(await case.take("r1"), {"reason": ""})
+    await case.subject.pass_seconds(case.subject.blob_grace_seconds * 1.01)
+
+    await case.first.delete_run("r2")
+
+    assert await case.second.get_blob(wanted) == b"wanted"
+
+
 async def two_hundred_runs_at_once(case: Case) -> None:
     async def drive(number: int) -> None:
         store = case.first if number % 2 else case.second
@@ -241,6 +253,7 @@ INDEX_CHECKS: tuple[Check, ...] = (
     many_may_put_the_same_large_blob_at_once,
     deleting_a_run_removes_all_of_it,
     blobs_go_with_the_last_run_that_names_them,
+    blob_that_the_reason_of_a_new_run_names_stays,
     two_hundred_runs_at_once,
     a_closed_store_says_so,
 )

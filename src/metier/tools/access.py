@@ -19,7 +19,7 @@ class AccessFile:
     """The file of one workspace; where there is none, nothing is turned off."""
 
     def __init__(self, workspace: Path) -> None:
-        self._workspace = workspace
+        self._files = tuple(workspace / folder / FILE_NAME for folder in WORKSPACE_FOLDERS)
 
     def read(self) -> frozenset[str]:
         """The tools that are off now. Raises `ConfigError` when the file cannot be understood."""
@@ -31,8 +31,7 @@ class AccessFile:
 
     def load(self) -> "AccessReading | None":
         """What the file says and what is wrong with it; nothing where there is none."""
-        for folder in WORKSPACE_FOLDERS:
-            file = self._workspace / folder / FILE_NAME
+        for file in self._files:
             try:
                 with file.open("rb") as stream:
                     data = stream.read(MAX_BYTES + 1)

@@ -37,11 +37,37 @@ class ToolInfo:
     spools: bool = False
     """It notes beside `ToolContext.spool` that its effect begins: no note after a crash means that it never did."""
     is_claim: bool = False
-    """Risk and effect are what the tool's own server says: good enough to sort by, not to skip a question."""
+    """Risk and effect are what the tool or its server says of itself: good to sort by, not to skip a question."""
 
 
 def _ignore(_payload: Payload) -> None:
     return None
+
+
+class PathGuard(Protocol):
+    """What the rules say to the file that a path really is, once it is open: a link shows them another name."""
+
+    def check(self, path: str, *, key: str = "path") -> None:
+        """Told where the path of that argument leads before anything is read or written there.
+
+        Raises `ToolFailed` where the call must not go.
+        """
+        ...
+
+    def hides(self, path: str) -> bool:
+        """A rule denies the call for this file, so neither its name nor its content is shown."""
+        ...
+
+
+class NoGuard:
+    """Everything is open."""
+
+    def check(self, path: str, *, key: str = "path") -> None:
+        del path, key
+
+    def hides(self, path: str) -> bool:
+        del path
+        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +85,27 @@ class ToolContext:
     """Receives events that the tool has to tell."""
     spool: Path | None = None
     """Where the wrapper of a child process notes that it started and how it ended, whatever becomes of the agent."""
+    attempt: int = 1
+    """Counts the times the call was begun on purpose; a repetition after a crash is the same attempt."""
+    answers: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    """What a person answered to the questions of this call so far."""
     artifacts: Path | None = None
     """Where a file that belongs to the run may be put."""
     clean: Callable[[str], str] = str
     """Takes secrets out of text from outside, before it is written anywhere."""
     base_hash: str | None = None
     """`Preview.base` of the change that a person approved: another state of what it changes is refused."""
+    paths: PathGuard = field(default_factory=NoGuard)
+    """Asked by tools that open files, with the names these really have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a tool must know to go on: the call is made again with the answer."""
+
+    text: str
+    fields: JsonValue = None
+    """A JSON Schema of the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +118,8 @@ class ToolResult:
     """One sentence for the model; empty when `ok`."""
     meta: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     """For records, not for the model: durations, sizes, the error's code."""
+    question: Question | None = None
+    """Not a result yet: the run waits for an answer, then calls again."""
 
 
 class Tool(Protocol):
@@ -103,6 +146,15 @@ class Previewing(Protocol):
     """A tool that can show what a call would do without doing it."""
 
     async def preview(self, arguments: dict[str, JsonValue], context: ToolContext) -> Preview | None: ...
+
+
+@runtime_checkable
+class Locating(Protocol):
+    """A tool of files that can tell which ones a call really means."""
+
+    async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
+        """By argument, where its path leads with every link followed. Raises `ToolFailed` where the call would."""
+        ...
 
 
 @runtime_checkable

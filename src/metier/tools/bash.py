@@ -12,14 +12,15 @@ from pydantic import JsonValue
 
 from metier.errors import ToolFailed
 from metier.events import SkillStepExecuted
-from metier.tools.base import Preview, ToolContext, ToolInfo, ToolResult
+from metier.tools.base import NoGuard, PathGuard, Preview, ToolContext, ToolInfo, ToolResult
 from metier.tools.environment import build_environment
 from metier.tools.options import ShellOptions
 from metier.tools.process import Command, Outcome, ProcessLimits, run_process
 from metier.tools.sandbox.confinement import Confinement
 from metier.tools.scope import Scope
 from metier.tools.shell_allowlist import find_refusal, is_direct
-from metier.tools.shell_line import ShellLine, parse_line
+from metier.tools.shell_line import NotUnderstood, ShellLine, parse_line
+from metier.tools.shell_links import follow_links
 from metier.tools.shell_tables import Place
 from metier.tools.shells import Shell
 
@@ -72,11 +73,9 @@ class Bash:
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         text = str(arguments["command"])
         check_text(text)
-        folder = await run_sync(self._find_folder, str(arguments.get("cwd") or "."))
+        folder = await run_sync(self._find_folder, str(arguments.get("cwd") or "."), context.paths)
         line = parse_line(text)
-        place = Place(str(self._scope.workspace), (str(folder),))
-        if refusal := find_refusal(line, self._options, place):
-            raise ToolFailed(refusal, code="permission_denied")
+        await run_sync(self._check_line, line, folder, context.paths)
         command = Command(
             arguments=self._build_arguments(line if isinstance(line, ShellLine) else None, text),
             folder=folder,
@@ -100,15 +99,39 @@ class Bash:
         how = "without a shell" if is_direct(line) else f"as text by {self._shell.name}"
         return Preview("\n".join([f"Run {how}:", *(f"  {command.render()}" for command in line.commands)]))
 
-    def _find_folder(self, cwd: str) -> Path:
+    async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
+        """The folder, and the line with its words followed where one of them is a link."""
+        folder = await run_sync(self._find_folder, str(arguments.get("cwd") or "."), NoGuard())
+        line = parse_line(str(arguments["command"]))
+        followed = await run_sync(self._follow, line, folder)
+        return {"cwd": _show(str(folder), self._scope.workspace)} | ({"command": followed.render()} if followed else {})
+
+    def _check_line(self, line: ShellLine | NotUnderstood, folder: Path, guard: PathGuard) -> None:
+        followed = self._follow(line, folder)
+        place = Place(str(self._scope.workspace), (str(folder),))
+        for read in (line, followed) if followed else (line,):
+            if refusal := find_refusal(read, self._options, place):
+                raise ToolFailed(refusal, code="permission_denied")
+        if followed:
+            guard.check(followed.render(), key="command")
+
+    def _follow(self, line: ShellLine | NotUnderstood, folder: Path) -> ShellLine | None:
+        """Nothing where no word leads elsewhere, or where nobody knows what the words are."""
+        if not isinstance(line, ShellLine):
+            return None
+        followed = follow_links(line, Place(str(self._scope.workspace), (str(folder),)))
+        return followed if followed != line else None
+
+    def _find_folder(self, cwd: str, guard: PathGuard) -> Path:
         """Absolute. Raises `ToolFailed` for one outside of the workspace, unless any is open."""
         if self._options.cwd == "any":
             folder = (self._scope.workspace / cwd).resolve()
             if not folder.is_dir():
                 raise ToolFailed(f"There is no folder {cwd!r}", code="not_found")
+            guard.check(_show(str(folder), self._scope.workspace), key="cwd")
             return folder
         root = self._scope.locate(cwd).root
-        with self._scope.open_folder(cwd) as opened:
+        with self._scope.open_folder(cwd, guard=guard, key="cwd") as opened:
             return root / opened.path
 
     def _build_arguments(self, line: ShellLine | None, text: str) -> list[str]:

@@ -45,6 +45,9 @@ class Edit:
         found = await run_sync(preview_edit, self._scope, arguments)
         return Preview(found.diff, base=found.base_hash)
 
+    async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
+        return {"path": await run_sync(self._scope.canonical, str(arguments["path"]))}
+
     async def probe(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult | None:
         """After a crash: the new text is there, or nothing happened and the engine may run it, or nobody knows."""
         path = str(arguments["path"])
@@ -54,7 +57,7 @@ class Edit:
 
     def _edit(self, arguments: dict[str, JsonValue], context: ToolContext) -> str:
         path = str(arguments["path"])
-        with self._scope.open_target(path, create_folders=False) as target:
+        with self._scope.open_target(path, create_folders=False, guard=context.paths) as target:
             before = read_target(target)
             if before is None:
                 raise ToolFailed(f"There is no file {path!r}", hint="Use Write to create it", code="not_found")

@@ -25,6 +25,7 @@ PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"
 
 OWN_SECRETS = (
     "AGENT_*", "METIER_*", "ANTHROPIC_*", "OPENAI_*", "GEMINI_*", "GOOGLE_API_KEY", "DATABASE_URL", "STATE_STORE_*",
+    "CELERY_*",
 )  # fmt: skip
 """The agent's own: never passed because of a wildcard. A skill that needs one must name it, where a person sees it."""
 

@@ -5,6 +5,7 @@ import stat
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from metier.tools.base import PathGuard
 from metier.tools.beneath import READ_FOLDER
 from metier.tools.path_patterns import PathPattern
 from metier.tools.scope import Scope
@@ -78,10 +79,12 @@ class Listing:
     is_complete: bool
 
 
-def list_files(scope: Scope, folder: str, pattern: PathPattern | None, *, skip: Collection[str] = ()) -> Listing:
+def list_files(
+    scope: Scope, folder: str, pattern: PathPattern | None, *, guard: PathGuard, skip: Collection[str] = ()
+) -> Listing:
     """Raises `ToolFailed` when the folder is not there or not open to the run."""
     named = pattern.names if pattern else frozenset[str]()
-    with scope.open_folder(folder) as opened:
+    with scope.open_folder(folder, guard=guard) as opened:
         shown = scope.canonical(folder)
         prefix = "" if shown == "." else f"{shown}/"
         walk = _Walk(pattern=pattern, passed_over=PASSED_OVER - named, skip=skip, prefix=prefix)

@@ -1,16 +1,19 @@
 """`Glob`: the files whose path matches a pattern, the newest first."""
 
 from collections.abc import Collection
+from itertools import islice
 
 from anyio.to_thread import run_sync
 from pydantic import JsonValue
 
-from metier.tools.base import ToolContext, ToolInfo, ToolResult
+from metier.tools.base import PathGuard, ToolContext, ToolInfo, ToolResult
 from metier.tools.file_walk import MAX_ENTRIES, list_files
 from metier.tools.path_patterns import PathPattern
 from metier.tools.scope import Scope
 
 MAX_FILES = 200
+_MAX_JUDGED = 5_000
+"""So many of the newest are looked at for those that the rules let it show."""
 
 
 class Glob:
@@ -38,17 +41,21 @@ class Glob:
         self._scope = scope
         self._skip = frozenset(skip)
 
-    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:  # noqa: ARG002
+    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         pattern = PathPattern(str(arguments["pattern"]))
         folder = str(arguments.get("path") or ".")
-        return ToolResult(ok=True, output=await run_sync(self._find, folder, pattern))
+        return ToolResult(ok=True, output=await run_sync(self._find, folder, pattern, context.paths))
 
-    def _find(self, folder: str, pattern: PathPattern) -> str:
-        listing = list_files(self._scope, folder, pattern, skip=self._skip)
+    async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
+        return {"path": await run_sync(self._scope.canonical, str(arguments.get("path") or "."))}
+
+    def _find(self, folder: str, pattern: PathPattern, guard: PathGuard) -> str:
+        listing = list_files(self._scope, folder, pattern, guard=guard, skip=self._skip)
         newest = sorted(listing.files, key=lambda file: -file.modified_ns)
-        lines = [file.path for file in newest[:MAX_FILES]]
+        open_to_it = (file.path for file in newest[:_MAX_JUDGED] if not guard.hides(file.path))
+        lines = list(islice(open_to_it, MAX_FILES))
         if len(newest) > MAX_FILES:
-            lines.append(f"[{MAX_FILES} of {len(newest)} files; narrow the pattern]")
+            lines.append(f"[{len(lines)} of {len(newest)} files; narrow the pattern]")
         if not listing.is_complete:
             lines.append(f"[stopped after {MAX_ENTRIES} entries; search a smaller folder]")
         return "\n".join(lines) or "No file matches"

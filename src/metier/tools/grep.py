@@ -9,7 +9,7 @@ from anyio.to_thread import run_sync
 from pydantic import JsonValue
 
 from metier.errors import ToolFailed
-from metier.tools.base import ToolContext, ToolInfo, ToolResult
+from metier.tools.base import PathGuard, ToolContext, ToolInfo, ToolResult
 from metier.tools.file_text import decode, is_binary
 from metier.tools.file_walk import MAX_ENTRIES, list_files
 from metier.tools.path_patterns import PathPattern
@@ -65,20 +65,23 @@ class Grep:
         self._ripgrep = ripgrep
         self._skip = frozenset(skip)
 
-    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:  # noqa: ARG002
+    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         query = _parse(arguments)
         folder = str(arguments.get("path") or ".")
         glob = arguments.get("glob")
         pattern = PathPattern(glob) if isinstance(glob, str) else None
-        paths, notes = await run_sync(self._list, folder, pattern)
+        paths, notes = await run_sync(self._list, folder, pattern, context.paths)
         paths = await narrow(paths, query.expression, program=self._ripgrep, folder=self._scope.workspace)
-        found = await run_sync(self._search, paths, query)
+        found = await run_sync(self._search, paths, query, context.paths)
         return ToolResult(ok=True, output="\n".join([found, *notes]))
 
-    def _list(self, path: str, pattern: PathPattern | None) -> tuple[Sequence[str], list[str]]:
+    async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
+        return {"path": await run_sync(self._scope.canonical, str(arguments.get("path") or "."))}
+
+    def _list(self, path: str, pattern: PathPattern | None, guard: PathGuard) -> tuple[Sequence[str], list[str]]:
         """The files to search, and what is to be said of those that are not."""
         try:
-            listing = list_files(self._scope, path, pattern, skip=self._skip)
+            listing = list_files(self._scope, path, pattern, guard=guard, skip=self._skip)
         except ToolFailed as error:
             if error.code != "not_a_folder":
                 raise
@@ -91,8 +94,8 @@ class Grep:
             notes.append(f"[stopped listing after {MAX_ENTRIES} entries; search a smaller folder]")
         return paths, notes
 
-    def _search(self, paths: Sequence[str], query: _Query) -> str:
-        page = _Page(query)
+    def _search(self, paths: Sequence[str], query: _Query, guard: PathGuard) -> str:
+        page = _Page(query, guard)
         for path in paths:
             if page.is_full:
                 break
@@ -103,7 +106,7 @@ class Grep:
     def _load(self, path: str) -> bytes:
         """As UTF-8 with plain line ends; nothing for a binary file or one that cannot be read."""
         try:
-            with self._scope.open_file(path) as opened:
+            with self._scope.open_file(path, guard=_Itself(path)) as opened:
                 data = read_all(opened.descriptor, path)
         except ToolFailed:
             return b""
@@ -112,11 +115,26 @@ class Grep:
         return b"" if is_binary(data) else data.replace(b"\r\n", b"\n")
 
 
+class _Itself:
+    """Holds a file that was listed to its name: a link that took its place meanwhile is not followed."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def check(self, path: str, *, key: str = "path") -> None:
+        if path != self._path:
+            raise ToolFailed(f"The {key} {self._path!r} leads elsewhere now", code="conflict")
+
+    def hides(self, path: str) -> bool:
+        return path != self._path
+
+
 class _Page:
     """What is shown of the matches, up to the limits."""
 
-    def __init__(self, query: _Query) -> None:
+    def __init__(self, query: _Query, guard: PathGuard) -> None:
         self._query = query
+        self._guard = guard
         self._lines: list[str] = []
         self._characters = 0
         self._left = query.most
@@ -132,6 +150,8 @@ class _Page:
     def add(self, path: str, data: bytes) -> None:
         most = 1 if self._query.files_only else self._left + 1
         matched = _find_lines(self._query.expression, data, most)
+        if matched and self._guard.hides(path):
+            return
         if matched and self._left == 0:
             self._stop = f"there is more than {self._query.most}"
         elif matched and self._query.files_only:

@@ -1,13 +1,14 @@
 """`Read`: the lines of one text file, numbered, as many as fit; what was left out is said."""
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 
 from anyio.to_thread import run_sync
 from pydantic import JsonValue
 
 from metier.errors import ToolFailed
-from metier.tools.base import ToolContext, ToolInfo, ToolResult
+from metier.tools.base import PathGuard, ToolContext, ToolInfo, ToolResult
 from metier.tools.file_text import FileText, decode, name_kind
 from metier.tools.replacing import read_all
 from metier.tools.scope import Scope
@@ -42,15 +43,18 @@ class Read:
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
 
-    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:  # noqa: ARG002
+    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         offset, limit = arguments.get("offset"), arguments.get("limit")
         start = max(offset, 1) if isinstance(offset, int) else 1
         count = max(limit, 1) if isinstance(limit, int) else DEFAULT_LINES
-        text = await run_sync(self._read, str(arguments["path"]), start, count)
+        text = await run_sync(partial(self._read, str(arguments["path"]), start, count=count, guard=context.paths))
         return ToolResult(ok=True, output=text)
 
-    def _read(self, path: str, start: int, count: int) -> str:
-        with self._scope.open_file(path) as opened:
+    async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
+        return {"path": await run_sync(self._scope.canonical, str(arguments["path"]))}
+
+    def _read(self, path: str, start: int, *, count: int, guard: PathGuard) -> str:
+        with self._scope.open_file(path, guard=guard) as opened:
             data = read_all(opened.descriptor, path)
         found = decode(data)
         if found is None:

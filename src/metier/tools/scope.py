@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metier.errors import ToolFailed
+from metier.tools.base import NoGuard, PathGuard
 from metier.tools.beneath import READ_FOLDER, Opened, Opener, choose_opener, leads_out
 from metier.tools.protected import protected, recorded
 
@@ -24,6 +25,7 @@ _DRIVE = re.compile(r"[A-Za-z]:(?:/|$)")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _TURNING = re.compile("[\u202a-\u202e\u2066-\u2069]")
 """Characters that show a name in another order than it has."""
+_OPEN = NoGuard()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,21 +106,26 @@ class Scope:
             rest.insert(0, name)
 
     @contextmanager
-    def open_file(self, text: str) -> Generator[Opened]:
-        with self._open(self.locate(text), text) as opened:
+    def open_file(self, text: str, *, guard: PathGuard = _OPEN) -> Generator[Opened]:
+        """`guard` hears where the file really is before anybody gets it."""
+        spot = self.locate(text)
+        with self._open(spot, text) as opened:
+            guard.check(self._show(spot.root, opened.path))
             if opened.is_folder:
                 raise ToolFailed(f"Path {text!r} is a folder", hint="Use Glob to list it", code="not_a_file")
             yield opened
 
     @contextmanager
-    def open_folder(self, text: str) -> Generator[Opened]:
-        with self._open(self.locate(text), text) as opened:
+    def open_folder(self, text: str, *, guard: PathGuard = _OPEN, key: str = "path") -> Generator[Opened]:
+        spot = self.locate(text)
+        with self._open(spot, text) as opened:
+            guard.check(self._show(spot.root, opened.path), key=key)
             if not opened.is_folder:
                 raise ToolFailed(f"Path {text!r} is a file, not a folder", code="not_a_folder")
             yield opened
 
     @contextmanager
-    def open_target(self, text: str, *, create_folders: bool) -> Generator[Target]:
+    def open_target(self, text: str, *, create_folders: bool, guard: PathGuard = _OPEN) -> Generator[Target]:
         """The folder of a file that is to be written. Nothing is made before everything was checked."""
         spot = self.locate(text)
         head, _, name = spot.path.rpartition("/")
@@ -128,6 +135,7 @@ class Scope:
             folder, missing = self._open_deepest(opened, Spot(spot.root, head), text)
             path = "/".join(part for part in (folder.path, *missing, name) if part)
             self._check_unprotected(spot.root, path)
+            guard.check(self._show(spot.root, path))
             if missing and not create_folders:
                 raise _not_found(text)
             descriptor = folder.descriptor

@@ -17,7 +17,7 @@ from metier.definitions.scripts import Script
 from metier.errors import ToolFailed
 from metier.events import SkillStepExecuted, StepStatus
 from metier.skills.package import SkillPackage
-from metier.tools.base import Tool, ToolContext, ToolInfo, ToolResult
+from metier.tools.base import Preview, Tool, ToolContext, ToolInfo, ToolResult
 from metier.tools.output import Output
 from metier.tools.process import Outcome, ProcessLimits
 from metier.tools.script_catalog import ScriptCatalog
@@ -100,7 +100,8 @@ class ScriptHelp:
         },
         output_schema=RESPONSE_SCHEMA,
         risk="medium",
-        effect="read",
+        # It runs the code of the script: whoever asks before that must be asked before this too.
+        effect="idempotent",
     )
 
     def __init__(self, catalog: ScriptCatalog, runner: ScriptRunner, limits: ScriptLimits) -> None:
@@ -159,6 +160,16 @@ class ScriptRun:
 
     async def execute(self, arguments: Arguments, context: ToolContext) -> ToolResult:
         return await _answer("script_run", context, lambda record: self._run(arguments, context, record))
+
+    async def preview(self, arguments: Arguments, context: ToolContext) -> Preview:
+        """Which file, and what of the agent's environment its skill asks for. Bound to the bytes of the script."""
+        del context
+        package, script = _find(self._catalog, arguments, _Record())
+        names = package.definition.permissions_env
+        digest = hashlib.sha256(read_script(script.path)).hexdigest()
+        granted = f"It gets these variables of the environment: {', '.join(names)}" if names else ""
+        lines = [f"Run {script.path} (sha256 {digest[:16]}…)", *([granted] if granted else [])]
+        return Preview("\n".join(lines), base=hashlib.sha256(f"{digest} {names}".encode()).hexdigest())
 
     async def _run(self, arguments: Arguments, context: ToolContext, record: "_Record") -> ToolResult:
         package, script = _find(self._catalog, arguments, record)

@@ -7,7 +7,7 @@ from rapidfuzz import fuzz, process
 
 from metier.errors import MetierError, ToolFailed, UsageError
 from metier.messages import ToolSpec
-from metier.tools.base import Preview, Previewing, Tool, ToolContext, ToolInfo, ToolResult
+from metier.tools.base import Locating, Preview, Previewing, Tool, ToolContext, ToolInfo, ToolResult
 from metier.tools.schemas import SchemaCheck
 
 _NEAREST = 3
@@ -58,7 +58,11 @@ class Toolbox:
         if wrong := self._input_checks[tool.info.name].find_error(arguments):
             return _failure(f"Invalid input for {tool.info.name!r}: {wrong}", code="invalid_input")
         result = await _execute(tool, arguments, context)
-        if result.ok and (wrong := self._output_checks[tool.info.name].find_error(result.output)):
+        if (
+            result.ok
+            and result.question is None
+            and (wrong := self._output_checks[tool.info.name].find_error(result.output))
+        ):
             return _failure(f"Tool {tool.info.name!r} gave an invalid result: {wrong}", code="invalid_output")
         return result
 
@@ -73,6 +77,16 @@ class Toolbox:
             return Preview(f"No preview: {_sentence(error)}")
         except Exception as error:  # noqa: BLE001  as in `_execute`
             return Preview(f"No preview: {type(error).__name__}: {error}")
+
+    async def locate(self, name: str, arguments: dict[str, JsonValue]) -> dict[str, str]:
+        """Where the paths of a call really lead, by argument; nothing where its tool cannot tell."""
+        tool = self.find(name)
+        if not isinstance(tool, Locating) or self.find_wrong_input(name, arguments):
+            return {}
+        try:
+            return await tool.locate(arguments)
+        except MetierError:
+            return {}  # the call itself will say what is wrong
 
     def find_wrong_input(self, name: str, arguments: JsonValue) -> str:
         """What is wrong with the arguments of a call; empty when nothing is."""

@@ -1,14 +1,10 @@
 """Turn `module:Class` of a skill into an object, and its methods into described tools. For the worker process."""
 
-import hashlib
 import importlib
 import inspect
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
 from typing import cast, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, JsonValue, create_model
@@ -26,15 +22,6 @@ class LoadedTool:
     method: Callable[..., object]
     parameters: type[BaseModel]
     description: DescribedTool
-
-
-def open_private_package(folder: Path) -> str:
-    """A package of its own for one skill: relative imports work, `sys.path` stays, equal names of skills stay apart."""
-    name = f"_metier_skill_{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
-    package = ModuleType(name)
-    package.__path__ = [str(folder)]
-    sys.modules[name] = package
-    return name
 
 
 def load_toolset(package: str, reference: str, config: dict[str, JsonValue]) -> AgentToolset:

@@ -9,6 +9,7 @@ from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem
 from metier.errors import ToolFailed
 from metier.skills.package import SkillPackage
+from metier.skills.trust import TRUSTED_UNREAD
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 from metier.tools.sandbox.confinement import Confinement
 from metier.tools.script_contract import RESPONSE_SCHEMA
@@ -116,6 +117,8 @@ def _build_tool(package: SkillPackage, client: ToolsetClient, described: Describ
         output_schema=RESPONSE_SCHEMA,
         risk=described.risk,
         effect=described.effect,
+        # Nobody said yes to these very bytes: what they say of themselves does not spare a question.
+        is_claim=package.source in TRUSTED_UNREAD,
     )
     return ToolsetTool(info=info, client=client, method=described.name)
 

@@ -19,7 +19,8 @@ from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from metier.errors import ToolFailed
-from metier.tools.toolset_import import LoadedTool, describe_tool, load_toolset, open_private_package
+from metier.tools.private_package import open_private_package
+from metier.tools.toolset_import import LoadedTool, describe_tool, load_toolset
 from metier.tools.toolset_messages import CallReply, CallRequest, LoadFailure, LoadReply, LoadRequest, Request
 from metier.tools.toolsets import AgentToolset
 

@@ -40,6 +40,9 @@ class Write:
         found = await run_sync(preview_write, self._scope, str(arguments["path"]), str(arguments["content"]))
         return Preview(found.diff, base=found.base_hash)
 
+    async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
+        return {"path": await run_sync(self._scope.canonical, str(arguments["path"]))}
+
     async def probe(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult | None:
         """After a crash: the new file is there, or nothing happened and the engine may run it, or nobody knows."""
         path = str(arguments["path"])
@@ -49,7 +52,7 @@ class Write:
 
     def _write(self, path: str, content: str, context: ToolContext) -> str:
         data = content.encode("utf-8", "surrogatepass")
-        with self._scope.open_target(path, create_folders=True) as target:
+        with self._scope.open_target(path, create_folders=True, guard=context.paths) as target:
             before = read_target(target)
             replace_file(target, data, before=before, context=context)
         verb = "Created" if before is None else "Replaced" if before != data else "Did not need to change"

@@ -16,10 +16,7 @@ from pathlib import Path
 
 TEXT = {".md", ".markdown", ".txt", ".rst"}
 WORD = re.compile(r"[^\W_]{3,}")
-COMMON = frozenset(
-    ("the", "and", "for", "are", "was", "were", "that", "this", "with", "from", "what", "which", "how", "does", "who")
-    + ("why", "when", "where", "did", "has", "have", "not")
-)
+COMMON = frozenset({"the", "and", "for", "are", "was", "were", "that", "this", "with", "from", "what", "which", "how"})
 MAX_BYTES = 2 * 1024 * 1024
 MAX_PASSAGES = 40
 

@@ -1,0 +1,120 @@
+"""The Python API: `create_executor`, `create_agent_adapter`, `adapter.invoke`. Plain calls; what waits, waits inside.
+
+adapter = create_agent_adapter(create_executor("."))
+response = adapter.invoke("schema-infer", {}, "my-context")
+if response.state == TaskState.INPUT_REQUIRED:
+    response = adapter.invoke("schema-infer", {"data": …}, "my-context", resume=True)
+"""
+
+import os
+import secrets
+import socket
+from dataclasses import dataclass, field, replace
+
+from pydantic import JsonValue
+
+from metier.capabilities.delegation import DelegationRequest, DelegationRouter, Lineage
+from metier.capabilities.executor import SkillExecutor
+from metier.capabilities.protocol import AgentResponse
+from metier.capabilities.turns import Conversations, TurnRequest
+from metier.capabilities.waiting import run_blocking
+from metier.store.opening import open_store
+from metier.store.state import StateOptions, read_store_options
+from metier.store.tokens import load_resume_keys
+from metier.telemetry.redaction import build_redactor, find_secret_values
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationRouter:
+    """Delegates to skills of the same executor: the child is a conversation of its own in the same store."""
+
+    conversations: Conversations
+
+    async def delegate(self, request: DelegationRequest) -> AgentResponse:
+        """Started once and found again: the child's context and message have fixed names."""
+        return await replace(self.conversations, router=self).take_turn(
+            TurnRequest(
+                skill=request.skill,
+                inputs=request.inputs,
+                context_id=request.context_id,
+                resume=None,
+                message_id=request.message_id,
+                lineage=Lineage(request.chain, request.ceiling),
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentAdapter:
+    """Skills as agents: turns with states, on top of an executor. Made by `create_agent_adapter`."""
+
+    executor: SkillExecutor
+    options: StateOptions = field(default_factory=StateOptions)
+    routes: bool = False
+    """Skills may delegate to each other."""
+    router: DelegationRouter | None = None
+    """Instead of the own one."""
+
+    def invoke(
+        self,
+        skill: str,
+        inputs: dict[str, JsonValue],
+        context_id: str,
+        *,
+        resume: bool = False,
+        resume_token: str = "",
+        message_id: str = "",
+    ) -> AgentResponse:
+        """One turn. Raises `DuplicateMessageError`, `ResumeTokenRefused`, `VersionConflictError`, `SkillNotFound`."""
+        request = TurnRequest(
+            skill=skill,
+            inputs=inputs,
+            context_id=context_id,
+            resume=resume or bool(resume_token),
+            resume_token=resume_token,
+            message_id=message_id,
+        )
+        return run_blocking(self.take_turn, request)
+
+    async def take_turn(self, request: TurnRequest) -> AgentResponse:
+        options = self.options
+        chosen = options.store or read_store_options(options.environ)
+        store = await open_store(chosen, runs=options.runs, environ=options.environ, clock=options.clock)
+        try:
+            conversations = Conversations(
+                executor=self.executor,
+                contexts=store.contexts,
+                redactor=build_redactor(values=find_secret_values(options.environ)),
+                keys=load_resume_keys(options.runs, options.environ),
+                owner=name_owner(),
+                clock=options.clock,
+                router=self.router,
+            )
+            if self.routes and self.router is None:
+                conversations = with_own_router(conversations)
+            return await conversations.take_turn(request)
+        finally:
+            await store.close()
+
+
+def create_agent_adapter(
+    executor: SkillExecutor,
+    *,
+    options: StateOptions | None = None,
+    routes: bool = False,
+    router: DelegationRouter | None = None,
+) -> AgentAdapter:
+    """`routes` lets skills delegate to each other; without it, and without a router, one that delegates is blocked."""
+    chosen = options or StateOptions(runs=executor.workspace / "runs", environ=executor.environ)
+    chosen.runs.mkdir(parents=True, exist_ok=True)
+    return AgentAdapter(executor=executor, options=chosen, routes=routes, router=router)
+
+
+def with_own_router(conversations: Conversations) -> Conversations:
+    """The same conversations, whose skills may delegate to each other, at any depth that the rules allow."""
+    return replace(conversations, router=ConversationRouter(conversations))
+
+
+def name_owner() -> str:
+    """Another one for each adapter: two of one process are two workers."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"

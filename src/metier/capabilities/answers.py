@@ -1,0 +1,149 @@
+"""What an answer of a skill is worth: judged by the contract, its files kept, its failures named."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from pydantic import JsonValue, ValidationError
+
+from metier.capabilities.contract import SkillContract
+from metier.capabilities.protocol import (
+    AgentResponse,
+    ResponseError,
+    ResponseMetadata,
+    SkillAnswer,
+    TaskState,
+    parse_answer,
+)
+from metier.errors import ToolFailed, UsageError
+from metier.tools.schemas import SchemaCheck
+
+MAX_ARTIFACT_BYTES = 16 * 1_048_576
+_STATE_OF_CODE: dict[str, TaskState] = {
+    "timeout": TaskState.TIMEOUT,
+    "permission_denied": TaskState.BLOCKED,
+    "undeclared_effect": TaskState.BLOCKED,
+    "advisor_not_allowed": TaskState.BLOCKED,
+    "not_sync_safe": TaskState.BLOCKED,
+    "advice_refused": TaskState.ESCALATED,
+}
+"""How a turn ends that could not be finished; everything else failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The answer as it may be passed on."""
+
+    response: AgentResponse
+    problems: tuple[str, ...] = ()
+    """Why a finished answer does not keep the contract: the skill may try again where the contract allows."""
+
+
+def judge_answer(value: JsonValue, contract: SkillContract, artifacts: Path) -> Judged:
+    """Nothing of an answer is kept before all of it was found right."""
+    try:
+        answer = parse_answer(value)
+    except ValidationError as error:
+        return Judged(build_failure("invalid_answer", f"The skill answered wrongly: {_first(error)}"))
+    state = TaskState(answer.state)
+    if state.is_resumable and not contract.allows(state):
+        message = f"The skill answered {state.value!r}, which its contract does not allow"
+        return Judged(build_failure("state_not_allowed", message, state=TaskState.BLOCKED))
+    problems = find_problems(answer, contract, artifacts) if state == TaskState.COMPLETED else ()
+    if problems:
+        return Judged(build_failure("invalid_output", problems[0]), problems)
+    return Judged(_accept(answer, contract, artifacts))
+
+
+def find_problems(answer: SkillAnswer, contract: SkillContract, artifacts: Path) -> tuple[str, ...]:
+    """What a finished answer lacks."""
+    found: list[str] = []
+    if contract.output_schema is not None:
+        try:
+            wrong = SchemaCheck(contract.skill, contract.output_schema).find_error(dict(answer.outputs))
+        except UsageError as error:
+            wrong = error.message
+        found += [f"The outputs are not of the output_schema: {wrong}"] if wrong else []
+    named = {str(PurePosixPath(name)) for name in answer.artifacts}
+    found += [
+        f"The artifact {name!r} is required and was not made"
+        for name in contract.required_artifacts
+        if name not in named and not (artifacts / name).is_file()
+    ]
+    found += [wrong for name, text in answer.artifacts.items() if (wrong := _judge_artifact(name, text))]
+    return tuple(found)
+
+
+def build_failure(
+    code: str, message: str, *, state: TaskState = TaskState.FAILED, retryable: bool = False, detail: str = ""
+) -> AgentResponse:
+    error = ResponseError(code=code, message=message, retryable=retryable)
+    return AgentResponse(state=state, errors=(error,), metadata=ResponseMetadata(agent_state_detail=detail or code))
+
+
+def build_broken(error: ToolFailed) -> AgentResponse:
+    """The response for a turn that did not come to an answer."""
+    state = _STATE_OF_CODE.get(error.code, TaskState.FAILED)
+    message = f"{error.message}. {error.hint}" if error.hint else error.message
+    return build_failure(error.code, message, state=state, retryable=error.code in ("timeout", "execution_failed"))
+
+
+def _accept(answer: SkillAnswer, contract: SkillContract, artifacts: Path) -> AgentResponse:
+    state = TaskState(answer.state)
+    made = [_keep(artifacts, name, text) for name, text in answer.artifacts.items()]
+    required = [str(artifacts / name) for name in contract.required_artifacts if state == TaskState.COMPLETED]
+    errors, detail = _name_failures(answer, contract)
+    return AgentResponse(
+        state=state,
+        outputs=answer.outputs,
+        errors=errors,
+        input_request=answer.input_request,
+        delegation=answer.delegation,
+        artifacts=tuple(dict.fromkeys((*made, *required))),
+        metadata=ResponseMetadata(agent_state_detail=detail),
+    )
+
+
+def _name_failures(answer: SkillAnswer, contract: SkillContract) -> tuple[tuple[ResponseError, ...], str]:
+    """A declared failure says whether trying again helps; one that nobody declared is told apart."""
+    detail = answer.errors[0].code if answer.errors else ""
+    errors: list[ResponseError] = []
+    for error in answer.errors:
+        mode = contract.find_failure(error.code)
+        if mode is not None:
+            errors.append(error.model_copy(update={"retryable": mode.retryable}))
+        else:
+            detail = "undeclared_failure" if contract.failure_modes else detail
+            errors.append(error)
+    return tuple(errors), detail[:50]
+
+
+def _judge_artifact(name: str, text: str) -> str:
+    path = PurePosixPath(name)
+    if path.is_absolute() or not path.parts or any(part in ("..", "") or "\0" in part for part in path.parts):
+        return f"Artifact {name!r} has a path that leads elsewhere"
+    if len(text) > MAX_ARTIFACT_BYTES:
+        return f"Artifact {name!r} is larger than {MAX_ARTIFACT_BYTES} bytes"
+    return ""
+
+
+def _keep(folder: Path, name: str, text: str) -> str:
+    """Whole or not at all; the same text again changes nothing."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8", errors="surrogatepass")
+    temporary.replace(path)
+    return str(path)
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return f"{place}: {first['msg']}" if place else first["msg"]
+
+
+def as_json(response: AgentResponse) -> JsonValue:
+    value: JsonValue = json.loads(response.model_dump_json())
+    return value

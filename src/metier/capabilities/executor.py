@@ -1,0 +1,246 @@
+"""Find a skill and run one turn of it: contract, trust, safety, dependencies, process, judgement. Keeps no state."""
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import anyio
+from pydantic import JsonValue
+
+from metier.capabilities.advisor import AdviceDesk, Advisor, Keep
+from metier.capabilities.answers import Judged, build_broken, build_failure, judge_answer
+from metier.capabilities.check import find_modules, is_capability, load_contract
+from metier.capabilities.contract import SkillContract
+from metier.capabilities.entrypoint import run_entrypoint
+from metier.capabilities.impl_process import Turn, call_impl
+from metier.capabilities.inputs import check_inputs
+from metier.capabilities.protocol import (
+    AgentResponse,
+    ExecutionStatus,
+    ResponseError,
+    TaskState,
+    task_state_to_execution_status_value,
+)
+from metier.capabilities.sync_check import check_file
+from metier.capabilities.waiting import run_blocking
+from metier.definitions.names import canonical_name
+from metier.definitions.nearest import hint_nearest
+from metier.definitions.sources import find_bundled_folder
+from metier.errors import SkillNotFound, ToolFailed
+from metier.skills.activation import build_roots, find_packages
+from metier.skills.package import SkillPackage
+from metier.tools.sandbox.confinement import Confinement
+from metier.tools.script_runner import check_may_run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capability:
+    """A skill that can be called, with what it promises."""
+
+    package: SkillPackage
+    contract: SkillContract
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionResult:
+    """How a skill that was called as a tool ended."""
+
+    status: ExecutionStatus
+    outputs: dict[str, JsonValue]
+    errors: tuple[ResponseError, ...] = ()
+    response: AgentResponse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One turn, as far as it got."""
+
+    response: AgentResponse
+    remembered: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkillExecutor:
+    """Runs skills of these packages. Made by `create_executor`, or by the runtime for a run."""
+
+    packages: Mapping[str, SkillPackage]
+    """By canonical name."""
+    workspace: Path
+    artifacts: Path
+    is_one_place: bool = False
+    """Artifacts of every conversation go to `artifacts` itself, not to a folder below it."""
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
+    advisor: Advisor | None = None
+    confinement: Confinement = field(default_factory=Confinement)
+    """The sandbox in which skills run; outside a run there is none unless it is given."""
+
+    def execute(self, skill: str, inputs: dict[str, JsonValue], correlation_id: str) -> ExecutionResult:
+        """Call a skill as a tool: one turn, nothing kept. Whatever needs a second turn is blocked."""
+        return run_blocking(self.run_once, skill, inputs, correlation_id)
+
+    async def run_once(self, skill: str, inputs: dict[str, JsonValue], correlation_id: str) -> ExecutionResult:
+        found = self.find(skill)
+        if isinstance(found, AgentResponse):
+            return _as_result(found)
+        checked = check_inputs(inputs, found.contract)
+        if checked.request is not None:
+            message = checked.request.render()
+            return _as_result(build_failure("invalid_input", message, state=TaskState.BLOCKED))
+        turn = self.build_turn(found, inputs, context_id=correlation_id)
+        response = (await self.attempt(turn, self.open_desk(found.contract))).response
+        if response.state.is_resumable:
+            message = f"Skill {found.contract.skill!r} needs another turn ({response.state.value}): {response.message}"
+            response = build_failure("needs_another_turn", message, state=TaskState.BLOCKED)
+        return _as_result(response)
+
+    def find(self, skill: str) -> Capability | AgentResponse:
+        """The skill, or why it cannot be called. Raises `SkillNotFound`."""
+        package = self.packages.get(canonical_name(skill))
+        if package is None:
+            hint = hint_nearest(skill, self.packages) or "`agent skills list --all` shows the skills there are"
+            raise SkillNotFound(f"There is no skill {skill!r}", hint=hint)
+        reading = load_contract(package)
+        if reading.contract is None:
+            wrong = next(problem for problem in reading.problems if problem.severity == "error")
+            return build_failure("contract_invalid", wrong.render(), state=TaskState.BLOCKED)
+        missing = [name for name in reading.contract.depends_on if name not in self.packages]
+        if missing:
+            message = f"Skill {skill!r} depends on {missing[0]!r}, which is not active"
+            return build_failure("dependency_missing", message, state=TaskState.BLOCKED)
+        return Capability(package=package, contract=reading.contract)
+
+    def build_turn(self, found: Capability, inputs: dict[str, JsonValue], *, context_id: str, number: int = 1) -> Turn:
+        return Turn(
+            package=found.package,
+            contract=found.contract,
+            context_id=context_id,
+            number=number,
+            inputs=inputs,
+            workspace=self.workspace,
+            artifacts=self.artifacts if self.is_one_place else self.artifacts / _as_folder(context_id),
+            confinement=self.confinement,
+        )
+
+    def open_desk(
+        self, contract: SkillContract, *, known: dict[str, JsonValue] | None = None, keep: Keep | None = None
+    ) -> AdviceDesk | None:
+        """Where the skill may ask for advice in one turn; nothing where there is nobody to ask."""
+        return AdviceDesk(self.advisor, contract, known=known or {}, keep=keep) if self.advisor else None
+
+    async def attempt(self, turn: Turn, desk: AdviceDesk | None) -> Attempt:
+        """One turn, with the bounded loop of a hybrid skill whose answer does not keep the contract."""
+        started = time.monotonic()
+        remembered: dict[str, JsonValue] = {}
+        report: list[str] = []
+        while True:
+            judged = await self._call(replace(turn, problems=tuple(report)), desk, remembered)
+            report += [f"Attempt {len(report) + 1}: {problem}" for problem in judged.problems[:1]]
+            if not judged.problems or not _may_fix(turn.contract, len(report)):
+                break
+        response = (
+            _escalate(judged.response, report) if judged.problems and _is_fixing(turn.contract) else judged.response
+        )
+        facts = {
+            "duration_ms": round((time.monotonic() - started) * 1000, 3),
+            "fix_iterations": len(report) - bool(judged.problems) + (desk.fixes if desk else 0),
+            "advice_calls": desk.calls if desk else 0,
+            "report": (*response.metadata.report, *(desk.report if desk else ())),
+        }
+        metadata = response.metadata.model_copy(update=facts)
+        return Attempt(
+            response=response.model_copy(update={"metadata": metadata}),
+            remembered=remembered,
+        )
+
+    async def _call(self, turn: Turn, desk: AdviceDesk | None, remembered: dict[str, JsonValue]) -> Judged:
+        """One call of the skill's code."""
+        if not is_capability(turn.package.definition):
+            return await run_entrypoint(turn, self.environ)
+        try:
+            await check_may_run(turn.package)
+            await anyio.to_thread.run_sync(_check_safety, turn)
+            turn.artifacts.mkdir(parents=True, exist_ok=True)
+            answered = await call_impl(turn, self.environ, advise=desk.advise if desk else None)
+        except ToolFailed as error:
+            return Judged(build_broken(_tell_apart(error, turn.contract)))
+        remembered.update(answered.remembered)
+        return judge_answer(answered.response, turn.contract, turn.artifacts)
+
+
+def create_executor(
+    repo_root: Path | str,
+    *,
+    advisor: Advisor | None = None,
+    environ: Mapping[str, str] | None = None,
+    home: Path | None = None,
+    skills_dirs: Sequence[Path] = (),
+) -> SkillExecutor:
+    """For the skills of a project, of its user, and those that ship with Metier. Trust is checked at each call."""
+    root = Path(repo_root).resolve()
+    roots = build_roots(
+        home=home or Path.home(),
+        workspace=root,
+        bundled=find_bundled_folder(),
+        directories=skills_dirs or ((root / "skills",) if (root / "skills").is_dir() else ()),
+    )
+    found = find_packages(roots)
+    names = {canonical_name(package.definition.name) for package in found.packages}
+    packages = {name: package for name in names if (package := found.find(name)) is not None}
+    return SkillExecutor(
+        packages=packages,
+        workspace=root,
+        artifacts=root / "runs" / "artifacts",
+        environ=os.environ if environ is None else environ,
+        advisor=advisor,
+    )
+
+
+def _as_folder(context_id: str) -> str:
+    """A name that every disk takes, another one for every conversation."""
+    plain = re.sub(r"[^\w.-]+", "-", context_id, flags=re.ASCII).strip(".-")[:80]
+    digest = hashlib.sha256(context_id.encode()).hexdigest()[:12]
+    return plain if plain == context_id else f"{plain}-{digest}"
+
+
+def _check_safety(turn: Turn) -> None:
+    """A contract that promises to be safe in a synchronous task is held to it. Raises `ToolFailed`."""
+    if not turn.contract.sync_celery:
+        return
+    for file in find_modules(turn.package.definition):
+        wrong = next((found for found in check_file(file) if found.severity == "error"), None)
+        if wrong is not None:
+            message = f"{file.name!r} line {wrong.line} cannot run in a synchronous task: {wrong.message}"
+            raise ToolFailed(message, hint=wrong.remedy, code="not_sync_safe")
+
+
+def _is_fixing(contract: SkillContract) -> bool:
+    """A deterministic skill would give the same answer again; one whose effects cannot be repeated must not try."""
+    return contract.execution_mode != "deterministic"
+
+
+def _may_fix(contract: SkillContract, tries: int) -> bool:
+    return _is_fixing(contract) and contract.effect != "opaque" and tries <= contract.max_fix_iterations
+
+
+def _escalate(response: AgentResponse, report: list[str]) -> AgentResponse:
+    metadata = response.metadata.model_copy(update={"report": tuple(report), "agent_state_detail": "fix_limit"})
+    return response.model_copy(update={"state": TaskState.ESCALATED, "metadata": metadata})
+
+
+def _tell_apart(error: ToolFailed, contract: SkillContract) -> ToolFailed:
+    if error.code == "advice_refused" and contract.execution_mode == "deterministic":
+        return ToolFailed(error.message, hint="Write execution_mode: hybrid", code="advisor_not_allowed")
+    return error
+
+
+def _as_result(response: AgentResponse) -> ExecutionResult:
+    return ExecutionResult(
+        status=ExecutionStatus(task_state_to_execution_status_value(response.state)),
+        outputs=response.outputs,
+        errors=response.errors,
+        response=response,
+    )

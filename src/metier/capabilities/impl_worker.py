@@ -1,0 +1,141 @@
+"""The process in which one turn of a skill runs: `python -I -m metier.capabilities.impl_worker`.
+
+Reads a request from standard input, answers on what was its standard output, one JSON line each; between the two it
+may ask for advice. What the skill prints goes to standard error. Starts fast: standard library only.
+"""
+
+import dataclasses
+import importlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from metier.capabilities.impl_context import Json, SkillContext
+from metier.capabilities.impl_guard import Guard, Permitted, UndeclaredEffect
+from metier.tools.private_package import open_private_package
+
+MODULE = "impl"
+ENTRY = "execute"
+_MAX_TRACE = 2_000
+
+
+class AdviceRefused(Exception):
+    """No advice could be used, and the turn ends here; see the report of the response."""
+
+
+class AdviceNotAllowed(Exception):
+    """The contract is deterministic: a model has no say in this skill."""
+
+
+def main() -> None:
+    requests, replies = _take_streams()
+    request = cast("dict[str, Json]", json.loads(requests.readline()))
+    reply = _answer(request, _Conversation(requests, replies))
+    replies.write(json.dumps(reply).encode() + b"\n")
+    replies.flush()
+    # What a skill left running, threads included, ends now.
+    os._exit(0)
+
+
+def _take_streams() -> tuple[BinaryIO, BinaryIO]:
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    os.close(nothing)
+    return requests, replies
+
+
+@dataclasses.dataclass(slots=True)
+class _Conversation:
+    requests: BinaryIO
+    replies: BinaryIO
+    refused: str = ""
+
+    def advise(self, prompt: str, schema: dict[str, Json] | None) -> Json:
+        question = json.dumps({"kind": "advise", "prompt": prompt, "schema": schema})
+        self.replies.write(question.encode() + b"\n")
+        self.replies.flush()
+        answer = cast("dict[str, Json]", json.loads(self.requests.readline()))
+        if answer.get("refused"):
+            self.refused = str(answer["refused"])
+            raise AdviceRefused(self.refused)
+        return answer.get("value")
+
+
+def _answer(request: dict[str, Json], conversation: _Conversation) -> dict[str, Json]:
+    guard = Guard(_read_permitted(cast("dict[str, Json]", request["permitted"])))
+    context = _build_context(cast("dict[str, Json]", request["context"]), conversation)
+    folder = Path(str(request["folder"]))
+    try:
+        reply = _call(folder, context, guard)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  a skill's code may raise anything
+        reply = {"error": _describe(error), "message": _say(error)}
+    if conversation.refused:
+        reply = {"error": "advice_refused", "message": conversation.refused}
+    if guard.violations:
+        reply = {"error": "undeclared_effect", "message": guard.violations[0]}
+    return {"kind": "answer", "remembered": context.remembered, **reply}
+
+
+def _call(folder: Path, context: SkillContext, guard: Guard) -> dict[str, Json]:
+    package = open_private_package(folder)
+    guard.install()
+    execute = getattr(importlib.import_module(f"{package}.{MODULE}"), ENTRY, None)
+    if not callable(execute):
+        return {"error": "invalid_impl", "message": f"'{MODULE}.py' has no function {ENTRY!r}"}
+    return {"response": _as_json(cast("Callable[[SkillContext], object]", execute)(context))}
+
+
+def _as_json(returned: object) -> Json:
+    """Of a mapping, a dataclass, or an object with `model_dump`. Raises `TypeError` or `ValueError`."""
+    dump = cast("Callable[..., object] | None", getattr(returned, "model_dump", None))
+    if callable(dump):
+        returned = dump(mode="json", exclude_defaults=True)
+    elif dataclasses.is_dataclass(returned) and not isinstance(returned, type):
+        returned = dataclasses.asdict(returned)
+    if not isinstance(returned, Mapping):
+        raise TypeError(f"execute answered with {type(returned).__name__}, not with a mapping")
+    answer = dict(cast("Mapping[str, object]", returned))
+    return cast("Json", json.loads(json.dumps(answer, allow_nan=False)))
+
+
+def _build_context(fields: dict[str, Json], conversation: _Conversation) -> SkillContext:
+    mode = str(fields.pop("execution_mode"))
+
+    def refuse(_prompt: str, _schema: dict[str, Json] | None) -> Json:
+        conversation.refused = "A deterministic skill asked for advice"
+        raise AdviceNotAllowed(conversation.refused)
+
+    paths = {name: Path(str(fields.pop(name))) for name in ("workspace", "artifacts")}
+    problems = tuple(str(problem) for problem in cast("list[Json]", fields.pop("problems")))
+    can_advise = bool(fields["can_advise"])
+    ask = refuse if mode == "deterministic" else conversation.advise if can_advise else None
+    return SkillContext(**fields, **paths, problems=problems, ask=ask)  # pyright: ignore[reportArgumentType]  written by impl_process
+
+
+def _read_permitted(fields: dict[str, Json]) -> Permitted:
+    lists = {name: tuple(cast("list[str]", fields[name])) for name in ("write_below", "workspace_patterns")}
+    return Permitted(
+        network=bool(fields["network"]), programs=bool(fields["programs"]), workspace=str(fields["workspace"]), **lists
+    )
+
+
+def _describe(error: BaseException) -> str:
+    return "undeclared_effect" if isinstance(error, UndeclaredEffect) else "impl_raised"
+
+
+def _say(error: BaseException) -> str:
+    """The error, and where in the skill it came from."""
+    sys.stderr.write("".join(traceback.format_exception(error))[-_MAX_TRACE:])
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(f"{MODULE}.py")]
+    place = f" (impl.py line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""What is said between a skill that can be called and its caller: states, requests, responses. Pure values."""
+
+from enum import StrEnum
+from typing import Literal, Self
+
+from pydantic import Field, JsonValue, model_validator
+
+from metier.capabilities.contract import InputField, InputType, Schema
+from metier.errors import UsageError
+from metier.messages import Value
+
+
+class TaskState(StrEnum):
+    """How a piece of work stands; the words are those of `metier.events.TaskState`."""
+
+    PENDING = "pending"
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    BLOCKED = "blocked"
+    ESCALATED = "escalated"
+    INPUT_REQUIRED = "input_required"
+    DELEGATING = "delegating"
+    PAUSED = "paused"
+    CANCELED = "canceled"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self in TERMINAL
+
+    @property
+    def is_resumable(self) -> bool:
+        return self in RESUMABLE
+
+
+TERMINAL = frozenset(
+    {
+        TaskState.COMPLETED,
+        TaskState.FAILED,
+        TaskState.TIMEOUT,
+        TaskState.BLOCKED,
+        TaskState.ESCALATED,
+        TaskState.CANCELED,
+    }
+)
+RESUMABLE = frozenset({TaskState.INPUT_REQUIRED, TaskState.DELEGATING, TaskState.PAUSED})
+
+
+class ExecutionStatus(StrEnum):
+    """How a tool that is called once ended: the older, smaller set of words."""
+
+    SUCCESS = "success"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    BLOCKED = "blocked"
+    ESCALATED = "escalated"
+
+
+_STATUS_OF_STATE: dict[TaskState, ExecutionStatus] = {
+    TaskState.COMPLETED: ExecutionStatus.SUCCESS,
+    TaskState.FAILED: ExecutionStatus.FAILED,
+    TaskState.TIMEOUT: ExecutionStatus.TIMEOUT,
+    TaskState.BLOCKED: ExecutionStatus.BLOCKED,
+    TaskState.ESCALATED: ExecutionStatus.ESCALATED,
+    TaskState.CANCELED: ExecutionStatus.FAILED,
+}
+_STATE_OF_STATUS: dict[str, TaskState] = {status.value: state for state, status in reversed(_STATUS_OF_STATE.items())}
+
+
+def execution_status_to_task_state(status: ExecutionStatus | str) -> TaskState:
+    """Raises `UsageError` for a word that is none."""
+    found = _STATE_OF_STATUS.get(str(status))
+    if found is None:
+        raise UsageError(f"There is no execution status {str(status)!r}", hint=f"Known: {', '.join(ExecutionStatus)}")
+    return found
+
+
+def task_state_to_execution_status_value(state: TaskState | str) -> str:
+    """What a caller that knows only the older words is told: whatever has not ended is blocked."""
+    return _STATUS_OF_STATE.get(TaskState(state), ExecutionStatus.BLOCKED).value
+
+
+class MessageType(StrEnum):
+    """What an event of a conversation is; see `ContextEvent.event_type`."""
+
+    REQUEST = "request"
+    INPUT_REQUEST = "input_request"
+    INPUT_RESPONSE = "input_response"
+    DELEGATE = "delegate"
+    DELEGATE_RESULT = "delegate_result"
+    ADVICE = "advice"
+    RESPONSE = "response"
+    ERROR = "error"
+
+
+class MissingField(Value):
+    """One thing the skill needs to know."""
+
+    name: str = Field(min_length=1, max_length=100)
+    type: InputType = "string"
+    description: str = ""
+    required: bool = True
+    enum: tuple[JsonValue, ...] = ()
+    json_schema: Schema | None = None
+    """Exactly what is wanted, where more is known than a type."""
+
+    @classmethod
+    def from_contract(cls, field: InputField) -> Self:
+        return cls(
+            name=field.name,
+            type=field.type,
+            description=field.description,
+            required=field.required,
+            enum=field.enum,
+        )
+
+    @property
+    def schema_of_value(self) -> Schema:
+        schema: Schema = dict(self.json_schema) if self.json_schema is not None else {"type": self.type}
+        if self.description:
+            schema.setdefault("description", self.description)
+        if self.enum:
+            schema.setdefault("enum", list(self.enum))
+        return schema
+
+
+class InputRequest(Value):
+    """What to ask the caller for."""
+
+    message: str = ""
+    missing_fields: tuple[MissingField, ...] = ()
+    errors: tuple[str, ...] = ()
+    """What was wrong with the last answer, each with its place."""
+
+    def build_form(self) -> Schema:
+        """A JSON Schema of the answer, for a page, a terminal or a model to fill in."""
+        properties: Schema = {field.name: field.schema_of_value for field in self.missing_fields}
+        required: list[JsonValue] = [field.name for field in self.missing_fields if field.required]
+        return {"type": "object", "properties": properties, "required": required}
+
+    def render(self) -> str:
+        """One sentence for a person."""
+        wanted = "; ".join(
+            f"{field.name} ({field.description})" if field.description else field.name for field in self.missing_fields
+        )
+        text = f"{self.message or 'Needed'}: {wanted}" if wanted else self.message or "More input is needed"
+        return f"{text} ({'; '.join(self.errors)})" if self.errors else text
+
+
+class Delegation(Value):
+    """What another skill shall do."""
+
+    skill: str = Field(min_length=1)
+    inputs: dict[str, JsonValue] = Field(default_factory=dict)
+    reason: str = ""
+
+
+class ResponseError(Value):
+    code: str
+    message: str
+    retryable: bool = False
+
+
+class ResponseMetadata(Value):
+    """What a response says about itself, however its caller maps the state."""
+
+    context_id: str = ""
+    skill: str = ""
+    turn: int = 1
+    max_turns: int = 1
+    version: int = 0
+    """Of the conversation's state; 0 where nothing was kept."""
+    resume_token: str = ""
+    """For going on, once; empty where the response is final."""
+    agent_state_detail: str = ""
+    """Why it stands so, in one word: `missing_input`, `max_turns`, `undeclared_effect`, …"""
+    execution_status: str = ""
+    """The state in the older words."""
+    duration_ms: float = 0
+    fix_iterations: int = 0
+    advice_calls: int = 0
+    report: tuple[str, ...] = ()
+    """For an escalated response: what was tried, and what was wrong each time."""
+    replayed: bool = False
+    """The stored answer to a message that came again."""
+
+
+class AgentResponse(Value):
+    """How one turn of a skill ended."""
+
+    state: TaskState = TaskState.COMPLETED
+    outputs: dict[str, JsonValue] = Field(default_factory=dict)
+    errors: tuple[ResponseError, ...] = ()
+    input_request: InputRequest | None = None
+    delegation: Delegation | None = None
+    artifacts: tuple[str, ...] = ()
+    """Files it made, as paths."""
+    metadata: ResponseMetadata = ResponseMetadata()
+
+    @property
+    def message(self) -> str:
+        """The first thing to tell a person about it."""
+        if self.input_request is not None and self.state == TaskState.INPUT_REQUIRED:
+            return self.input_request.render()
+        if self.errors:
+            return self.errors[0].message
+        summary = self.outputs.get("summary")
+        return summary if isinstance(summary, str) else f"The skill is {self.state}"
+
+
+class SkillAnswer(Value):
+    """What `execute` may answer with. A mapping without `state` and `outputs` is the outputs."""
+
+    state: Literal["completed", "failed", "input_required", "delegating", "paused", "escalated"] = "completed"
+    outputs: dict[str, JsonValue] = Field(default_factory=dict)
+    errors: tuple[ResponseError, ...] = ()
+    input_request: InputRequest | None = None
+    delegation: Delegation | None = None
+    artifacts: dict[str, str] = Field(default_factory=dict)
+    """File name → text, for Metier to keep beside the run."""
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> Self:
+        if self.state == "input_required" and (self.input_request is None or not self.input_request.missing_fields):
+            raise ValueError("input_required needs an input_request with missing_fields")
+        if self.state == "delegating" and self.delegation is None:
+            raise ValueError("delegating needs a delegation")
+        if self.state == "failed" and not self.errors:
+            raise ValueError("failed needs errors")
+        return self
+
+
+ANSWER_KEYS = frozenset(SkillAnswer.model_fields)
+
+
+def parse_answer(value: JsonValue) -> SkillAnswer:
+    """Raises pydantic's `ValidationError`."""
+    if isinstance(value, dict) and not (value.keys() & {"state", "outputs"}):
+        value = {"outputs": value}
+    return SkillAnswer.model_validate(value)

@@ -1,0 +1,115 @@
+"""The code of a skill as a tool of a run: `<skill>.invoke`, with the contract's inputs, effect and risk.
+
+A step that calls it is one conversation, named after the run and the step. Each attempt is one message of it, so a step
+that is repeated after a crash is told what came of it the first time.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from metier.capabilities.contract import SkillContract
+from metier.capabilities.executor import Capability
+from metier.capabilities.inputs import build_input_schema
+from metier.capabilities.protocol import AgentResponse, TaskState
+from metier.capabilities.turns import Conversations, TurnRequest
+from metier.definitions.names import name_capability
+from metier.tools.base import Question, ToolContext, ToolInfo, ToolResult
+
+_MAX_DESCRIPTION = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapabilityTool:
+    """Calls one skill."""
+
+    info: ToolInfo
+    skill: str
+    conversations: Conversations
+
+    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+        return build_result(await self.conversations.take_turn(self._build_request(arguments, context)))
+
+    async def probe(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult | None:
+        """What is stored of this attempt; None where nothing is."""
+        response = await self.conversations.find_answer(self._build_request(arguments, context))
+        return build_result(response) if response is not None else None
+
+    def _build_request(self, arguments: dict[str, JsonValue], context: ToolContext) -> TurnRequest:
+        return TurnRequest(
+            skill=self.skill,
+            inputs={**arguments, **context.answers},
+            context_id=f"{context.run_id}/{context.step_id}",
+            resume=None,
+            message_id=f"attempt:{context.attempt}",
+            idempotency_key=context.idempotency_key,
+            timeout_seconds=context.timeout_seconds,
+            spool=context.spool,
+            # The engine has its own record of the step, and asks a person where it must.
+            may_repeat=True,
+        )
+
+
+def build_capability_tools(
+    capabilities: Iterable[Capability], conversations: Conversations
+) -> tuple[CapabilityTool, ...]:
+    return tuple(
+        CapabilityTool(
+            info=_describe(found),
+            skill=found.contract.skill,
+            conversations=conversations,
+        )
+        for found in capabilities
+    )
+
+
+def build_result(response: AgentResponse) -> ToolResult:
+    """What the step came to, in the words of tools; a question where it has not come to an end."""
+    meta: dict[str, JsonValue] = {"state": response.state.value, "turn": response.metadata.turn}
+    if response.state.is_resumable:
+        request = response.input_request
+        text = request.render() if request else f"Skill {response.metadata.skill!r} is {response.state.value}"
+        return ToolResult(
+            ok=True, meta=meta, question=Question(text=text, fields=request.build_form() if request else None)
+        )
+    if response.state == TaskState.COMPLETED:
+        files: dict[str, JsonValue] = {"artifacts": list(response.artifacts)} if response.artifacts else {}
+        result: JsonValue = {**response.outputs, **files}
+        return ToolResult(ok=True, output={"success": True, "result": result, "message": response.message}, meta=meta)
+    code = _find_code(response)
+    report = "".join(f"\n- {line}" for line in response.metadata.report)
+    message = f"{response.message}{report}"
+    output: JsonValue = {"success": False, "error": code, "message": message}
+    return ToolResult(ok=False, output=output, error=message, meta={**meta, "code": code})
+
+
+def _find_code(response: AgentResponse) -> str:
+    """`timeout` and `execution_failed` are work that may be tried again; the others are for the model to read."""
+    first = response.errors[0] if response.errors else None
+    if response.state == TaskState.TIMEOUT:
+        return "timeout"
+    if first is not None and (first.retryable or first.code in ("impl_raised", "execution_failed")):
+        return "execution_failed"
+    return first.code if first is not None else response.state.value
+
+
+def _describe(found: Capability) -> ToolInfo:
+    contract = found.contract
+    return ToolInfo(
+        id=f"capability:{contract.skill}",
+        name=name_capability(contract.skill),
+        description=_shorten(found, contract),
+        category="custom",
+        input_schema=build_input_schema(contract),
+        risk=contract.risk,
+        effect=contract.effect,
+        spools=True,
+    )
+
+
+def _shorten(found: Capability, contract: SkillContract) -> str:
+    text = " ".join(found.package.definition.description.split())
+    first = text.partition(". ")[0].rstrip(".")
+    waits = " Asks for what is missing." if contract.allows(TaskState.INPUT_REQUIRED) else ""
+    return f"{first[:_MAX_DESCRIPTION]}.{waits}"

@@ -1,0 +1,20 @@
+"""Put outside text between marks that it cannot close: what stands in there is data, whatever it says. Pure."""
+
+import re
+
+SKILL_CONTENT = "skill-content"
+TOOL_OUTPUT = "tool-output"
+"""For results that no native tool message carries."""
+
+_MARKS = re.compile(rf"<(?=/?(?:{SKILL_CONTENT}|{TOOL_OUTPUT}))", re.IGNORECASE)
+
+
+def fence(text: str, *, tag: str, attributes: str = "") -> str:
+    """The text on lines of its own, between `<tag …>` and `</tag>`. `attributes` must be safe to print."""
+    opening = f"{tag} {attributes}" if attributes else tag
+    return f"<{opening}>\n{escape_marks(text)}\n</{tag}>"
+
+
+def escape_marks(text: str) -> str:
+    """Neither mark can be opened or closed from inside."""
+    return _MARKS.sub("&lt;", text)

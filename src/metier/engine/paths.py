@@ -1,0 +1,104 @@
+"""Hold a call to where its paths really lead. Rules read names, and a link has another name than what it leads to.
+
+What a call means is looked up before it runs, so that a person can be asked about it, and once more by the tool when
+the file is open: what is judged then is the open file, whatever its name means a moment later.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pydantic import JsonValue
+
+from metier.approval.canonical import canonical_text
+from metier.approval.judge import name_call
+from metier.approval.verdict import Verdict
+from metier.engine.calls import edit_arguments
+from metier.engine.decide import judge_step
+from metier.engine.services import Services
+from metier.engine.state import RunState, Step
+from metier.errors import ToolFailed
+from metier.tools.toolbox import Toolbox
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedPaths:
+    """What the rules say to one step, wherever its paths lead. A `tools.base.PathGuard`."""
+
+    written: dict[str, JsonValue]
+    """The arguments as they were judged."""
+    root: str
+    judge: Callable[[str, str], Verdict]
+    """The verdict on the same call with this argument as this text."""
+    is_approved: bool
+    approved: frozenset[str]
+    """Where a person was told that the paths lead, before they said yes."""
+
+    def check(self, path: str, *, key: str = "path") -> None:
+        if is_as_written(self.written.get(key), path, key=key, root=self.root):
+            return
+        verdict = self.judge(key, path)
+        if verdict.decision == "deny":
+            raise ToolFailed(f"It leads to {path!r}. {verdict.reason}", code="permission_denied")
+        if path in self.approved or (verdict.decision == "allow" and not self.is_approved):
+            return
+        raise ToolFailed(
+            f"It leads to {path!r}, which nobody was asked about", hint="Name that path", code="permission_denied"
+        )
+
+    def hides(self, path: str) -> bool:
+        return self.judge("path", path).decision == "deny"
+
+
+def build_guard(step: Step, state: RunState, services: Services) -> JudgedPaths:
+    _, arguments = name_call(step.action)
+
+    def judge(key: str, text: str) -> Verdict:
+        moved = edit_arguments(step.action, {**arguments, key: text})
+        return judge_step(state, replace(step, action=moved), services.policy)
+
+    return JudgedPaths(
+        written=arguments,
+        root=str(services.workspace),
+        judge=judge,
+        is_approved=step.asked is not None,
+        approved=frozenset(step.approved_leads),
+    )
+
+
+async def find_leads(step: Step, services: Services) -> dict[str, str]:
+    """By argument, where a step leads that is elsewhere than it says."""
+    return await find_call_leads(*name_call(step.action), tools=services.tools, root=str(services.workspace))
+
+
+async def find_call_leads(name: str, arguments: dict[str, JsonValue], *, tools: Toolbox, root: str) -> dict[str, str]:
+    found = await tools.locate(name, arguments)
+    return {key: path for key, path in found.items() if not is_as_written(arguments.get(key), path, key=key, root=root)}
+
+
+async def find_question(step: Step, state: RunState, services: Services) -> str:
+    """Why a person must be asked about where a call leads; empty when nobody need be, or it is denied anyway."""
+    leads = await find_leads(step, services)
+    if step.phase == "approved" and step.asked is not None:
+        is_same = set(leads.values()) <= set(step.approved_leads)
+        return "" if is_same else f"It leads elsewhere now: {_list(leads)}"
+    guard = build_guard(step, state, services)
+    verdicts = [guard.judge(key, path) for key, path in leads.items()]
+    if any(verdict.decision == "deny" for verdict in verdicts):
+        return ""
+    asking = next((verdict for verdict in verdicts if verdict.decision == "ask"), None)
+    return f"It leads to {_list(leads)}. {asking.reason}" if asking is not None else ""
+
+
+def render_leads(leads: dict[str, str]) -> str:
+    """For the person who decides, above what the call would change."""
+    return "".join(f"The {key} leads to {path!r}\n" for key, path in leads.items())
+
+
+def is_as_written(written: JsonValue, path: str, *, key: str, root: str) -> bool:
+    """Both are one name to the rules. An argument that is missing means the workspace itself."""
+    text = written if isinstance(written, str) and written else "."
+    return canonical_text(text, key=key, root=root) == canonical_text(path, key=key, root=root)
+
+
+def _list(leads: dict[str, str]) -> str:
+    return ", ".join(repr(path) for path in leads.values())

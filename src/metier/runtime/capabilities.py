@@ -1,0 +1,73 @@
+"""The skills of a run that can be called, as its tools. Puts together; decides nothing itself."""
+
+from collections.abc import Sequence
+
+from metier.capabilities.adapter import name_owner, with_own_router
+from metier.capabilities.advisor import Advisor, ProviderAdvisor
+from metier.capabilities.check import is_capability
+from metier.capabilities.executor import Capability, SkillExecutor
+from metier.capabilities.tool import build_capability_tools
+from metier.capabilities.turns import Conversations
+from metier.definitions.names import canonical_name
+from metier.providers.absent import AbsentProvider
+from metier.providers.base import Provider
+from metier.providers.registry import OFFLINE
+from metier.runtime.kind import RunKind
+from metier.runtime.place import Place
+from metier.skills.package import SkillPackage
+from metier.store.base import Store
+from metier.store.tokens import load_resume_keys
+from metier.telemetry.redaction import build_redactor, find_secret_values
+from metier.tools.base import Tool
+from metier.tools.sandbox.confinement import Confinement
+
+
+def list_callable(
+    packages: Sequence[SkillPackage],
+    place: Place,
+    store: Store,
+    *,
+    run: RunKind,
+    provider: Provider,
+    confinement: Confinement,
+) -> tuple[Tool, ...]:
+    """One tool for each active skill with an `impl.py` whose contract can be used. Runs nothing."""
+    if not any(is_capability(package.definition) for package in packages):
+        return ()
+    executor = SkillExecutor(
+        packages={canonical_name(package.definition.name): package for package in packages},
+        workspace=place.workspace,
+        artifacts=run.folder / "artifacts",
+        is_one_place=True,
+        environ=place.environ,
+        advisor=_find_advisor(place, provider),
+        confinement=confinement,
+    )
+    logging = place.settings.logging
+    conversations = Conversations(
+        executor=executor,
+        contexts=store.contexts,
+        redactor=build_redactor(
+            values=find_secret_values(place.environ), names=logging.redact_names, generic_names=logging.redact_secrets
+        ),
+        keys=load_resume_keys(place.runs, place.environ),
+        owner=name_owner(),
+        clock=place.clock,
+    )
+    return build_capability_tools(_find_callable(executor), with_own_router(conversations))
+
+
+def _find_callable(executor: SkillExecutor) -> list[Capability]:
+    """A skill whose contract has errors stays readable; what is wrong with it is told where skills are checked."""
+    found = (executor.find(name) for name, package in executor.packages.items() if is_capability(package.definition))
+    return [one for one in found if isinstance(one, Capability)]
+
+
+def _find_advisor(place: Place, provider: Provider) -> Advisor | None:
+    """The model of the run; nobody where there is none."""
+    if provider.name == OFFLINE or isinstance(provider, AbsentProvider):
+        return None
+    model = place.settings.model
+    return ProviderAdvisor(
+        provider=provider, model=model.name, max_tokens=model.max_tokens, timeout_seconds=model.timeout_seconds
+    )

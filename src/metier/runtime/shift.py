@@ -1,0 +1,43 @@
+"""A worker's time with a run: how it begins, and how often one is tried before it counts as poison.
+
+Tries are counted where they survive the worker: in the journal, before anything is built or called.
+"""
+
+from dataclasses import dataclass
+
+from metier.engine import entries as e
+from metier.engine.journal import RunLog
+from metier.engine.loop import LEASE_SECONDS
+from metier.engine.phases import FINAL
+from metier.store.base import Lease, Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shift:
+    lease: Lease | None = None
+    """The one that came with claiming the run; else one is taken."""
+    lease_seconds: float = LEASE_SECONDS
+    max_attempts: int | None = None
+    """How many workers in a row may take the run without getting any further; None for a person, who may try on."""
+
+
+async def begin_shift(log: RunLog, shift: Shift) -> bool:
+    """Write down that a worker tries, or that enough of them did; False where there was nothing to write.
+
+    A run that waits or has ended is left as it is.
+    """
+    state = log.state
+    if shift.max_attempts is None or state.started is None or state.pause is not None or state.phase in FINAL:
+        return False
+    if state.attempts >= shift.max_attempts:
+        message = f"{state.attempts} workers in a row took the run and got no further"
+        await log.record(e.RunFailed(reason="too_many_attempts", message=message), durable=True)
+    else:
+        await log.record(e.RunResumed(reason="taken by a worker", driver=log.lease.owner))
+    return True
+
+
+async def keep_claimable(log: RunLog, store: Store) -> None:
+    """A run that is handed back while it sees to another one waits for nobody: the index must not say so."""
+    if log.state.status == "delegating":
+        await store.update_run(log.lease, {"status": "in_progress"})

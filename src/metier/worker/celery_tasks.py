@@ -1,0 +1,119 @@
+"""The two tasks that a Celery worker knows. Both take the id of a run; what becomes of it is decided by the store."""
+
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, cast, override
+
+import anyio
+from celery import Task
+from celery.exceptions import Reject, SoftTimeLimitExceeded
+from celery.worker.request import Request
+
+from metier.engine.state import RunState
+from metier.engine.unwrapping import unwrapped
+from metier.errors import BrokerUnavailable, MetierError
+from metier.runtime.broker import Broker, name_recovery
+from metier.runtime.celery_broker import DRIVE, TIME_OUT
+from metier.runtime.detached import can_go_on
+from metier.runtime.plugins import using_plugins
+from metier.runtime.runs import Runtime, open_runtime
+from metier.store.failures import LeaseHeld
+from metier.worker.job import Job, work_on
+from metier.worker.leash import Leash
+
+RETRY_SECONDS = 5
+KILLED_SOON_SECONDS = 5
+"""After the hard limit a process is told to go, then killed; its lease is free from then on."""
+
+
+class _DriveRequest(Request):
+    """A process that does not even answer to its soft limit is killed: then somebody else must end its run."""
+
+    @override
+    def on_timeout(self, soft: Any, timeout: Any) -> Any:
+        request = cast(Any, self)
+        cast(Any, super()).on_timeout(soft, timeout)
+        if not soft:
+            queue = str(request.delivery_info.get("routing_key") or "")
+            request.app.send_task(TIME_OUT, args=request.args, queue=queue, countdown=KILLED_SOON_SECONDS)
+
+
+class _DriveTask(Task):
+    Request = _DriveRequest
+
+
+def add_tasks(app: Any, job: Job, *, broker: Broker, leash: Leash) -> None:  # noqa: ANN401 - Celery has no types
+    """Limits are one behind the other: the run's own, then an exception in the process, then its end."""
+    grace = job.place.settings.runtime.signal_grace_seconds + RETRY_SECONDS
+    soft = job.options.timeout_seconds + grace
+
+    @app.task(name=DRIVE, base=_DriveTask, soft_time_limit=soft, time_limit=soft + grace)
+    def drive(run_id: str) -> None:
+        if leash.is_pulled:
+            # The first process of this worker is gone, and this one should be.
+            os.kill(os.getppid(), signal.SIGTERM)
+            raise Reject("the worker is leaving", requeue=True)
+        try:
+            anyio.run(partial(drive_once, job, run_id, broker=broker, leash=leash))
+        except SoftTimeLimitExceeded:
+            anyio.run(_in_place, job, _end_in_time(job, run_id))
+
+    @app.task(name=TIME_OUT, bind=True, max_retries=20)
+    def time_out(self: Any, run_id: str) -> None:  # noqa: ANN401 - as above
+        try:
+            anyio.run(_in_place, job, _end_in_time(job, run_id))
+        except LeaseHeld as held:
+            raise self.retry(countdown=RETRY_SECONDS, exc=held) from held
+
+    del drive, time_out  # the application keeps them
+
+
+async def drive_once(job: Job, run_id: str, *, broker: Broker, leash: Leash) -> None:
+    """Drive a run until it ends or waits, or its turns are used up; then ask for the next worker."""
+
+    async def work(runtime: Runtime) -> None:
+        stopper = job.build_stopper()
+        state: RunState | None = None
+
+        async def obey_leash() -> None:
+            await leash.wait()
+            stopper.hand_back("the end of the worker")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(obey_leash)
+            state = await work_on(job, runtime, run_id, stopper=stopper)
+            group.cancel_scope.cancel()
+        if state is not None and can_go_on(state):
+            queue = name_recovery(job.queue) if stopper.is_set else job.queue
+            _wake(job, run_id, broker, queue=queue)
+
+    await _in_place(job, work)
+
+
+def _wake(job: Job, run_id: str, broker: Broker, *, queue: str) -> None:
+    try:
+        broker.wake([run_id], queue=queue)
+    except BrokerUnavailable as failure:
+        job.report(f"run {run_id}: {failure.sentence}")
+
+
+def _end_in_time(job: Job, run_id: str) -> Callable[[Runtime], Awaitable[None]]:
+    async def end(runtime: Runtime) -> None:
+        state = await runtime.time_out(run_id, seconds=job.options.timeout_seconds)
+        job.report(f"run {run_id}: {state.status}")
+
+    return end
+
+
+async def _in_place(job: Job, work: Callable[[Runtime], Awaitable[None]]) -> None:
+    """Whatever is opened for a task is closed with it. A store that cannot be reached is for the sweeper to mend."""
+    try:
+        with unwrapped(), using_plugins(job.place, report=job.report) as place:
+            async with open_runtime(place) as runtime:
+                await work(runtime)
+    except LeaseHeld:
+        raise
+    except MetierError as failure:
+        job.report(failure.sentence)

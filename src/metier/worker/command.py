@@ -1,0 +1,70 @@
+"""`agent worker`: drive runs that were left to workers, woken up by a broker or by looking into the store."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from metier.errors import UsageError
+from metier.runtime.broker import find_broker
+from metier.runtime.place import Place
+from metier.settings.load import load_settings
+from metier.telemetry.redaction import build_redactor, find_secret_values
+from metier.telemetry.sanitize import sanitize_line
+from metier.worker.job import Job
+from metier.worker.store_worker import run_store_worker
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command()
+def worker(
+    *,
+    queue: Annotated[
+        str | None, typer.Option("--queue", help="Take runs from this queue instead of worker.queue.")
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", help="Drive so many runs at a time instead of worker.concurrency.")
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Drive what can go on now, straight from the store, then end.")
+    ] = False,
+    config: Annotated[Path | None, typer.Option("--config", help="The settings file to use.")] = None,
+) -> int:
+    """Drive runs that were started with `agent run --detach`, until you stop it.
+
+    With a broker (AGENT_WORKER_BROKER_URL or CELERY_BROKER_URL) its messages say which; without one, the run store
+    does. A first SIGTERM or Ctrl-C hands runs back after the step under way, a second one at once.
+    """
+    flags = {"worker.queue": queue, "worker.concurrency": concurrency}
+    place = _open_place(config, {key: str(value) for key, value in flags.items() if value is not None})
+    redact = build_redactor(values=find_secret_values(place.environ)).redact
+
+    def report(text: str) -> None:
+        sys.stderr.write(f"worker: {sanitize_line(redact(text))}\n")
+        sys.stderr.flush()
+
+    job = Job(place=place, report=report)
+    broker = None if once else find_broker(place.settings.worker, place.environ)
+    if broker is None:
+        report(f"takes runs of queue {job.queue!r} from the {place.settings.store.backend} store")
+        run_store_worker(job, once=once)
+        return 0
+    address = broker.address
+    broker.close()
+    if sys.platform == "win32":
+        raise UsageError("A worker with a broker needs processes that Windows does not have", hint="Unset the broker")
+    # Loaded only where there is a broker.
+    from metier.worker.celery_worker import run_celery_worker
+
+    report(f"takes runs of queue {job.queue!r} from broker {address.shown}")
+    return run_celery_worker(job, address)
+
+
+def _open_place(config: Path | None, flags: dict[str, str]) -> Place:
+    loaded = load_settings(flags=flags, environ=os.environ, cwd=Path.cwd(), home=Path.home(), config=config)
+    for problem in loaded.warnings:
+        sys.stderr.write(f"{problem.render()}\n")
+    return Place(settings=loaded.settings, workspace=Path.cwd(), home=Path.home(), environ=dict(os.environ))

@@ -1,0 +1,63 @@
+"""States, their two mappings, and the forms that are asked with."""
+
+from typing import get_args
+
+import pytest
+
+from metier import events
+from metier.capabilities.protocol import (
+    RESUMABLE,
+    TERMINAL,
+    ExecutionStatus,
+    InputRequest,
+    MissingField,
+    TaskState,
+    execution_status_to_task_state,
+    task_state_to_execution_status_value,
+)
+from metier.errors import UsageError
+
+
+def test_states_are_the_words_of_runs() -> None:
+    assert {state.value for state in TaskState} == set(get_args(events.TaskState.__value__))
+
+
+def test_a_state_is_terminal_resumable_or_under_way() -> None:
+    assert not TERMINAL & RESUMABLE
+    assert set(TaskState) - TERMINAL - RESUMABLE == {TaskState.PENDING, TaskState.IN_PROGRESS}
+
+
+@pytest.mark.parametrize("status", list(ExecutionStatus))
+def test_every_status_survives_the_way_there_and_back(status: ExecutionStatus) -> None:
+    assert task_state_to_execution_status_value(execution_status_to_task_state(status)) == status
+
+
+@pytest.mark.parametrize("state", sorted(set(TaskState) - TERMINAL))
+def test_what_has_not_ended_is_blocked_in_the_older_words(state: TaskState) -> None:
+    assert task_state_to_execution_status_value(state) == "blocked"
+
+
+def test_a_word_that_is_no_status_is_refused() -> None:
+    with pytest.raises(UsageError, match="'completed'"):
+        execution_status_to_task_state("completed")
+
+
+def test_a_request_is_a_form_and_a_sentence() -> None:
+    request = InputRequest(
+        message="Which one",
+        missing_fields=(
+            MissingField(name="kind", description="A or B", enum=("A", "B")),
+            MissingField(name="depth", type="integer", required=False),
+        ),
+        errors=("'C' is not one of ['A', 'B'] (at $.kind)",),
+    )
+
+    assert request.build_form() == {
+        "type": "object",
+        "properties": {
+            "kind": {"type": "string", "description": "A or B", "enum": ["A", "B"]},
+            "depth": {"type": "integer"},
+        },
+        "required": ["kind"],
+    }
+    assert request.render() == "Which one: kind (A or B); depth ('C' is not one of ['A', 'B'] (at $.kind))"

@@ -1,0 +1,84 @@
+"""`agent chat` at a real terminal: a pseudo-terminal, its screen as text, and the keys of a person."""
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+AGENT = Path(sys.executable).parent / "agent"
+SECONDS = 90.0
+CTRL_C, CTRL_D, ENTER, ESCAPE, TAB, UP = "\x03", "\x04", "\r", "\x1b", "\t", "\x1b[A"
+OWN_TERMINAL = """import fcntl, os, signal, sys, termios
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""Makes the terminal the one that Ctrl-C comes from, whatever the tests were started with."""
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x1b\][^\x07]*\x07")
+
+
+class Terminal:
+    def __init__(self, descriptor: int, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self._descriptor = descriptor
+        self._seen = ""
+
+    def type(self, keys: str) -> None:
+        os.write(self._descriptor, keys.encode())
+
+    def wait_for(self, text: str) -> str:
+        """Until the screen shows the text; what it showed up to there, since the last wait."""
+        deadline = time.monotonic() + SECONDS
+        while text not in self._seen:
+            left = deadline - time.monotonic()
+            if left <= 0 or not self._read(left):
+                raise AssertionError(f"{text!r} did not come; the screen shows:\n{self._seen}")
+        end = self._seen.index(text) + len(text)
+        shown, self._seen = self._seen[:end], self._seen[end:]
+        return shown
+
+    def wait_for_end(self) -> int:
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline and self._read(0.2, is_patient=True):
+            pass
+        return self.process.wait(SECONDS)
+
+    def _read(self, seconds: float, *, is_patient: bool = False) -> bool:
+        ready, _, _ = select.select([self._descriptor], [], [], seconds)
+        if not ready:
+            return is_patient and self.process.poll() is None
+        try:
+            data = os.read(self._descriptor, 65536)
+        except OSError:
+            return False
+        self._seen += _CONTROL.sub("", data.decode("utf-8", "replace"))
+        return bool(data)
+
+
+@contextmanager
+def chat_terminal(folder: Path, *args: str, **environment: str) -> Generator[Terminal]:
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", OWN_TERMINAL, str(AGENT), "chat", *args],
+        cwd=folder,
+        env={**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", "NO_COLOR": "1", **environment},
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+    )
+    os.close(terminal)
+    try:
+        yield Terminal(controller, process)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(SECONDS)
+        os.close(controller)

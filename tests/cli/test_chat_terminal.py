@@ -1,0 +1,139 @@
+"""Talking at a real terminal: streaming, Ctrl-C, Ctrl-D, many lines, completion, approvals in place."""
+
+from chat_pty import CTRL_C, CTRL_D, ENTER, ESCAPE, TAB, UP, chat_terminal
+from model_server import ModelServer, calls, says
+from run_workspace import Workspace, use_model
+
+PROMPT = "you>"
+
+
+def said_last(model: ModelServer) -> str:
+    return str(model.received[-1]["messages"][-1]["content"])
+
+
+def test_ctrl_c_stops_the_turn_and_not_the_program(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(says("Late."), says("Here I am."))
+    model.silent.set()
+    with chat_terminal(workspace.folder) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("Think hard" + ENTER)
+        assert model.asked.wait(60)
+        terminal.type(CTRL_C)
+        terminal.wait_for("Stopped by SIGINT; /continue goes on with it")
+        model.silent.clear()
+        model.released.set()
+        terminal.wait_for(PROMPT)
+        terminal.type(CTRL_C)
+        terminal.wait_for("Ctrl-D or /quit leaves")
+        terminal.wait_for(PROMPT)
+        terminal.type("Are you there?" + ENTER)
+        terminal.wait_for("Here I am.")
+        terminal.wait_for(PROMPT)
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+
+    assert "[Stopped before an answer]" in str(model.received[-1]["messages"])
+
+
+def test_text_that_is_still_coming_is_shown_and_ctrl_c_ends_it(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(says("The first half\n" + "and so on, and so on\n" * 100))
+    model.halting.set()
+    with chat_terminal(workspace.folder) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("Tell me" + ENTER)
+        terminal.wait_for("The first half")
+        terminal.type(CTRL_C)
+        terminal.wait_for("Stopped by SIGINT")
+        model.halting.clear()
+        terminal.wait_for(PROMPT)
+        model.follow(says("The whole of it."))
+        terminal.type("/continue" + ENTER)
+        terminal.wait_for("The whole of it.")
+        terminal.wait_for(PROMPT)
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+
+
+def test_a_message_may_have_many_lines_and_history_brings_it_back(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(says("Read."))
+    with chat_terminal(workspace.folder) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("one" + ESCAPE + ENTER + "two\\" + ENTER + "three" + ENTER)
+        terminal.wait_for("Read.")
+        terminal.wait_for(PROMPT)
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+    assert said_last(model) == "one\ntwo\nthree"
+
+    history = workspace.folder / "runs/chat_history"
+    assert history.stat().st_mode & 0o077 == 0
+    with chat_terminal(workspace.folder, "--continue") as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type(UP)
+        terminal.wait_for("three")
+        terminal.type(ENTER)
+        terminal.wait_for("Read.")
+        terminal.wait_for(PROMPT)
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+    assert said_last(model) == "one\ntwo\nthree"
+
+
+def test_tab_completes_commands_and_skills(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(says("Fine."))
+    with chat_terminal(workspace.folder) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("/sk" + TAB)
+        terminal.wait_for("/skills")
+        terminal.type(" gree" + TAB)
+        terminal.wait_for("greeter")
+        terminal.type(ENTER)
+        terminal.wait_for("Greet somebody kindly")
+        terminal.wait_for(PROMPT)
+        terminal.type("/quit" + ENTER)
+        assert terminal.wait_for_end() == 0
+
+
+def test_an_approval_is_asked_in_place_and_a_stopped_one_is_decided_later(
+    workspace: Workspace, model: ModelServer
+) -> None:
+    workspace.configure(model=use_model(model), runtime={"profile": "guarded"})
+    model.follow(calls("Write", path="a.txt", content="one\n"), says("Wrote it."))
+    with chat_terminal(workspace.folder) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("Write a file" + ENTER)
+        terminal.wait_for("[q]uit:")
+        terminal.type("y" + ENTER)
+        terminal.wait_for("Wrote it.")
+        terminal.wait_for(PROMPT)
+        assert (workspace.folder / "a.txt").read_text() == "one\n"
+
+        model.follow(calls("Write", path="b.txt", content="two\n"), says("Wrote that too."))
+        terminal.type("Write another" + ENTER)
+        terminal.wait_for("[q]uit:")
+        terminal.type(CTRL_C)
+        terminal.wait_for("/approve decides")
+        terminal.wait_for(PROMPT)
+        terminal.type("/approve" + ENTER)
+        terminal.wait_for("[q]uit:")
+        terminal.type("y" + ENTER)
+        terminal.wait_for("Wrote that too.")
+        terminal.wait_for(PROMPT)
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+    assert (workspace.folder / "b.txt").read_text() == "two\n"
+
+
+def test_a_question_of_the_model_is_answered_with_the_next_line(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(calls("ask_user", question="Which colour?"), says("Blue it is."))
+    with chat_terminal(workspace.folder) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("Paint it" + ENTER)
+        terminal.wait_for("Which colour?")
+        terminal.wait_for("answer>")
+        terminal.type("blue" + ENTER)
+        terminal.wait_for("Blue it is.")
+        terminal.wait_for(PROMPT)
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+    assert "blue" in str(model.received[-1]["messages"][-1])

@@ -1,0 +1,78 @@
+"""A person who edits a call approves it against the files as they were then, not as they are when it runs."""
+
+import json
+from pathlib import Path
+
+import pytest
+from workspaces import Drill, call, put
+
+from metier.testing.scripted import says
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("edited", ["a.txt", "b.txt", "new.txt"])
+async def test_a_file_that_changes_after_the_edit_is_asked_about_again(tmp_path: Path, edited: str) -> None:
+    put(tmp_path, {"a.txt": "a\n", "b.txt": "b\n"})
+    drill = Drill(tmp_path, [call("Write", path="a.txt", content="model\n"), says("Done.")])
+    state = await drill.run()
+    await drill.decide("approved", arguments={"path": edited, "content": "person\n"})
+    put(tmp_path, {edited: "somebody else\n"})
+
+    parked = await drill.resume(state.run_id)
+
+    assert parked.pause is not None
+    assert (tmp_path / edited).read_text() == "somebody else\n"
+    (question,) = await drill.questions()
+    assert question.arguments == {"path": edited, "content": "person\n"}
+    assert question.asked is not None
+    assert "-somebody else\n+person\n" in question.asked.preview
+
+    await drill.decide("approved")
+    done = await drill.resume(state.run_id)
+
+    assert done.status == "completed"
+    assert (tmp_path / edited).read_text() == "person\n"
+
+
+async def test_an_edit_of_an_edit_is_held_to_its_file_too(tmp_path: Path) -> None:
+    put(tmp_path, {"a.txt": "one two\n"})
+    drill = Drill(tmp_path, [call("Edit", path="a.txt", old="one", new="1"), says("Done.")])
+    state = await drill.run()
+    await drill.decide("approved", arguments={"path": "a.txt", "old": "two", "new": "2"})
+    put(tmp_path, {"a.txt": "one two three\n"})
+
+    parked = await drill.resume(state.run_id)
+
+    assert parked.pause is not None
+    assert (tmp_path / "a.txt").read_text() == "one two three\n"
+
+
+async def test_an_edited_call_runs_where_nothing_changed(tmp_path: Path) -> None:
+    put(tmp_path, {"a.txt": "a\n", "b.txt": "b\n"})
+    drill = Drill(tmp_path, [call("Write", path="a.txt", content="model\n"), says("Done.")])
+    state = await drill.run()
+    await drill.decide("approved", arguments={"path": "b.txt", "content": "person\n"})
+    put(tmp_path, {"a.txt": "another file's change is no matter\n"})
+
+    done = await drill.resume(state.run_id)
+
+    assert done.status == "completed"
+    assert (tmp_path / "b.txt").read_text() == "person\n"
+
+
+async def test_a_link_that_is_edited_in_is_held_to_where_it_led(tmp_path: Path) -> None:
+    put(tmp_path, {"src/x": "", "hooks/y": ""})
+    (tmp_path / "to").symlink_to("src")
+    drill = Drill(tmp_path, [call("Write", path="a.txt", content="x"), says("Done.")])
+    state = await drill.run()
+    await drill.decide("approved", arguments={"path": "to/new", "content": "x"})
+    (tmp_path / "to").unlink()
+    (tmp_path / "to").symlink_to("hooks")
+
+    parked = await drill.resume(state.run_id)
+
+    assert parked.pause is not None
+    assert not list(tmp_path.glob("*/new"))
+    row = (await drill.questions())[0].row
+    assert json.loads(row.payload)["arguments"]["path"] == "to/new"

@@ -1,0 +1,43 @@
+"""What a cloned folder brings along: files of the agent that are not what they seem."""
+
+import os
+from pathlib import Path
+
+import pytest
+from workspaces import Drill, put
+
+from metier.errors import ConfigError
+from metier.testing.scripted import says
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("target", ["/dev/zero", "/dev/null/x", "nowhere.yaml", "."])
+async def test_a_policy_that_is_a_link_to_nothing_usable_is_an_error_and_not_a_lack_of_rules(
+    tmp_path: Path, target: str
+) -> None:
+    (tmp_path / ".agent").mkdir()
+    (tmp_path / ".agent/policy.yaml").symlink_to(target)
+
+    with pytest.raises(ConfigError, match="cannot be used") as refused:
+        await Drill(tmp_path, [says("Done.")]).run()
+
+    assert refused.value.exit_code == 2
+
+
+async def test_a_policy_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / ".agent").mkdir()
+    os.mkfifo(tmp_path / ".agent/policy.yaml")
+
+    state = await Drill(tmp_path, [says("Done.")]).run()
+
+    assert state.status == "completed"
+
+
+async def test_a_policy_that_is_a_link_to_a_file_is_read(tmp_path: Path) -> None:
+    put(tmp_path, {"shared.yaml": "rules: [{tool: Nonsense, allow: true}]"})
+    (tmp_path / ".agent").mkdir()
+    (tmp_path / ".agent/policy.yaml").symlink_to("../shared.yaml")
+
+    with pytest.raises(ConfigError):
+        await Drill(tmp_path, [says("Done.")]).run()

@@ -1,0 +1,33 @@
+"""Workers that are real processes, and a broker of their own."""
+
+import sys
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from metier.errors import MetierError
+from metier.testing.redis_server import RedisServer, run_redis
+from metier.testing.worker_load import Crew
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def crew() -> Generator[Crew]:
+    with Crew() as crew:
+        yield crew
+
+
+@pytest.fixture
+def redis_server() -> Generator[RedisServer]:
+    try:
+        with run_redis() as server:
+            yield server
+    except MetierError as failure:
+        pytest.skip(f"no Redis: {failure.sentence}")

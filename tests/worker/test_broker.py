@@ -1,0 +1,163 @@
+"""Workers that a broker wakes up: what a message means, what becomes of a lost one, of poison, of one too many."""
+
+import signal
+import time
+from pathlib import Path
+
+import anyio
+import pytest
+from worker_fleet import is_all, leave_runs, wait_for_rows
+
+from metier.engine.entries import RunResumed
+from metier.engine.journal import read_entries
+from metier.errors import BrokerUnavailable, UsageError
+from metier.runtime.broker import find_address, find_broker, name_recovery
+from metier.runtime.detached import submit
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import open_runtime
+from metier.settings.worker_options import WorkerOptions
+from metier.testing.redis_server import RedisServer
+from metier.testing.worker_load import Crew, Load, build_place, count_sent
+
+QUICK = WorkerOptions(concurrency=2, lease_seconds=3, sweep_seconds=0.5, turns_per_task=3)
+
+pytestmark = pytest.mark.anyio
+
+
+def build_load(folder: Path, server: RedisServer, **changes: object) -> Load:
+    load = Load(folder=str(folder), steps=6, reply_seconds=0.01, broker_url=server.url, worker=QUICK)
+    return load.model_copy(update=changes)
+
+
+async def test_a_task_takes_its_turns_and_the_next_goes_on(
+    tmp_path: Path, crew: Crew, redis_server: RedisServer
+) -> None:
+    load = build_load(tmp_path, redis_server)
+    async with open_runtime(build_place(load)) as runtime:
+        (run_id,) = await leave_runs(runtime, load, 1)
+        crew.start(load)
+
+        rows = await wait_for_rows(runtime, is_all("completed"), seconds=60)
+
+        assert [row.status for row in rows] == ["completed"]
+        drivers = [entry.driver for entry in await read_entries(runtime.store, run_id) if isinstance(entry, RunResumed)]
+        assert len(drivers) >= 3  # seven turns, three at a time
+
+
+async def test_messages_that_are_lost_are_made_good(tmp_path: Path, crew: Crew, redis_server: RedisServer) -> None:
+    load = build_load(tmp_path, redis_server)
+    async with open_runtime(build_place(load)) as runtime:
+        for _ in range(3):
+            await submit(runtime, RunRequest(task="go"), queue=load.worker.queue)  # and nobody is told
+        crew.start(load)
+
+        rows = await wait_for_rows(runtime, is_all("completed"), seconds=60)
+
+        assert [row.status for row in rows] == ["completed"] * 3
+
+
+async def test_a_message_that_comes_ten_times_is_one_run(tmp_path: Path, crew: Crew, redis_server: RedisServer) -> None:
+    load = build_load(tmp_path, redis_server)
+    async with open_runtime(build_place(load)) as runtime:
+        (run_id,) = await leave_runs(runtime, load, 1)
+        broker = find_broker(load.worker, runtime.place.environ)
+        assert broker is not None
+        broker.wake([run_id] * 10, queue=load.worker.queue)
+        for _ in range(2):
+            crew.start(load)
+
+        await wait_for_rows(runtime, is_all("completed"), seconds=60)
+        deadline = time.monotonic() + 60
+        while broker.count_waiting(load.worker.queue) and time.monotonic() < deadline:  # noqa: ASYNC110
+            await anyio.sleep(0.1)
+
+        assert broker.count_waiting(load.worker.queue) == 0
+        broker.close()
+        assert sorted(count_sent(load).values()) == [1, 1, 1]
+        assert not (load.effects / "together").exists()
+
+
+async def test_a_run_that_kills_its_workers_fails_after_its_tries(
+    tmp_path: Path, crew: Crew, redis_server: RedisServer
+) -> None:
+    """The step is one that may be repeated, and ends the process that does it; nobody asks the broker how often."""
+    options = QUICK.model_copy(update={"max_attempts": 3})
+    load = build_load(tmp_path, redis_server, poisoned=True, worker=options)
+    async with open_runtime(build_place(load)) as runtime:
+        await leave_runs(runtime, load, 1)
+        crew.start(load)
+
+        rows = await wait_for_rows(runtime, is_all("failed"), seconds=100)
+
+        assert (rows[0].status, rows[0].reason) == ("failed", "too_many_attempts")
+
+
+async def test_a_run_that_takes_too_long_ends_as_timeout(tmp_path: Path, crew: Crew, redis_server: RedisServer) -> None:
+    options = QUICK.model_copy(update={"timeout_seconds": 1.0})
+    load = build_load(tmp_path, redis_server, reply_seconds=30.0, worker=options)
+    async with open_runtime(build_place(load)) as runtime:
+        await leave_runs(runtime, load, 1)
+        crew.start(load)
+
+        rows = await wait_for_rows(runtime, is_all("timeout"), seconds=60)
+
+        assert [(row.status, row.reason) for row in rows] == [("timeout", "run_timeout")]
+
+
+async def test_a_worker_that_is_told_to_go_hands_back_and_leaves_nothing_behind(
+    tmp_path: Path, crew: Crew, redis_server: RedisServer
+) -> None:
+    load = build_load(tmp_path, redis_server, reply_seconds=0.3)
+    async with open_runtime(build_place(load)) as runtime:
+        await leave_runs(runtime, load, 2)
+        first = crew.start(load)
+        await wait_for_rows(runtime, lambda rows: all(row.driver for row in rows), seconds=60)
+
+        crew.signal(first, signal.SIGTERM, whole_group=False)
+        rows = await wait_for_rows(runtime, lambda _rows: crew.count_left() == 0, seconds=60)
+
+        assert crew.count_left() == 0
+        assert [(row.status, row.driver) for row in rows] == [("in_progress", "")] * 2
+        crew.start(load)
+        rows = await wait_for_rows(runtime, is_all("completed"), seconds=60)
+        assert [row.status for row in rows] == ["completed"] * 2
+        assert set(count_sent(load).values()) == {1}
+
+
+async def test_when_the_first_process_is_killed_the_others_go_too(
+    tmp_path: Path, crew: Crew, redis_server: RedisServer
+) -> None:
+    load = build_load(tmp_path, redis_server, reply_seconds=0.3)
+    async with open_runtime(build_place(load)) as runtime:
+        await leave_runs(runtime, load, 1)
+        first = crew.start(load)
+        await wait_for_rows(runtime, lambda rows: all(row.driver for row in rows), seconds=60)
+
+        crew.signal(first, signal.SIGKILL, whole_group=False)
+        await wait_for_rows(runtime, lambda _rows: crew.count_left() == 0, seconds=60)
+
+        assert crew.count_left() == 0
+
+
+async def test_a_broker_that_does_not_answer_is_named_without_its_password(tmp_path: Path) -> None:
+    password = "hunter" + "22-broker"
+    environ = {"CELERY_BROKER_URL": f"redis://:{password}@127.0.0.1:1/0"}
+    broker = find_broker(WorkerOptions(), environ)
+    assert broker is not None
+
+    for call in (lambda: broker.wake(["r"], queue="q"), lambda: broker.count_waiting("q")):
+        with pytest.raises(BrokerUnavailable) as caught:
+            call()
+        assert "127.0.0.1:1" in caught.value.message
+        assert password not in caught.value.sentence
+    broker.close()
+
+
+async def test_addresses_of_brokers_that_lose_messages_are_refused() -> None:
+    for url in ("sqla+postgresql://host/db", "filesystem://", "nonsense"):
+        with pytest.raises(UsageError):
+            find_address(WorkerOptions(), {"CELERY_BROKER_URL": url})
+    own = find_address(WorkerOptions(), {"CELERY_BROKER_URL": "redis://b", "AGENT_WORKER_BROKER_URL": "amqp://a//"})
+    assert own is not None
+    assert (own.shown, own.is_redis) == ("amqp://a//", False)
+    assert name_recovery("q") == "q.recover"

@@ -1,0 +1,133 @@
+"""Workers, database and broker die again and again; every run completes, and nothing happens twice.
+
+The whole size, 4 workers and 200 runs with a kill every two seconds, is for `METIER_CHAOS_ALL=1`.
+"""
+
+import os
+import random
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import pytest
+from worker_fleet import answer_doubts, find_untidy, leave_runs, wait_for_rows
+
+from metier.runtime.runs import Runtime, open_runtime
+from metier.settings.worker_options import WorkerOptions
+from metier.store.base import RunRow
+from metier.testing.postgres_server import PostgresServer, find_binaries, run_server
+from metier.testing.redis_server import RedisServer
+from metier.testing.worker_load import Crew, Load, build_place, count_sent
+
+STEPS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    workers: int
+    runs: int
+    kills: int
+    """After so many the storm is over, and what is left is worked off."""
+    seconds_between: float
+    longest_seconds: float
+
+
+WHOLE = Size(workers=4, runs=200, kills=1000, seconds_between=2.0, longest_seconds=1500)
+SMALL = Size(workers=3, runs=24, kills=5, seconds_between=1.0, longest_seconds=100)
+SIZE = WHOLE if os.environ.get("METIER_CHAOS_ALL") else SMALL
+
+
+class Storm:
+    """Kills a worker at every stroke, the database at a third of the way, the broker at two thirds."""
+
+    def __init__(self, crew: Crew, load: Load, servers: tuple[PostgresServer, RedisServer]) -> None:
+        self.kills = 0
+        self._crew, self._load = crew, load
+        self._postgres, self._redis = servers
+        self._random = random.Random(7)
+        self._alive = [crew.start(load) for _ in range(SIZE.workers)]
+        self._next = time.monotonic() + 2 * SIZE.seconds_between
+        self._restarts = 0
+
+    async def blow(self, ended: int) -> None:
+        if self._restarts == 0 and ended * 3 >= SIZE.runs:
+            self._restarts = 1
+            await anyio.to_thread.run_sync(lambda: self._postgres.restart(is_immediate=True))
+        elif self._restarts == 1 and ended * 3 >= SIZE.runs * 2:
+            self._restarts = 2
+            await anyio.to_thread.run_sync(lambda: self._redis.restart(is_immediate=True))
+        if time.monotonic() >= self._next and self.kills < SIZE.kills:
+            self._next = time.monotonic() + SIZE.seconds_between
+            self._kill()
+
+    @property
+    def is_over(self) -> bool:
+        return self._restarts == 2
+
+    def _kill(self) -> None:
+        """The whole worker, or only its first process: the others then have to notice."""
+        victim = self._alive.pop(self._random.randrange(len(self._alive)))
+        self._crew.signal(victim, signal.SIGKILL, whole_group=bool(self.kills % 3))
+        self.kills += 1
+        self._alive.append(self._crew.start(self._load))
+
+
+def count_ended(rows: list[RunRow]) -> int:
+    return sum(row.status == "completed" for row in rows)
+
+
+async def ride_out(runtime: Runtime, load: Load, storm: Storm) -> tuple[int, int]:
+    """How many completed, and how often somebody was asked about a step in doubt."""
+    deadline = time.monotonic() + SIZE.longest_seconds
+    asked, ended = 0, 0
+    while ended < SIZE.runs and time.monotonic() < deadline:
+        asked += await answer_doubts(runtime, load)
+        ended = count_ended(await runtime.store.list_runs(limit=1000))
+        await storm.blow(ended)
+        await anyio.sleep(0.1)
+    return ended, asked
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SIZE.longest_seconds + 200)
+@pytest.mark.anyio
+async def test_runs_complete_though_workers_database_and_broker_are_killed(
+    tmp_path: Path, crew: Crew, redis_server: RedisServer
+) -> None:
+    binaries = find_binaries()
+    if binaries is None:
+        pytest.skip("no PostgreSQL")
+    with run_server(binaries) as postgres:
+        options = WorkerOptions(concurrency=2, lease_seconds=6, sweep_seconds=1, turns_per_task=4, max_attempts=50)
+        load = Load(
+            folder=str(tmp_path),
+            steps=STEPS,
+            reply_seconds=0.02,
+            database_url=postgres.create_database("chaos"),
+            broker_url=redis_server.url,
+            worker=options,
+        )
+        async with open_runtime(build_place(load)) as runtime:
+            run_ids = await leave_runs(runtime, load, SIZE.runs)
+            storm = Storm(crew, load, (postgres, redis_server))
+            began = time.monotonic()
+
+            ended, asked = await ride_out(runtime, load, storm)
+
+            took = time.monotonic() - began
+            print(f"{ended} of {SIZE.runs} runs, {storm.kills} kills, {asked} answers, {took:.0f} s")
+            assert ended == SIZE.runs
+            assert storm.is_over
+            assert storm.kills >= 1
+            assert await find_untidy(runtime, run_ids) == []
+            sent = count_sent(load)
+            assert len(sent) == SIZE.runs * STEPS / 2
+            assert {key: count for key, count in sent.items() if count > 1} == {}
+            assert len(list((load.effects / "kept").iterdir())) == SIZE.runs * STEPS / 2
+            assert not (load.effects / "together").exists()
+            for worker in crew.workers:
+                crew.signal(worker, signal.SIGTERM, whole_group=False)
+            await wait_for_rows(runtime, lambda _rows: crew.count_left() == 0, seconds=60)
+            assert crew.count_left() == 0

@@ -1,0 +1,66 @@
+"""What a test does with a fleet of workers: leave runs to it, answer what it asks, wait until all have ended."""
+
+import time
+from collections.abc import Callable
+
+import anyio
+
+from metier.engine.phases import FINAL
+from metier.runtime.broker import find_broker
+from metier.runtime.detached import submit, wake
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import Answer, Runtime
+from metier.store.base import RunRow
+from metier.store.failures import LeaseHeld, LeaseLost
+from metier.testing.worker_load import Load, settle
+
+MOST_RUNS = 1000
+
+
+async def leave_runs(runtime: Runtime, load: Load, count: int) -> list[str]:
+    """Begin so many, and tell the workers."""
+    queue = load.worker.queue
+    run_ids = [(await submit(runtime, RunRequest(task="go"), queue=queue)).run_id for _ in range(count)]
+    broker = find_broker(load.worker, runtime.place.environ)
+    if broker is not None:
+        broker.wake(run_ids, queue=queue)
+        broker.close()
+    return run_ids
+
+
+async def answer_doubts(runtime: Runtime, load: Load) -> int:
+    """Look at what is there, and say whether steps in doubt were done."""
+    answered = 0
+    for row in await runtime.store.list_runs(status="paused", limit=MOST_RUNS):
+        answer = settle(load, await runtime.read(row.run_id))
+        if answer is None:
+            continue
+        try:
+            await wake(runtime, row.run_id, Answer(doubt=answer, by="operator"))
+            answered += 1
+        except (LeaseHeld, LeaseLost):
+            continue
+    return answered
+
+
+async def wait_for_rows(
+    runtime: Runtime, is_enough: Callable[[list[RunRow]], bool], *, seconds: float, load: Load | None = None
+) -> list[RunRow]:
+    """The rows as soon as they are as wanted, or when the time is over."""
+    deadline = time.monotonic() + seconds
+    while True:
+        if load is not None:
+            await answer_doubts(runtime, load)
+        rows = await runtime.store.list_runs(limit=MOST_RUNS)
+        if is_enough(rows) or time.monotonic() > deadline:
+            return rows
+        await anyio.sleep(0.1)
+
+
+def is_all(status: str) -> Callable[[list[RunRow]], bool]:
+    return lambda rows: bool(rows) and all(row.status == status for row in rows)
+
+
+async def find_untidy(runtime: Runtime, run_ids: list[str]) -> list[str]:
+    """Runs whose journal does not fold to an end, or has a hole."""
+    return [run_id for run_id in run_ids if (await runtime.read(run_id)).phase not in FINAL]
