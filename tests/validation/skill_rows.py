@@ -109,6 +109,26 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     Row(
+        name="skill whose contract has wrong values",
+        files=skill(
+            GOOD_SKILL
+            + "execution_mode: soon\ninteraction_outcomes: [maybe]\ninput_schema: {type: thing}\ncontract:\n  tpye: x\n  failure_modes: [x]\n"
+        ),
+        says=(
+            ".agent/skills/s/SKILL.md:8: warning: A contract has no field 'tpye' [contract_key] (Known are: interaction_outcomes, state_persistence, input_request_jsonschema, input_schema, output_schema, execution_mode, autonomy_level, side_effects, timeout_seconds, max_fix_iterations, required_artifacts, failure_modes, depends_on, sync_celery)",
+            ".agent/skills/s/SKILL.md:5: warning: Field 'interaction_outcomes' must be a mapping [contract_shape] (Write below it: allowed_intermediate_states, max_turns, supports_resume, input_request_schema)",
+            ".agent/skills/s/SKILL.md:6: warning: Field 'input_schema' is not a JSON Schema that can be used: 'thing' is not valid under any of the given schemas (at $.type) [contract_schema]",
+            ".agent/skills/s/SKILL.md:4: warning: Field 'execution_mode' cannot be 'soon' [contract_value] (Write one of: deterministic, hybrid, advisor_only)",
+        ),
+    ),
+    Row(
+        name="skill whose code has no execute",
+        files={**skill(GOOD_SKILL), ".agent/skills/s/impl.py": "x = 1\n"},
+        says=(
+            ".agent/skills/s/impl.py:1: error: 'impl.py' has no function 'execute' [impl_without_execute] (Write `def execute(context):`, which answers with a mapping)",
+        ),
+    ),
+    Row(
         name="skill file in another case",
         files={".agent/skills/s/Skill.md": "---\nname: s\ndescription: d\n---\n"},
         says=(".agent/skills/s/Skill.md:1: warning: The file is called 'Skill.md', not 'SKILL.md' [file_name]",),
@@ -296,7 +316,7 @@ ROWS: tuple[Row, ...] = (
         name="policy that is a folder",
         prepare=folder_as_policy,
         says=(
-            ".agent/policy.yaml:1: error: The policy '.agent/policy.yaml' cannot be read: Is a directory [unreadable]",
+            ".agent/policy.yaml:1: error: The policy '.agent/policy.yaml' cannot be used: The file cannot be read: Is a directory [unreadable]",
         ),
     ),
 )
