@@ -80,8 +80,8 @@ def test_an_agent_that_is_not_there_is_named_with_the_nearest(workspace: Workspa
     ("written", "seen"),
     [
         ("tools: [Read, Grep]", {"Read", "Grep"}),
-        ("tools: [inherit, Read]", {"Read", "Grep", "Write", "Edit", "Glob", "WebFetch"}),
-        ("tools: inherit", {"Read", "Grep", "Write", "Edit", "Glob", "WebFetch"}),
+        ("tools: [inherit, Read]", {"Read", "Grep", "Write", "Edit", "Glob", "Bash", "WebFetch"}),
+        ("tools: inherit", {"Read", "Grep", "Write", "Edit", "Glob", "Bash", "WebFetch"}),
         ("tools: []", set[str]()),
     ],
 )

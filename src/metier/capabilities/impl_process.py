@@ -105,7 +105,7 @@ def _confine(turn: Turn, scratch: Path) -> Confinement:
     confinement = turn.confinement.opened(turn.package.folder.resolve())
     return replace(
         confinement,
-        writable=(*confinement.writable, scratch, turn.artifacts),
+        writable=(*confinement.writable, scratch, turn.artifacts.resolve()),
         network=confinement.network and "network" in turn.contract.side_effects.kinds,
     )
 

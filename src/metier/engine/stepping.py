@@ -117,7 +117,8 @@ def build_intent(step: Step, log: RunLog, services: Services) -> e.StepStarted:
         effect=services.policy.effect(step.action),
         idempotency_key=build_key(log.state.run_id, step.step_id),
         verdict=verdict.decision,
-        rule=verdict.rule,
+        # The same wherever the workspace lies.
+        rule=verdict.rule.replace(f"{services.workspace}/", ""),
     )
 
 

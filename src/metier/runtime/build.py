@@ -3,6 +3,7 @@
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from metier.context.control import ACTION_OF_TOOL
@@ -33,7 +34,7 @@ from metier.tools.access import AccessFile
 from metier.tools.base import Tool
 from metier.tools.bash import Surroundings
 from metier.tools.builtin import build_builtin_tools, build_shell_tools
-from metier.tools.sandbox.confinement import Confinement
+from metier.tools.sandbox.confinement import ARTIFACTS, Confinement
 from metier.tools.scope import Scope
 from metier.tools.script_catalog import ScriptCatalog
 from metier.tools.script_contract import ScriptLimits
@@ -125,7 +126,14 @@ async def _build_rules(
 
 
 async def _confine(place: Place, run: RunKind) -> Confinement:
-    return limit_only(place.settings.sandbox) if run.is_idle else await open_confinement(place)
+    if run.is_idle:
+        return limit_only(place.settings.sandbox)
+    confinement = await open_confinement(place)
+    if confinement.level == "none":
+        return confinement
+    artifacts = run.folder / ARTIFACTS
+    artifacts.mkdir(parents=True, exist_ok=True)
+    return replace(confinement, writable=(*confinement.writable, artifacts.resolve()))
 
 
 async def _load_toolsets(

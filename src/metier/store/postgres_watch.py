@@ -77,7 +77,9 @@ class Watcher:
             with contextlib.suppress(psycopg.Error):
                 async with await connect(self._database.address) as connection:
                     await connection.execute(f"LISTEN {CHANNEL}")
-                    async for notification in connection.notifies():
-                        for told in self._waiting.get(decode(notification.payload), ()):
-                            told.set()
+                    # Closed here: where the server went away, the generator would be left for the collector.
+                    async with contextlib.aclosing(connection.notifies()) as notifications:
+                        async for notification in notifications:
+                            for told in self._waiting.get(decode(notification.payload), ()):
+                                told.set()
             await asyncio.sleep(_RECONNECT_SECONDS)

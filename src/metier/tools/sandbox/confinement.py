@@ -23,6 +23,8 @@ from metier.tools.sandbox.surroundings import DEVICES, Closed, find_closed, list
 type Level = Literal["full", "kernel", "none"]
 
 SHIM = Path(__file__).with_name("shim.py")
+ARTIFACTS = "artifacts"
+"""The folder of a run that its programs write to."""
 _ONLINE = (AF_INET, AF_INET6, AF_NETLINK)
 
 type Right = Literal["read", "write", "device"]
@@ -53,7 +55,7 @@ class Confinement:
     workspace: Path = Path()
     """With links resolved."""
     records: Path | None = None
-    """The runs: nothing that a program is given makes them writable."""
+    """The runs: nothing that a program is given makes them writable, but for the artifacts of one."""
     own: tuple[Path, ...] = ()
     """Further folders of the agent's own, such as skills."""
     readable: tuple[Path, ...] = ()
@@ -114,7 +116,10 @@ class Confinement:
         return reach if reach.covers(start) else replace(reach, readable=(*reach.readable, start))
 
     def _holds_records(self, path: Path) -> bool:
-        return self.records is not None and (path.is_relative_to(self.records) or self.records.is_relative_to(path))
+        """Of the runs only the artifacts of one may be written by what it starts."""
+        if self.records is None or (path.name == ARTIFACTS and path.parent.parent == self.records):
+            return False
+        return path.is_relative_to(self.records) or self.records.is_relative_to(path)
 
 
 def _grant_by_kernel(reach: Reach, scratch: Path) -> list[Grant]:
