@@ -64,8 +64,9 @@ def find_seen(model: ModelServer) -> dict[str, bool]:
 
 @pytest.mark.parametrize("profile", ["guarded", "strict"])
 def test_a_script_is_enclosed_and_the_run_says_by_what(
-    profile: str, looking: Workspace, model: ModelServer, level: str
+    profile: str, looking: Workspace, model: ModelServer, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("AGENT_SANDBOX_USE", "required")
     assert looking.agent("run", "Look", "--profile", profile, "--output-format", "json") == 3
     assert looking.agent("approvals", "approve", find_approval(looking)) == 0
     assert looking.agent("resume", "latest", "-q") == 0

@@ -40,12 +40,21 @@ def requires_sandbox(place: Place) -> bool:
 
 
 def find_place_rung(place: Place) -> Rung:
-    """The best that works here; none in a workspace that a sandbox would have to show and to hide at once."""
+    """The best that works here; none in a workspace that a sandbox would have to show and to hide at once.
+
+    A level that keeps programs from ordinary work, such as a new file beside the others, is used where a sandbox is
+    required and not where it is only welcome.
+    """
     workspace = place.workspace.resolve()
     if place.home.resolve().is_relative_to(workspace):
         told = f"the workspace {str(workspace)!r} holds the home folder, which a sandbox hides"
         return Rung(level="none", works=False, told=told, hint="change to the folder of a project")
-    return find_rung(find_bubblewrap(place.environ, workspace))
+    rung = find_rung(find_bubblewrap(place.environ, workspace))
+    if rung.level == "kernel" and not requires_sandbox(place):
+        told = "level 'kernel' would keep programs from making files at the top of the workspace, so it is not used"
+        hint = "install the system package bubblewrap, or set sandbox.use to 'required' to have it all the same"
+        return Rung(level="none", works=False, told=told, hint=hint)
+    return rung
 
 
 def build_confinement(place: Place, rung: Rung) -> Confinement:
