@@ -15,8 +15,8 @@ class SandboxOptions(Value):
 
     use: SandboxUse = Field(
         default="auto",
-        description="Whether programs run in a sandbox: required in `strict`, used in `guarded` where bubblewrap works, not "
-        "used in `permissive`; or never, or required in every profile.",
+        description="Whether programs run in a sandbox: required in `strict`, used in `guarded` where bubblewrap "
+        "works, never in `permissive`; or not at all, or required in every profile.",
     )
     network: SandboxNetwork = Field(
         default="auto",
