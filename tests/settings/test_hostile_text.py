@@ -71,3 +71,9 @@ def test_flag_that_is_no_setting_is_refused(flag: str, tmp_path: Path) -> None:
         load_settings(flags={flag: "x"}, environ={}, cwd=tmp_path, home=tmp_path, config=None)
 
     assert [problem.render().split("[")[1].split("]")[0] for problem in caught.value.problems] == ["unknown_key"]
+
+
+def test_name_of_a_queue_that_cannot_be_one_is_a_problem_with_a_sentence() -> None:
+    (message,) = messages(b"", {"AGENT_WORKER_QUEUE": ":"})
+
+    assert "must be a name of letters, digits, - and _, 63 at most, not ':'" in message

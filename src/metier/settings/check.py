@@ -38,6 +38,7 @@ _PHRASES = {
 _PATTERN_PHRASES = {
     "_env": "must be the name of an environment variable (letters, digits and _)",
     "_url": "must be an address that begins with http:// or https://",
+    ".queue": "must be a name of letters, digits, - and _, 63 at most",
 }
 
 
@@ -146,7 +147,8 @@ def _phrase(leaf: Leaf, error: ErrorDetails) -> str:
     if error["type"] == "literal_error":
         return f"must be one of {', '.join(repr(word) for word in leaf.words)}"
     if error["type"] == "string_pattern_mismatch":
-        return next(phrase for ending, phrase in _PATTERN_PHRASES.items() if leaf.key.endswith(ending))
+        phrases = (phrase for ending, phrase in _PATTERN_PHRASES.items() if leaf.key.endswith(ending))
+        return next(phrases, error["msg"])
     phrase = _PHRASES.get(error["type"])
     return phrase.format_map(error.get("ctx", {})) if phrase else error["msg"]
 
