@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from pydantic import JsonValue
 
 from metier.approval.judge import Explanation, RulePolicy
-from metier.approval.profile import Profile, ProfilePolicy
+from metier.approval.profile import ProfilePolicy
 from metier.approval.rules import Scope, ScopeKind
 from metier.approval.scopes import ScopeReader
 from metier.context.decoder import build_step
+from metier.definitions.agent import Profile
 from metier.tools.toolbox import Toolbox
 
 TOOLS = frozenset({"Read", "Write", "Edit", "Bash", "WebFetch"})

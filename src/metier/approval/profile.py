@@ -1,14 +1,11 @@
 """What happens when no rule speaks: the default of each profile. Pure."""
 
-from typing import Literal
-
 from metier.approval.verdict import ALLOW, Verdict
 from metier.decisions import ActionStep, find_invocation
+from metier.definitions.agent import Profile
 from metier.definitions.names import name_capability
 from metier.tools.base import Effect
 from metier.tools.toolbox import Toolbox
-
-type Profile = Literal["permissive", "guarded", "strict"]
 
 READING_ACTIONS = frozenset({"call_skill", "ask_user", "finish"})
 READING_TOOLS = frozenset({"read_skill_files", "skill_search"})

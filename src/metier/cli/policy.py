@@ -14,13 +14,13 @@ import typer
 from pydantic import JsonValue
 
 from metier.approval.judge import Explanation, RulePolicy
-from metier.approval.profile import Profile
 from metier.cli.ask import parse_arguments
 from metier.cli.catalog import AsJson, open_catalog
 from metier.cli.driving import open_place
 from metier.cli.output import warn_line, write_json, write_line
 from metier.cli.run import Config
 from metier.context.decoder import build_step
+from metier.definitions.agent import Profile
 from metier.definitions.workspace import load_workspace
 from metier.engine.journal import read_entries
 from metier.errors import ConfigError, MetierError, UsageError

@@ -5,9 +5,8 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from metier.definitions.agent import Profile
 from metier.messages import Value
-
-type Profile = Literal["permissive", "guarded", "strict"]
 
 type StepFailurePolicy = Literal[
     "retry_once_then_fallback_then_abort", "fallback_then_abort", "retry_once_then_abort", "abort"

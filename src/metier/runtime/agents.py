@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from metier.approval.profile import Profile
-from metier.definitions.agent import FILE_NAME, AgentDefinition, parse_agent
+from metier.definitions.agent import FILE_NAME, AgentDefinition, Profile, parse_agent
 from metier.definitions.document import parse_document
 from metier.definitions.ids import fold_id
 from metier.definitions.inherit import INHERIT, resolve_list

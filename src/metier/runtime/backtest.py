@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from metier.approval.judge import RulePolicy, name_call
-from metier.approval.profile import Profile
 from metier.approval.rules import Decision
 from metier.decisions import ActionStep
+from metier.definitions.agent import Profile
 from metier.engine import entries as e
 from metier.engine.calls import build_memory_key
 from metier.engine.state import RunState, apply

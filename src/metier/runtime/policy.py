@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metier.approval.judge import RulePolicy
-from metier.approval.profile import Profile, ProfilePolicy
+from metier.approval.profile import ProfilePolicy
 from metier.approval.rules import Scope
 from metier.approval.scopes import POLICY_FILE, ScopeReader
-from metier.definitions.agent import AgentDefinition
+from metier.definitions.agent import AgentDefinition, Profile
 from metier.definitions.inherit import find_limit
 from metier.definitions.problems import Problem
 from metier.definitions.skill_file import MAX_FILE_BYTES, read_skill_file
