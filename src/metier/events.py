@@ -84,16 +84,6 @@ class SkillLoadFailed(Payload):
     line: int | None = None
 
 
-class TrustChanged(Payload):
-    """A skill became trusted, or lost its trust because its bytes changed."""
-
-    event_type = "trust_changed"
-    skill_name: str
-    trusted: bool
-    digest: str
-    reason: str = ""
-
-
 class SkillPrefilterCompleted(Payload):
     """All skills were ranked for the request; these are the candidates."""
 
@@ -282,26 +272,6 @@ class Handoff(Payload):
     from_skill: str
     to_skill: str
     rationale: str
-
-
-class PhaseChanged(Payload):
-    """The run moved along its state machine."""
-
-    event_type = "phase_changed"
-    from_phase: str
-    to_phase: str
-    turn: int = 0
-    reason: str = ""
-
-
-class ContextCompacted(Payload):
-    """Older history was summarised to fit the budget."""
-
-    event_type = "context_compacted"
-    turn: int
-    before_tokens: int
-    after_tokens: int
-    dropped_messages: int
 
 
 class ArtifactWritten(Payload):

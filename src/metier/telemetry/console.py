@@ -31,7 +31,6 @@ WORDINGS: dict[str, Wording] = {
     "prompt_layer_cut": Wording("warning", "cut", "{p.source}: {p.left_out_characters} characters are left out"),
     "pinned_definition_used": Wording("warning", "changed", "{p.definition}: the run goes on with what it began with"),
     "mcp_server_reported": Wording("warning", "{p.state}", "{p.server}: {p.message}"),
-    "trust_changed": Wording("warning", "trusted={p.trusted}", "{p.skill_name} {p.reason}"),
     "skill_prefilter_completed": Wording("debug", "{p.considered} ranked", "{p.query}"),
     "skill_disclosure_loaded": Wording("info", "stage {p.stage}", "{p.total_bytes} bytes, {p.total_tokens} tokens"),
     "prompt_budget_computed": Wording(
@@ -49,8 +48,6 @@ WORDINGS: dict[str, Wording] = {
     "step_retry_scheduled": Wording("warning", "retry", "{p.reason}"),
     "skill_invocation_finished": Wording("info", "{p.status}", "{p.summary}"),
     "handoff": Wording("info", "handed over", "{p.from_skill} to {p.to_skill}: {p.rationale}"),
-    "phase_changed": Wording("debug", "{p.to_phase}", "{p.reason}"),
-    "context_compacted": Wording("info", "compacted", "{p.before_tokens} to {p.after_tokens} tokens"),
     "artifact_written": Wording("info", "written", "{p.path} ({p.bytes} bytes)"),
     "approval_requested": Wording("warning", "waiting", "{p.tool} {p.justification} [{p.approval_id}]"),
     "approval_decided": Wording("info", "{p.decision}", "{p.approval_id} {p.decided_by} {p.reason}"),
