@@ -8,7 +8,7 @@ from collections.abc import Callable
 from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from metier.telemetry.formats import find_keys
@@ -233,6 +233,8 @@ WORDS = st.sampled_from(
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(WORDS | st.text(max_size=6), max_size=25).map("".join))
+@example("mysql -pcurl -u a:password")
+@example("-xmysql -psecret9")
 def test_quick_look_never_misses_what_a_search_for_everything_finds(text: str) -> None:
     redactor = build_redactor(values=["known-value"])
 

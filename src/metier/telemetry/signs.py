@@ -63,6 +63,20 @@ _GATES: dict[str, Gate] = {
     "c_": "prefix",
     "v1 ": "prefix",
 }
+_INSIDE_OPTIONS: dict[str, Gate] = {
+    "curl": "curl",
+    "mysql": "mysql",
+    "sshpass": "sshpass",
+    "hook": "hook",
+    "auth": "auth",
+    "key": "key",
+    "x-amz-": "x-amz-",
+    "glc_": "prefix",
+    "whsec_": "prefix",
+    "ops_ey": "prefix",
+    "flyv1": "prefix",
+}
+"""Signs that the name of an option, such as `-pcurl`, would take in."""
 _WITH_NAMES = frozenset({None, "auth", "key"})
 
 
@@ -80,6 +94,8 @@ def find_signs(text: str, lowered: str) -> Signs:
         gate = _GATES.get(match[0]) or _GATES.get(match[0][:3])
         if gate:
             gates.add(gate)
+        elif lowered[start] == "-":
+            gates.update(other for word, other in _INSIDE_OPTIONS.items() if word in match[0])
         if end - start > 2 and gate in _WITH_NAMES:
             names.append(NamePlace(start, end, lowered[start] in "-vg"))
     if "@" in text and "://" in text:
