@@ -24,7 +24,9 @@ def copy_repository(target: Path) -> Path:
 
 
 def run(command: list[str | Path], cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, **environment}
+    # What a copy of the project executes says nothing about this one: it is not measured.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
+    env = {**inherited, **environment}
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
 
 
