@@ -9,6 +9,9 @@ from metier.messages import Value
 type ActionType = Literal["call_skill", "run_command", "call_tool", "ask_user", "delegate", "finish"]
 
 
+type AutonomyLevel = Literal["read", "suggest", "implement", "commit"]
+"""How much a skill may do, the least first."""
+
 type StepStatus = Literal["succeeded", "failed", "skipped", "timeout", "denied", "in_doubt"]
 
 
@@ -31,6 +34,24 @@ def find_invocation(action: ActionStep) -> dict[str, JsonValue] | None:
     """The inputs with which an action calls a skill's code; nothing where it does not."""
     inputs = action.params.get("inputs") if action.type == "call_skill" else None
     return inputs if isinstance(inputs, dict) else None
+
+
+class SkillCall(Value):
+    """The code of a skill that another skill wants called, in a run of its own."""
+
+    skill: str
+    inputs: dict[str, JsonValue] = Field(default_factory=dict)
+    chain: tuple[str, ...] = ()
+    """The skills that wait for it, the first caller first."""
+    ceiling: AutonomyLevel = "commit"
+    """It may not do more than the one that sends it."""
+
+
+class HandedOn(Value):
+    """Work that another run does: which one, so that it is found and not begun again."""
+
+    run_id: str
+    call: SkillCall
 
 
 class ModelDecision(Value):

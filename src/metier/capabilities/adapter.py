@@ -35,7 +35,7 @@ class ConversationRouter:
         return await replace(self.conversations, router=self).take_turn(
             TurnRequest(
                 skill=request.skill,
-                inputs=request.inputs,
+                inputs=request.answers or request.inputs,
                 context_id=request.context_id,
                 resume=None,
                 message_id=request.message_id,

@@ -5,13 +5,13 @@ from typing import Literal
 
 from pydantic import JsonValue
 
+from metier.decisions import AutonomyLevel
 from metier.tools.effects import Effect, Risk
 
 type Schema = dict[str, JsonValue]
 type IntermediateState = Literal["input_required", "delegating", "paused"]
 type StatePersistence = Literal["none", "facts_only", "full_events"]
 type ExecutionMode = Literal["deterministic", "hybrid", "advisor_only"]
-type AutonomyLevel = Literal["read", "suggest", "implement", "commit"]
 type SideEffect = Literal["writes_files", "network", "runs_programs"]
 type InputType = Literal["string", "integer", "number", "boolean", "object", "array"]
 

@@ -1,14 +1,15 @@
 """Handing work to another skill: who may, how deep, and under which name, so that it happens once."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from pydantic import JsonValue
 
 from metier.capabilities.answers import build_failure
-from metier.capabilities.contract import MAX_DELEGATION_DEPTH, AutonomyLevel, SkillContract, is_above
+from metier.capabilities.contract import MAX_DELEGATION_DEPTH, SkillContract, is_above
 from metier.capabilities.protocol import AgentResponse, Delegation, TaskState
+from metier.decisions import AutonomyLevel, SkillCall
 from metier.definitions.names import canonical_name
 
 MAX_CONTEXT_ID = 255
@@ -21,19 +22,25 @@ class DelegationRequest:
     skill: str
     inputs: dict[str, JsonValue]
     context_id: str
-    """Of the child: derived from the parent's, so that after a crash it is found, not started again."""
+    """Of the child: on record with the parent before anybody is asked, so that it is found, not started again."""
     parent_context_id: str
     message_id: str
     chain: tuple[str, ...]
     """The skills that wait for this one, the first caller first."""
     ceiling: AutonomyLevel
     """The child may not do more than the one that sends it."""
-    is_answer: bool = False
-    """The inputs answer what the child asked."""
+    answers: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    """What was given to the questions of the child, where it asked."""
+
+    def as_call(self) -> SkillCall:
+        return SkillCall(skill=self.skill, inputs=self.inputs, chain=self.chain, ceiling=self.ceiling)
 
 
 class DelegationRouter(Protocol):
-    """Starts the child, or finds it, and says how it stands."""
+    """Starts the child, or finds it, and says how it stands.
+
+    `runtime.skill_runs` makes it a run of its own; `adapter.ConversationRouter` has only conversations to offer.
+    """
 
     async def delegate(self, request: DelegationRequest) -> AgentResponse: ...
 
@@ -77,8 +84,9 @@ def lower(lineage: Lineage, contract: SkillContract) -> AutonomyLevel:
     return lineage.ceiling if is_above(contract.autonomy_level, lineage.ceiling) else contract.autonomy_level
 
 
-def name_child(context_id: str, *, turn: int, skill: str) -> str:
-    name = f"{context_id}/{turn}.{canonical_name(skill)}"
+def name_child(context_id: str, *, version: int, skill: str) -> str:
+    """Another name for each time that work is handed on: the version of the parent's state never comes again."""
+    name = f"{context_id}/{version}.{canonical_name(skill)}"
     if len(name) <= MAX_CONTEXT_ID:
         return name
     return f"{name[:180]}~{hashlib.sha256(name.encode()).hexdigest()[:32]}"

@@ -6,6 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, JsonValue, model_validator
 
 from metier.capabilities.contract import InputField, InputType, Schema
+from metier.decisions import HandedOn
 from metier.errors import UsageError
 from metier.messages import Value
 
@@ -182,6 +183,8 @@ class ResponseMetadata(Value):
     advice_calls: int = 0
     report: tuple[str, ...] = ()
     """For an escalated response: what was tried, and what was wrong each time."""
+    handed_on: HandedOn | None = None
+    """The run that another skill is called in, where its work is waited for."""
     replayed: bool = False
     """The stored answer to a message that came again."""
 
@@ -201,7 +204,7 @@ class AgentResponse(Value):
     @property
     def message(self) -> str:
         """The first thing to tell a person about it."""
-        if self.input_request is not None and self.state == TaskState.INPUT_REQUIRED:
+        if self.input_request is not None and self.state.is_resumable:
             return self.input_request.render()
         if self.errors:
             return self.errors[0].message

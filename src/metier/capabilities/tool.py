@@ -5,11 +5,12 @@ that is repeated after a crash is told what came of it the first time.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
 from metier.capabilities.contract import SkillContract
+from metier.capabilities.delegation import Lineage
 from metier.capabilities.executor import Capability
 from metier.capabilities.inputs import build_input_schema
 from metier.capabilities.protocol import AgentResponse, TaskState
@@ -27,6 +28,8 @@ class CapabilityTool:
     info: ToolInfo
     skill: str
     conversations: Conversations
+    lineage: Lineage = field(default_factory=Lineage)
+    """Who waits for what this tool does, where the run was ordered by another skill."""
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         return build_result(await self.conversations.take_turn(self._build_request(arguments, context)))
@@ -40,25 +43,35 @@ class CapabilityTool:
         return TurnRequest(
             skill=self.skill,
             inputs={**arguments, **context.answers},
-            context_id=f"{context.run_id}/{context.step_id}",
+            context_id=name_conversation(context.run_id, context.step_id),
             resume=None,
-            message_id=f"attempt:{context.attempt}",
+            message_id=name_message(context.attempt),
             idempotency_key=context.idempotency_key,
             timeout_seconds=context.timeout_seconds,
             spool=context.spool,
             # The engine has its own record of the step, and asks a person where it must.
             may_repeat=True,
+            lineage=self.lineage,
         )
 
 
+def name_conversation(run_id: str, step_id: str) -> str:
+    return f"{run_id}/{step_id}"
+
+
+def name_message(attempt: int) -> str:
+    return f"attempt:{attempt}"
+
+
 def build_capability_tools(
-    capabilities: Iterable[Capability], conversations: Conversations
+    capabilities: Iterable[Capability], conversations: Conversations, *, lineage: Lineage
 ) -> tuple[CapabilityTool, ...]:
     return tuple(
         CapabilityTool(
             info=_describe(found),
             skill=found.contract.skill,
             conversations=conversations,
+            lineage=lineage,
         )
         for found in capabilities
     )
@@ -67,6 +80,8 @@ def build_capability_tools(
 def build_result(response: AgentResponse) -> ToolResult:
     """What the step came to, in the words of tools; a question where it has not come to an end."""
     meta: dict[str, JsonValue] = {"state": response.state.value, "turn": response.metadata.turn}
+    if response.metadata.handed_on is not None:
+        return ToolResult(ok=True, meta=meta, handed_on=response.metadata.handed_on)
     if response.state.is_resumable:
         request = response.input_request
         text = request.render() if request else f"Skill {response.metadata.skill!r} is {response.state.value}"

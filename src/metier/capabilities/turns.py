@@ -44,6 +44,7 @@ from metier.capabilities.protocol import (
     Delegation,
     InputRequest,
     MessageType,
+    ResponseMetadata,
     TaskState,
     task_state_to_execution_status_value,
 )
@@ -214,7 +215,7 @@ class _Talk:
         if resume is False:
             message = f"Conversation {state.context_id!r} waits for input; resume it, or use another context_id"
             return _blocked("already_waiting", message)
-        if not contract.interaction.supports_resume:
+        if not contract.interaction.supports_resume and state.task_state != "delegating":
             return _blocked("not_resumable", f"Skill {contract.skill!r} does not support a resume")
         return _Entry(turn=state.current_turn + 1)
 
@@ -329,8 +330,10 @@ class _Talk:
             return await self.memory.keep(state, refusal, Ending(facts=facts, notes=(_describe(refusal),), claim=claim))
         child: dict[str, JsonValue] = {
             "skill": canonical_name(delegation.skill),
-            "context_id": name_child(state.context_id, turn=state.current_turn, skill=delegation.skill),
+            "context_id": name_child(state.context_id, version=state.version, skill=delegation.skill),
             "inputs": delegation.inputs,
+            # What this very message brings, when it comes again, is for the parent.
+            "message": claim.message_id,
         }
         ending = Ending(
             facts=(*facts, NewFact(bucket=CAPABILITY, key="child", value=child)),
@@ -353,13 +356,13 @@ class _Talk:
         ended = await router.delegate(
             DelegationRequest(
                 skill=str(child["skill"]),
-                inputs=dict(answers) if answers else given if isinstance(given, dict) else {},
+                inputs=given if isinstance(given, dict) else {},
                 context_id=str(child["context_id"]),
                 parent_context_id=recalled.state.context_id,
                 message_id=f"from:{recalled.state.version}",
                 chain=(*lineage.chain, self.found.contract.skill),
                 ceiling=lower(lineage, self.found.contract),
-                is_answer=bool(answers),
+                answers=dict(answers) if claim.message_id != child.get("message") else {},
             )
         )
         if not ended.state.is_terminal:
@@ -367,6 +370,7 @@ class _Talk:
                 state=TaskState.DELEGATING,
                 input_request=ended.input_request,
                 delegation=Delegation(skill=str(child["skill"])),
+                metadata=ResponseMetadata(handed_on=ended.metadata.handed_on),
             )
             return await self.memory.keep(recalled.state, _with_detail(waiting, "child_waits"), Ending(claim=claim))
         delegated: JsonValue = {

@@ -161,6 +161,7 @@ def _row_as_json(row: RunRow) -> dict[str, JsonValue]:
         "task": row.task,
         "agent": row.agent,
         "model": row.model,
+        "parent_run_id": row.parent_run_id,
         "turns": row.turns,
         "cost_usd": round(row.cost_usd, 6),
         "reason": row.reason,
@@ -196,6 +197,8 @@ def _write_run(row: RunRow, driven: Driven, record: dict[str, JsonValue]) -> Non
         write_line(f"failed:  {state.failure.reason}: {state.failure.message}")
     if row.parent_run_id:
         write_line(f"parent:  {row.parent_run_id}")
+    elif row.run_id.startswith(CHILD) and row.context_id != row.run_id:
+        write_line(f"for:     conversation {row.context_id}")
     for line in describe_work(state):
         write_line(line)
     _write_steps(

@@ -18,6 +18,7 @@ def work_as_json(state: RunState) -> dict[str, JsonValue]:
                 "step_id": child.step_id,
                 "agent": child.agent,
                 "task": child.task,
+                "skill": child.skill,
                 # How an open one stands, its own journal knows.
                 "status": child.status if child.status != "pending" else "open",
             }
@@ -29,8 +30,11 @@ def work_as_json(state: RunState) -> dict[str, JsonValue]:
 def describe_work(state: RunState) -> list[str]:
     order = state.started.order if state.started else None
     lines = [f"input:   {name} = {value}" for name, value in order.inputs.items()] if order else []
+    if order is not None and order.call is not None:
+        lines.append(f"skill:   {order.call.skill}, called for {' → '.join(order.call.chain)}")
     lines += [f"step:    {step.file}  {step.state}  {step.name}".rstrip() for step in list_task_steps(state)]
     for child in state.children:
         status = child.status if child.status != "pending" else "open"
-        lines.append(f"child:   {child.run_id}  {status}  {child.agent or 'built-in'}")
+        who = f"skill {child.skill}" if child.skill else child.agent or "built-in"
+        lines.append(f"child:   {child.run_id}  {status}  {who}")
     return lines

@@ -12,6 +12,8 @@ from metier.engine.orders import find_refusal, is_delegation
 from metier.engine.state import RunState, Step
 from metier.tools.effects import Effect
 
+_MESSAGE_CHARACTERS = 300
+
 
 class Policy(Protocol):
     """What may happen, and how far it can be repeated."""
@@ -51,9 +53,9 @@ def get_limits(state: RunState) -> Limits:
 
 
 def is_planned(state: RunState) -> bool:
-    """A task definition says what is done, not a model."""
+    """A task definition says what is done, or another skill, not a model."""
     order = state.started.order if state.started is not None else None
-    return order is not None and bool(order.task_id)
+    return order is not None and bool(order.task_id or order.call)
 
 
 def _call_or_stop(state: RunState, limits: Limits) -> a.Action:
@@ -155,7 +157,11 @@ def _after_failure(state: RunState, failed: Step) -> a.Action:
     """Retry once, then another skill, then the end: as far as `on_step_failure` goes."""
     policy = get_limits(state).on_step_failure
     assert failed.finished is not None
-    message = failed.finished.text.strip().splitlines()[0][:300] if failed.finished.text.strip() else "no output"
+    message = (
+        failed.finished.text.strip().splitlines()[0][:_MESSAGE_CHARACTERS]
+        if failed.finished.text.strip()
+        else "no output"
+    )
     if state.plan:
         file = state.plan[state.steps.index(failed)].file
         return a.StopAtStep(failed.step_id, f"Step {file!r} failed: {message}")
@@ -173,7 +179,7 @@ def find_fallback(state: RunState) -> str:
 
 def _verify(state: RunState) -> a.Action:
     """The turn's steps are through."""
-    if state.plan:
+    if is_planned(state):
         return a.Proceed("HANDOFF_OR_FINISH", "Every step of the task is through")
     if state.next_skill:
         return a.Proceed("HANDOFF_OR_FINISH", f"Skill {state.next_skill!r} was called")
@@ -193,9 +199,18 @@ def _hand_off_or_finish(state: RunState) -> a.Action:
     if state.plan:
         given = [step.finished.text for step in state.steps if step.finished and step.finished.status == "succeeded"]
         return a.Finish(given[-1] if given else "")
+    if is_planned(state):
+        return _end_call(state.steps[-1])
     finish = find_finish(state)
     assert finish is not None, "a run comes here to finish or to hand off"
     return _check_or_finish(state, str(finish.action.params.get("result", "")))
+
+
+def _end_call(step: Step) -> a.Action:
+    """What the skill gave is the result of a run that only calls it."""
+    assert step.finished is not None
+    text = step.finished.text
+    return a.Fail("skill_failed", text[:_MESSAGE_CHARACTERS]) if step.finished.is_error else a.Finish(text)
 
 
 def _check_or_finish(state: RunState, result: str) -> a.Action:

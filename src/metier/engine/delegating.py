@@ -3,12 +3,16 @@
 Nothing here drives the other run; whoever drives this one does, and comes back with `record_child_end`.
 """
 
+from pydantic import JsonValue
+
 from metier.approval.judge import name_call
+from metier.decisions import ActionStep, SkillCall
+from metier.definitions.names import name_capability
 from metier.definitions.nearest import hint_nearest
 from metier.engine import actions as a
 from metier.engine import entries as e
 from metier.engine.journal import RunLog
-from metier.engine.orders import build_child_id, get_arguments, order_agent, order_step, order_task
+from metier.engine.orders import build_child_id, get_arguments, order_agent, order_step, order_task, wait_for
 from metier.engine.partners import fill_inputs
 from metier.engine.services import Services
 from metier.engine.state import RunState, Step
@@ -17,6 +21,10 @@ from metier.tools.base import ToolResult
 
 
 async def plan_task(log: RunLog, services: Services) -> None:
+    order = log.state.started.order if log.state.started else None
+    if order is not None and order.call is not None:
+        await _plan_call(order.call, log, services)
+        return
     task = services.task
     assert task is not None, "a run that a task plans is given the task"
     agent = log.state.started.agent if log.state.started else ""
@@ -25,6 +33,16 @@ async def plan_task(log: RunLog, services: Services) -> None:
         for step in task.steps
     )
     await log.record(e.TaskPlanned(steps=steps))
+
+
+async def _plan_call(call: SkillCall, log: RunLog, services: Services) -> None:
+    """A skill that the run does not see cannot be reached by way of another one."""
+    if services.tools.find(name_capability(call.skill)) is None:
+        message = f"Skill {call.skill!r} cannot be called here: it is not active, or the agent's tools leave it out"
+        await log.record(e.RunFailed(reason="skill_not_callable", message=message), durable=True)
+        return
+    params: dict[str, JsonValue] = {"skill": call.skill, "inputs": call.inputs}
+    await log.record(e.CallPlanned(action=ActionStep(type="call_skill", params=params)))
 
 
 async def delegate(action: a.Delegate, log: RunLog, services: Services) -> None:
@@ -40,13 +58,13 @@ async def delegate(action: a.Delegate, log: RunLog, services: Services) -> None:
         return
     child = build_child_id(intent.idempotency_key, intent.attempt)
     delegated = e.Delegated(step_id=step.step_id, child_run_id=child, order=order)
-    await log.record(intent, delegated, _wait_for(child), durable=True)
+    await log.record(intent, delegated, wait_for(child), durable=True)
 
 
 async def await_child(action: a.AwaitChild, log: RunLog) -> None:
     delegated = log.state.step(action.step_id).delegated
     assert delegated is not None
-    await log.record(_wait_for(delegated.child_run_id), durable=True)
+    await log.record(wait_for(delegated.child_run_id), durable=True)
 
 
 async def stop_at_step(action: a.StopAtStep, log: RunLog) -> None:
@@ -54,9 +72,13 @@ async def stop_at_step(action: a.StopAtStep, log: RunLog) -> None:
 
 
 async def record_child_end(log: RunLog, services: Services, child: RunState) -> None:
-    """The result of the other run becomes that of the step, in one write with what it cost."""
+    """The result of the other run becomes that of the step, in one write with what it cost.
+
+    A skill that had another one called goes on instead: its call is made again, and finds the result.
+    """
     step = find_open_delegation(log.state)
     assert step is not None
+    assert step.delegated is not None
     ended = e.ChildEnded(
         step_id=step.step_id,
         child_run_id=child.run_id,
@@ -66,24 +88,23 @@ async def record_child_end(log: RunLog, services: Services, child: RunState) -> 
         input_tokens=child.input_tokens,
         output_tokens=child.output_tokens,
     )
+    disabled = tuple(sorted(services.read_access()))
+    reason = f"Run {child.run_id} is {child.status}"
+    resumed = e.RunResumed(reason=reason, driver=log.lease.owner, disabled_tools=disabled)
+    if step.delegated.order.call is not None:
+        await log.record(resumed, ended, durable=True)
+        return
     name, _ = name_call(step.action)
     result = _build_result(child)
     finished = await build_finished(step, name, result, duration_ms=0, services=services)
     if log.state.plan and not result.ok:
         finished = finished.model_copy(update={"counts_as_failure": True})
-    disabled = tuple(sorted(services.read_access()))
-    reason = f"Run {child.run_id} is {child.status}"
-    resumed = e.RunResumed(reason=reason, driver=log.lease.owner, disabled_tools=disabled)
     await log.record(resumed, ended, finished, durable=True)
 
 
 def find_open_delegation(state: RunState) -> Step | None:
     """The step that another run works on now."""
     return next((step for step in state.steps if step.phase == "running" and step.delegated is not None), None)
-
-
-def _wait_for(child: str) -> e.RunPaused:
-    return e.RunPaused(pause="delegation", reason=f"Run {child} works on it")
 
 
 def _build_order(step: Step, state: RunState, services: Services) -> e.Order | str:

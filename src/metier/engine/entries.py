@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, TypeAdapter
 
-from metier.decisions import ActionStep, ModelDecision, StepStatus
+from metier.decisions import ActionStep, ModelDecision, SkillCall, StepStatus
 from metier.definitions.acceptance import Criterion
 from metier.events import Candidate, DisclosedFile, TaskState
 from metier.messages import ModelReply, Value
@@ -50,6 +50,8 @@ class Order(Value):
     """Who is above, the first one first: `agent:ID` or `task:ID`."""
     under_skill: str = ""
     """The skill that was in charge of the run above: its rules bind this one too."""
+    call: SkillCall | None = None
+    """The skill whose code is all that the run calls: no model is asked what to do."""
 
     @property
     def checks_result(self) -> bool:
@@ -244,6 +246,13 @@ class TaskPlanned(Value):
     steps: tuple[PlannedStep, ...]
 
 
+class CallPlanned(Value):
+    """The one call of a run that another skill ordered."""
+
+    kind: Literal["call_planned"] = "call_planned"
+    action: ActionStep
+
+
 class Delegated(Value):
     """The intent of a step whose effect is another run. The id follows from the step: there is never a second child."""
 
@@ -382,6 +391,7 @@ type Entry = Annotated[
     | StepInDoubt
     | DoubtResolved
     | TaskPlanned
+    | CallPlanned
     | Delegated
     | ChildEnded
     | ResultChecked

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from metier.approval.judge import RUN_TASK
 from metier.approval.matchers import read_value
-from metier.decisions import ActionStep
+from metier.decisions import ActionStep, SkillCall
 from metier.definitions.ids import fold_id
 from metier.definitions.placeholders import name_step, render_body
 from metier.definitions.task import TaskDefinition, TaskStep
@@ -32,6 +32,10 @@ def build_child_id(key: str, attempt: int) -> str:
     return CHILD + hashlib.sha256(f"{key}/{attempt}".encode()).hexdigest()[:24]
 
 
+def wait_for(child: str) -> e.RunPaused:
+    return e.RunPaused(pause="delegation", reason=f"Run {child} works on it")
+
+
 def find_refusal(state: RunState, action: ActionStep, limits: e.Limits) -> str:
     """Why the work may not be handed on; empty where it may."""
     above = build_lineage(state)
@@ -51,8 +55,10 @@ def build_lineage(state: RunState) -> tuple[str, ...]:
     started = state.started
     assert started is not None
     order = started.order
-    own = f"task:{order.task_id}" if order is not None and order.task_id else f"agent:{started.agent}"
-    return (*(order.lineage if order is not None else ()), own)
+    if order is None:
+        return (f"agent:{started.agent}",)
+    own = f"task:{order.task_id}" if order.task_id else f"agent:{started.agent}"
+    return (*order.lineage, f"skill:{order.call.skill}" if order.call is not None else own)
 
 
 def name_partner(action: ActionStep) -> str:
@@ -87,6 +93,22 @@ def order_task(state: RunState, *, task_id: str, text: str, inputs: dict[str, st
         limits=share(state),
         lineage=build_lineage(state),
         under_skill=state.skill,
+    )
+
+
+def order_call(state: RunState, call: SkillCall) -> e.Order:
+    """The code of a skill is called for another one, by the same agent, within the same step of a task."""
+    assert state.started is not None
+    above = state.started.order
+    return e.Order(
+        task=f"Call skill {call.skill!r} for skill {call.chain[-1]!r}",
+        agent=state.started.agent,
+        step_of=above.step_of if above is not None else "",
+        step_file=above.step_file if above is not None else "",
+        limits=share(state),
+        lineage=build_lineage(state),
+        under_skill=state.skill,
+        call=call,
     )
 
 

@@ -9,12 +9,15 @@ SUMMARY_CHARACTERS = 400
 
 
 def project_work(
-    entry: e.TaskPlanned | e.Delegated | e.ChildEnded | e.ResultChecked | e.DoubtResolved, state: RunState
+    entry: e.TaskPlanned | e.CallPlanned | e.Delegated | e.ChildEnded | e.ResultChecked | e.DoubtResolved,
+    state: RunState,
 ) -> list[Payload]:
     match entry:
         case e.TaskPlanned():
             order = state.started.order if state.started else None
             return [ev.TaskPlanned(task_id=order.task_id if order else "", steps=tuple(s.file for s in entry.steps))]
+        case e.CallPlanned():
+            return []  # the step that follows says it
         case e.Delegated():
             order = entry.order
             started = ev.ChildRunStarted(

@@ -55,8 +55,8 @@ async def _find_out(step: Step, log: RunLog, services: Services) -> e.StepFinish
     tool = services.tools.find(name)
     if isinstance(tool, Probing):
         result = await tool.probe(arguments, build_context(step, log, services))
-        if result is not None and (result.question is not None or not result.ok):
-            # Asking again is what running it now comes to: a question that is stored is only told.
+        if result is not None and not (result.is_final and result.ok):
+            # Asking again is what running it now comes to: what is stored, a question or an order, is only told.
             return None
         if result is not None:
             finished = await build_finished(step, name, result, duration_ms=0, services=services)

@@ -185,13 +185,14 @@ class _Player:
                 raise _EndOfRecord
             if is_given(entry):
                 raise _FromOutside
-            if isinstance(entry, e.InputAsked) and entry.resumes and entry.step_id in wanted:
+            if isinstance(entry, e.Delegated) or (isinstance(entry, e.InputAsked) and entry.resumes):
+                if entry.step_id not in wanted:
+                    raise Diverged(self.tape.diverge(_awaited(step)))
                 await self._record(entry, log)
                 await self._record_pause(log)
                 return
             if not isinstance(entry, e.StepFinished) or entry.step_id not in wanted:
-                text = "Run now, and its result awaited"
-                raise Diverged(self.tape.diverge(e.StepFinished(step_id=step.step_id, status="succeeded", text=text)))
+                raise Diverged(self.tape.diverge(_awaited(step)))
             await self._record(entry, log)
 
     async def _settle(self, action: a.SettleDoubt, log: RunLog, services: Services) -> None:
@@ -221,6 +222,10 @@ class _Player:
             raise Diverged(
                 replace(divergence, sentence=f"The entry cannot follow what is before it: {error}")
             ) from error
+
+
+def _awaited(step: Step) -> e.StepFinished:
+    return e.StepFinished(step_id=step.step_id, status="succeeded", text="Run now, and its result awaited")
 
 
 def _read_recorded_access(tape: Tape, state: RunState) -> frozenset[str]:

@@ -16,6 +16,7 @@ from metier.context.tokens import calibrate
 from metier.decisions import ActionStep, ModelDecision, StepExecutionResult, find_invocation
 from metier.engine import entries as e
 from metier.engine.calls import build_identity, build_memory_key, edit_arguments
+from metier.engine.child import Child
 from metier.engine.phases import IllegalTransition, Phase, check_transition
 from metier.events import Candidate, TaskState
 from metier.messages import Message, ModelReply, Part, TextPart, ToolResultPart
@@ -53,18 +54,6 @@ class Step:
     """What was given to the questions of the step itself."""
     delegated: e.Delegated | None = None
     """The run that does it, while it is under way and after."""
-
-
-@dataclass(slots=True)
-class Child:
-    """A run that this one handed work to."""
-
-    run_id: str
-    step_id: str
-    agent: str
-    task: str
-    status: TaskState = "pending"
-    """`pending` until it ended: how it stands meanwhile, its own journal knows."""
 
 
 @dataclass(slots=True)
@@ -170,7 +159,7 @@ def apply(state: RunState, entry: e.Entry) -> None:
             _apply_step(state, entry)
         case e.ApprovalAsked() | e.ApprovalDecided() | e.InputAsked() | e.InputGiven():
             _apply_answer(state, entry)
-        case e.TaskPlanned() | e.Delegated() | e.ChildEnded() | e.ResultChecked():
+        case e.TaskPlanned() | e.CallPlanned() | e.Delegated() | e.ChildEnded() | e.ResultChecked():
             _apply_work(state, entry)
         case _:
             assert_never(entry)
@@ -340,7 +329,9 @@ def _choose_skill(state: RunState, skill: str) -> None:
     state.used_skills.append(skill)
 
 
-def _apply_work(state: RunState, entry: e.TaskPlanned | e.Delegated | e.ChildEnded | e.ResultChecked) -> None:
+def _apply_work(
+    state: RunState, entry: e.TaskPlanned | e.CallPlanned | e.Delegated | e.ChildEnded | e.ResultChecked
+) -> None:
     match entry:
         case e.TaskPlanned():
             state.plan = entry.steps
@@ -349,10 +340,12 @@ def _apply_work(state: RunState, entry: e.TaskPlanned | e.Delegated | e.ChildEnd
                 for number, step in enumerate(entry.steps, start=1)
             ]
             state.enter("EXECUTE_STEP")
+        case e.CallPlanned():
+            state.steps = [Step("1.1", entry.action)]
+            state.enter("EXECUTE_STEP")
         case e.Delegated():
             state.step(entry.step_id).delegated = entry
-            order = entry.order
-            state.children.append(Child(entry.child_run_id, entry.step_id, order.agent, order.task_id or order.task))
+            state.children.append(Child.of(entry))
         case e.ChildEnded():
             _count_child(state, entry)
         case e.ResultChecked():
@@ -368,8 +361,12 @@ def _count_child(state: RunState, entry: e.ChildEnded) -> None:
     state.cost_usd += entry.cost_usd
     state.input_tokens += entry.input_tokens
     state.output_tokens += entry.output_tokens
-    if state.step(entry.step_id).action.type == "delegate" and not state.plan:
+    step = state.step(entry.step_id)
+    if step.action.type == "delegate" and not state.plan:
         state.delegated_turns += entry.turns
+    if step.delegated is not None and step.delegated.order.call is not None:
+        # The skill that waited for another one is called again.
+        step.phase, step.delegated = "approved", None
 
 
 def _send_back(state: RunState, entry: e.ResultChecked) -> None:

@@ -19,6 +19,7 @@ from metier.engine.approvals import find_approved_base
 from metier.engine.decide import judge_step
 from metier.engine.earlier import keep_results
 from metier.engine.journal import RunLog
+from metier.engine.orders import order_call, wait_for
 from metier.engine.paths import build_guard
 from metier.engine.planning import get_limits
 from metier.engine.services import Services
@@ -51,7 +52,7 @@ async def record_intents(action: a.RunSteps, log: RunLog, services: Services) ->
 async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> None:
     """Carry out steps whose intent is on record."""
     await keep_results(log.state.run_id, [step.action for step in steps], services)
-    results: list[e.StepFinished | e.InputAsked | None] = [None] * len(steps)
+    results: list[e.StepFinished | e.InputAsked | e.Delegated | None] = [None] * len(steps)
 
     async def run(index: int, step: Step) -> None:
         results[index] = await _execute(step, log, services)
@@ -71,10 +72,12 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
             )
         raise
     await log.record(*(result for result in results if isinstance(result, e.StepFinished)))
-    # One question at a time: another step that asked is asked again when this one has its answer.
-    asked = next((result for result in results if isinstance(result, e.InputAsked)), None)
-    if asked is not None:
-        await log.record(asked, e.RunPaused(pause="input", reason=asked.question), durable=True)
+    # One at a time: another step that waits says so again when this one has what it wants.
+    open_ended = next((result for result in results if isinstance(result, e.InputAsked | e.Delegated)), None)
+    if isinstance(open_ended, e.InputAsked):
+        await log.record(open_ended, e.RunPaused(pause="input", reason=open_ended.question), durable=True)
+    elif open_ended is not None:
+        await log.record(open_ended, wait_for(open_ended.child_run_id), durable=True)
 
 
 def _interrupted(step: Step) -> e.StepFinished:
@@ -127,7 +130,7 @@ def build_key(run_id: str, step_id: str) -> str:
     return hashlib.sha256(f"{run_id}/{step_id}".encode()).hexdigest()[:32]
 
 
-async def _execute(step: Step, log: RunLog, services: Services) -> e.StepFinished | e.InputAsked:
+async def _execute(step: Step, log: RunLog, services: Services) -> e.StepFinished | e.InputAsked | e.Delegated:
     control: dict[str, Callable[[Step, RunLog, Services], Awaitable[ToolResult]]] = {
         "use_skill": _use_skill,
         "read_skill_files": _read_skill_files,
@@ -146,6 +149,9 @@ async def _execute(step: Step, log: RunLog, services: Services) -> e.StepFinishe
         result = await services.tools.call(name, arguments, context)
     if result.question is not None:
         return _build_question(step, result.question, services)
+    if (work := result.handed_on) is not None:
+        order = order_call(log.state, work.call)
+        return e.Delegated(step_id=step.step_id, child_run_id=work.run_id, order=order)
     duration = round((services.clock.monotonic() - started) * 1000, 3)
     finished = await build_finished(step, name, result, duration_ms=duration, services=services)
     for payload in told:

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from metier.capabilities.adapter import name_owner, with_own_router
+from metier.capabilities.adapter import name_owner
 from metier.capabilities.advisor import Advisor, ProviderAdvisor
 from metier.capabilities.check import is_capability
+from metier.capabilities.delegation import Lineage
 from metier.capabilities.executor import Capability, SkillExecutor
 from metier.capabilities.tool import build_capability_tools
 from metier.capabilities.turns import Conversations
@@ -14,6 +15,7 @@ from metier.providers.base import Provider
 from metier.providers.registry import OFFLINE
 from metier.runtime.kind import RunKind
 from metier.runtime.place import Place
+from metier.runtime.skill_runs import AwaitedRuns
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
 from metier.store.tokens import load_resume_keys
@@ -32,7 +34,8 @@ def list_callable(
     confinement: Confinement,
 ) -> tuple[Tool, ...]:
     """One tool for each active skill with an `impl.py` whose contract can be used. Runs nothing."""
-    if not any(is_capability(package.definition) for package in packages):
+    call = run.order.call if run.order is not None else None
+    if call is None and not any(is_capability(package.definition) for package in packages):
         return ()
     executor = SkillExecutor(
         packages={canonical_name(package.definition.name): package for package in packages},
@@ -53,14 +56,22 @@ def list_callable(
         keys=load_resume_keys(place.runs, place.environ),
         owner=name_owner(),
         clock=place.clock,
+        router=AwaitedRuns(store),
     )
-    return build_capability_tools(_find_callable(executor), with_own_router(conversations))
+    lineage = Lineage(call.chain, call.ceiling) if call is not None else Lineage()
+    callable_skills = _find_callable(executor, ordered=call.skill if call is not None else "")
+    return build_capability_tools(callable_skills, conversations, lineage=lineage)
 
 
-def _find_callable(executor: SkillExecutor) -> list[Capability]:
-    """A skill whose contract has errors stays readable; what is wrong with it is told where skills are checked."""
-    found = (executor.find(name) for name, package in executor.packages.items() if is_capability(package.definition))
-    return [one for one in found if isinstance(one, Capability)]
+def _find_callable(executor: SkillExecutor, *, ordered: str) -> list[Capability]:
+    """A skill whose contract has errors stays readable; what is wrong with it is told where skills are checked.
+
+    The one that another skill has ordered may also have an `entrypoint` instead of an `impl.py`.
+    """
+    names = [
+        name for name, package in executor.packages.items() if is_capability(package.definition) or name == ordered
+    ]
+    return [one for name in names if isinstance(one := executor.find(name), Capability)]
 
 
 def _find_advisor(place: Place, provider: Provider) -> Advisor | None:

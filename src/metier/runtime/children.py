@@ -8,12 +8,13 @@ from typing import Protocol
 from pydantic import JsonValue
 
 from metier.engine import entries as e
+from metier.engine.child import Child
 from metier.engine.delegating import find_open_delegation, record_child_end
 from metier.engine.earlier import build_results
 from metier.engine.journal import RunLog, read_entries
 from metier.engine.phases import FINAL
 from metier.engine.services import Services
-from metier.engine.state import Child, RunState, fold
+from metier.engine.state import RunState, fold
 from metier.engine.stopping import Stopper
 from metier.errors import UsageError
 from metier.event_record import EventRecord

@@ -12,6 +12,7 @@ import anyio
 from pydantic import JsonValue
 
 from metier.engine import entries as e
+from metier.engine.decide import is_planned
 from metier.engine.journal import RunLog, read_entries
 from metier.engine.loop import Driver as LogDriver
 from metier.engine.loop import drive, hold_lease, open_log
@@ -307,7 +308,7 @@ class Runtime:
 
     async def _check_provider(self, log: RunLog, services: Services) -> None:
         """A key that is missing ends the run before anything is sent."""
-        if isinstance(services.provider, AbsentProvider) and log.state.phase not in FINAL:
+        if isinstance(services.provider, AbsentProvider) and log.state.phase not in FINAL and not is_planned(log.state):
             failure = services.provider.failure
             await log.record(e.RunFailed(reason=failure.reason, message=failure.sentence), durable=True)
 

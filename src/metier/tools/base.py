@@ -7,6 +7,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from pydantic import JsonValue
 
+from metier.decisions import HandedOn
 from metier.events import Payload
 from metier.tools.effects import Effect, Risk
 
@@ -120,6 +121,12 @@ class ToolResult:
     """For records, not for the model: durations, sizes, the error's code."""
     question: Question | None = None
     """Not a result yet: the run waits for an answer, then calls again."""
+    handed_on: HandedOn | None = None
+    """Not a result yet: another run has to do this first, then the call is made again."""
+
+    @property
+    def is_final(self) -> bool:
+        return self.question is None and self.handed_on is None
 
 
 class Tool(Protocol):

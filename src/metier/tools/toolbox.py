@@ -58,11 +58,7 @@ class Toolbox:
         if wrong := self._input_checks[tool.info.name].find_error(arguments):
             return _failure(f"Invalid input for {tool.info.name!r}: {wrong}", code="invalid_input")
         result = await _execute(tool, arguments, context)
-        if (
-            result.ok
-            and result.question is None
-            and (wrong := self._output_checks[tool.info.name].find_error(result.output))
-        ):
+        if result.ok and result.is_final and (wrong := self._output_checks[tool.info.name].find_error(result.output)):
             return _failure(f"Tool {tool.info.name!r} gave an invalid result: {wrong}", code="invalid_output")
         return result
 
