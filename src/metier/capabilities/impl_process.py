@@ -13,6 +13,7 @@ from pydantic import JsonValue
 
 from metier.capabilities.contract import SkillContract
 from metier.capabilities.impl_guard import resolve
+from metier.capabilities.kept_answers import name_answer, read_answer
 from metier.errors import MetierError, ToolFailed
 from metier.skills.package import SkillPackage
 from metier.tools.environment import build_environment
@@ -54,7 +55,12 @@ class Turn:
     timeout_seconds: float | None = None
     """What is left of the caller's time."""
     spool: Path | None = None
+    """Where it is noted that the process began and ended, and what it answered; nothing outside of runs."""
     confinement: Confinement = field(default_factory=Confinement)
+
+    @property
+    def answer_file(self) -> Path | None:
+        return name_answer(self.spool, turn=self.number, call=len(self.problems)) if self.spool is not None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +70,14 @@ class Answered:
 
 
 async def call_impl(turn: Turn, environ: Mapping[str, str], *, advise: Advise | None) -> Answered:
-    """Raises `ToolFailed`: `timeout`, `undeclared_effect`, `advice_refused`, `impl_raised`, `execution_failed`."""
+    """Raises `ToolFailed`: `timeout`, `undeclared_effect`, `advice_refused`, `impl_raised`, `execution_failed`.
+
+    A call that was answered before the agent was killed is not made again.
+    """
+    if (kept := read_answer(turn.answer_file)) is not None:
+        return _read(kept, Capture(_STDERR_BYTES), turn)
+    if turn.answer_file is not None:
+        turn.answer_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     limit = turn.contract.timeout_seconds
     limit = limit if turn.timeout_seconds is None else min(limit, turn.timeout_seconds)
     with TemporaryDirectory(prefix="metier-impl-") as scratch:
@@ -105,15 +118,20 @@ def _confine(turn: Turn, scratch: Path) -> Confinement:
     confinement = turn.confinement.opened(turn.package.folder.resolve())
     return replace(
         confinement,
-        writable=(*confinement.writable, scratch, turn.artifacts.resolve()),
+        writable=(*confinement.writable, scratch, turn.artifacts.resolve(), *_list_answer_folders(turn)),
         network=confinement.network and "network" in turn.contract.side_effects.kinds,
     )
+
+
+def _list_answer_folders(turn: Turn) -> list[Path]:
+    return [turn.answer_file.parent.resolve()] if turn.answer_file is not None else []
 
 
 def _build_request(turn: Turn, scratch: str, *, has_advisor: bool) -> dict[str, JsonValue]:
     return {
         "folder": str(turn.package.folder.resolve()),
         "permitted": build_permitted(turn, scratch),
+        "answer_file": str(turn.answer_file.resolve()) if turn.answer_file is not None else "",
         "context": {
             "skill": turn.contract.skill,
             "context_id": turn.context_id,
@@ -135,7 +153,7 @@ def build_permitted(turn: Turn, scratch: str) -> dict[str, JsonValue]:
     """The contract in terms of folders: `suggest` writes beside the run, `implement` and `commit` in the workspace."""
     contract = turn.contract
     kinds = contract.side_effects.kinds
-    below = [resolve(scratch)]
+    below = [resolve(folder) for folder in (scratch, *_list_answer_folders(turn))]
     workspace = resolve(turn.workspace)
     if "writes_files" in kinds:
         below.append(resolve(turn.artifacts))

@@ -7,18 +7,24 @@ that is repeated after a crash is told what came of it the first time.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import anyio
 from pydantic import JsonValue
 
 from metier.capabilities.contract import SkillContract
 from metier.capabilities.delegation import Lineage
 from metier.capabilities.executor import Capability
 from metier.capabilities.inputs import build_input_schema
+from metier.capabilities.kept_answers import forget_answers, has_answer
+from metier.capabilities.memory import LEASE_SECONDS
 from metier.capabilities.protocol import AgentResponse, TaskState
 from metier.capabilities.turns import Conversations, TurnRequest
 from metier.definitions.names import name_capability
+from metier.store.failures import DuplicateMessageError
 from metier.tools.base import Question, ToolContext, ToolInfo, ToolResult
+from metier.tools.spool import wait_until_released
 
 _MAX_DESCRIPTION = 300
+_RETRY_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +38,26 @@ class CapabilityTool:
     """Who waits for what this tool does, where the run was ordered by another skill."""
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
-        return build_result(await self.conversations.take_turn(self._build_request(arguments, context)))
+        response = await self.conversations.take_turn(self._build_request(arguments, context))
+        forget_answers(context.spool)
+        return build_result(response)
 
     async def probe(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult | None:
-        """What is stored of this attempt; None where nothing is."""
+        """What is stored of this attempt, or what its process left when it had ended; None where nothing is."""
         response = await self.conversations.find_answer(self._build_request(arguments, context))
-        return build_result(response) if response is not None else None
+        if response is not None:
+            return build_result(response)
+        spool = context.spool
+        if spool is None or not await wait_until_released(spool) or not has_answer(spool):
+            return None
+        with anyio.move_on_after(2 * LEASE_SECONDS):
+            while True:
+                try:
+                    return await self.execute(arguments, context)
+                except DuplicateMessageError:
+                    # The claim of whoever was killed ends with its time.
+                    await anyio.sleep(_RETRY_SECONDS)
+        return None
 
     def _build_request(self, arguments: dict[str, JsonValue], context: ToolContext) -> TurnRequest:
         return TurnRequest(
