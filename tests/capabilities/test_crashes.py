@@ -4,8 +4,9 @@ import os
 import sys
 from collections.abc import Iterator
 
+import crash_run
+import delegation_crash_run
 import pytest
-from crash_run import build
 
 from metier.testing.crash_kit import Baseline, CrashKit, CrashReport
 from metier.testing.crash_points import CrashPoint
@@ -16,15 +17,14 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 IS_WHOLE = bool(os.environ.get("METIER_CRASH_ALL"))
-LOST = "launcher: It ended with exit code 0; what it printed was lost when the agent was killed"
-"""Of a process that ended just before its answer was stored, and whose effect nobody may repeat."""
 CHUNKS = 12 if IS_WHOLE else 4
 EACH = ("journal:step_started", "journal:step_finished", "journal:input_asked", "tool:")
+EACH_OF_CHILDREN = ("journal:delegated", "journal:child_ended", "journal:run_started", "store:create_run")
 
 
 @pytest.fixture(scope="module")
 def kit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashKit]:
-    with CrashKit(build, tmp_path_factory.mktemp("crash")) as running:
+    with CrashKit(crash_run.build, tmp_path_factory.mktemp("crash")) as running:
         yield running
 
 
@@ -33,13 +33,24 @@ def baseline(kit: CrashKit) -> Baseline:
     return kit.survey()
 
 
+@pytest.fixture(scope="module")
+def delegating_kit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashKit]:
+    with CrashKit(delegation_crash_run.build, tmp_path_factory.mktemp("crash")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def delegating_baseline(delegating_kit: CrashKit) -> Baseline:
+    return delegating_kit.survey()
+
+
 def choose(points: tuple[CrashPoint, ...]) -> list[CrashPoint]:
     """Around each step every point, and every fourth transaction; the engine's own matrix has the others."""
     return [
         point
         for point in points
         if IS_WHOLE
-        or point.name.startswith(EACH)
+        or point.name.startswith((*EACH, *EACH_OF_CHILDREN))
         or (point.name.startswith("sqlite:commit") and point.occurrence % 4 == 0)
     ]
 
@@ -60,4 +71,22 @@ def test_run_killed_anywhere_ends_as_if_it_had_not_been(kit: CrashKit, baseline:
 
     report = CrashReport(outcomes=tuple(kit.check(point, baseline) for point in points))
 
-    assert [line for line in find_violations(report) if LOST not in line] == [], report.render()
+    assert find_violations(report) == [], report.render()
+
+
+def test_undisturbed_delegation_is_one_run_beside_its_parent(delegating_baseline: Baseline) -> None:
+    assert delegating_baseline.outcome.status == "completed"
+    assert delegating_baseline.outcome.runs == 2
+    assert delegating_baseline.outcome.asked == ("input",)
+    assert delegating_baseline.effects == {"builder": 1}
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_delegation_killed_anywhere_has_one_child_and_gives_its_answer_to_the_parent(
+    delegating_kit: CrashKit, delegating_baseline: Baseline, chunk: int
+) -> None:
+    points = choose(delegating_baseline.points)[chunk::CHUNKS]
+
+    report = CrashReport(outcomes=tuple(delegating_kit.check(point, delegating_baseline) for point in points))
+
+    assert find_violations(report) == [], report.render()

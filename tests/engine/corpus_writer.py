@@ -33,6 +33,17 @@ JOURNALS: dict[str, tuple[Line, ...]] = {
     "repair-and-signal": (says(""), calls(ToolCall("Stop")), *ENOUGH),
 }
 
+CALLED = {
+    "asker": (
+        "interaction_outcomes: {allowed_intermediate_states: [delegating]}\ndepends_on: [adder]\n",
+        "def execute(context):\n"
+        "    if context.delegated is None:\n"
+        "        return {'state': 'delegating', 'delegation': {'skill': 'adder', 'inputs': {'n': 1}}}\n"
+        "    return dict(context.delegated['outputs'])\n",
+    ),
+    "adder": ("", "def execute(context):\n    return {'sum': context.inputs['n'] + 1}\n"),
+}
+
 
 async def write(folder: Path) -> None:
     for name, script in JOURNALS.items():
@@ -45,6 +56,7 @@ async def write(folder: Path) -> None:
                 _write(folder, name, await read_entries(runtime.store, state.run_id))
     await _write_in_doubt(folder)
     await _write_task(folder)
+    await _write_call(folder)
 
 
 async def _write_task(folder: Path) -> None:
@@ -61,6 +73,21 @@ async def _write_task(folder: Path) -> None:
             state = await runtime.start(RunRequest(task="Two", commission=commission))
             _write(folder, "task", await read_entries(runtime.store, state.run_id))
             _write(folder, "step", await read_entries(runtime.store, state.children[1].run_id))
+
+
+async def _write_call(folder: Path) -> None:
+    """A skill that has another one called; its own journal and that of the run which does that."""
+    with tempfile.TemporaryDirectory() as place:
+        workspace = build_workspace(Path(place))
+        for name, (contract, impl) in CALLED.items():
+            skill = workspace / ".agent/skills" / name
+            skill.mkdir(parents=True)
+            (skill / "SKILL.md").write_text(f"---\nname: {name}\ndescription: Adds.\n{contract}---\n\nCall it.\n")
+            (skill / "impl.py").write_text(impl)
+        async with open_at(workspace, calls(ToolCall("asker.invoke")), *ENOUGH) as runtime:
+            state = await runtime.start(RunRequest(task="Add"))
+            _write(folder, "skill-that-delegates", await read_entries(runtime.store, state.run_id))
+            _write(folder, "skill-that-is-called", await read_entries(runtime.store, state.children[0].run_id))
 
 
 async def _write_in_doubt(folder: Path) -> None:

@@ -19,6 +19,8 @@ ENDINGS = {
     "in-doubt": "completed",
     "task": "completed",
     "step": "completed",
+    "skill-that-delegates": "completed",
+    "skill-that-is-called": "completed",
 }
 
 

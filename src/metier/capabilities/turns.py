@@ -212,10 +212,10 @@ class _Talk:
             return _Entry(turn=1, is_new=True)
         if skill is not None and skill != contract.skill:
             return _blocked("other_skill", f"Conversation {state.context_id!r} is one with skill {skill!r}")
-        if resume is False:
+        if resume is False and not _is_handed_on_by(claim, recalled):
             message = f"Conversation {state.context_id!r} waits for input; resume it, or use another context_id"
             return _blocked("already_waiting", message)
-        if not contract.interaction.supports_resume and state.task_state != "delegating":
+        if not contract.interaction.supports_resume:
             return _blocked("not_resumable", f"Skill {contract.skill!r} does not support a resume")
         return _Entry(turn=state.current_turn + 1)
 
@@ -332,7 +332,6 @@ class _Talk:
             "skill": canonical_name(delegation.skill),
             "context_id": name_child(state.context_id, version=state.version, skill=delegation.skill),
             "inputs": delegation.inputs,
-            # What this very message brings, when it comes again, is for the parent.
             "message": claim.message_id,
         }
         ending = Ending(
@@ -362,7 +361,7 @@ class _Talk:
                 message_id=f"from:{recalled.state.version}",
                 chain=(*lineage.chain, self.found.contract.skill),
                 ceiling=lower(lineage, self.found.contract),
-                answers=dict(answers) if claim.message_id != child.get("message") else {},
+                answers={} if _is_handed_on_by(claim, recalled) else dict(answers),
             )
         )
         if not ended.state.is_terminal:
@@ -398,6 +397,13 @@ class _Talk:
 
     async def _advice_keys(self) -> list[str]:
         return [fact.key for fact in await self.memory.contexts.list_facts(self.memory.context_id, bucket=ADVICE)]
+
+
+def _is_handed_on_by(claim: Claim, recalled: Recalled) -> bool:
+    """It is the message that made the skill delegate, come again: it answers nothing, and need not say resume."""
+    child = recalled.note("child")
+    is_delegating = recalled.state.task_state == "delegating"
+    return is_delegating and isinstance(child, dict) and child.get("message") == claim.message_id
 
 
 async def _replay(memory: Memory, result: JsonValue) -> AgentResponse:

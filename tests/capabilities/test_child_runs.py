@@ -1,0 +1,267 @@
+"""A skill that hands work to another skill: a run of its own, found again, bounded by what is above it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from capability_skills import write_skill
+
+from metier.capabilities.adapter import create_agent_adapter
+from metier.capabilities.delegation import DelegationRequest
+from metier.capabilities.executor import create_executor
+from metier.capabilities.protocol import AgentResponse
+from metier.cli.main import run
+from metier.runtime.skill_router import create_run_router
+from metier.store.failures import StoreUnavailable
+
+PARENT_CONTRACT = """
+interaction_outcomes: {{allowed_intermediate_states: [delegating], max_turns: 4}}
+depends_on: [{child}]
+autonomy_level: {level}
+"""
+PARENT = """
+def execute(context):
+    if context.delegated is None:
+        return {{"state": "delegating", "delegation": {{"skill": "{child}", "inputs": {inputs}}}}}
+    return {{"outputs": {{"summary": "got " + repr(context.delegated), "child": dict(context.delegated)}}}}
+"""
+ADDS = "def execute(context):\n    return {'sum': context.inputs['n'] + 1}\n"
+ASKS = """
+def execute(context):
+    if "name" not in context.inputs:
+        return {"state": "input_required", "input_request": {"missing_fields": [{"name": "name"}]}}
+    return {"outputs": {"text": context.inputs["name"] * context.inputs["n"]}}
+"""
+WAITS = "interaction_outcomes: {allowed_intermediate_states: [input_required]}\n"
+WRITES = "autonomy_level: implement\nside_effects: {kinds: [writes_files], repeat: idempotent}\n"
+TOUCHES = "def execute(context):\n    (context.workspace / 'touched').write_text('x')\n    return {'done': True}\n"
+
+
+def write_parent(workspace: Path, *, name: str = "parent", child: str = "child", level: str = "implement") -> None:
+    contract, impl = PARENT_CONTRACT.format(child=child, level=level), PARENT.format(child=child, inputs='{"n": 2}')
+    write_skill(workspace / "skills", name, contract=contract, impl=impl)
+
+
+def write_child(workspace: Path, *, contract: str = "", impl: str = ADDS) -> None:
+    write_skill(workspace / "skills", "child", contract=contract, impl=impl)
+
+
+def call(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    code = run(list(arguments))
+    return code, capsys.readouterr().out
+
+
+def start(capsys: pytest.CaptureFixture[str], *, task: str = "use the skill parent") -> tuple[int, str]:
+    return call("run", "-q", "--provider", "offline", task, capsys=capsys)
+
+
+def list_runs(capsys: pytest.CaptureFixture[str]) -> list[dict[str, str]]:
+    return json.loads(call("runs", "list", "--json", capsys=capsys)[1])
+
+
+def test_skill_called_in_a_run_hands_on_to_a_child_run_and_gets_its_answer(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_parent(workspace)
+    write_child(workspace)
+
+    code, said = start(capsys)
+
+    child, parent = list_runs(capsys)
+    assert code == 0
+    assert "{'sum': 3}" in said
+    assert (child["status"], child["parent_run_id"]) == ("completed", parent["run_id"])
+    assert child["task"] == "Call skill 'child' for skill 'parent'"
+    assert (workspace / "runs" / child["run_id"] / "events.jsonl").exists()
+    shown = call("runs", "show", parent["run_id"], capsys=capsys)[1]
+    assert f"child:   {child['run_id']}  completed  skill child" in shown
+    below = call("runs", "show", child["run_id"], capsys=capsys)[1]
+    assert f"parent:  {parent['run_id']}" in below
+    assert "skill:   child, called for parent" in below
+
+
+def test_recorded_delegation_replays_without_calling_anything(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_parent(workspace)
+    write_child(workspace, contract=WRITES, impl=TOUCHES)
+    start(capsys)
+    (workspace / "touched").unlink()
+
+    codes = [call("replay", "--execute", row["run_id"], capsys=capsys)[0] for row in list_runs(capsys)]
+
+    assert codes == [0, 0]
+    assert not (workspace / "touched").exists()
+    assert len(list_runs(capsys)) == 2
+
+
+def test_question_of_the_child_is_answered_by_resuming_the_parent(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_parent(workspace)
+    write_child(workspace, contract=WAITS, impl=ASKS)
+
+    waiting, _ = start(capsys)
+    shown = call("runs", "show", "latest", capsys=capsys)[1]
+    code, said = call("resume", "latest", "-q", "--input", "name=ab", capsys=capsys)
+
+    assert (waiting, code) == (4, 0)
+    assert "name" in shown
+    assert "abab" in said
+    assert [row["status"] for row in list_runs(capsys)] == ["completed", "completed"]
+
+
+def test_what_the_child_could_not_do_is_for_the_parent_to_judge(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_parent(workspace)
+    write_child(workspace, impl="def execute(c):\n    raise ValueError('no such thing')\n")
+
+    code, said = start(capsys)
+
+    assert code == 0
+    assert "'state': 'failed'" in said
+    assert "no such thing" in said
+    assert [row["status"] for row in list_runs(capsys)] == ["failed", "completed"]
+
+
+def test_rule_that_denies_the_child_binds_it_below_its_parent_too(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_parent(workspace)
+    write_child(workspace, contract=WRITES, impl=TOUCHES)
+    rules = "tool_approvals: {rules: [{tool: child.invoke, allow: false}]}"
+    (workspace / ".agent").mkdir()
+    (workspace / ".agent" / "policy.yaml").write_text(rules, encoding="utf-8")
+
+    _, said = start(capsys)
+
+    assert not (workspace / "touched").exists()
+    assert "'state': 'failed'" in said
+
+
+def test_child_may_not_do_more_than_its_parent(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_parent(workspace, level="suggest")
+    write_child(workspace, contract=WRITES, impl=TOUCHES)
+
+    _, said = start(capsys)
+
+    assert "was sent by one that has only 'suggest'" in said
+    assert not (workspace / "touched").exists()
+
+
+def test_canceling_the_parent_cancels_the_child_that_it_waits_for(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_parent(workspace)
+    write_child(workspace, contract=WAITS, impl=ASKS)
+    start(capsys)
+
+    call("runs", "cancel", "latest", capsys=capsys)
+
+    assert [row["status"] for row in list_runs(capsys)] == ["canceled", "canceled"]
+
+
+def test_circle_of_runs_is_refused_with_a_sentence(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_parent(workspace, child="child")
+    write_parent(workspace, name="child", child="parent")
+
+    _, said = start(capsys)
+
+    assert "Delegation goes in a circle: parent → child → parent" in said
+    assert len(list_runs(capsys)) == 2
+
+
+def test_chain_of_runs_goes_only_so_deep(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(7):
+        write_parent(workspace, name=f"skill-{number}", child=f"skill-{number + 1}")
+    write_skill(workspace / "skills", "skill-7", impl="def execute(c):\n    return {'bottom': True}\n")
+
+    _, said = start(capsys, task="use the skill skill-0")
+
+    assert "Delegation is deeper than 5" in said
+    assert "bottom" not in said
+    assert len(list_runs(capsys)) == 5
+
+
+def test_skill_with_an_entrypoint_can_be_the_child(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_parent(workspace)
+    entry = "entrypoint: {script: work.py, args: []}\n"
+    folder = write_skill(workspace / "skills", "child", contract=entry, impl=None)
+    (folder / "scripts").mkdir()
+    (folder / "scripts" / "work.py").write_text(
+        'print(\'{"success": true, "result": {"worked": 1}}\')\n', encoding="utf-8"
+    )
+
+    code, said = start(capsys)
+
+    assert code == 0
+    assert "'state': 'completed'" in said
+    assert list_runs(capsys)[0]["status"] == "completed"
+
+
+def test_delegation_from_python_is_a_run_of_the_workspace(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_parent(workspace)
+    write_child(workspace, contract=WAITS, impl=ASKS)
+    adapter = create_agent_adapter(create_executor(workspace), router=create_run_router(workspace))
+
+    waiting = adapter.invoke("parent", {}, "ctx", message_id="m1")
+    again = adapter.invoke("parent", {}, "ctx", message_id="m1")
+    done = adapter.invoke("parent", {"name": "ab"}, "ctx", resume=True)
+
+    (child,) = list_runs(capsys)
+    assert (waiting.state, waiting.metadata.agent_state_detail) == ("delegating", "child_waits")
+    assert waiting.input_request is not None
+    assert [field.name for field in waiting.input_request.missing_fields] == ["name"]
+    assert waiting.metadata.handed_on is not None
+    assert waiting.metadata.handed_on.run_id == child["run_id"]
+    assert again.metadata.replayed
+    assert done.outputs["child"] == {
+        "skill": "child",
+        "state": "completed",
+        "outputs": {"text": "abab"},
+        "errors": [],
+    }
+    shown = call("runs", "show", child["run_id"], capsys=capsys)[1]
+    assert "for:     conversation ctx" in shown
+
+
+def test_second_delegation_of_one_skill_is_a_second_run(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    impl = """
+def execute(context):
+    seen = context.recall("seen", []) + ([context.delegated["outputs"]["sum"]] if context.delegated else [])
+    context.remember("seen", seen)
+    if len(seen) < 2:
+        return {"state": "delegating", "delegation": {"skill": "child", "inputs": {"n": len(seen)}}}
+    return {"outputs": {"summary": f"sums {seen}"}}
+"""
+    contract = PARENT_CONTRACT.format(child="child", level="read")
+    write_skill(workspace / "skills", "parent", contract=contract, impl=impl)
+    write_child(workspace)
+
+    _, said = start(capsys)
+
+    assert "sums [1, 2]" in said
+    assert len(list_runs(capsys)) == 3
+
+
+def test_python_caller_that_dies_while_the_child_works_finds_the_same_run(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A router that fails after it has driven the child stands for a process that ends there."""
+    write_parent(workspace)
+    write_child(workspace, contract=WRITES, impl=TOUCHES)
+    real = create_run_router(workspace)
+
+    class Dies:
+        async def delegate(self, request: DelegationRequest) -> AgentResponse:
+            await real.delegate(request)
+            raise StoreUnavailable("The process ends here")
+
+    executor = create_executor(workspace)
+    with pytest.raises(StoreUnavailable):
+        create_agent_adapter(executor, router=Dies()).invoke("parent", {}, "ctx", message_id="m1")
+    done = create_agent_adapter(executor, router=real).invoke("parent", {}, "ctx", message_id="m1")
+
+    assert done.state == "completed"
+    assert len(list_runs(capsys)) == 1
