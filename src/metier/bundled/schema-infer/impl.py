@@ -3,38 +3,36 @@
 Needs nothing but Python. `execute` is called by Metier, one call a turn; the functions below it can be used alone.
 """
 
-import csv
-import io
 import json
 import re
 from collections import Counter
 
-from .declared import DRAFT, TypeScript, Unreadable, claim, describe, is_description
+from .checking import FORMATS, find_faults, has_format, type_of
+from .claims import DRAFT, Unreadable, claim, point
+from .declared import describe, is_plain_description
+from .reading import MAX_BYTES, decode, is_json, parse_json, read_json, read_table, read_text
+from .typescript import TypeScript
 
 SOURCE_TYPES = ("json", "csv", "text", "typescript", "description")
 SUFFIXES = {
     ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".tsv": "csv",
-    ".txt": "text", ".log": "text", ".ts": "typescript",
+    ".txt": "text", ".log": "text", ".ts": "typescript", ".mts": "typescript",
 }  # fmt: skip
 MAX_ASSUMED = 0.3
-MAX_BYTES = 8_000_000
 MAX_RECORDS = 100_000
 MAX_DISTINCT = 50
-FORMATS = {
-    "date-time": r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?",
-    "date": r"\d{4}-\d\d-\d\d",
-    "time": r"\d\d:\d\d:\d\d(\.\d+)?",
-    "uuid": r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
-    "email": r"[^@\s]+@[^@\s]+\.[^@\s.]+",
-    "ipv4": r"(\d{1,3}\.){3}\d{1,3}",
-    "uri": r"[a-zA-Z][a-zA-Z0-9+.-]*://\S+",
-}
-_FILE = re.compile(r"[\w./-]+\.(?:json|jsonl|ndjson|csv|tsv|txt|log|d\.ts|ts)\b")
-_PAIR = re.compile(r"^\s*[-*]?\s*([A-Za-z_][\w .-]{0,60}?)\s*[:=]\s*(.*?)\s*$")
+_FILE = re.compile(r"[\w./-]+\.(?:json|jsonl|ndjson|csv|tsv|txt|log|d\.ts|mts|ts)\b")
 
 
 def execute(context):
     """One turn: ask for what is missing, else infer, check against the samples, and answer."""
+    try:
+        return take_turn(context)
+    except RecursionError:
+        return ask("The data is nested too deeply; give a part of it", data_field())
+
+
+def take_turn(context):
     inputs = dict(context.inputs)
     text, origin = find_data(inputs, context.workspace)
     if text is None:
@@ -47,7 +45,10 @@ def execute(context):
         found = infer(text, kind, name=inputs.get("name") or "")
     except Unreadable as error:
         return ask(f"The data cannot be read as {kind}: {error}", type_field(), data_field(required=False))
-    samples = read_samples(inputs.get("samples"), found["records"])
+    try:
+        samples = read_samples(inputs.get("samples"), found["records"])
+    except Unreadable as error:
+        return ask(f"The samples cannot be read as json: {error}", samples_field())
     failures = [f"record {number}: {why}" for number, record in enumerate(samples, 1) for why in find_faults(record, found["schema"])]
     if found["ratio"] > MAX_ASSUMED:
         return ask_for_more(context, found)
@@ -60,7 +61,7 @@ def find_data(inputs, workspace):
     """The text, and where it came from; no text and why where there is none."""
     given = inputs.get("data")
     if isinstance(given, str) and given.strip():
-        return given[:MAX_BYTES], "the data that was given"
+        return check_text(given.removeprefix("\ufeff"), "the data that was given")
     if given not in (None, "", [], {}):
         return json.dumps(given), "the data that was given.json"
     named = inputs.get("path") or next(iter(_FILE.findall(inputs.get("task") or "")), "")
@@ -70,10 +71,20 @@ def find_data(inputs, workspace):
     if not path.is_relative_to(workspace.resolve()):
         return None, f"'{named}' is outside the workspace"
     try:
-        with path.open(encoding="utf-8-sig", errors="replace") as stream:
-            return stream.read(MAX_BYTES), named
+        with path.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
     except OSError as error:
         return None, f"'{named}' cannot be read: {error.strerror}"
+    try:
+        return check_text(decode(data), named)
+    except UnicodeDecodeError:
+        return None, f"'{named}' is no text in UTF-8 or UTF-16"
+
+
+def check_text(text, origin):
+    if len(text) > MAX_BYTES:
+        return None, f"In {origin!r} is more than {MAX_BYTES:,} bytes; give a part of it"
+    return (text, origin) if text.strip() else (None, f"{origin!r} is empty")
 
 
 def guess_source_type(text, origin):
@@ -81,114 +92,53 @@ def guess_source_type(text, origin):
     suffix = "." + origin.rpartition(".")[2].lower() if "." in origin else ""
     if suffix in SUFFIXES and suffix != ".json":
         return SUFFIXES[suffix]
-    if re.search(r"\b(?:interface\s+\w+|type\s+\w+\s*=)", text):
+    if is_json(text):
+        return "description" if is_plain_description(parse_json(text)) else "json"
+    if suffix == ".json" or text.lstrip()[:1] in ("{", "[") or fits("json", text):
+        return "json"
+    if re.search(r"\b(?:(?:interface|enum)\s+\w+|type\s+\w+\s*=)", text):
         return "typescript"
-    try:
-        records = read_json(text)
-    except Unreadable:
-        fitting = [kind for kind in ("csv", "text") if fits(kind, text)]
-        return fitting[0] if len(fitting) == 1 else None
-    return "description" if len(records) == 1 and is_description(records[0]) else "json"
+    fitting = [kind for kind in ("csv", "text") if fits(kind, text)]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def fits(kind, text):
+    """A table of one column could be anything."""
     try:
-        records = read_csv(text) if kind == "csv" else read_text(text)
+        if kind == "csv":
+            return len(read_table(text)[0]) >= 2
+        return len(read_json(text) if kind == "json" else read_text(text)) >= 1
     except Unreadable:
         return False
-    return len(records) >= 1 and len(records[0]) >= (2 if kind == "csv" else 1)
 
 
 def infer(text, kind, *, name=""):
     """Schema, trace, records and the share of claims that are assumed."""
     if kind == "typescript":
         found = TypeScript(text).read(name)
-        return {**found, "records": [], "ratio": 0.0}
+        return {**found, "records": [], "ratio": assumed_share(found["trace"])}
     if kind == "description":
         schema, trace = describe(parse_json(text))
-        return {"schema": head(name, schema), "trace": trace, "records": [], "ratio": 0.0}
-    records = {"json": read_json, "csv": read_csv, "text": read_text}[kind](text)
+        return {"schema": head(name, schema), "trace": trace, "records": [], "ratio": assumed_share(trace)}
+    names, records = [], []
+    if kind == "csv":
+        names, records = read_table(text)
+    else:
+        records = read_json(text) if kind == "json" else read_text(text)
     if not records:
         raise Unreadable("there is no record in it")
     shape = Shape()
     for record in records[:MAX_RECORDS]:
         shape.add(record)
+    for name_of_column in names:
+        # A column without a single value is a column all the same, in its place.
+        shape.properties.setdefault(name_of_column, Shape())
     trace = {}
     schema = build(shape, "", trace)
     if assumed_share(trace) > MAX_ASSUMED:
         # What one record has need not be what every record has: a claim that nothing supports is not made.
-        drop_assumed_required(schema, trace)
+        drop_assumed_required(schema, trace, "")
     return {"schema": head(name, schema), "trace": trace, "records": records, "ratio": assumed_share(trace)}
-
-
-def parse_json(text):
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Unreadable(str(error)) from error
-
-
-def read_json(text):
-    """An array of records, one record, or one record a line."""
-    try:
-        value = parse_json(text)
-    except Unreadable:
-        lines = [line for line in text.splitlines() if line.strip()]
-        if len(lines) < 2:
-            raise
-        return [parse_json(line) for line in lines]
-    if isinstance(value, list):
-        return value
-    inner = [item for item in value.values() if isinstance(item, list) and item] if isinstance(value, dict) else []
-    is_envelope = len(inner) == 1 and all(isinstance(item, dict) for item in inner[0]) and len(value) <= 2
-    return inner[0] if is_envelope else [value]
-
-
-def read_csv(text):
-    lines = [line for line in text.splitlines() if line.strip()]
-    if len(lines) < 2:
-        raise Unreadable("a table needs a header and a row")
-    delimiter = max(",;\t|", key=lines[0].count)
-    if not lines[0].count(delimiter):
-        raise Unreadable("the first line has no delimiter")
-    rows = list(csv.reader(io.StringIO(text.strip()), delimiter=delimiter))
-    header = [cell.strip() for cell in rows[0]]
-    if len(set(header)) != len(header) or not all(header):
-        raise Unreadable("the header has an empty or repeated name")
-    odd = next((number for number, row in enumerate(rows[1:], 2) if row and len(row) != len(header)), None)
-    if odd is not None:
-        raise Unreadable(f"row {odd} has {len(rows[odd - 1])} cells, the header {len(header)}")
-    columns = {name: [row[at] for row in rows[1:] if row] for at, name in enumerate(header)}
-    typed = {name: type_column(cells) for name, cells in columns.items()}
-    count = len(next(iter(typed.values())))
-    return [{name: typed[name][at] for name in header if typed[name][at] is not None} for at in range(count)]
-
-
-def type_column(cells):
-    """Cells as numbers or truth values where every filled one is; a leading zero means that it is a code."""
-    filled = [cell.strip() for cell in cells if cell.strip()]
-    if filled and all(re.fullmatch(r"-?(0|[1-9]\d*)", cell) for cell in filled):
-        return [int(cell) if cell.strip() else None for cell in cells]
-    if filled and all(re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", cell) for cell in filled):
-        return [float(cell) if cell.strip() else None for cell in cells]
-    if filled and all(cell.lower() in ("true", "false") for cell in filled):
-        return [cell.strip().lower() == "true" if cell.strip() else None for cell in cells]
-    return [cell.strip() or None for cell in cells]
-
-
-def read_text(text):
-    """Records of `name: value` lines, with blank lines between them."""
-    records = []
-    for block in re.split(r"\n\s*\n", text.strip()):
-        pairs = [match.groups() for line in block.splitlines() if (match := _PAIR.match(line))]
-        if pairs and len(pairs) >= len(block.splitlines()) / 2:
-            records.append(dict(pairs))
-    if not records:
-        raise Unreadable("no lines of the form 'name: value'")
-    names = dict.fromkeys(name for record in records for name in record)
-    typed = {name: iter(type_column([record.get(name, "") for record in records])) for name in names}
-    rows = [{name: next(typed[name]) for name in names} for _ in records]
-    return [{name: value for name, value in row.items() if value is not None} for row in rows]
 
 
 class Shape:
@@ -217,21 +167,15 @@ class Shape:
         return sum(self.types.values())
 
 
-def type_of(value):
-    for kind, python in (("boolean", bool), ("integer", int), ("number", float), ("string", str), ("object", dict)):
-        if isinstance(value, python):
-            return kind
-    return "null" if value is None else "array"
-
-
 def build(shape, pointer, trace):
     """The schema of a shape. Every claim is written into the trace with what it rests on."""
     types = set(shape.types)
     if {"integer", "number"} <= types:
         types.discard("integer")
     claims = trace.setdefault(pointer or "/", {"seen": shape.seen, "claims": {}})["claims"]
-    if types == {"null"}:
-        claims["type"] = claim("assumed", "only null was seen: any value is allowed")
+    if types <= {"null"}:
+        seen = "only null was seen" if types else "no value was seen"
+        claims["type"] = claim("assumed", f"{seen}: any value is allowed")
         return {}
     schema = {"type": sorted(types)[0] if len(types) == 1 else sorted(types)}
     counts = ", ".join(f"{count} {kind}" for kind, count in sorted(shape.types.items()))
@@ -250,7 +194,7 @@ def build(shape, pointer, trace):
 def add_properties(schema, shape, pointer, trace, claims):
     objects = shape.types["object"]
     schema["properties"] = {
-        name: build(inner, f"{pointer}/properties/{name}", trace) for name, inner in shape.properties.items()
+        name: build(inner, f"{pointer}/properties/{point(name)}", trace) for name, inner in shape.properties.items()
     }
     required = [name for name, inner in shape.properties.items() if inner.seen == objects]
     if required:
@@ -266,7 +210,7 @@ def add_properties(schema, shape, pointer, trace, claims):
 def add_text_claims(schema, shape, claims):
     texts, count = list(shape.values), shape.types["string"]
     for name, pattern in FORMATS.items():
-        if len(texts) >= 2 and not shape.has_more and all(re.fullmatch(pattern, text) for text in texts):
+        if len(texts) >= 2 and not shape.has_more and all(has_format(text, name, pattern) for text in texts):
             schema["format"] = name
             claims["format"] = claim("observed", f"all {len(texts)} distinct values have it")
             return
@@ -280,21 +224,17 @@ def assumed_share(trace):
     return round(bases.count("assumed") / len(bases), 3) if bases else 0.0
 
 
-def drop_assumed_required(schema, trace):
-    """Take back the claims that a single record makes about every record."""
-    for place in trace.values():
-        for name in [key for key, found in place["claims"].items() if key.startswith("required ") and found["basis"] == "assumed"]:
-            place["claims"][name.replace("required", "optional", 1)] = claim("observed", "present in the one record seen")
-            del place["claims"][name]
-    for node in walk(schema):
-        node.pop("required", None)
-
-
-def walk(schema):
-    yield schema
-    children = [*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])]
-    for child in children:
-        yield from walk(child)
+def drop_assumed_required(schema, trace, pointer):
+    """Take back the claims that a single record makes about every record; what several show stays."""
+    claims = trace[pointer or "/"]["claims"]
+    for name in [key for key, found in claims.items() if key.startswith("required ") and found["basis"] == "assumed"]:
+        claims[name.replace("required", "optional", 1)] = claim("observed", "present in the one record seen")
+        del claims[name]
+        schema.pop("required", None)
+    for name, inner in schema.get("properties", {}).items():
+        drop_assumed_required(inner, trace, f"{pointer}/properties/{point(name)}")
+    if schema.get("items"):
+        drop_assumed_required(schema["items"], trace, f"{pointer}/items")
 
 
 def head(name, schema):
@@ -308,32 +248,6 @@ def read_samples(given, records):
     return given if isinstance(given, list) and given else records
 
 
-def find_faults(value, schema, root=None, place="$"):
-    """Where a value does not fit, in the keywords that are used here."""
-    root = root or schema
-    if "$ref" in schema:
-        return find_faults(value, root.get("$defs", {}).get(schema["$ref"].rpartition("/")[2], {}), root, place)
-    if "anyOf" in schema:
-        fits = any(not find_faults(value, part, root, place) for part in schema["anyOf"])
-        return [] if fits else [f"{place} fits none of the alternatives"]
-    wanted = schema.get("type", [])
-    wanted = [wanted] if isinstance(wanted, str) else wanted
-    kind = type_of(value)
-    if wanted and kind not in wanted and not (kind == "integer" and "number" in wanted):
-        return [f"{place} is {kind}, not {' or '.join(wanted)}"]
-    if "enum" in schema and value not in schema["enum"] or "const" in schema and value != schema["const"]:
-        return [f"{place} is none of the listed values"]
-    faults = []
-    if kind == "object":
-        faults += [f"{place} has no {name!r}" for name in schema.get("required", []) if name not in value]
-        for name, inner in schema.get("properties", {}).items():
-            faults += find_faults(value[name], inner, root, f"{place}.{name}") if name in value else []
-    if kind == "array":
-        for at, item in enumerate(value):
-            faults += find_faults(item, schema.get("items", {}), root, f"{place}[{at}]")
-    return faults[:10]
-
-
 def type_field():
     return {"name": "source_type", "description": "What the data is", "enum": list(SOURCE_TYPES)}
 
@@ -341,6 +255,10 @@ def type_field():
 def data_field(*, required=True):
     text = "Sample records (JSON, JSON lines, a table, or 'name: value' lines), or a TypeScript or JSON description"
     return {"name": "data", "description": text, "required": required}
+
+
+def samples_field():
+    return {"name": "samples", "description": "Records to check the result against, as JSON"}
 
 
 def path_field():
