@@ -18,7 +18,7 @@ pytestmark = [
 ]
 IS_WHOLE = bool(os.environ.get("METIER_CRASH_ALL"))
 CHUNKS = 12 if IS_WHOLE else 4
-EACH = ("journal:step_started", "journal:step_finished", "journal:input_asked", "tool:")
+EACH = ("journal:step_started", "journal:step_finished", "journal:input_asked", "tool:", "process:")
 EACH_OF_CHILDREN = ("journal:delegated", "journal:child_ended", "journal:run_started", "store:create_run")
 
 

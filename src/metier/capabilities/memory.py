@@ -81,6 +81,8 @@ class Beginning:
     inputs: Mapping[str, JsonValue]
     lineage: Lineage
     is_new: bool = False
+    delegated: JsonValue = None
+    """What another skill gave, which the turn needs again when it is repeated."""
     notes: tuple[Note, ...] = ()
 
 
@@ -156,6 +158,7 @@ class Memory:
             "message": claim.message_id,
             "chain": list(beginning.lineage.chain),
             "ceiling": beginning.lineage.ceiling,
+            "delegated": beginning.delegated,
         }
         facts = [NewFact(bucket=CAPABILITY, key=key, value=value) for key, value in notes.items()]
         facts.append(NewFact(bucket=INPUTS, key=VALUES, value=dict(beginning.inputs)))

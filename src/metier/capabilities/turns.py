@@ -198,7 +198,10 @@ class _Talk:
         checked = check_inputs(inputs, self.found.contract)
         if checked.request is not None:
             return await self._ask_again(recalled, checked.request, entry=entry, inputs=checked.usable, claim=claim)
-        return await self._work(recalled, entry, inputs=inputs, claim=claim)
+        # A turn that is repeated after a crash begins with what the first try was given.
+        is_repeated = recalled.state.task_state == "in_progress" and not entry.is_new
+        delegated = recalled.note("delegated") if is_repeated else None
+        return await self._work(recalled, entry, inputs=inputs, claim=claim, delegated=delegated)
 
     async def _enter(self, recalled: Recalled, claim: Claim) -> _Entry | AgentResponse:
         """What this message is to the conversation; a response where it may not go on."""
@@ -282,6 +285,7 @@ class _Talk:
             inputs=inputs,
             lineage=self._lineage(recalled, entry),
             is_new=entry.is_new,
+            delegated=delegated,
             notes=(Note(kind=kind, payload=self.request.inputs),),
         )
         state = await self.memory.begin(recalled, beginning, claim)
