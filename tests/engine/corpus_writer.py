@@ -36,10 +36,12 @@ JOURNALS: dict[str, tuple[Line, ...]] = {
 CALLED = {
     "asker": (
         "interaction_outcomes: {allowed_intermediate_states: [delegating]}\ndepends_on: [adder]\n",
-        "def execute(context):\n"
-        "    if context.delegated is None:\n"
-        "        return {'state': 'delegating', 'delegation': {'skill': 'adder', 'inputs': {'n': 1}}}\n"
-        "    return dict(context.delegated['outputs'])\n",
+        """
+def execute(context):
+    if context.delegated is None:
+        return {'state': 'delegating', 'delegation': {'skill': 'adder', 'inputs': {'n': 1}}}
+    return dict(context.delegated['outputs'])
+""",
     ),
     "adder": ("", "def execute(context):\n    return {'sum': context.inputs['n'] + 1}\n"),
 }

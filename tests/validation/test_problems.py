@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from capability_rows import ROWS as CAPABILITIES
 from definition_rows import ROWS as DEFINITIONS
 from file_rows import ROWS as FILES
 from problem_row import Row
@@ -16,10 +17,14 @@ from skill_rows import ROWS as SKILLS
 
 from metier.cli.main import run
 
-ROWS = (*DEFINITIONS, *SKILLS, *FILES)
+ROWS = (*DEFINITIONS, *SKILLS, *CAPABILITIES, *FILES)
 SOURCE = Path(__file__).parents[2] / "src" / "metier"
 READERS = (
     *sorted((SOURCE / "definitions").glob("*.py")),
+    *(
+        SOURCE / "capabilities" / f"{name}.py"
+        for name in ("check", "contract_fields", "contract_reading", "sync_check")
+    ),
     SOURCE / "approval" / "load.py",
     SOURCE / "approval" / "matchers.py",
     SOURCE / "tools" / "access.py",

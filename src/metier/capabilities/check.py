@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 from metier.capabilities.contract_reading import ContractReading, has_contract, read_contract
-from metier.capabilities.sync_check import MAX_SOURCE_BYTES, as_problem, check_file
+from metier.capabilities.sync_check import MAX_SOURCE_BYTES, SYNTAX, as_problem, check_file
 from metier.definitions.problems import Problem
 from metier.definitions.scripts import find_impl
 from metier.definitions.skill import SkillDefinition
@@ -42,9 +42,13 @@ def check_capability(skill: SkillDefinition, *, strict: bool) -> tuple[Problem, 
     problems = list(reading.problems)
     if impl is not None:
         problems += _check_entry(impl)
-        if reading.contract is not None and reading.contract.sync_celery:
-            files = find_modules(skill)
-            problems += [as_problem(finding, str(file)) for file in files for finding in check_file(file)]
+        is_sync = reading.contract is not None and reading.contract.sync_celery
+        problems += [
+            as_problem(finding, str(file))
+            for file in find_modules(skill)
+            for finding in check_file(file)
+            if is_sync or finding.code == SYNTAX
+        ]
     return tuple(problems)
 
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Self, cast
 
+from pydantic import JsonValue
+
 from metier.capabilities.contract import Schema
 from metier.capabilities.schema_node import find_schema_fault, json_value
 from metier.definitions.fields import Fields
@@ -62,6 +64,26 @@ class ContractFields:
         message = f"Field {key!r} must be a number from {low:g} to {high:g}"
         self.fields.deviate("contract_value", message, line=entry.line)
         return default if number is None else min(max(number, low), high)
+
+    def whole(self, key: str, *, low: int, high: int, default: int) -> int:
+        """The same without a fraction, which nobody can have a part of."""
+        value = self.number(key, low=low, high=high, default=default)
+        entry = self.fields.find(key)
+        if entry is not None and not value.is_integer():
+            message = f"Field {key!r} must be a whole number from {low} to {high}"
+            self.fields.deviate("contract_value", message, line=entry.line)
+        return int(value)
+
+    def choices(self, key: str) -> tuple[JsonValue, ...]:
+        """The values of a list, of whatever types."""
+        entry = self.fields.find(key)
+        if entry is None:
+            return ()
+        values = json_value(entry.value)
+        if not isinstance(values, list):
+            self.fields.deviate("contract_shape", f"Field {key!r} must be a list", line=entry.line)
+            return ()
+        return tuple(values)
 
     def truth(self, key: str, *, default: bool) -> bool:
         entry = self.fields.find(key)
@@ -124,10 +146,14 @@ class ContractFields:
                 continue
             mapping = item if isinstance(item, Mapping) else Mapping((Entry(alone, item.line, item),), item.line)
             below = self._below(mapping, known)
-            if below.text(alone):
-                found.append(below)
-            else:
+            name = below.text(alone)
+            if not name:
                 self.fields.deviate("contract_shape", f"An item of {key!r} has no {alone!r}", line=item.line)
+            elif any(name == other.text(alone) for other in found):
+                message = f"Two items of {key!r} have the {alone} {name!r}"
+                self.fields.deviate("contract_shape", message, line=item.line)
+            else:
+                found.append(below)
         return found
 
     def check_keys(self, known: Sequence[str]) -> None:

@@ -27,7 +27,6 @@ from metier.capabilities.contract import (
 )
 from metier.capabilities.contract_fields import ContractFields
 from metier.capabilities.contract_rules import find_conflicts, narrow
-from metier.capabilities.schema_node import json_value
 from metier.definitions.fields import Fields
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem, has_errors
@@ -82,7 +81,7 @@ def _flatten(skill: SkillDefinition, *, strict: bool) -> Mapping:
 def _read(fields: ContractFields, skill: str) -> SkillContract:
     fields.check_keys(CONTRACT_FIELDS[1:])
     interaction = _read_interaction(fields.inner("interaction_outcomes", _INTERACTION_KEYS))
-    fixes = fields.number("max_fix_iterations", low=0, high=MAX_FIX_ITERATIONS, default=MAX_FIX_ITERATIONS)
+    fixes = fields.whole("max_fix_iterations", low=0, high=MAX_FIX_ITERATIONS, default=MAX_FIX_ITERATIONS)
     return SkillContract(
         skill=skill,
         interaction=interaction,
@@ -100,7 +99,7 @@ def _read(fields: ContractFields, skill: str) -> SkillContract:
         timeout_seconds=fields.number(
             "timeout_seconds", low=1, high=MAX_TIMEOUT_SECONDS, default=DEFAULT_TIMEOUT_SECONDS
         ),
-        max_fix_iterations=int(fixes),
+        max_fix_iterations=fixes,
         required_artifacts=fields.paths("required_artifacts"),
         failure_modes=tuple(
             FailureMode(
@@ -120,7 +119,7 @@ def _read_interaction(fields: ContractFields | None) -> InteractionOutcomes:
         return InteractionOutcomes()
     return InteractionOutcomes(
         allowed_intermediate_states=fields.words("allowed_intermediate_states", INTERMEDIATE_STATES),
-        max_turns=int(fields.number("max_turns", low=1, high=MAX_TURNS, default=DEFAULT_TURNS)),
+        max_turns=fields.whole("max_turns", low=1, high=MAX_TURNS, default=DEFAULT_TURNS),
         supports_resume=fields.truth("supports_resume", default=True),
         input_request_schema=tuple(
             _read_input(item) for item in fields.each("input_request_schema", _FIELD_KEYS, alone="name")
@@ -129,14 +128,12 @@ def _read_interaction(fields: ContractFields | None) -> InteractionOutcomes:
 
 
 def _read_input(fields: ContractFields) -> InputField:
-    choices = fields.fields.find("enum")
-    values = json_value(choices.value) if choices else []
     return InputField(
         name=fields.text("name"),
         type=fields.word("type", INPUT_TYPES, default="string"),
         description=fields.text("description"),
         required=fields.truth("required", default=True),
-        enum=tuple(values) if isinstance(values, list) else (),
+        enum=fields.choices("enum"),
     )
 
 

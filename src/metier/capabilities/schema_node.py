@@ -1,5 +1,6 @@
 """A JSON Schema that stands in a front matter: typed, checked, and closed to the outside. Reads nodes only."""
 
+import math
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -7,6 +8,9 @@ from typing import NamedTuple
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 from pydantic import JsonValue
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012, SchemaRegistry
 
 from metier.definitions.yaml_text import Mapping, Node, Scalar, Sequence
 
@@ -17,6 +21,7 @@ _WORDS: dict[str, JsonValue] = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
+_MAX_DIGITS = 300
 _REFERENCES = ("$ref", "$dynamicRef")
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -57,15 +62,32 @@ def find_schema_fault(node: Node) -> SchemaFault | None:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
         return SchemaFault(f"{error.message[:200]} (at {error.json_path})", _find_line(node, list(error.absolute_path)))
+    return _find_loose_end(node, schema)
+
+
+def _find_loose_end(node: Node, schema: dict[str, JsonValue]) -> SchemaFault | None:
+    """A reference to a part that the schema does not have: whoever gives inputs could not mend that."""
+    empty: SchemaRegistry = Registry()
+    resolver = empty.with_resource("", DRAFT202012.create_resource(schema)).resolver()
+    for key, value, line in _walk(node):
+        if key != "$ref":
+            continue
+        try:
+            resolver.lookup(value)
+        except Unresolvable:
+            return SchemaFault(f"$ref {value!r} leads to nothing in it", line)
     return None
 
 
 def _typed(text: str) -> JsonValue:
+    """A number that is too long to be one stays text."""
     if text in _WORDS:
         return _WORDS[text]
+    if len(text) > _MAX_DIGITS:
+        return text
     if _WHOLE.fullmatch(text):
         return int(text)
-    return float(text) if _NUMBER.fullmatch(text) else text
+    return float(text) if _NUMBER.fullmatch(text) and math.isfinite(float(text)) else text
 
 
 def _walk(node: Node) -> Iterator[tuple[str, str, int]]:

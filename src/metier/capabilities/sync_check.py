@@ -20,6 +20,7 @@ from metier.capabilities.python_names import (
 from metier.definitions.problems import Problem, Severity
 from metier.errors import UsageError
 
+SYNTAX = "python_syntax"
 MAX_SOURCE_BYTES = 2 * 1024 * 1024
 
 ASYNC_MODULES = frozenset({"asyncio", "aiohttp", "anyio", "trio", "curio", "uvloop", "aiofiles", "asyncpg", "gevent"})
@@ -114,7 +115,7 @@ def _is_source(file: Path, root: Path) -> bool:
 
 
 def _unreadable(line: int, why: str) -> Finding:
-    return Finding(code="python_syntax", line=line, message=f"Not readable as Python: {why}", remedy="Mend the file")
+    return Finding(code=SYNTAX, line=line, message=f"Not readable as Python: {why}", remedy="Mend the file")
 
 
 def _find_async(tree: ast.Module) -> Iterator[Finding]:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from metier.approval.load import RuleSource, read_rules
 from metier.approval.scopes import POLICY_FILE, ScopeReader
-from metier.capabilities.check import check_capability
+from metier.capabilities.check import check_capability, is_capability
+from metier.capabilities.contract_reading import read_contract
 from metier.context.control import ACTION_OF_TOOL
 from metier.definitions.catalog import Catalog
 from metier.definitions.nearest import hint_nearest
@@ -153,6 +154,7 @@ class _Checker:
         if isinstance(item.definition, SkillDefinition):
             found += _check_entrypoint(item.definition)
             found += check_capability(item.definition, strict=self.strict)
+            found += self._check_dependencies(item.definition)
         return replace(item, problems=(*item.problems, *found)) if found else item
 
     def check_rules(self, node: Node, *, file: str, subject: str, skills: Iterable[str] = ()) -> list[Problem]:
@@ -175,6 +177,25 @@ class _Checker:
             if node is not None:
                 problems += self.check_rules(node, file=permits.file, subject=subject, skills=skills)
         return problems
+
+    def _check_dependencies(self, skill: SkillDefinition) -> list[Problem]:
+        """A skill that needs one which is nowhere is blocked whenever it is called."""
+        reading = read_contract(skill, strict=False)
+        entry = skill.contract.find("depends_on") or skill.contract.find("contract")
+        names = reading.contract.depends_on if reading.contract is not None else ()
+        known = [each.canonical for each in self.known.catalog.skills]
+        return [
+            Problem(
+                severity="error" if is_capability(skill) else "warning",
+                code="unknown_skill",
+                message=f"Contract field 'depends_on' names the skill {name!r}, which is not there",
+                file=str(skill.file),
+                line=entry.line if entry is not None else 1,
+                hint=hint_nearest(name, known) or "Add the skill, or take the name out",
+            )
+            for name in names
+            if self.known.catalog.find(name) is None
+        ]
 
     def _check_tools(self, permits: Permits, skills: Iterable[str]) -> list[Problem]:
         problems: list[Problem] = []

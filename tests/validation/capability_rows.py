@@ -1,0 +1,136 @@
+# ruff: noqa: E501 - a line of the table is a line of the output
+"""The table of problems: contracts of skills that can be called, and the code behind them."""
+
+from problem_row import GOOD_SKILL, Row, skill
+
+IMPL = ".agent/skills/s/impl.py"
+FINE = "def execute(context):\n    return {}\n"
+BLOCKING = """import asyncio
+import subprocess
+import threading
+import requests
+import httpx
+
+
+async def other():
+    await asyncio.sleep(1)
+
+
+def execute(context):
+    threading.Thread(target=print).start()
+    requests.get('https://example.org')
+    httpx.get('https://example.org')
+    subprocess.run(['true'])
+    subprocess.Popen(['true'])
+    input()
+    return {}
+"""
+
+
+def callable_skill(contract: str, code: str = FINE) -> dict[str, str | bytes]:
+    return {**skill(GOOD_SKILL + contract), IMPL: code}
+
+
+ROWS = (
+    Row(
+        name="contract of code with wrong values",
+        files=callable_skill(
+            "interaction_outcomes:\n  allowed_intermediate_states: [waiting]\n  max_turns: 2.5\n  supports_resume: perhaps\n  input_request_schema:\n    - name: a\n      enum: b\n    - name: a\n    - type: string\nstate_persistence: fact_only\ntimeout_seconds: 0\nmax_fix_iterations: 1.5\n"
+        ),
+        says=(
+            ".agent/skills/s/SKILL.md:5: error: Field 'allowed_intermediate_states' cannot hold 'waiting' [contract_value] (Known are: input_required, delegating, paused)",
+            ".agent/skills/s/SKILL.md:6: error: Field 'max_turns' must be a whole number from 1 to 20 [contract_value]",
+            ".agent/skills/s/SKILL.md:7: error: Field 'supports_resume' must be true or false [contract_value]",
+            ".agent/skills/s/SKILL.md:11: error: Two items of 'input_request_schema' have the name 'a' [contract_shape]",
+            ".agent/skills/s/SKILL.md:12: error: An item of 'input_request_schema' has no 'name' [contract_shape]",
+            ".agent/skills/s/SKILL.md:10: error: Field 'enum' must be a list [contract_shape]",
+            ".agent/skills/s/SKILL.md:15: error: Field 'max_fix_iterations' must be a whole number from 0 to 3 [contract_value]",
+            ".agent/skills/s/SKILL.md:13: error: Field 'state_persistence' cannot be 'fact_only' [contract_value] (Did you mean 'facts_only'?)",
+            ".agent/skills/s/SKILL.md:14: error: Field 'timeout_seconds' must be a number from 1 to 3600 [contract_value]",
+        ),
+    ),
+    Row(
+        name="contract with an absurd number",
+        files=callable_skill(f"max_fix_iterations: {'9' * 5000}\n"),
+        says=(
+            ".agent/skills/s/SKILL.md:4: error: Field 'max_fix_iterations' must be a number from 0 to 3 [contract_value]",
+        ),
+    ),
+    Row(
+        name="contract with a path that leads away",
+        files=callable_skill("required_artifacts: [/x, ../y]\n"),
+        says=(
+            ".agent/skills/s/SKILL.md:4: error: Path '/x' in 'required_artifacts' must be relative and lead nowhere else [contract_path]",
+            ".agent/skills/s/SKILL.md:4: error: Path '../y' in 'required_artifacts' must be relative and lead nowhere else [contract_path]",
+        ),
+    ),
+    Row(
+        name="contract with schemas that cannot be used",
+        files=callable_skill(
+            'input_schema: {properties: {n: {$ref: "#/$defs/nope"}}}\noutput_schema: {$ref: "https://example.org/x"}\ninput_request_jsonschema: [a]\n'
+        ),
+        says=(
+            ".agent/skills/s/SKILL.md:6: error: Field 'input_request_jsonschema' is not a JSON Schema that can be used: it must be a mapping [contract_schema]",
+            ".agent/skills/s/SKILL.md:4: error: Field 'input_schema' is not a JSON Schema that can be used: $ref '#/$defs/nope' leads to nothing in it [contract_schema]",
+            ".agent/skills/s/SKILL.md:5: error: Field 'output_schema' is not a JSON Schema that can be used: $ref 'https://example.org/x' leads outside the schema; only references inside it are followed [contract_schema]",
+        ),
+    ),
+    Row(
+        name="contract whose fields contradict each other",
+        files=callable_skill(
+            "interaction_outcomes: {allowed_intermediate_states: [paused], supports_resume: false}\nstate_persistence: none\nside_effects: [writes_files]\ndepends_on: [s]\n"
+        ),
+        says=(
+            ".agent/skills/s/SKILL.md:5: error: A skill that can pause must keep something: 'state_persistence' is none [contract_conflict] (Write facts_only or full_events)",
+            ".agent/skills/s/SKILL.md:4: error: States paused need a resume, and 'supports_resume' is false [contract_conflict] (Leave the states out, or support the resume)",
+            ".agent/skills/s/SKILL.md:6: error: Autonomy level 'read' does not go as far as the side effect 'writes_files' [contract_conflict] (Write autonomy_level: suggest or more)",
+            ".agent/skills/s/SKILL.md:7: error: Skill 's' depends on itself [contract_conflict]",
+        ),
+    ),
+    Row(
+        name="contract with two failures of one code",
+        files=callable_skill(
+            "failure_modes: [{code: x}, {code: x}]\nside_effects: {kinds: [network], repeat: often}\n"
+        ),
+        says=(
+            ".agent/skills/s/SKILL.md:5: error: Field 'repeat' cannot be 'often' [contract_value] (Did you mean 'idempotent'?)",
+            ".agent/skills/s/SKILL.md:4: error: Two items of 'failure_modes' have the code 'x' [contract_shape]",
+        ),
+    ),
+    Row(
+        name="contract that depends on nobody",
+        files=callable_skill("depends_on: [nobody]\n"),
+        says=(
+            ".agent/skills/s/SKILL.md:4: error: Contract field 'depends_on' names the skill 'nobody', which is not there [unknown_skill] (Add the skill, or take the name out)",
+        ),
+    ),
+    Row(
+        name="code that cannot run in a synchronous task",
+        files=callable_skill("sync_celery: true\n", BLOCKING),
+        says=(
+            ".agent/skills/s/impl.py:1: error: Module 'asyncio' needs an event loop [async_import] (Use a blocking library; several things at once belong into several skills)",
+            ".agent/skills/s/impl.py:8: error: Function 'other' is async [async_def] (Write a plain function: a turn is one call that returns)",
+            ".agent/skills/s/impl.py:9: error: It awaits [await] (Call the blocking form, with a timeout)",
+            ".agent/skills/s/impl.py:13: error: threading.Thread is started here and never joined [thread_without_join] (Call join() on it before you return)",
+            ".agent/skills/s/impl.py:14: error: requests.get may wait for ever: it has no timeout [http_without_timeout] (Write get(…, timeout=10))",
+            ".agent/skills/s/impl.py:15: warning: httpx.get does not say how long it waits [http_default_timeout] (Write timeout=10)",
+            ".agent/skills/s/impl.py:16: warning: subprocess.run waits for a program without a limit [program_without_timeout] (Write timeout=60)",
+            ".agent/skills/s/impl.py:17: error: subprocess.Popen is started here and never waited for [background_task] (Use subprocess.run(…, timeout=60))",
+            ".agent/skills/s/impl.py:18: error: It waits for a person at a terminal [waits_for_person] (Answer with 'input_required')",
+        ),
+    ),
+    Row(
+        name="code that is not Python",
+        files=callable_skill("sync_celery: true\n", "def execute(context:\n"),
+        says=(
+            ".agent/skills/s/impl.py:1: error: Not readable as Python: '(' was never closed [python_syntax] (Mend the file)",
+        ),
+    ),
+    Row(
+        name="code that is not Python and need not be safe in a synchronous task",
+        files=callable_skill("sync_celery: false\n", "def execute(context:\n"),
+        says=(
+            ".agent/skills/s/impl.py:1: error: Not readable as Python: '(' was never closed [python_syntax] (Mend the file)",
+        ),
+    ),
+)
