@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -10,6 +11,7 @@ import pytest
 from capability_skills import write_skill
 
 from metier.capabilities.adapter import AgentAdapter, create_agent_adapter
+from metier.capabilities.contract import Schema
 from metier.capabilities.executor import create_executor
 from metier.capabilities.protocol import AgentResponse, ExecutionStatus, TaskState
 from metier.errors import SkillNotFound, UsageError
@@ -227,6 +229,50 @@ def test_what_goes_wrong_has_a_state_and_a_word(
     write_skill(workspace / "skills", "sample", contract=contract, impl=impl)
 
     assert detail(open_adapter(workspace).invoke("sample", {}, "ctx")) == expected
+
+
+def test_skill_may_name_the_files_that_it_wrote_itself(workspace: Path) -> None:
+    impl = """
+from metier.capabilities.protocol import AgentResponse
+def execute(context):
+    (context.artifacts / "a.txt").write_text("mine")
+    return AgentResponse(outputs={"done": True}, artifacts=(context.inputs["name"],))
+"""
+    contract = "autonomy_level: suggest\nside_effects: [writes_files]"
+    write_skill(workspace / "skills", "writer", contract=contract, impl=impl)
+
+    done = open_adapter(workspace).invoke("writer", {"name": "a.txt"}, "one")
+    absent = open_adapter(workspace).invoke("writer", {"name": "b.txt"}, "two")
+    outside = open_adapter(workspace).invoke("writer", {"name": "../../../skills/writer/impl.py"}, "three")
+
+    assert Path(done.artifacts[0]).read_text(encoding="utf-8") == "mine"
+    assert detail(absent) == ("failed", "invalid_output")
+    assert "'b.txt', and wrote no such file" in absent.message
+    assert detail(outside) == ("failed", "invalid_output")
+
+
+def test_answer_that_is_too_large_is_refused_at_once_and_not_waited_for(workspace: Path) -> None:
+    impl = "def execute(c):\n    return {'text': 'x' * 5_000_000}\n"
+    write_skill(workspace / "skills", "talker", contract="timeout_seconds: 300", impl=impl)
+
+    response = open_adapter(workspace).invoke("talker", {}, "ctx")
+
+    assert detail(response) == ("failed", "answer_too_large")
+    assert "give what is large as an artifact" in response.message
+
+
+def test_question_for_advice_that_is_too_large_ends_the_turn_at_once(workspace: Path) -> None:
+    impl = "def execute(c):\n    return {'advice': c.advise('x' * 5_000_000, {'type': 'object'})}\n"
+    write_skill(workspace / "skills", "asker", contract="timeout_seconds: 300\nexecution_mode: hybrid", impl=impl)
+
+    class Silent:
+        async def ask(self, prompt: str, schema: Schema | None) -> str:
+            raise AssertionError(f"{len(prompt)} {schema}")
+
+    executor = replace(create_executor(workspace), advisor=Silent())
+    response = create_agent_adapter(executor).invoke("asker", {}, "ctx")
+
+    assert "more than 4194304 bytes" in response.message
 
 
 def test_artifacts_are_kept_apart_for_each_conversation(workspace: Path) -> None:

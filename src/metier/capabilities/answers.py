@@ -72,7 +72,17 @@ def find_problems(answer: SkillAnswer, contract: SkillContract, artifacts: Path)
         if name not in named and not (artifacts / name).is_file()
     ]
     found += [wrong for name, text in answer.artifacts.items() if (wrong := _judge_artifact(name, text))]
+    found += [
+        f"The skill names the artifact {name!r}, and wrote no such file below its artifacts folder"
+        for name in answer.written
+        if not _is_written(artifacts, name)
+    ]
     return tuple(found)
+
+
+def _is_written(folder: Path, name: str) -> bool:
+    path = (folder / name).resolve()
+    return path.is_relative_to(folder.resolve()) and path.is_file()
 
 
 def build_failure(
@@ -92,6 +102,7 @@ def build_broken(error: ToolFailed) -> AgentResponse:
 def _accept(answer: SkillAnswer, contract: SkillContract, artifacts: Path) -> AgentResponse:
     state = TaskState(answer.state)
     made = [_keep(artifacts, name, text) for name, text in answer.artifacts.items()]
+    made += [str(artifacts / name) for name in answer.written if _is_written(artifacts, name)]
     required = [str(artifacts / name) for name in contract.required_artifacts if state == TaskState.COMPLETED]
     errors, detail = _name_failures(answer, contract)
     return AgentResponse(

@@ -4,6 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+MAX_ANSWER_BYTES = 4 * 1_048_576
+"""As one line of JSON; more belongs into files."""
+
 type Json = str | int | float | bool | list["Json"] | dict[str, "Json"] | None
 type Advise = Callable[[str, dict[str, Json] | None], Json]
 

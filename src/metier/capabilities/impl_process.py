@@ -12,6 +12,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from pydantic import JsonValue
 
 from metier.capabilities.contract import SkillContract
+from metier.capabilities.impl_context import MAX_ANSWER_BYTES
 from metier.capabilities.impl_guard import resolve
 from metier.capabilities.kept_answers import name_answer, read_answer
 from metier.errors import MetierError, ToolFailed
@@ -22,7 +23,6 @@ from metier.tools.process import Command, ProcessLimits, ProcessTree
 from metier.tools.sandbox.confinement import Confinement
 from metier.tools.script_runner import IDEMPOTENCY_VARIABLE
 
-MAX_LINE_BYTES = 4 * 1_048_576
 _STDERR_BYTES = 4_000
 _STDERR_SHOWN = 500
 
@@ -185,8 +185,10 @@ async def _converse(
         except anyio.DelimiterNotFound:
             reply = {
                 "error": "execution_failed",
-                "message": f"The skill answered with more than {MAX_LINE_BYTES} bytes",
+                "message": f"The skill asked or answered with more than {MAX_ANSWER_BYTES} bytes",
             }
+            await tree.stop()
+            readers.cancel_scope.deadline = anyio.current_time() + 1
         except (anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream):
             reply = {"error": "execution_failed", "message": "The process of the skill ended without an answer"}
             await tree.stop()
@@ -210,7 +212,7 @@ async def _send(tree: ProcessTree, value: dict[str, JsonValue]) -> None:
 
 
 async def _receive(lines: BufferedByteReceiveStream) -> dict[str, JsonValue]:
-    line = await lines.receive_until(b"\n", MAX_LINE_BYTES)
+    line = await lines.receive_until(b"\n", MAX_ANSWER_BYTES)
     try:
         value: JsonValue = json.loads(line)
     except ValueError:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from metier.capabilities.impl_context import Json, SkillContext
+from metier.capabilities.impl_context import MAX_ANSWER_BYTES, Json, SkillContext
 from metier.capabilities.impl_guard import Guard, Permitted, UndeclaredEffect
 from metier.tools.private_package import open_private_package
 
@@ -36,11 +36,18 @@ def main() -> None:
     request = cast("dict[str, Json]", json.loads(requests.readline()))
     reply = _answer(request, _Conversation(requests, replies))
     answer = json.dumps(reply).encode() + b"\n"
+    if len(answer) > MAX_ANSWER_BYTES:
+        answer = json.dumps({"kind": "answer", **_refuse_size(len(answer))}).encode() + b"\n"
     _keep(answer, str(request["answer_file"]))
     replies.write(answer)
     replies.flush()
     # What a skill left running, threads included, ends now.
     os._exit(0)
+
+
+def _refuse_size(size: int) -> dict[str, Json]:
+    message = f"The skill answered with {size} bytes, {MAX_ANSWER_BYTES} are allowed: give what is large as an artifact"
+    return {"error": "answer_too_large", "message": message}
 
 
 def _keep(answer: bytes, file: str) -> None:

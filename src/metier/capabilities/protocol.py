@@ -222,6 +222,15 @@ class SkillAnswer(Value):
     delegation: Delegation | None = None
     artifacts: dict[str, str] = Field(default_factory=dict)
     """File name → text, for Metier to keep beside the run."""
+    written: tuple[str, ...] = ()
+    """Files that the skill itself wrote below `context.artifacts`: `artifacts` as a list of paths."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tell_apart_artifacts(cls, value: JsonValue) -> JsonValue:
+        if not isinstance(value, dict) or not isinstance(value.get("artifacts"), list):
+            return value
+        return {**value, "artifacts": {}, "written": value["artifacts"]}
 
     @model_validator(mode="after")
     def _check_parts(self) -> Self:
@@ -232,9 +241,6 @@ class SkillAnswer(Value):
         if self.state == "failed" and not self.errors:
             raise ValueError("failed needs errors")
         return self
-
-
-ANSWER_KEYS = frozenset(SkillAnswer.model_fields)
 
 
 def parse_answer(value: JsonValue) -> SkillAnswer:
