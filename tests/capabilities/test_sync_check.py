@@ -111,7 +111,14 @@ def test_strict_counts_warnings(workspace: Path, capsys: pytest.CaptureFixture[s
     assert run(["skills", "check-sync", "tool.py", "--strict", "--json"]) == 1
 
     (problem,) = json.loads(capsys.readouterr().out.split("\n", 1)[1])["problems"]
-    assert (problem["code"], problem["line"], problem["severity"]) == ("http_default_timeout", 2, "error")
+    assert problem == {
+        "file": "tool.py",
+        "severity": "error",
+        "code": "http_default_timeout",
+        "line": 2,
+        "message": "httpx.get does not say how long it waits",
+        "remedy": "Write timeout=10",
+    }
 
 
 @pytest.mark.parametrize("path", ["missing.py", "."])

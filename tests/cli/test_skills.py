@@ -143,6 +143,19 @@ def test_validate_gives_exactly_the_promised_json(workspace: Path, capsys: pytes
     ]
 
 
+def test_problem_of_the_code_of_a_skill_says_which_file_it_is_in(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add(workspace / "good")
+    (workspace / "good" / "impl.py").write_text("x = 1\n", encoding="utf-8")
+
+    run(["skills", "validate", "good", "--json"])
+
+    (verdict,) = json.loads(capsys.readouterr().out)
+    (problem,) = verdict["problems"]
+    assert (problem["code"], Path(problem["file"]).name) == ("impl_without_execute", "impl.py")
+
+
 def test_validate_exit_codes(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add(workspace / "good")
     add(workspace / "odd", "---\nname: Odd\ndescription: d\n---\n")

@@ -13,6 +13,7 @@ from metier.cli.skills_contracts import attach as attach_contracts
 from metier.cli.skills_validate import Verdict, judge_paths
 from metier.definitions.catalog import CatalogSkill
 from metier.definitions.headings import Section, parse_sections, walk_sections
+from metier.definitions.problems import Problem
 from metier.definitions.prompt_xml import render_available_skills
 from metier.definitions.scripts import discover_scripts
 from metier.definitions.skill import SkillDefinition, SkillReading, load_skill
@@ -202,8 +203,14 @@ def _verdict_as_json(verdict: Verdict) -> dict[str, object]:
         "path": verdict.path,
         "name": skill.name if skill else None,
         "loaded": skill is not None,
-        "problems": [problem_as_json(problem) for problem in verdict.reading.problems],
+        "problems": [_found_as_json(problem, verdict) for problem in verdict.reading.problems],
     }
+
+
+def _found_as_json(problem: Problem, verdict: Verdict) -> dict[str, object]:
+    """The path of the skill's own file is told already; its code has others."""
+    is_elsewhere = Path(problem.file).name != Path(verdict.path).name
+    return {**problem_as_json(problem), **({"file": problem.file} if is_elsewhere else {})}
 
 
 def _write_verdicts(verdicts: list[Verdict]) -> None:

@@ -61,7 +61,8 @@ def check_sync(
     checked = check_path(path)
     problems = [as_problem(finding, str(file), strict=strict) for file, findings in checked for finding in findings]
     if as_json:
-        write_json({"files": len(checked), "problems": [problem_as_json(problem) for problem in problems]})
+        told = [{"file": each.file, **problem_as_json(each), "remedy": each.hint} for each in problems]
+        write_json({"files": len(checked), "problems": told})
     else:
         for problem in problems:
             write_line(problem.render())
