@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import anyio
 import pytest
 from capability_skills import write_skill
 
@@ -11,8 +12,14 @@ from metier.capabilities.delegation import DelegationRequest
 from metier.capabilities.executor import create_executor
 from metier.capabilities.protocol import AgentResponse
 from metier.cli.main import run
+from metier.engine.state import RunState
+from metier.runtime.place import Place
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import open_runtime
 from metier.runtime.skill_router import create_run_router
+from metier.settings.model import Settings
 from metier.store.failures import StoreUnavailable
+from metier.testing.scripted import ScriptedProvider, ToolCall, calls, says
 
 PARENT_CONTRACT = """
 interaction_outcomes: {{allowed_intermediate_states: [delegating], max_turns: 4}}
@@ -265,3 +272,79 @@ def test_python_caller_that_dies_while_the_child_works_finds_the_same_run(
 
     assert done.state == "completed"
     assert len(list_runs(capsys)) == 1
+
+
+def test_skill_of_a_step_of_a_task_hands_on_too(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_parent(workspace)
+    write_child(workspace)
+    task = workspace / ".agent" / "tasks" / "add" / "TASK.md"
+    task.parent.mkdir(parents=True)
+    task.write_text("---\nname: Add\nskills: [parent, child]\n---\n\nUse the skill parent.\n", encoding="utf-8")
+
+    code, said = call("task", "run", "add", "-q", "--provider", "offline", capsys=capsys)
+
+    lowest, step, whole = list_runs(capsys)
+    assert code == 0
+    assert "{'sum': 3}" in said
+    assert (lowest["parent_run_id"], step["parent_run_id"]) == (step["run_id"], whole["run_id"])
+
+
+def test_model_that_calls_a_skill_with_inputs_gets_what_two_skills_made_of_them(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_parent(workspace)
+    write_child(workspace)
+    script = (calls(ToolCall("use_skill", {"skill": "parent", "inputs": {}})), says("done"))
+    place = Place(
+        settings=Settings(), workspace=workspace, home=workspace, environ={}, provider=ScriptedProvider(*script)
+    )
+
+    async def drive() -> RunState:
+        async with open_runtime(place) as runtime:
+            return await runtime.start(RunRequest(task="add"))
+
+    state = anyio.run(drive)
+
+    assert (state.status, state.result) == ("completed", "done")
+    assert "{'sum': 3}" in state.results[0]
+    assert [(child.skill, child.status) for child in state.children] == [("child", "completed")]
+    assert len(list_runs(capsys)) == 2
+
+
+def test_approval_that_the_child_needs_is_given_to_the_child_and_the_parent_goes_on(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_parent(workspace)
+    write_child(workspace, contract=WRITES, impl=TOUCHES)
+    (workspace / ".agent").mkdir()
+    rules = "tool_approvals: {rules: [{tool: child.invoke, verdict: ask}]}"
+    (workspace / ".agent" / "policy.yaml").write_text(rules, encoding="utf-8")
+
+    waiting, _ = start(capsys)
+    child, _ = list_runs(capsys)
+    (asked,) = json.loads(call("approvals", "list", "--json", capsys=capsys)[1])
+    was_touched = (workspace / "touched").exists()
+    call("approvals", "approve", asked["approval_id"], capsys=capsys)
+    code, _ = call("resume", "latest", "-q", capsys=capsys)
+
+    assert (waiting, code) == (3, 0)
+    assert asked["run_id"] == child["run_id"]
+    assert not was_touched
+    assert (workspace / "touched").exists()
+    assert [row["status"] for row in list_runs(capsys)] == ["completed", "completed"]
+
+
+def test_skill_that_the_agent_does_not_see_cannot_be_reached_through_another(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_parent(workspace)
+    write_child(workspace, contract=WRITES, impl=TOUCHES)
+    agent = workspace / ".agent" / "agents" / "narrow" / "AGENT.md"
+    agent.parent.mkdir(parents=True)
+    agent.write_text("---\nname: Narrow\ntools: [parent.invoke]\n---\n\nAdd.\n", encoding="utf-8")
+
+    code, said = call("run", "-q", "--provider", "offline", "--agent", "narrow", "use the skill parent", capsys=capsys)
+
+    assert code == 0
+    assert "Skill 'child' cannot be called here" in said
+    assert not (workspace / "touched").exists()
