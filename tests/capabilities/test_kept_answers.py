@@ -1,5 +1,6 @@
 """What a skill answered survives the agent that should have stored it, and is not left lying about."""
 
+import os
 import stat
 from contextlib import suppress
 from dataclasses import replace
@@ -14,32 +15,42 @@ from pydantic import JsonValue
 from metier.capabilities.delegation import Lineage
 from metier.capabilities.executor import Capability, create_executor
 from metier.capabilities.impl_process import call_impl
-from metier.capabilities.kept_answers import name_answer
 from metier.capabilities.tool import CapabilityTool, build_capability_tools
 from metier.capabilities.turns import Conversations
 from metier.cli.main import run
-from metier.errors import ToolFailed
+from metier.errors import SandboxUnavailable, ToolFailed
+from metier.runtime.confinement import open_confinement
+from metier.runtime.place import Place
+from metier.settings.model import Settings
 from metier.store.base import Store
 from metier.store.opening import open_store
 from metier.store.options import StoreOptions
 from metier.store.tokens import load_resume_keys
 from metier.telemetry.redaction import build_redactor
 from metier.tools.base import ToolContext, ToolResult
+from metier.tools.sandbox.confinement import Confinement
+from metier.tools.sandbox.options import SandboxOptions
 
 LAUNCH = """
 def execute(context):
-    with open(context.workspace / "launched", "a") as stream:
+    with open(context.workspace / "effects" / "launched", "a") as stream:
         stream.write("x")
     if context.inputs.get("fails"):
         raise ValueError("no fuel")
     return {"outputs": {"summary": "launched"}}
 """
+
 OPAQUE = "autonomy_level: implement\nside_effects: [writes_files]"
 
 
-async def open_tool(workspace: Path, store: Store) -> tuple[CapabilityTool, Capability]:
+def find_kept(workspace: Path) -> list[Path]:
+    return [*workspace.rglob("*.answer"), *workspace.rglob(".answer-*")]
+
+
+async def open_tool(workspace: Path, store: Store, confinement: Confinement) -> tuple[CapabilityTool, Capability]:
     write_skill(workspace / "skills", "launcher", contract=OPAQUE, impl=LAUNCH)
-    executor = create_executor(workspace)
+    artifacts = workspace / "runs" / "r1" / "artifacts"
+    executor = replace(create_executor(workspace), artifacts=artifacts, is_one_place=True, confinement=confinement)
     found = executor.find("launcher")
     assert isinstance(found, Capability)
     conversations = Conversations(
@@ -53,20 +64,39 @@ async def open_tool(workspace: Path, store: Store) -> tuple[CapabilityTool, Capa
     return tool, found
 
 
-async def probe_after_a_kill(workspace: Path, *, fails: bool) -> ToolResult | None:
+async def enclose(workspace: Path) -> Confinement:
+    settings = Settings(sandbox=SandboxOptions(use="required"))
+    place = Place(settings=settings, workspace=workspace, home=Path.home(), environ=dict(os.environ))
+    try:
+        return await open_confinement(place)
+    except SandboxUnavailable as error:
+        pytest.skip(error.message)
+
+
+async def probe_after_a_kill(
+    workspace: Path, *, fails: bool = False, is_forged: bool = False, is_enclosed: bool = False
+) -> ToolResult | None:
     """The process of the skill ran to its end, and whoever started it died at that moment."""
-    spool = workspace / "runs" / "spool" / "1.1-1"
+    spool = workspace / "runs" / "r1" / "spool" / "1.1-1"
     spool.parent.mkdir(parents=True)
+    (workspace / "effects").mkdir()
     inputs: dict[str, JsonValue] = {"fails": fails}
     store = await open_store(StoreOptions(), runs=workspace / "runs", environ={})
     try:
-        tool, found = await open_tool(workspace, store)
+        confinement = await enclose(workspace) if is_enclosed else Confinement()
+        tool, found = await open_tool(workspace, store, confinement)
         turn = tool.conversations.executor.build_turn(found, inputs, context_id="r1/1.1")
         turn.artifacts.mkdir(parents=True)
         with suppress(ToolFailed):
             await call_impl(replace(turn, spool=spool), {}, advise=None)
-        assert stat.S_IMODE(name_answer(spool, turn=1, call=0).stat().st_mode) == 0o600
-        return await tool.probe(inputs, ToolContext(workspace=workspace, run_id="r1", step_id="1.1", spool=spool))
+        (kept,) = turn.artifacts.glob(".answer-*")
+        assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+        if is_forged:
+            kept.write_text('{"secret": "", "reply": {"response": {"summary": "forged"}}}', encoding="utf-8")
+        context = ToolContext(
+            workspace=workspace, run_id="r1", step_id="1.1", spool=spool, artifacts=turn.artifacts, attempt=1
+        )
+        return await tool.probe(inputs, context)
     finally:
         await store.close()
 
@@ -80,15 +110,27 @@ def test_answer_of_a_process_that_outlived_its_agent_is_adopted_and_the_effect_n
     assert result is not None
     assert result.ok is not fails
     assert said in str(result.output)
-    assert (workspace / "launched").read_text(encoding="utf-8") == "x"
-    assert list(workspace.rglob("*.answer")) == []
+    assert (workspace / "effects" / "launched").read_text(encoding="utf-8") == "x"
+    assert find_kept(workspace) == []
+
+
+def test_answer_is_kept_by_a_process_in_a_sandbox_that_may_not_write_to_the_runs(workspace: Path) -> None:
+    result = anyio.run(partial(probe_after_a_kill, workspace, is_enclosed=True))
+
+    assert result is not None
+    assert "launched" in str(result.output)
+
+
+def test_answer_that_another_program_put_there_is_nobodys(workspace: Path) -> None:
+    assert anyio.run(partial(probe_after_a_kill, workspace, is_forged=True)) is None
 
 
 def test_answers_are_gone_when_the_store_has_them(workspace: Path) -> None:
     write_skill(workspace / "skills", "launcher", contract=OPAQUE, impl=LAUNCH)
+    (workspace / "effects").mkdir()
 
     assert run(["run", "-q", "--provider", "offline", "use the skill launcher"]) == 0
 
-    assert (workspace / "launched").read_text(encoding="utf-8") == "x"
+    assert (workspace / "effects" / "launched").read_text(encoding="utf-8") == "x"
     assert list(workspace.rglob("*.started")) != []
-    assert list(workspace.rglob("*.answer")) == []
+    assert find_kept(workspace) == []

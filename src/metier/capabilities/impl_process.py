@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from metier.capabilities.contract import SkillContract
 from metier.capabilities.impl_context import MAX_ANSWER_BYTES
 from metier.capabilities.impl_guard import resolve
-from metier.capabilities.kept_answers import name_answer, read_answer
+from metier.capabilities.kept_answers import AnswerPlace, open_place
 from metier.errors import MetierError, ToolFailed
 from metier.skills.package import SkillPackage
 from metier.tools.environment import build_environment
@@ -58,9 +58,10 @@ class Turn:
     """Where it is noted that the process began and ended, and what it answered; nothing outside of runs."""
     confinement: Confinement = field(default_factory=Confinement)
 
-    @property
-    def answer_file(self) -> Path | None:
-        return name_answer(self.spool, turn=self.number, call=len(self.problems)) if self.spool is not None else None
+    def open_answer_place(self) -> AnswerPlace | None:
+        if self.spool is None:
+            return None
+        return open_place(self.spool, self.artifacts, turn=self.number, call=len(self.problems))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +75,9 @@ async def call_impl(turn: Turn, environ: Mapping[str, str], *, advise: Advise | 
 
     A call that was answered before the agent was killed is not made again.
     """
-    if (kept := read_answer(turn.answer_file)) is not None:
+    place = turn.open_answer_place()
+    if place is not None and (kept := place.read()) is not None:
         return _read(kept, Capture(_STDERR_BYTES), turn)
-    if turn.answer_file is not None:
-        turn.answer_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     limit = turn.contract.timeout_seconds
     limit = limit if turn.timeout_seconds is None else min(limit, turn.timeout_seconds)
     with TemporaryDirectory(prefix="metier-impl-") as scratch:
@@ -118,20 +118,18 @@ def _confine(turn: Turn, scratch: Path) -> Confinement:
     confinement = turn.confinement.opened(turn.package.folder.resolve())
     return replace(
         confinement,
-        writable=(*confinement.writable, scratch, turn.artifacts.resolve(), *_list_answer_folders(turn)),
+        writable=(*confinement.writable, scratch, turn.artifacts.resolve()),
         network=confinement.network and "network" in turn.contract.side_effects.kinds,
     )
 
 
-def _list_answer_folders(turn: Turn) -> list[Path]:
-    return [turn.answer_file.parent.resolve()] if turn.answer_file is not None else []
-
-
 def _build_request(turn: Turn, scratch: str, *, has_advisor: bool) -> dict[str, JsonValue]:
+    place = turn.open_answer_place()
     return {
         "folder": str(turn.package.folder.resolve()),
         "permitted": build_permitted(turn, scratch),
-        "answer_file": str(turn.answer_file.resolve()) if turn.answer_file is not None else "",
+        "answer_file": resolve(place.file) if place is not None else "",
+        "answer_secret": place.secret if place is not None else "",
         "context": {
             "skill": turn.contract.skill,
             "context_id": turn.context_id,
@@ -153,7 +151,10 @@ def build_permitted(turn: Turn, scratch: str) -> dict[str, JsonValue]:
     """The contract in terms of folders: `suggest` writes beside the run, `implement` and `commit` in the workspace."""
     contract = turn.contract
     kinds = contract.side_effects.kinds
-    below = [resolve(folder) for folder in (scratch, *_list_answer_folders(turn))]
+    place = turn.open_answer_place()
+    # The answer itself is written under the eyes of the guard too, which cannot be taken away again.
+    own = (resolve(place.file), f"{resolve(place.file)}.part") if place is not None else ()
+    below = [resolve(scratch), *own]
     workspace = resolve(turn.workspace)
     if "writes_files" in kinds:
         below.append(resolve(turn.artifacts))

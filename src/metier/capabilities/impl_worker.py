@@ -37,8 +37,9 @@ def main() -> None:
     reply = _answer(request, _Conversation(requests, replies))
     answer = json.dumps(reply).encode() + b"\n"
     if len(answer) > MAX_ANSWER_BYTES:
-        answer = json.dumps({"kind": "answer", **_refuse_size(len(answer))}).encode() + b"\n"
-    _keep(answer, str(request["answer_file"]))
+        reply = {"kind": "answer", **_refuse_size(len(answer))}
+        answer = json.dumps(reply).encode() + b"\n"
+    _keep(reply, str(request["answer_file"]), str(request["answer_secret"]))
     replies.write(answer)
     replies.flush()
     # What a skill left running, threads included, ends now.
@@ -50,14 +51,14 @@ def _refuse_size(size: int) -> dict[str, Json]:
     return {"error": "answer_too_large", "message": message}
 
 
-def _keep(answer: bytes, file: str) -> None:
+def _keep(reply: dict[str, Json], file: str, secret: str) -> None:
     """On disk, whole or not at all, before anybody is told; see `kept_answers`. A full disk costs only this copy."""
     if not file:
         return
     try:
         descriptor = os.open(f"{file}.part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as stream:
-            stream.write(answer)
+            stream.write(json.dumps({"secret": secret, "reply": reply}).encode())
             stream.flush()
             os.fsync(stream.fileno())
         Path(f"{file}.part").replace(file)

@@ -1,12 +1,16 @@
 """Answers of skills on disk, from before their process ends until they are in the store.
 
 The process itself puts its answer there, so that a skill whose effects nobody may repeat has not worked in vain when
-the agent dies between the end of the process and the transaction that keeps what it said. Nothing has been redacted
-yet: the files are for the owner's eyes, and go as soon as the store has the answer.
+the agent dies between the end of the process and the transaction that keeps what it said. The file lies among the
+artifacts, the only part of a run that a program in a sandbox may write to, and names a secret that stands beside the
+spool, where it may not: what another program puts there is nobody's answer. Nothing has been redacted yet, so the files
+are for the owner's eyes, and go as soon as the store has the answer.
 """
 
 import json
-import shutil
+import os
+import secrets
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -14,31 +18,61 @@ from pydantic import JsonValue
 _SUFFIX = ".answer"
 
 
-def name_answer(spool: Path, *, turn: int, call: int) -> Path:
-    """Where the answer of one call of `execute` is kept; a turn whose answer breaks the contract has several calls."""
-    return _get_folder(spool) / f"{turn}-{call}.json"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerPlace:
+    """Where the answer of one call of `execute` is kept."""
+
+    file: Path
+    secret: str
+    """What the file must name."""
+
+    def read(self) -> dict[str, JsonValue] | None:
+        """Nothing where there is none: the file is there whole or not at all."""
+        try:
+            value: JsonValue = json.loads(self.file.read_bytes())
+        except (OSError, ValueError):
+            return None
+        is_ours = isinstance(value, dict) and value.get("secret") == self.secret
+        reply = value.get("reply") if is_ours and isinstance(value, dict) else None
+        return reply if isinstance(reply, dict) else None
 
 
-def read_answer(file: Path | None) -> dict[str, JsonValue] | None:
-    """Nothing where there is none: the file is there whole or not at all."""
-    if file is None:
-        return None
-    try:
-        value: JsonValue = json.loads(file.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return value if isinstance(value, dict) else None
+def open_place(spool: Path, artifacts: Path, *, turn: int, call: int) -> AnswerPlace:
+    """For one call of an attempt; a turn whose answer breaks the contract has several."""
+    return AnswerPlace(file=artifacts / f"{_prefix(spool)}{turn}-{call}.json", secret=_get_secret(spool))
 
 
-def has_answer(spool: Path) -> bool:
-    return any(_get_folder(spool).glob("*.json"))
+def has_answer(spool: Path, artifacts: Path) -> bool:
+    """The first call of some turn was answered, by whom it should."""
+    found = artifacts.glob(f"{_prefix(spool)}*.json")
+    return _get_file(spool).exists() and any(AnswerPlace(file=f, secret=_get_secret(spool)).read() for f in found)
 
 
-def forget_answers(spool: Path | None) -> None:
+def forget_answers(spool: Path | None, artifacts: Path | None) -> None:
     """They are in the store now."""
-    if spool is not None:
-        shutil.rmtree(_get_folder(spool), ignore_errors=True)
+    if spool is None or artifacts is None:
+        return
+    for file in (*artifacts.glob(f"{_prefix(spool)}*"), _get_file(spool)):
+        file.unlink(missing_ok=True)
 
 
-def _get_folder(spool: Path) -> Path:
+def _prefix(spool: Path) -> str:
+    return f".answer-{spool.name}-"
+
+
+def _get_file(spool: Path) -> Path:
     return spool.with_name(spool.name + _SUFFIX)
+
+
+def _get_secret(spool: Path) -> str:
+    """The same for every process that works on this attempt."""
+    file = _get_file(spool)
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return file.read_text(encoding="ascii")
+    with os.fdopen(descriptor, "w", encoding="ascii") as stream:
+        stream.write(secret := secrets.token_hex(16))
+        stream.flush()
+        os.fsync(stream.fileno())
+    return secret

@@ -39,7 +39,7 @@ class CapabilityTool:
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         response = await self.conversations.take_turn(self._build_request(arguments, context))
-        forget_answers(context.spool)
+        forget_answers(context.spool, context.artifacts)
         return build_result(response)
 
     async def probe(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult | None:
@@ -47,8 +47,10 @@ class CapabilityTool:
         response = await self.conversations.find_answer(self._build_request(arguments, context))
         if response is not None:
             return build_result(response)
-        spool = context.spool
-        if spool is None or not await wait_until_released(spool) or not has_answer(spool):
+        spool, artifacts = context.spool, context.artifacts
+        if spool is None or artifacts is None or not await wait_until_released(spool):
+            return None
+        if not has_answer(spool, artifacts):
             return None
         with anyio.move_on_after(2 * LEASE_SECONDS):
             while True:
