@@ -39,7 +39,7 @@ def main() -> None:
     if len(answer) > MAX_ANSWER_BYTES:
         reply = {"kind": "answer", **_refuse_size(len(answer))}
         answer = json.dumps(reply).encode() + b"\n"
-    _keep(reply, str(request["answer_file"]), str(request["answer_secret"]))
+    _keep(reply, str(request.get("answer_file", "")), str(request.get("answer_secret", "")))
     replies.write(answer)
     replies.flush()
     # What a skill left running, threads included, ends now.
