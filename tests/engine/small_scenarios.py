@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pydantic import JsonValue
-from reference_scenario import AskFor, Call, Deed, Narrator, build_settle
+from reference_scenario import AskFor, Call, Narrator
 
 from metier.engine import entries as e
 from metier.engine.journal import RunLog
@@ -24,6 +24,7 @@ from metier.store.opening import DATABASE
 from metier.testing.crash_kit import record_effect
 from metier.testing.crash_points import Points
 from metier.testing.crash_scenario import OpenStore, Reach, Scenario, open_pointed_sqlite
+from metier.testing.deed import Deed, build_settle
 from metier.testing.store_wrapper import StoreWrapper
 from metier.tools.base import ToolContext, ToolResult
 
