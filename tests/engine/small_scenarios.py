@@ -15,8 +15,9 @@ from metier.engine.loop import Driver
 from metier.engine.projection import project
 from metier.engine.services import Services
 from metier.engine.state import apply
+from metier.runtime.answers import Answer
 from metier.runtime.place import Place
-from metier.runtime.runs import Answer, Runtime, Watch
+from metier.runtime.runs import Runtime, Watch
 from metier.settings.model import Settings
 from metier.store.base import Lease, Store, StoredEntry
 from metier.store.machine import Machine

@@ -22,7 +22,7 @@ from metier.engine.journal import RunLog
 from metier.engine.paths import build_guard
 from metier.engine.planning import get_limits
 from metier.engine.services import Services
-from metier.engine.state import Step
+from metier.engine.steps import Step
 from metier.engine.unwrapping import unwrapped
 from metier.events import Payload, SkillDisclosureLoaded, SkillStepExecuted
 from metier.telemetry.excerpt import cut_middle
