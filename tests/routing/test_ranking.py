@@ -9,8 +9,7 @@ import time
 
 import pytest
 
-from metier.routing import rank
-from metier.routing.router import build_index
+from metier.routing.router import build_index, rank
 from metier.routing.skill import RoutableSkill
 
 
