@@ -273,7 +273,7 @@ class KeyFormats(NamedTuple):
 
 @functools.cache
 def build_key_formats() -> KeyFormats:
-    """Always the same, and not to be changed: a process that opens many runs builds it once."""
+    """The table by what a key begins with. Always the same, and long: made once in a process."""
     by_opening: dict[bytes, tuple[KeyFormat, ...]] = {}
     for key_format in _word_formats():
         for opening in {opening for literal in key_format.literals for opening in _openings(literal)}:
