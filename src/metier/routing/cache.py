@@ -5,9 +5,7 @@ sections. Whatever does not match, the answer is: no index.
 """
 
 import json
-import os
 import sys
-import tempfile
 import zlib
 from array import array
 from collections.abc import Iterator
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from metier import __version__
+from metier.definitions.whole_file import replace_file
 from metier.routing.index import IndexTables, Postings, build_name_table
 from metier.routing.router import RoutingIndex
 
@@ -46,7 +45,7 @@ def save_index(folder: Path, fingerprint: str, index: RoutingIndex) -> None:
     path = _path(folder, fingerprint)
     with suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _replace(path, _header(fingerprint, zlib.crc32(body)) + body)
+        replace_file(path, _header(fingerprint, zlib.crc32(body)) + body)
         _remove_old(folder, path)
 
 
@@ -130,17 +129,6 @@ def _split(body: memoryview) -> Iterator[memoryview]:
         start = at + _LENGTH_BYTES
         at = start + int.from_bytes(body[at:start], "big")
         yield body[start:at]
-
-
-def _replace(path: Path, content: bytes) -> None:
-    handle, name = tempfile.mkstemp(prefix=path.name, dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _remove_old(folder: Path, newest: Path) -> None:
