@@ -101,6 +101,20 @@ def test_a_catalog_of_at_most_k_comes_back_whole_with_scores(twelve: tuple[Routa
     assert ranked[-1].reason == "no word in common with the request"
 
 
+def test_an_index_that_served_other_requests_ranks_like_a_fresh_one() -> None:
+    chooser = random.Random(7)
+    subjects = [f"{first}{last}" for first in "bdfgklm" for last in ("anor", "elit", "obus", "umen", "irak", "otal")]
+    catalog = [
+        skill(f"skill-{number:02}", f"Take the {' '.join(chooser.sample(subjects, 6))} of a report with care")
+        for number in range(60)
+    ]
+    requests = [f"please take the report of {' and '.join(chooser.sample(subjects, size))}" for size in (3, 12, 30)]
+    used = build_index(catalog)
+
+    for text in [*requests, *reversed(requests)]:
+        assert used.rank(text, 8) == build_index(catalog).rank(text, 8)
+
+
 def test_no_skills_and_no_places_give_no_candidates(twelve: tuple[RoutableSkill, ...]) -> None:
     assert rank("anything", [], 8) == []
     assert rank("anything", twelve, 0) == []
