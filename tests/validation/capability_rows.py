@@ -93,7 +93,7 @@ ROWS = (
             "failure_modes: [{code: x}, {code: x}]\nside_effects: {kinds: [network], repeat: often}\n"
         ),
         says=(
-            ".agent/skills/s/SKILL.md:5: error: Field 'repeat' cannot be 'often' [contract_value] (Did you mean 'idempotent'?)",
+            ".agent/skills/s/SKILL.md:5: error: Field 'repeat' cannot be 'often' [contract_value] (Write one of: idempotent, keyed, opaque)",
             ".agent/skills/s/SKILL.md:4: error: Two items of 'failure_modes' have the code 'x' [contract_shape]",
         ),
     ),
