@@ -335,6 +335,7 @@ def test_every_setting_is_free_ordered_or_the_persons_own() -> None:
         "shell.allowed_prefixes",
         "sandbox.readable",
         "sandbox.writable",
+        "mcp.outside_sandbox",
         "mcp.trusted_servers",
         "store.backend",
         "store.database_url_env",

@@ -65,7 +65,7 @@ async def build_services(
     async with AsyncExitStack() as opened:
         toolsets = await _load_toolsets(packages, place, run=run, confinement=confinement)
         opened.push_async_callback(toolsets.aclose)
-        servers = await opened.enter_async_context(open_servers(place, store, run=run))
+        servers = await opened.enter_async_context(open_servers(place, store, run=run, confinement=confinement))
         shelf = build_shelf(packages, workspace=place.workspace, problems=(*agent.problems, *toolsets.problems))
         facts = load_facts(_facts_file(place))
         models = open_models(place, facts, shelf, run=run)

@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Container, Iterable, Iterator, Seque
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import anyio
 from anyio.abc import TaskGroup
@@ -12,6 +13,7 @@ from metier.engine.unwrapping import unwrapped
 from metier.errors import ToolFailed
 from metier.events import McpServerReported
 from metier.runtime.cleaning import build_place_cleaner, load_place_config
+from metier.runtime.confinement import find_place_rung, open_confinement, requires_sandbox, wants_sandbox
 from metier.runtime.kind import RunKind
 from metier.runtime.pins import TOOLS, find_tools
 from metier.runtime.place import Place
@@ -26,9 +28,13 @@ from metier.tools.mcp_config import (
 from metier.tools.mcp_connection import ConnectionLimits, ServerConnection, check_sdk
 from metier.tools.mcp_listing import Listing, believe, find_server
 from metier.tools.mcp_tools import KnownTool, McpTool, ServerPlace, build_target
+from metier.tools.sandbox.confinement import Confinement
 
 LOG_FOLDER = "mcp"
 """In the folder of a run: what its servers write on their error streams."""
+
+
+type Enclosure = Literal["http", "outside", "full", "kernel", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +64,9 @@ def list_known_tools(place: Place) -> tuple[Tool, ...]:
 
 
 @asynccontextmanager
-async def open_servers(place: Place, store: Store, *, run: RunKind) -> AsyncGenerator[Servers]:
+async def open_servers(
+    place: Place, store: Store, *, run: RunKind, confinement: Confinement
+) -> AsyncGenerator[Servers]:
     """The tools of every server that was accepted, none of which is running yet; those that were started end here.
 
     A run that is resumed has the tools it began with. Raises `ConfigError` where a variable is missing, `UsageError`
@@ -84,7 +92,8 @@ async def open_servers(place: Place, store: Store, *, run: RunKind) -> AsyncGene
     with unwrapped():
         async with anyio.create_task_group() as group:
             connections = {
-                server.name: _connect(server, place, group, logs=run.folder / LOG_FOLDER) for server in chosen
+                server.name: _connect(server, place, group, logs=run.folder / LOG_FOLDER, confinement=confinement)
+                for server in chosen
             }
             try:
                 tools = tuple(McpTool(info, connections[name]) for name, infos in known.items() for info in infos)
@@ -94,12 +103,16 @@ async def open_servers(place: Place, store: Store, *, run: RunKind) -> AsyncGene
 
 
 async def try_servers(place: Place, servers: Sequence[ServerDefinition]) -> dict[str, Trial]:
-    """Start each server, ask what it offers, end it. One that fails says why and does not disturb the others."""
+    """Start each server, ask what it offers, end it. One that fails says why and does not disturb the others.
+
+    Raises `SandboxUnavailable` where a run would.
+    """
     check_sdk()
+    confinement = await open_confinement(place)
     trials: dict[str, Trial] = {}
 
     async def attempt(server: ServerDefinition) -> None:
-        connection = _connect(server, place, group, logs=None)
+        connection = _connect(server, place, group, logs=None, confinement=confinement)
         try:
             trials[server.name] = Trial(await connection.list_tools())
         except ToolFailed as error:
@@ -112,6 +125,28 @@ async def try_servers(place: Place, servers: Sequence[ServerDefinition]) -> dict
             for server in servers:
                 group.start_soon(attempt, server)
     return trials
+
+
+def is_outside(place: Place, server: str) -> bool:
+    """The server runs as the person's own programs do, also where a sandbox encloses what other tools start."""
+    outside = place.settings.mcp.outside_sandbox
+    if outside == "auto":
+        return not requires_sandbox(place)
+    return outside == "all" or (outside != "none" and server in outside)
+
+
+def find_enclosure(place: Place, server: ServerDefinition) -> Enclosure:
+    """Where a run in this place would have the server; levels are tried for real."""
+    if server.url:
+        return "http"
+    if is_outside(place, server.name):
+        return "outside"
+    if not wants_sandbox(place):
+        return "none" if requires_sandbox(place) else "outside"
+    rung = find_place_rung(place)
+    if rung.works:
+        return rung.level
+    return "none" if requires_sandbox(place) else "outside"
 
 
 def _choose(place: Place) -> tuple[ServerDefinition, ...]:
@@ -141,11 +176,20 @@ def _say_not_accepted(server: ServerDefinition) -> McpServerReported:
     return McpServerReported(server=server.name, state="not_accepted", message=message)
 
 
-def _connect(server: ServerDefinition, place: Place, group: TaskGroup, *, logs: Path | None) -> ServerConnection:
+def _connect(
+    server: ServerDefinition, place: Place, group: TaskGroup, *, logs: Path | None, confinement: Confinement
+) -> ServerConnection:
     options = place.settings.mcp
     limits = ConnectionLimits(
         start_timeout_seconds=options.start_timeout_seconds, call_timeout_seconds=options.call_timeout_seconds
     )
     clean = build_place_cleaner(place).text
-    spot = ServerPlace(workspace=place.workspace, environ=place.environ, logs=logs, options=options, clean=clean)
+    spot = ServerPlace(
+        workspace=place.workspace,
+        environ=place.environ,
+        logs=logs,
+        options=options,
+        clean=clean,
+        confinement=None if is_outside(place, server.name) else confinement,
+    )
     return ServerConnection(server.name, lambda: build_target(server, spot), group, limits=limits, clean=clean)
