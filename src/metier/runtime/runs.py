@@ -21,7 +21,7 @@ from metier.engine.services import Services
 from metier.engine.state import RunState, fold
 from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
-from metier.errors import ApprovalClosed, UsageError
+from metier.errors import ApprovalClosed, ConfigError, UsageError
 from metier.events import PinnedDefinitionUsed, PromptLayerCut
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
@@ -412,8 +412,9 @@ class Runtime:
             return
         entries = await read_entries(self.store, log.state.run_id)
         # The journal is the run: where there is no room for its record, that is written when it next comes to rest.
-        with suppress(OSError):
-            write_record(self.folder(log.state.run_id), entries, log.state, now=self.place.clock.now())
+        with suppress(OSError, ConfigError):
+            clean = build_place_cleaner(self.place).value
+            write_record(self.folder(log.state.run_id), entries, log.state, now=self.place.clock.now(), clean=clean)
 
 
 def build_start(request: RunRequest, agent: AgentInForce, services: Services, *, pins: dict[str, str]) -> e.RunStarted:
