@@ -301,7 +301,7 @@ async def test_a_file_that_is_swapped_for_a_link_while_it_is_read_is_never_shown
             if path.startswith("secrets"):
                 raise ToolFailed(f"The {key} is denied", code="permission_denied")
 
-        def hides(self, path: str) -> bool:
+        def hides(self, path: str, *, key: str = "path") -> bool:
             return path.startswith("secrets")
 
     swapper = threading.Thread(target=swap)
