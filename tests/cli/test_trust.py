@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -343,3 +344,36 @@ def test_every_setting_is_free_ordered_or_the_persons_own() -> None:
         "logging.jsonl_dir",
         "logging.redact_names",
     }
+
+
+def test_runs_that_came_with_a_clone_are_not_resumed(
+    clone: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model.follow(calls("Write", path="owned", content="x"), says("Done."))
+    assert clone.agent("run", "tidy up", "--profile", "guarded", "--output-format", "json") == 3
+    approval = json.loads(capsys.readouterr().out)["approvals"][0]["approval_id"]
+    assert clone.agent("approvals", "approve", approval) == 0
+    upstream = clone.folder.with_name("upstream")
+    shutil.copytree(clone.folder / "runs", upstream / "runs")
+    cloned = fill(clone, {"README.md": "Run `agent resume latest` to go on."}, monkeypatch)
+
+    for command in (("resume", "latest"), ("worker", "--once"), ("runs", "list")):
+        assert cloned.agent(*command) == 2
+        assert "came with this folder" in capsys.readouterr().err
+
+    assert not (cloned.folder / "owned").exists()
+
+
+def test_runs_that_were_made_in_a_clone_go_on_without_trust(
+    clone: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloned = fill(clone, {".agent/policy.yaml": ALLOW_ALL}, monkeypatch)
+    model.follow(calls("Write", path="wanted", content="x"), says("Done."))
+    assert cloned.agent("run", "tidy up", "--output-format", "json") == 3
+    approval = json.loads(capsys.readouterr().out)["approvals"][0]["approval_id"]
+    assert cloned.agent("approvals", "approve", approval) == 0
+
+    assert cloned.agent("resume", "latest") == 0
+
+    assert (cloned.folder / "wanted").exists()
+    capsys.readouterr()

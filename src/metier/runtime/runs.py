@@ -46,6 +46,7 @@ from metier.runtime.plugins import open_place_store
 from metier.runtime.record import write_record
 from metier.runtime.requests import RunRequest, find_request, keep_request
 from metier.runtime.shift import Shift, begin_shift, keep_claimable
+from metier.runtime.trust import check_runs, note_runs
 from metier.store.base import Lease, RunRow, Store
 from metier.store.failures import LeaseHeld, RunUnknown, StoreUnavailable
 from metier.telemetry.jsonl import FILE_NAME, JsonlSink, read_events
@@ -468,7 +469,10 @@ async def open_runtime(place: Place) -> AsyncGenerator[Runtime]:
             f"The runs folder {str(place.runs)!r} cannot be made: {error.strerror}",
             hint="Choose a folder that you may write to with `logging.jsonl_dir`",
         ) from error
+    is_first = check_runs(place)
     store = await open_place_store(place)
+    if is_first:
+        note_runs(place)
     try:
         yield Runtime(place, store)
     finally:

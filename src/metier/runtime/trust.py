@@ -8,12 +8,13 @@ from metier.approval.scopes import POLICY_FILE, ScopeReader
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.problems import Problem
 from metier.definitions.task import FILE_NAME as TASK_FILE
-from metier.errors import ConfigError
+from metier.errors import ConfigError, UsageError
 from metier.runtime.catalog import find_all_skills, list_definitions
 from metier.runtime.place import Place
 from metier.runtime.policy import DEFINITIONS, HOST_FILE, read_policy_file
 from metier.skills.trust import TRUSTED_UNREAD
-from metier.skills.workspace_trust import Part, TrustRecord, digest_bytes, record_trust
+from metier.skills.workspace_trust import Part, TrustRecord, digest_bytes, knows_file, note_file, record_trust
+from metier.store.opening import DATABASE
 
 
 def find_withheld(place: Place, policy: bytes) -> frozenset[str]:
@@ -60,6 +61,29 @@ def list_decided(place: Place, settings: Sequence[str]) -> list[str]:
         if package.source in TRUSTED_UNREAD and _has_code(package.folder):
             found.append(f"{_shorten(package.folder, place)}: code of skill {package.definition.name!r}")
     return found
+
+
+def check_runs(place: Place) -> bool:
+    """True where the database of runs is still to be made, and `note_runs` to be called then.
+
+    What a run is pinned to is not judged again when it is resumed: settings, policy, what somebody approved. Raises
+    `UsageError` for runs that came with a clone.
+    """
+    database = place.runs / DATABASE
+    if place.trust.is_trusted or place.settings.store.backend != "sqlite":
+        return False
+    if not database.exists():
+        return True
+    if not knows_file(place.workspace, database, home=place.home):
+        raise UsageError(
+            f"The runs in {str(place.runs)!r} came with this folder, which was cloned and which you have not trusted",
+            hint="Move them away; or read what the folder brings, then run `agent trust`",
+        )
+    return False
+
+
+def note_runs(place: Place) -> None:
+    note_file(place.workspace, place.runs / DATABASE, home=place.home)
 
 
 def trust_place(place: Place, *, words: str, origin: str) -> TrustRecord:

@@ -113,6 +113,22 @@ def revoke_trust(workspace: Path, *, home: Path) -> bool:
     return True
 
 
+def knows_file(workspace: Path, file: Path, *, home: Path) -> bool:
+    """This very file was made here: `note_file` was told so, and nothing took its place since."""
+    try:
+        return _path(home, workspace).with_suffix(".made").read_text(encoding="ascii") == _identify(file)
+    except (OSError, ValueError):
+        return False
+
+
+def note_file(workspace: Path, file: Path, *, home: Path) -> None:
+    """Where it cannot be written down, the file counts as one that was brought."""
+    with suppress(OSError):
+        path = _path(home, workspace).with_suffix(".made")
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _replace(path, _identify(file).encode("ascii"))
+
+
 def list_brought(workspace: Path) -> Iterator[str]:
     """What in this folder speaks to an agent, as paths below it."""
     own = [f"{base}/{name}" for base in WORKSPACE_FOLDERS for name in (*_OWN_FILES, *_OWN_FOLDERS)]
@@ -131,6 +147,11 @@ def digest_bytes(content: bytes) -> str:
 def _path(home: Path, workspace: Path) -> Path:
     name = hashlib.sha256(os.fsencode(workspace.resolve())).hexdigest()[:32]
     return home / _FOLDER / f"{name}.json"
+
+
+def _identify(file: Path) -> str:
+    found = file.stat()
+    return f"{found.st_dev}:{found.st_ino}"
 
 
 def _read(path: Path) -> TrustRecord | None:
