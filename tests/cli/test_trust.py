@@ -346,6 +346,39 @@ def test_every_setting_is_free_ordered_or_the_persons_own() -> None:
     }
 
 
+def test_a_link_of_a_clone_does_not_show_a_file_of_the_person_to_a_model(
+    clone: Workspace,
+    tmp_path: Path,
+    model: ModelServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "diary.md").write_text("my private words")
+    link = clone.folder.with_name("upstream") / "context/system_prompt.md"
+    link.parent.mkdir(parents=True)
+    link.symlink_to("../../diary.md")
+    cloned = fill(clone, {"README.md": "x"}, monkeypatch)
+    assert (cloned.folder / "context/system_prompt.md").read_text() == "my private words"
+    model.follow(says("Done."))
+
+    assert cloned.agent("run", "hello") == 2
+
+    assert model.received == []
+    assert "It is a link out of this folder" in capsys.readouterr().err
+
+
+def test_a_prompt_that_is_a_pipe_is_not_waited_for(
+    clone: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (clone.folder / "context").mkdir()
+    os.mkfifo(clone.folder / "context/system_prompt.md")
+    model.follow(says("Done."))
+
+    assert clone.agent("run", "hello") == 2
+
+    assert "not a regular file" in capsys.readouterr().err
+
+
 def test_runs_that_came_with_a_clone_are_not_resumed(
     clone: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -251,6 +251,7 @@ SAME_TABLE: dict[str, str] = {
 }
 
 RUNNERS = """
+agent metier
 sh bash dash ash zsh ksh mksh fish csh tcsh pwsh powershell cmd busybox toybox env xargs parallel nice ionice nohup
 timeout time stdbuf setsid setarch linux32 linux64 script scriptreplay unshare nsenter chroot capsh setpriv runuser
 sudo su doas pkexec ssh scp sftp rsync mosh telnet ftp lftp nc ncat netcat socat tar bsdtar cpio zip unzip 7z ar sed
