@@ -14,7 +14,7 @@ from metier.tools.sandbox.bubblewrap import find_bubblewrap
 from metier.tools.sandbox.ladder import find_rung
 
 PRYING = Path(__file__).parent / "prying_mcp_server.py"
-NOTHING = {"env": False, "home": False, "outside": False, "settings": False, "out": True}
+NOTHING = {"env": False, "home": False, "settings": False, "out": True}
 EVERYTHING = dict.fromkeys(NOTHING, True)
 
 
@@ -38,9 +38,17 @@ def prying(workspace: Workspace, model: ModelServer, tmp_path: Path) -> Workspac
     return workspace
 
 
+def has_planted(workspace: Workspace) -> bool:
+    """Of what it wrote beside the workspace, something is on this machine and not in a folder of its own."""
+    return (workspace.folder.parent / "planted").exists()
+
+
 def find_seen(model: ModelServer) -> dict[str, bool]:
+    """What it says it could reach; what it wrote outside, it cannot tell."""
     text = str(model.received[-1]["messages"][-1]["content"])
-    return dict(json.loads(text[text.index("{") : text.rindex("}") + 1]))
+    assert "{" in text, text
+    seen = dict(json.loads(text[text.index("{") : text.rindex("}") + 1]))
+    return {name: seen[name] for name in NOTHING}
 
 
 def test_a_server_is_enclosed_where_a_sandbox_is_required(
@@ -55,6 +63,7 @@ def test_a_server_is_enclosed_where_a_sandbox_is_required(
     assert prying.agent("run", "Look", "-q") == 0
 
     assert find_seen(model) == NOTHING
+    assert not has_planted(prying)
     capsys.readouterr()
     assert prying.agent("mcp", "list", "--json") == 0
     assert json.loads(capsys.readouterr().out)[0]["sandbox"] == level
@@ -76,6 +85,7 @@ def test_a_server_that_the_settings_leave_out_runs_as_the_person_does_and_the_li
     assert prying.agent("run", "Look", "-q") == 0
 
     assert find_seen(model) == EVERYTHING
+    assert has_planted(prying)
     capsys.readouterr()
     assert prying.agent("mcp", "list") == 0
     assert "    runs as you, outside of any sandbox\n" in capsys.readouterr().out
@@ -87,6 +97,7 @@ def test_a_server_runs_outside_where_no_sandbox_is_required_and_the_list_says_so
     assert prying.agent("run", "Look", "-q") == 0
 
     assert find_seen(model) == EVERYTHING
+    assert has_planted(prying)
     capsys.readouterr()
     assert prying.agent("mcp", "list", "--json") == 0
     assert json.loads(capsys.readouterr().out)[0]["sandbox"] == "outside"

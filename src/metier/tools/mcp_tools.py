@@ -98,6 +98,6 @@ def _list_program(command: str, place: ServerPlace) -> Iterator[Path]:
     if found is None:
         return
     for program in dict.fromkeys((Path(found), Path(found).resolve())):
-        yield program
-        if (program.parent.parent / "pyvenv.cfg").is_file():
-            yield program.parent.parent
+        prefix = program.parent.parent
+        # Not both: what lies in a folder that is shown cannot be put there once more.
+        yield prefix if (prefix / "pyvenv.cfg").is_file() else program
