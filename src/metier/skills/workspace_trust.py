@@ -7,7 +7,6 @@ speak with the person's own voice; its definitions and skills by place, because 
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
 from metier.definitions.sources import SKILL_FOLDERS, WORKSPACE_FOLDERS
 from metier.definitions.walk import Walk
+from metier.definitions.whole_file import replace_file
 from metier.errors import ConfigError
 from metier.messages import Value
 from metier.skills.clones import find_origin
@@ -100,7 +100,7 @@ def record_trust(
     record = TrustRecord(workspace=str(workspace.resolve()), origin=origin, trusted_at=now, digests=dict(digests))
     path = _path(home, workspace)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _replace(path, _RECORD.dump_json(record, indent=1))
+    replace_file(path, _RECORD.dump_json(record, indent=1), durable=True)
     return record
 
 
@@ -126,7 +126,7 @@ def note_file(workspace: Path, file: Path, *, home: Path) -> None:
     with suppress(OSError):
         path = _path(home, workspace).with_suffix(".made")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _replace(path, _identify(file).encode("ascii"))
+        replace_file(path, _identify(file).encode("ascii"))
 
 
 def list_brought(workspace: Path) -> Iterator[str]:
@@ -160,17 +160,3 @@ def _read(path: Path) -> TrustRecord | None:
         return _RECORD.validate_json(path.read_bytes())
     except (OSError, ValidationError):
         return None
-
-
-def _replace(path: Path, content: bytes) -> None:
-    handle, name = tempfile.mkstemp(prefix=path.name, dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        with suppress(OSError):
-            Path(name).unlink()
-        raise
