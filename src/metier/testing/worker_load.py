@@ -9,6 +9,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from metier.settings.model import Settings
 from metier.settings.worker_options import WorkerOptions
 from metier.store.options import StoreOptions
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
+from metier.tools.process import Command, ProcessLimits, ProcessTree
 from metier.worker.celery_worker import run_celery_worker
 from metier.worker.job import Job
 from metier.worker.store_worker import run_store_worker
@@ -41,6 +43,9 @@ class Load(Value):
     """How long the model takes for each."""
     poisoned: bool = False
     """The first step, one that may be repeated, ends the process that does it, every time."""
+    hang: Literal["", "model", "shielded", "blocking", "deaf"] = ""
+    """The model does not answer, and nothing else goes on meanwhile. Or the first step starts processes (their ids are
+    in the file `pids` of the effects) and cannot be cancelled; nothing else goes on; it does not mind exceptions."""
     database_url: str = ""
     """Of PostgreSQL; without it runs live in SQLite."""
     broker_url: str = ""
@@ -61,6 +66,8 @@ class Ticker:
         self._load = load
 
     async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:  # noqa: ARG002
+        if self._load.hang == "model":
+            time.sleep(3600)  # noqa: ASYNC251 - as some people's code does
         await anyio.sleep(self._load.reply_seconds)
         done = sum(isinstance(part, ToolCallPart) for message in request.messages for part in message.parts)
         usage = Usage(input_tokens=100, output_tokens=10)
@@ -100,6 +107,8 @@ class Deed:
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         if self.load.poisoned:
             os._exit(70)
+        if self.load.hang:
+            await self._hang()
         with self._alone(context.run_id):
             line = f"{context.run_id} {arguments['step']} {context.idempotency_key}\n"
             if self.name == "Send":
@@ -111,6 +120,26 @@ class Deed:
                 _append(self.load.effects / "kept.log", line)
             await anyio.sleep(0.005)
         return ToolResult(ok=True, output=f"step {arguments['step']}")
+
+    async def _hang(self) -> None:
+        command = Command(
+            arguments=["sh", "-c", "sleep 3600 & echo $$ $! > new && mv new pids; wait"],
+            folder=self.load.effects,
+            environment={"PATH": os.environ["PATH"]},
+        )
+        async with await ProcessTree.start(command, ProcessLimits(timeout_seconds=3600)):
+            while not (self.load.effects / "pids").exists():  # noqa: ASYNC110 - another process makes it
+                await anyio.sleep(0.02)
+            match self.load.hang:
+                case "deaf":
+                    while True:
+                        with contextlib.suppress(Exception):
+                            time.sleep(3600)  # noqa: ASYNC251 - as above
+                case "blocking":
+                    time.sleep(3600)  # noqa: ASYNC251 - as above
+                case _:
+                    with anyio.CancelScope(shield=True):
+                        await anyio.sleep(3600)
 
     @contextlib.contextmanager
     def _alone(self, run_id: str) -> Generator[None]:
