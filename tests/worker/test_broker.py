@@ -141,7 +141,8 @@ async def test_a_worker_that_is_told_to_go_hands_back_and_leaves_nothing_behind(
         await wait_for_rows(runtime, lambda rows: all(row.driver for row in rows), seconds=60)
 
         crew.signal(first, signal.SIGTERM, whole_group=False)
-        rows = await wait_for_rows(runtime, lambda _rows: crew.count_left() == 0, seconds=60)
+        await wait_for_rows(runtime, lambda _rows: crew.count_left() == 0, seconds=60)
+        rows = await runtime.store.list_runs()
 
         assert crew.count_left() == 0
         assert [(row.status, row.driver) for row in rows] == [("in_progress", "")] * 2

@@ -9,7 +9,7 @@ import anyio
 from metier.engine.phases import FINAL
 from metier.errors import BrokerUnavailable
 from metier.runtime.broker import find_broker
-from metier.runtime.detached import submit, wake
+from metier.runtime.detached import find_owner, submit, wake
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Answer, Runtime
 from metier.store.base import RunRow
@@ -44,8 +44,9 @@ async def answer_doubts(runtime: Runtime, load: Load) -> int:
         if answer is None:
             continue
         try:
-            await wake(runtime, row.run_id, Answer(doubt=answer, by="operator"))
-            answered.append(row.run_id)
+            owner = await find_owner(runtime, row.run_id)
+            await wake(runtime, owner.run_id, Answer(doubt=answer, by="operator"))
+            answered.append(owner.run_id)
         except (LeaseHeld, LeaseLost):
             continue
     if answered:

@@ -46,6 +46,8 @@ class Load(Value):
     hang: Literal["", "model", "shielded", "blocking", "deaf"] = ""
     """The model does not answer, and nothing else goes on meanwhile. Or the first step starts processes (their ids are
     in the file `pids` of the effects) and cannot be cancelled; nothing else goes on; it does not mind exceptions."""
+    delegates: bool = False
+    """The run hands its steps to another agent, whose run it waits for."""
     database_url: str = ""
     """Of PostgreSQL; without it runs live in SQLite."""
     broker_url: str = ""
@@ -55,6 +57,10 @@ class Load(Value):
     @property
     def effects(self) -> Path:
         return Path(self.folder) / "effects"
+
+
+_HELPER = "You are the helper of somebody who counts."
+_HELPER_FILE = f"---\nname: helper\ndescription: Does steps.\nprofile: permissive\n---\n\n{_HELPER}\n"
 
 
 class Ticker:
@@ -71,7 +77,11 @@ class Ticker:
         await anyio.sleep(self._load.reply_seconds)
         done = sum(isinstance(part, ToolCallPart) for message in request.messages for part in message.parts)
         usage = Usage(input_tokens=100, output_tokens=10)
-        if done >= self._load.steps:
+        is_boss = self._load.delegates and not any(_HELPER in block.text for block in request.system)
+        if is_boss and not done:
+            order = (ToolCallPart(id="order", name="delegate", arguments={"agent": "helper", "task": "go"}),)
+            return ModelReply(parts=order, stop_reason="tool_calls", usage=usage, provider=self.name, model="ticker")
+        if is_boss or done >= self._load.steps:
             text = (TextPart(text=f"{done} steps are done"),)
             return ModelReply(parts=text, stop_reason="end", usage=usage, provider=self.name, model="ticker")
         tool = "Keep" if done % 2 or self._load.poisoned else "Send"
@@ -163,6 +173,10 @@ def build_place(load: Load) -> Place:
     folder = Path(load.folder)
     for name in ("locks", "kept"):
         (load.effects / name).mkdir(parents=True, exist_ok=True)
+    if load.delegates:
+        file = folder / ".agent" / "agents" / "helper" / "AGENT.md"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(_HELPER_FILE, encoding="utf-8")
     settings = Settings(
         runtime=RuntimeOptions(max_turns=load.steps + 5, signal_grace_seconds=2),
         store=StoreOptions(backend="postgres" if load.database_url else "sqlite"),
