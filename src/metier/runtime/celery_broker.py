@@ -32,6 +32,7 @@ def build_app(address: Address) -> Any:  # noqa: ANN401 - Celery has no types
         task_reject_on_worker_lost=True,
         worker_prefetch_multiplier=1,
         worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,  # what a worker reports goes out as it is
         worker_cancel_long_running_tasks_on_connection_loss=False,
         broker_connection_timeout=_SEND_SECONDS,
         broker_connection_retry_on_startup=True,
