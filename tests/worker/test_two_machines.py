@@ -88,11 +88,10 @@ def find_told(lines: Iterable[str]) -> list[tuple[int, str]]:
 async def test_a_run_of_another_machine_can_be_watched_while_it_goes_on(
     tmp_path: Path, crew: Crew, postgres_url: str
 ) -> None:
-    here, there = build_machines(tmp_path, postgres_url, reply_seconds=1.5)
+    here, there = build_machines(tmp_path, postgres_url, reply_seconds=3.0)
     async with open_runtime(build_place(here)) as runtime:
         (run_id,) = await leave_runs(runtime, here, 1)
         build_place(there)
-        crew.start(there)
         text, seen_at_work = "", False
 
         async with await anyio.open_process(
@@ -100,6 +99,8 @@ async def test_a_run_of_another_machine_can_be_watched_while_it_goes_on(
         ) as watcher:
             assert watcher.stdout is not None
             async for piece in TextReceiveStream(watcher.stdout):
+                if not text:
+                    crew.start(there)  # somebody looks
                 text += piece
                 if "skill_step_executed" in text and not seen_at_work:
                     row = await runtime.store.find_run(run_id)
