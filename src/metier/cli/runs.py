@@ -120,8 +120,7 @@ def cancel(run: RunName, *, as_json: AsJson = False, config: Config = None) -> N
             row = await runtime.find(run)
             if row.status in ("completed", "failed", "timeout", "escalated", "canceled"):
                 raise UsageError(f"Run {row.run_id!r} is {row.status} already")
-            state = await runtime.cancel(row.run_id, by=get_user())
-            return state if state.phase in FINAL else await _wait_for_end(runtime, row.run_id)
+            return await _cancel(runtime, row.run_id)
 
     state = anyio.run(end)
     if as_json:
@@ -130,13 +129,14 @@ def cancel(run: RunName, *, as_json: AsJson = False, config: Config = None) -> N
         write_line(f"{state.run_id} is {state.status}")
 
 
-async def _wait_for_end(runtime: Runtime, run_id: str) -> RunState:
+async def _cancel(runtime: Runtime, run_id: str) -> RunState:
+    """Asked again, because a driver may let go of the run before it hears of it; then it is ended here."""
     with anyio.move_on_after(CANCEL_SECONDS):
         while True:
-            state = await runtime.read(run_id)
+            state = await runtime.cancel(run_id, by=get_user())
             if state.phase in FINAL:
                 return state
-            await anyio.sleep(0.1)
+            await anyio.sleep(0.2)
     row = await runtime.find(run_id)
     raise MetierError(
         f"Run {run_id!r} was asked to stop, and {row.driver or 'its driver'!r} has not answered yet",

@@ -26,7 +26,7 @@ from metier.providers.base import Observer
 from metier.runtime.agents import BUILT_IN, AgentInForce, resolve_agent
 from metier.runtime.answers import Answer, take_answer
 from metier.runtime.approvals import Approvals, Question, Reply
-from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, build_timeout, forget_cancellation
+from metier.runtime.bounds import ask_to_end, bounded, build_cancellation, build_timeout, find_wanted_end
 from metier.runtime.build import build_services, check_budget
 from metier.runtime.children import find_waiting, follow_child, lend
 from metier.runtime.cleaning import build_place_cleaner
@@ -172,15 +172,18 @@ class Runtime:
 
     async def cancel(self, run_id: str, *, by: str) -> RunState:
         """End a run for good. One that somebody drives is ended by its driver, which is only asked: see `read`."""
-        try:
-            return await self._end(run_id, build_cancellation(by))
-        except LeaseHeld:
-            ask_to_cancel(self.folder(run_id), by=by)
-            return await self.read(run_id)
+        return await self._end_or_ask(run_id, build_cancellation(by))
 
     async def time_out(self, run_id: str, *, seconds: float) -> RunState:
-        """End a run whose driver did not end it in time. Raises `LeaseHeld` while that driver is still there."""
-        return await self._end(run_id, build_timeout(seconds))
+        """End a run whose driver did not end it in time; where somebody drives it, that one or the next ends it."""
+        return await self._end_or_ask(run_id, build_timeout(seconds))
+
+    async def _end_or_ask(self, run_id: str, failure: e.RunFailed) -> RunState:
+        try:
+            return await self._end(run_id, failure)
+        except LeaseHeld:
+            await ask_to_end(self.store, run_id, failure)
+            return await self.read(run_id)
 
     async def _end(self, run_id: str, failure: e.RunFailed) -> RunState:
         state = await self.read(run_id)
@@ -189,7 +192,7 @@ class Runtime:
         # From below: where this is cut short, the run itself is still there to be canceled again.
         if (row := await self.store.find_run(run_id)) is not None and not row.driver:
             for child in state.children:
-                await self._end_child(child.run_id, failure)
+                await self._end_or_ask(child.run_id, failure)
         driver = Driver(store=self.store, owner=self.place.owner)
         with unwrapped():
             async with hold_lease(run_id, driver) as lease:
@@ -199,12 +202,6 @@ class Runtime:
                     await self._settle(log)
                     return log.state
         raise AssertionError("the block above returns or raises")
-
-    async def _end_child(self, run_id: str, failure: e.RunFailed) -> None:
-        try:
-            await self._end(run_id, failure)
-        except LeaseHeld:
-            ask_to_cancel(self.folder(run_id), by=failure.message)
 
     async def read(self, run_id: str) -> RunState:
         """The state of a run, without driving it."""
@@ -246,6 +243,7 @@ class Runtime:
         with unwrapped():
             async with hold_lease(run_id, holder, seconds=shift.lease_seconds, held=shift.lease) as lease:
                 with closing(await self._open_log(lease, holder, watch)) as log:
+                    await self._obey_word(log)
                     is_told = await begin_shift(log, shift)
                     if log.state.phase not in FINAL:
                         run = await prepare()
@@ -261,6 +259,13 @@ class Runtime:
                     return log.state
         raise AssertionError("the block above returns or raises")
 
+    async def _obey_word(self, log: RunLog) -> None:
+        """Somebody wanted the end while nobody drove, or while somebody did who could not hear it any more."""
+        if log.state.started is not None and log.state.phase not in FINAL:
+            failure = await find_wanted_end(self.store, log.state.run_id)
+            if failure is not None:
+                await log.record(failure, durable=True)
+
     async def _begin(self, log: RunLog, services: Services, *, run: RunKind, request: RunRequest | None) -> None:
         """The first entry, where there is none yet."""
         if request is not None and log.state.started is None:
@@ -274,7 +279,7 @@ class Runtime:
         if not stopper.is_set:
             await self._check_provider(log, services)
         await log.update_index()
-        async with bounded(stopper, services.run_folder, timeout_seconds=watch.timeout_seconds):
+        async with bounded(stopper, self.store, log.state.run_id, timeout_seconds=watch.timeout_seconds):
             await self._work(log, services, watch, stopper=stopper, answer=answer)
 
     async def _work(
@@ -372,8 +377,6 @@ class Runtime:
         """Whatever reads a run without its journal gets to know how it stands; cancelling does not interrupt it."""
         with anyio.CancelScope(shield=True):
             await self._write_summary(log)
-        if log.state.phase in FINAL:
-            forget_cancellation(self.folder(log.state.run_id))
 
     async def _write_summary(self, log: RunLog) -> None:
         await log.update_index()

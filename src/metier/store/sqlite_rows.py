@@ -8,7 +8,7 @@ from typing import Literal, cast
 
 from metier.events import TaskState
 from metier.store.base import CHANGEABLE, ApprovalAttempt, ApprovalRow, RunRow
-from metier.store.failures import ApprovalUnknown, RunExists, StoreDamaged
+from metier.store.failures import ApprovalUnknown, RunExists, RunUnknown, StoreDamaged
 from metier.store.machine import Machine
 from metier.store.marks import make_printable
 from metier.store.sqlite_leases import build_holding
@@ -27,7 +27,7 @@ _APPROVAL_COLUMNS = (
 _SELECT_RUNS = (
     "SELECT runs.run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at, turns,"
     " cost_usd, reason, coalesce(owner, ''), coalesce(token, 0), coalesce(since, ''), coalesce(boot_id, ''),"
-    " coalesce(until, 0.0), coalesce(process, ''), queue FROM runs LEFT JOIN leases USING (run_id)"
+    " coalesce(until, 0.0), coalesce(process, ''), queue, ending FROM runs LEFT JOIN leases USING (run_id)"
 )
 
 
@@ -55,6 +55,15 @@ def update_run(
         f"UPDATE runs SET {names} WHERE run_id = ?",  # noqa: S608 (names from the list above)
         (*values, render_time(now), run_id),
     )
+
+
+def ask_to_end(connection: sqlite3.Connection, run_id: str, ending: str) -> None:
+    cursor = connection.execute(
+        "UPDATE runs SET ending = CASE ending WHEN '' THEN ? ELSE ending END WHERE run_id = ?",
+        (make_printable(ending), run_id),
+    )
+    if cursor.rowcount == 0:
+        raise RunUnknown(f"There is no run {run_id!r}", hint="List the runs with `agent runs list`")
 
 
 def find_runs(
@@ -164,7 +173,7 @@ def render_time(time: datetime) -> str:
 
 
 type _RunColumns = tuple[
-    str, str, str, str, str, str, str, str, str, int, float, str, str, int, str, str, float, str, str
+    str, str, str, str, str, str, str, str, str, int, float, str, str, int, str, str, float, str, str, str
 ]
 
 
@@ -187,6 +196,7 @@ def _build_run(row: _RunColumns, machine: Machine) -> RunRow:
         driver="" if is_free else holding.owner,
         left_by=holding.owner if is_free else "",
         queue=row[18],
+        ending=row[19],
     )
 
 
