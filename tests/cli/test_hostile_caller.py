@@ -3,8 +3,11 @@
 import json
 import os
 import re
+import shutil
 import sqlite3
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from model_server import ModelServer, calls, says
@@ -203,3 +206,45 @@ def test_home_that_is_no_folder_has_no_installed_skills(
     assert workspace.agent("skill", "list") == 0
     assert workspace.agent("run", "-q", "--provider", "offline", "greet somebody") == 0
     assert capsys.readouterr().err == ""
+
+
+def test_approval_of_a_canceled_run_is_closed(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+    model.follow(calls("Write", path="a.txt", content="one"), says("done"))
+    workspace.agent("run", "-q", "--profile", "guarded", "write")
+    workspace.agent("approvals", "list")
+    approval = capsys.readouterr().out.split()[0]
+    workspace.agent("runs", "cancel", "latest")
+    capsys.readouterr()
+
+    assert workspace.agent("approvals", "list") == 0
+    assert capsys.readouterr().out == ""
+    assert workspace.agent("approvals", "approve", approval) == 10
+    assert not (workspace.folder / "a.txt").exists()
+
+
+def can_mount() -> bool:
+    if sys.platform != "linux" or shutil.which("unshare") is None:
+        return False
+    probe = ["unshare", "-m", "mount", "-t", "tmpfs", "-o", "size=1m", "none", "/mnt"]
+    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not can_mount(), reason="mounting is not permitted here")
+def test_old_runs_can_be_listed_and_deleted_after_others_filled_the_disk(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    script = """
+    mount -t tmpfs -o size=64m none "$1" && cd "$1"
+    "$2" run -q --provider offline "do nothing" > /dev/null
+    head -c 90000000 /dev/zero > filler || true
+    "$2" runs list --json | grep -c run_id
+    "$2" runs gc --keep 0
+    """
+    home = {**os.environ, "HOME": str(tmp_path)}
+    command = ["unshare", "-m", "sh", "-ec", script, "sh", str(disk), str(AGENT)]
+
+    done = subprocess.run(command, env=home, capture_output=True, text=True, check=False, timeout=240)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "1"
+    assert "1 runs were deleted" in done.stderr

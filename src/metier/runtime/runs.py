@@ -206,6 +206,7 @@ class Runtime:
                     if log.state.phase not in FINAL:
                         await log.record(failure, durable=True)
                     await self._settle(log)
+                    await self.approvals.close(run_id)
                     return log.state
         raise AssertionError("the block above returns or raises")
 

@@ -190,10 +190,22 @@ class Database:
 
 async def open_database(opening: Opening) -> Database:
     """Open or create the file. Raises `StoreUnavailable` or `StoreDamaged` when it cannot serve as a store."""
-    connections = await anyio.to_thread.run_sync(partial(connect, opening))
+    connections = await anyio.to_thread.run_sync(partial(_connect_with_reserve, opening))
     database = Database(opening.path, connections)
     await database.in_thread(database.ballast.restore)
     return database
+
+
+def _connect_with_reserve(opening: Opening) -> Connections:
+    """Opening takes room too: on a full disk old runs could not be deleted without giving up the reserve here."""
+    try:
+        return connect(opening)
+    except StoreFull:
+        ballast = Ballast(opening.path)
+        if not ballast.is_there():
+            raise
+        ballast.release()
+        return connect(opening)
 
 
 def _sync_file(descriptor: int) -> float:

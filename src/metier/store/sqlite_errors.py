@@ -86,9 +86,8 @@ def build_sync_failure(error: OSError, database: Path) -> StoreError:
 
 
 def _find_meaning(error: sqlite3.Error | UnicodeDecodeError, database: Path) -> _Meaning:
-    # Text that is none, in a row: Python's own complaint, which carries no code.
-    is_text = isinstance(error, sqlite3.OperationalError) and not hasattr(error, "sqlite_errorcode")
-    if isinstance(error, UnicodeDecodeError) or is_text:
+    # Text in a row that is none: Python's own complaint, which carries no code.
+    if isinstance(error, UnicodeDecodeError) or str(error).startswith("Could not decode to UTF-8"):
         return _DAMAGED
     code = _code(error)
     meaning = _BY_CODE.get(code) or _BY_CODE.get(code & 0xFF) or _UNUSABLE
