@@ -248,3 +248,16 @@ def test_old_runs_can_be_listed_and_deleted_after_others_filled_the_disk(tmp_pat
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == "1"
     assert "1 runs were deleted" in done.stderr
+
+
+@pytest.mark.parametrize("target", [".", "runs"])
+def test_export_into_a_folder_is_refused(
+    workspace: Workspace, model: ModelServer, target: str, capsys: Capture
+) -> None:
+    model.follow(says("done"))
+    workspace.agent("run", "-q", "x")
+    capsys.readouterr()
+
+    assert workspace.agent("runs", "export", "latest", "-o", target) == 2
+
+    assert f"error: '{target}' is a folder" in capsys.readouterr().err
