@@ -93,6 +93,9 @@ def test_empty_name_is_no_run(workspace: Workspace, model: ModelServer, command:
     "words",
     [
         ["runs", "list", "--limit", "99999999999999999999"],
+        ["runs", "show", "\udcff"],
+        ["policy", "backtest", "--runs", "99999999999999999999"],
+        ["chat", "list", "--limit", "99999999999999999999"],
         ["runs", "gc", "--older-than", "1e300"],
         ["runs", "gc", "--older-than", "1000000000"],
         ["run", "--timeout", "nan", "x"],

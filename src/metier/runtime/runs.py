@@ -224,7 +224,7 @@ class Runtime:
         """A run by its id, the beginning of its id, or `latest`. Raises `RunUnknown`, or `UsageError` if not clear."""
         prefix = "" if name == "latest" else name
         # No name is the beginning of all: a variable that nobody set must not cancel or delete a run.
-        rows = await self.store.list_runs(prefix=prefix, limit=2) if name else []
+        rows = await self.store.list_runs(prefix=prefix, limit=2) if name and name.isascii() else []
         if not rows:
             raise RunUnknown(f"There is no run {name!r}", hint="`agent runs list` shows the runs of this workspace")
         if name == "latest":
