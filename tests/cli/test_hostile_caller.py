@@ -264,3 +264,17 @@ def test_export_into_a_folder_is_refused(
     assert workspace.agent("runs", "export", "latest", "-o", target) == 2
 
     assert f"error: '{target}' is a folder" in capsys.readouterr().err
+
+
+def test_skill_that_is_new_since_the_run_began_stays_out_of_it(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    model.follow(calls("ask_user", question="Which?"), says("done"))
+    assert workspace.agent("run", "-q", "greet somebody") == 4
+    workspace.add_skill("newcomer", "Greet somebody loudly and with a song.")
+
+    assert workspace.agent("resume", "-q", "latest", "--input", "answer=1") == 0
+
+    assert "newcomer" not in json.dumps(model.received)
+    capsys.readouterr()
+    assert workspace.agent("replay", "latest", "--execute") == 0, capsys.readouterr().out
