@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from chat_pty import CTRL_C, CTRL_D, agent_terminal
 from model_server import ModelServer, calls, says
 from run_workspace import AGENT, Workspace
 
@@ -278,3 +279,30 @@ def test_skill_that_is_new_since_the_run_began_stays_out_of_it(
     assert "newcomer" not in json.dumps(model.received)
     capsys.readouterr()
     assert workspace.agent("replay", "latest", "--execute") == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("key", [CTRL_C, CTRL_D])
+def test_person_who_leaves_the_question_has_the_shell_back_at_once(
+    workspace: Workspace, model: ModelServer, key: str
+) -> None:
+    model.follow(calls("Write", path="a.txt", content="one"), says("done"))
+
+    with agent_terminal(workspace.folder, "run", "-q", "--profile", "guarded", "write") as terminal:
+        terminal.wait_for("[q]uit: ")
+        terminal.type(key)
+        terminal.wait_for("approve: agent approvals approve")
+        exit_code = terminal.wait_for_end()
+
+    assert exit_code == 3
+    assert not (workspace.folder / "a.txt").exists()
+
+
+def test_line_typed_ahead_is_the_next_answer(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(calls("Write", path="a.txt", content="one"), says("done"))
+
+    with agent_terminal(workspace.folder, "run", "-q", "--profile", "guarded", "write") as terminal:
+        terminal.wait_for("[q]uit: ")
+        terminal.type("what\ny\n")
+        assert terminal.wait_for_end() == 0
+
+    assert (workspace.folder / "a.txt").read_text(encoding="utf-8") == "one"
