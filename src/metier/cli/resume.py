@@ -15,8 +15,9 @@ from metier.engine.entries import InputAsked
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState
 from metier.errors import UsageError
+from metier.runtime.answers import Answer
 from metier.runtime.detached import wake
-from metier.runtime.runs import Answer, Runtime, Watch
+from metier.runtime.runs import Runtime, Watch
 from metier.tools.schemas import SchemaCheck
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
