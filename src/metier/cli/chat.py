@@ -68,7 +68,9 @@ def chat(
 @app.command("list")
 def list_conversations(
     *,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="How many at most, the one used last first.")] = 20,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=1_000_000, help="How many at most, the one used last first.")
+    ] = 20,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:

@@ -155,9 +155,9 @@ def write_outcome(driven: Driven, view: View, *, exit_code: int) -> None:
     sys.stdout.flush()
     if state.failure is not None:
         warn_line(f"error: {state.failure.message} ({state.failure.reason})")
-    if not view.quiet:
-        for line in describe_next(driven):
-            warn_line(line)
+    # A run that waits says for what, even to somebody who wants to see no events.
+    for line in describe_waiting(driven.waiting, resume=state.run_id) if view.quiet else describe_next(driven):
+        warn_line(line)
 
 
 def build_outcome(driven: Driven, *, exit_code: int) -> dict[str, JsonValue]:

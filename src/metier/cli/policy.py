@@ -115,7 +115,9 @@ def try_examples(*, as_json: AsJson = False, config: Config = None) -> None:
 @app.command("backtest")
 def backtest_runs(
     *,
-    runs: Annotated[int, typer.Option("--runs", min=1, help="How many runs to go through, newest first.")] = 20,
+    runs: Annotated[
+        int, typer.Option("--runs", min=1, max=1_000_000, help="How many runs to go through, newest first.")
+    ] = 20,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:

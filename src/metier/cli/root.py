@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple, override
 
@@ -14,6 +15,8 @@ from metier import __version__
 from metier.errors import UsageError
 
 COMPLETION_VARIABLE = "_AGENT_COMPLETE"
+READER_LEFT = 141
+"""What a shell makes of a process that SIGPIPE ended."""
 
 
 class Lazy(NamedTuple):
@@ -61,6 +64,15 @@ class LazyGroup(TyperGroup):
     @override
     def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         return load_command(cmd_name)
+
+    @override
+    def invoke(self, ctx: typer.Context) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # Typer would end with 1 here, as if the command had failed; its reader left.
+            sys.stdout = None
+            return READER_LEFT
 
     @override
     def shell_complete(self, ctx: typer.Context, incomplete: str) -> list[CompletionItem]:  # pyright: ignore[reportIncompatibleMethodOverride]

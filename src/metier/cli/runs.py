@@ -44,6 +44,8 @@ for attach in (attach_export, attach_diff, attach_upkeep):
 
 CANCEL_SECONDS = 20.0
 """How long `cancel` waits for the driver to obey: its grace period, and time to write down the end."""
+MOST_RUNS = 1_000_000_000
+"""More than any store has, and still a number that it understands."""
 _TASK_WIDTH = 60
 
 
@@ -51,7 +53,7 @@ _TASK_WIDTH = 60
 def list_runs(
     *,
     status: Annotated[str | None, typer.Option("--status", help="Only runs that stand like this.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="How many at most, newest first.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=MOST_RUNS, help="How many at most, newest first.")] = 20,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
@@ -163,7 +165,7 @@ def _row_as_json(row: RunRow) -> dict[str, JsonValue]:
         "model": row.model,
         "turns": row.turns,
         "cost_usd": round(row.cost_usd, 6),
-        "reason": row.reason,
+        "reason": "" if row.status == "pending" else row.reason,  # until then it says what was wanted
         "created_at": _iso(row.created_at),
         "updated_at": _iso(row.updated_at),
     }

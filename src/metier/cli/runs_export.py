@@ -89,6 +89,8 @@ def import_file(
 
 def _write(path: Path, data: bytes) -> None:
     """All of it or none of it."""
+    if path.is_dir():
+        raise UsageError(f"'{path}' is a folder", hint="Name a file with -o")
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_bytes(data)

@@ -200,6 +200,7 @@ class Runtime:
                     if log.state.phase not in FINAL:
                         await log.record(failure, durable=True)
                     await self._settle(log)
+                    await self.approvals.close(run_id)
                     return log.state
         raise AssertionError("the block above returns or raises")
 
@@ -210,7 +211,8 @@ class Runtime:
     async def find(self, name: str) -> RunRow:
         """A run by its id, the beginning of its id, or `latest`. Raises `RunUnknown`, or `UsageError` if not clear."""
         prefix = "" if name == "latest" else name
-        rows = await self.store.list_runs(prefix=prefix, limit=2)
+        # No name is the beginning of all: a variable that nobody set must not cancel or delete a run.
+        rows = await self.store.list_runs(prefix=prefix, limit=2) if name and name.isascii() else []
         if not rows:
             raise RunUnknown(f"There is no run {name!r}", hint="`agent runs list` shows the runs of this workspace")
         if name == "latest":

@@ -172,6 +172,15 @@ def render_time(time: datetime) -> str:
     return time.astimezone(UTC).isoformat(timespec="microseconds")
 
 
+def parse_time(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError as error:
+        raise StoreDamaged(
+            f"The run store has {text!r} where a time should stand", hint="Restore `runs/state.db` from a back-up"
+        ) from error
+
+
 type _RunColumns = tuple[
     str, str, str, str, str, str, str, str, str, int, float, str, str, int, str, str, float, str, str, str
 ]
@@ -188,8 +197,8 @@ def _build_run(row: _RunColumns, machine: Machine) -> RunRow:
         agent=row[4],
         model=row[5],
         parent_run_id=row[6],
-        created_at=datetime.fromisoformat(row[7]),
-        updated_at=datetime.fromisoformat(row[8]),
+        created_at=parse_time(row[7]),
+        updated_at=parse_time(row[8]),
         turns=row[9],
         cost_usd=row[10],
         reason=row[11],
@@ -206,8 +215,8 @@ def _build_approval(row: tuple[str, str, str, bytes, str, str | None, str, str, 
         run_id=row[1],
         step_id=row[2],
         payload=row[3],
-        created_at=datetime.fromisoformat(row[4]),
-        expires_at=None if row[5] is None else datetime.fromisoformat(row[5]),
+        created_at=parse_time(row[4]),
+        expires_at=None if row[5] is None else parse_time(row[5]),
         status=cast(ApprovalStatus, row[6]),  # written by `insert_approval` and `decide` only
         decided_by=row[7],
         reason=row[8],
@@ -221,6 +230,6 @@ def _build_attempt(row: tuple[str, str, str, str, str, int]) -> ApprovalAttempt:
         status=cast(Literal["approved", "denied", "expired"], row[1]),  # written by `decide` only
         decided_by=row[2],
         reason=row[3],
-        at=datetime.fromisoformat(row[4]),
+        at=parse_time(row[4]),
         counted=bool(row[5]),
     )

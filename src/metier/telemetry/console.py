@@ -1,6 +1,7 @@
 """What a run does, live, one line per event on stderr: time, trace, turn, skill, action, status, detail.
 
-On a terminal the line is coloured and cut to the width; elsewhere, and with `NO_COLOR`, it is plain text.
+On a terminal the line is coloured and cut to the width, unless it warns; a narrow one gets no time and no columns.
+Elsewhere, and with `NO_COLOR`, it is plain text.
 """
 
 import os
@@ -71,6 +72,8 @@ _LEVELS: tuple[LogLevel, ...] = ("debug", "info", "warning", "error")
 _BAD = frozenset({"failed", "timeout", "denied", "in_doubt", "blocked", "expired", "canceled"})
 _STYLES: dict[LogLevel, str] = {"debug": "dim", "info": "green", "warning": "yellow", "error": "bold red"}
 _MAX_DETAIL = 400
+_WIDE = 120
+"""Columns of a terminal from which on the columns of a line fit, with room for its detail."""
 
 
 class Line(NamedTuple):
@@ -105,7 +108,11 @@ class ConsoleSink:
             self._stream.write(render_plain(line) + "\n")
             self._stream.flush()
         else:
-            self._console.print(render_rich(line), no_wrap=True, overflow="ellipsis", crop=True)
+            text = render_rich(line, is_wide=self._console.width >= _WIDE)
+            # What warns is never cut: the terminal breaks the line.
+            is_grave = line.level in ("warning", "error")
+            overflow = "ignore" if is_grave else "ellipsis"
+            self._console.print(text, no_wrap=True, overflow=overflow, crop=not is_grave)
 
     def close(self) -> None:
         self._stream.flush()
@@ -139,11 +146,14 @@ def render_plain(line: Line) -> str:
     return "  ".join(_columns(line)).rstrip()
 
 
-def render_rich(line: Line) -> Text:
-    """The same line with colour."""
+def render_rich(line: Line, *, is_wide: bool) -> Text:
+    """The same line with colour. Where columns would leave no room for what they are about, there are none."""
     start, trace, turn, skill, action, status, detail = _columns(line)
-    parts = ((start, "dim"), (trace, "dim"), (turn, "cyan"), (skill, "magenta"), (action, ""))
-    text = Text("  ").join([Text(part, style) for part, style in (*parts, (status, _STYLES[line.level]), (detail, ""))])
+    parts = [(start, "dim"), (trace, "dim"), (turn, "cyan"), (skill, "magenta"), (action, "")]
+    parts += [(status, _STYLES[line.level]), (detail, "")]
+    if not is_wide:
+        parts = [(" ".join(part.split()), style) for part, style in parts[1:]]
+    text = Text("  ").join([Text(part, style) for part, style in parts])
     text.rstrip()
     return text
 
