@@ -177,3 +177,30 @@ def test_every_problem_of_a_task_is_said_with_its_place(pack: Workspace, capsys:
         (4, "unknown_skill"),
         (5, "schema"),
     ]
+
+
+def test_tools_rules_and_reach_of_steps_are_checked_and_a_run_of_such_a_task_is_refused(
+    pack: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = pack.folder / ".agent/tasks/count"
+    rules = "tool_approvals:\n  rules:\n    - {tool: Writ, allow: true}\n    - {tool: Write, allow: false}\n"
+    (folder / "tell.md").write_text(
+        f"---\nname: Tell\ntools: [Raed, Write]\n{rules}acceptance:\n  - command: make\n---\n\nTell.\n"
+    )
+    (folder / "left.md").write_text("---\nname: Left over\n---\n")
+
+    assert pack.agent("task", "validate", "Count", "--json") == 1
+    (found,) = json.loads(capsys.readouterr().out)
+    assert pack.agent("task", "run", "count", "--input", "text=a") == 2
+
+    assert [
+        (problem["file"].rpartition("/")[2], problem["line"], problem["code"]) for problem in found["problems"]
+    ] == [
+        ("tell.md", 3, "unknown_tool"),
+        ("tell.md", 6, "unknown_tool"),
+        ("tell.md", 3, "tool_denied"),
+        ("tell.md", 9, "command_not_allowed"),
+        ("left.md", 1, "step_unreached"),
+    ]
+    assert "error: Task 'count' cannot be used" in capsys.readouterr().err
+    assert pack.run_ids() == []

@@ -14,6 +14,7 @@ from metier.cli.driving import View, drive_run, open_place
 from metier.cli.output import problem_as_json, warn_line, write_json, write_line
 from metier.cli.run import Config, Output, Quiet
 from metier.definitions.acceptance import render_criterion
+from metier.definitions.ids import fold_id
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.task import FILE_NAME, TaskDefinition, load_task
 from metier.engine.state import RunState
@@ -23,7 +24,8 @@ from metier.runtime.commissions import commission_task
 from metier.runtime.place import Place
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, Watch
-from metier.runtime.tasks import find_problems, get_task
+from metier.runtime.tasks import get_task
+from metier.runtime.validation import load_place_catalog, validate_workspace
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -142,12 +144,17 @@ def validate(
     as_json: AsJson = False,
     config: Config = None,
 ) -> int:
-    """Check tasks: files, steps, what bodies and lists name, schemas. Exit code 1: there is an error."""
+    """Check tasks: files, steps, what bodies and lists name, rules, schemas. Exit code 1: there is an error.
+
+    A step that can never run or never succeed is an error too. `agent validate` checks the whole project.
+    """
     place = open_place(config)
-    found = [each for each in _find_all(place) if not task or each.id == task]
+    found = [each for each in _find_all(place) if not task or fold_id(each.id) == fold_id(task)]
     if task and not found:
         get_task(place, task)
-    problems = {each.id: find_problems(place, load_task(Path(each.path), id=each.id)) for each in found}
+    checked = validate_workspace(place, load_place_catalog(place)).workspace.checked
+    wanted = {each.id for each in found}
+    problems = {item.id: item.problems for item in checked if item.kind == "task" and item.id in wanted}
     if as_json:
         write_json(
             [
