@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from metier.cli.catalog import AsJson
 from metier.cli.driving import View, drive_run, open_place
 from metier.cli.output import problem_as_json, warn_line, write_json, write_line
-from metier.cli.run import Config, Output, Quiet
+from metier.cli.run import Config, Output, Quiet, RunCommand
 from metier.definitions.acceptance import render_criterion
 from metier.definitions.ids import fold_id
 from metier.definitions.problems import Problem, has_errors
@@ -87,7 +87,7 @@ def show(task: TaskId, *, as_json: AsJson = False, config: Config = None) -> Non
             write_line(f"         {line}")
 
 
-@app.command()
+@app.command(cls=RunCommand)
 def run(
     task: TaskId,
     *,
@@ -104,6 +104,12 @@ def run(
     ] = None,
     provider: Annotated[str | None, typer.Option("--provider", help="Who answers; `offline` needs no key.")] = None,
     model: Annotated[str | None, typer.Option("--model", help="The model, as its provider names it.")] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run/--no-dry-run", help="Plan every step and say what it would take; send and run nothing."
+        ),
+    ] = False,
     max_turns: Annotated[int | None, typer.Option("--max-turns", help="How many turns each step may take.")] = None,
     max_cost_usd: Annotated[float | None, typer.Option("--max-cost-usd", help="What all of it may cost.")] = None,
     timeout: Annotated[float | None, typer.Option("--timeout", help="How long it may take, in seconds.")] = None,
@@ -128,7 +134,7 @@ def run(
     place = open_place(config, {key: str(value) for key, value in flags.items() if value is not None}, is_new_run=True)
     given = {**(_read_inputs(input_file) if input_file else {}), **_parse_texts(inputs or [])}
     commission = commission_task(place, task, given, agent=agent)
-    request = RunRequest(task=commission.order.task, commission=commission)
+    request = RunRequest(task=commission.order.task, mode="dry_run" if dry_run else "live", commission=commission)
 
     def start(runtime: Runtime, watch: Watch) -> Awaitable[RunState]:
         return runtime.start(request, watch)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, JsonValue
 
@@ -30,6 +31,8 @@ class Commission(Value):
 
     order: Order
     parent_run_id: str = ""
+    mode: Literal["live", "dry_run"] = "live"
+    """That of the run above."""
     inherited: dict[str, str] = Field(default_factory=dict)
     """Pins from the run above."""
     settings: str = ""

@@ -41,6 +41,7 @@ class StepChecker:
         """`agents` by folded ID; nothing for one that is there and cannot be used."""
         self._place = place
         self._agents = agents
+        self._broken = {name for name, agent in agents.items() if agent is None}
         self._is_tool = is_tool
         self._host = _read_host(place)
         access = AccessFile(place.workspace).load()
@@ -68,7 +69,6 @@ class StepChecker:
         return self._agents.get(fold_id(name)) if name else None
 
     def _find_broken_agents(self, references: Iterable[Reference]) -> list[Problem]:
-        broken = {name for name, agent in self._agents.items() if agent is None}
         return [
             _problem(
                 "error",
@@ -79,7 +79,7 @@ class StepChecker:
                 hint="Correct the agent",
             )
             for each in references
-            if each.kind == "agent" and fold_id(each.name) in broken
+            if each.kind == "agent" and fold_id(each.name) in self._broken
         ]
 
     def _read_scopes(self, step: TaskStep, task: TaskDefinition, agent: AgentDefinition | None) -> list[Scope]:
