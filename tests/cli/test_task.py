@@ -129,6 +129,38 @@ def test_failed_step_is_said_and_resume_begins_there(pack: Workspace, capsys: py
     assert "resume:  agent resume" in err
 
 
+def test_person_reads_why_a_script_failed_without_opening_the_log(
+    pack: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = "hunter2" + "secretvalue99"
+    pack.write(
+        ".agent/skills/counter/scripts/count.py",
+        "import sys\n"
+        "for number in range(60): print('warming up', number, file=sys.stderr)\n"
+        f"print('password={secret} \\x1b[31mred', file=sys.stderr)\n"
+        "print('ValueError: the ledger has no column ' + 'x' * 260, file=sys.stderr)\n"
+        "sys.exit(3)\n",
+    )
+
+    assert pack.agent("task", "run", "count", "--input", "text=a b", "--json") == 1
+    done = capsys.readouterr()
+    assert pack.agent("runs", "show", "latest") == 0
+    shown = capsys.readouterr().out
+
+    (executed,) = [line for line in done.err.splitlines() if "skill_step_executed" in line and "script_run" in line]
+    assert "Script failed with exit code 3 | … | password=***REDACTED*** red | ValueError: the ledger" in executed
+    for text in (done.err, shown):
+        lines = text.splitlines()
+        start = next(i for i, line in enumerate(lines) if line.startswith("failed:  Step 'TASK.md' failed"))
+        why = lines[start + 1 : start + 7]
+        assert why[4] == "why:     password=***REDACTED*** red"
+        assert why[5].startswith("why:     ValueError: the ledger has no column xxx")
+        assert len(why[5]) < 260
+        assert secret not in text
+        assert "\x1b" not in text
+    assert json.loads(done.out)["cause"].splitlines()[-1].startswith("ValueError: the ledger")
+
+
 def test_run_that_waits_for_a_step_says_for_what_and_ends_with_its_code(
     pack: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
