@@ -236,3 +236,33 @@ def test_tools_rules_and_reach_of_steps_are_checked_and_a_run_of_such_a_task_is_
     ]
     assert "error: Task 'count' cannot be used" in capsys.readouterr().err
     assert pack.run_ids() == []
+
+
+def test_steps_that_name_no_agent_are_done_by_the_one_that_is_named_else_the_default_one(
+    pack: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("clerk", "other"):
+        pack.write(f".agent/agents/{name}/AGENT.md", f"---\nname: {name}\n---\n\nYou are the {name}.\n")
+    pack.configure(model={"provider": "offline"}, runtime={"agent": "clerk"})
+    told = ("task", "run", "count", "--input", "text=a b", "--json", "-q")
+
+    assert pack.agent(*told) == 0
+    default = json.loads(capsys.readouterr().out)
+    assert pack.agent(*told, "--agent", "other") == 0
+    named = json.loads(capsys.readouterr().out)
+    assert pack.agent(*told, "--agent", "nobody") == 2
+
+    assert [child["agent"] for child in default["children"]] == ["clerk", "clerk"]
+    assert [child["agent"] for child in named["children"]] == ["other", "other"]
+    assert "No agent is called 'nobody'" in capsys.readouterr().err
+
+
+def test_task_that_stops_at_a_step_ends_with_the_code_of_the_step(
+    pack: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+
+    told = ("--provider", "anthropic", "--model", "claude-sonnet-4-5", "-q")
+    assert pack.agent("task", "run", "count", "--input", "text=a b", *told) == 8
+
+    capsys.readouterr()

@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from metier.approval.judge import name_call
 from metier.cli.ask import find_asker
 from metier.cli.context import current_settings
-from metier.cli.exit_codes import get_exit_code
+from metier.cli.exit_codes import FAILED, get_exit_code
 from metier.cli.live import JsonLines, LiveView
 from metier.cli.output import printable, warn_line, write_json
 from metier.cli.plan import parse_plan, render_plan
@@ -26,7 +26,7 @@ from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
 from metier.errors import LogError, UsageError
 from metier.providers.options import ModelOptions
-from metier.runtime.causes import find_cause
+from metier.runtime.causes import find_failed, get_cause
 from metier.runtime.cleaning import find_place_secrets
 from metier.runtime.place import Place
 from metier.runtime.plugins import using_plugins
@@ -63,8 +63,13 @@ class Driven:
     waiting: RunState
     """The run that is waited for: the same one, or one that it handed work to."""
     folder: Path
-    cause: str = ""
-    """What a step that failed gave back."""
+    failed: RunState | None = None
+    """The run that failed where the other one did because of it: the same one, or one below."""
+
+    @property
+    def cause(self) -> str:
+        """What a step that failed gave back."""
+        return get_cause(self.failed)
 
 
 def open_place(config: Path | None, flags: Mapping[str, str] | None = None, *, is_new_run: bool = False) -> Place:
@@ -96,6 +101,9 @@ def drive_run(place: Place, work: Work, view: View) -> int:
     stopper = Stopper(place.settings.runtime.signal_grace_seconds)
     driven = anyio.run(_drive, place, work, view, stopper)
     exit_code = get_exit_code(driven.waiting, signal=stopper.signal)
+    if exit_code == FAILED and driven.failed is not None:
+        # A task that stopped at a step ends as the step did.
+        exit_code = get_exit_code(driven.failed) or FAILED
     write_outcome(driven, view, exit_code=exit_code)
     return exit_code
 
@@ -118,8 +126,8 @@ async def _drive(place: Place, work: Work, view: View, stopper: Stopper) -> Driv
             async with obeying_signals(stopper), open_runtime(extended) as runtime:
                 state = await work(runtime, watch)
                 waiting = await runtime.find_waiting(state)
-                cause = await find_cause(runtime.store, waiting)
-                return Driven(state=state, waiting=waiting, folder=runtime.folder(state.run_id), cause=cause)
+                failed = await find_failed(runtime.store, waiting)
+                return Driven(state=state, waiting=waiting, folder=runtime.folder(state.run_id), failed=failed)
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -26,7 +26,7 @@ from metier.engine.phases import FINAL
 from metier.engine.state import RunState, fold
 from metier.errors import MetierError, UsageError
 from metier.events import TaskState
-from metier.runtime.causes import find_cause
+from metier.runtime.causes import find_failed
 from metier.runtime.record import build_record
 from metier.runtime.runs import Runtime, open_runtime
 from metier.store.base import RUNNABLE, RunRow
@@ -88,9 +88,9 @@ def show(run: RunName, *, as_json: AsJson = False, config: Config = None) -> Non
             state = fold(row.run_id, entries)
             record = build_record(entries, state, now=row.updated_at) if state.started else {}
             waiting = await runtime.find_waiting(state)
-            cause = await find_cause(runtime.store, waiting)
+            failed = await find_failed(runtime.store, waiting)
             folder = runtime.folder(row.run_id)
-            return row, Driven(state=state, waiting=waiting, folder=folder, cause=cause), record
+            return row, Driven(state=state, waiting=waiting, folder=folder, failed=failed), record
 
     row, driven, record = anyio.run(read)
     if as_json:

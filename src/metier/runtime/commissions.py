@@ -14,7 +14,7 @@ from metier.engine.options import RuntimeOptions
 from metier.engine.partners import fill_inputs, read_inputs
 from metier.errors import ConfigError, UsageError
 from metier.messages import Value
-from metier.runtime.agents import AgentInForce
+from metier.runtime.agents import AgentInForce, find_agent_file
 from metier.runtime.kind import RunKind
 from metier.runtime.pins import SETTINGS, use_pinned_agent, use_pinned_host, use_pinned_settings
 from metier.runtime.place import Place
@@ -66,6 +66,8 @@ def commission_task(place: Place, task_id: str, given: Mapping[str, JsonValue], 
     task = get_task(place, task_id)
     if has_errors(problems := check_task(place, task.id)):
         raise ConfigError(f"Task {task.id!r} cannot be used", hint="Correct the lines above", problems=problems)
+    if default := agent or ("" if task.agent else place.settings.runtime.agent or ""):
+        find_agent_file(place.workspace, default)
     inputs, wrong = fill_inputs(read_inputs(task), dict(given))
     if wrong:
         known = ", ".join(item.name for item in task.inputs) or "none"
