@@ -265,4 +265,4 @@ def test_task_that_stops_at_a_step_ends_with_the_code_of_the_step(
     told = ("--provider", "anthropic", "--model", "claude-sonnet-4-5", "-q")
     assert pack.agent("task", "run", "count", "--input", "text=a b", *told) == 8
 
-    capsys.readouterr()
+    assert "failed:  Step 'TASK.md' failed: Provider 'anthropic' has no API key" in capsys.readouterr().err

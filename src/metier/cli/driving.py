@@ -163,9 +163,8 @@ def write_outcome(driven: Driven, view: View, *, exit_code: int) -> None:
     if state.failure is not None:
         for line in (f"error: {state.failure.message} ({state.failure.reason})", *describe_cause(driven.cause)):
             warn_line(line)
-    if not view.quiet:
-        for line in describe_next(driven):
-            warn_line(line)
+    for line in _describe_stop(driven) if view.quiet else describe_next(driven):
+        warn_line(line)
 
 
 def build_outcome(driven: Driven, *, exit_code: int) -> dict[str, JsonValue]:
@@ -209,6 +208,14 @@ def _approval(step: Step) -> JsonValue:
         "preview": asked.preview,
         "expires_at": asked.expires_at,
     }
+
+
+def _describe_stop(driven: Driven) -> Sequence[str]:
+    """A task that stopped at a step has not failed for good; silence would look as if it had worked."""
+    state = driven.state
+    if state.failure is not None or driven.failed is None:
+        return ()
+    return describe_waiting(driven.waiting, resume=state.run_id, cause=driven.cause)
 
 
 def describe_next(driven: Driven) -> Sequence[str]:
