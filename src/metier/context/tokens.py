@@ -5,7 +5,7 @@ costs some context, one that is too low costs the request.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import ceil
 
 from metier.messages import Message, TextPart, ThinkingPart, ToolCallPart, ToolResultPart, ToolSpec
@@ -56,8 +56,10 @@ class TokenCounter:
         self._texts: dict[str, int] = {}
         self._messages: dict[int, tuple[Message, int]] = {}
         self._tools: tuple[tuple[ToolSpec, ...], int] = ((), 0)
-        self._chain: list[tuple[object, int]] = []
-        """The items that were summed up last, each with the sum up to it."""
+        self._items: tuple[object, ...] = ()
+        """The items that were summed up last."""
+        self._sums: list[int] = []
+        """The sum up to each of them."""
 
     def text(self, text: str) -> int:
         """For texts that stay the same for many turns."""
@@ -81,15 +83,16 @@ class TokenCounter:
             self._tools = (tools, sum(tool_tokens(tool) for tool in tools))
         return self._tools[1]
 
-    def total[Item](self, items: Sequence[Item], cost: Callable[[Item], int]) -> int:
+    def total[Item](self, items: tuple[Item, ...], cost: Callable[[Item], int]) -> int:
         """The summed cost of a history; what it shares with the one before, from its beginning, is not summed again."""
-        changed = (i for i, ((item, _), other) in enumerate(zip(self._chain, items, strict=False)) if item is not other)
-        known = next(changed, min(len(self._chain), len(items)))
-        del self._chain[known:]
+        known = min(len(self._items), len(items))
+        if self._items[:known] != items[:known]:  # tuples look at identity first, which is cheap
+            known = next(i for i, (one, other) in enumerate(zip(self._items, items, strict=False)) if one != other)
+        del self._sums[known:]
         for item in items[known:]:
-            before = self._chain[-1][1] if self._chain else 0
-            self._chain.append((item, before + cost(item)))
-        return self._chain[-1][1] if self._chain else 0
+            self._sums.append((self._sums[-1] if self._sums else 0) + cost(item))
+        self._items = items
+        return self._sums[-1] if self._sums else 0
 
 
 def tool_tokens(tool: ToolSpec) -> int:

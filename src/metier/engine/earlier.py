@@ -24,14 +24,14 @@ _COUNTED_TOOLS = frozenset({"script_run"})
 
 async def keep_results(run_id: str, actions: Iterable[ActionStep], services: Services) -> None:
     """Bring the file up to date where one of these actions is told to read it."""
-    path = services.run_folder / FILE_NAME
-    if not any(_mentions(action.params, str(path)) for action in actions):
+    path = os.path.join(services.run_folder, FILE_NAME)  # noqa: PTH118  a step of every turn comes through here
+    if not any(_mentions(action.params, path) for action in actions):
         return
     given: list[JsonValue] = []
     if services.given_results:
         given = cast("list[JsonValue]", json.loads(await services.store.get_blob(services.given_results)))
     results = [*given, *await build_results(await read_entries(services.store, run_id), services.store)]
-    _replace(path, json.dumps(results, ensure_ascii=False, indent=1) + "\n")
+    _replace(Path(path), json.dumps(results, ensure_ascii=False, indent=1) + "\n")
 
 
 async def build_results(entries: Iterable[Entry], store: Store) -> list[JsonValue]:

@@ -17,9 +17,9 @@ class Fingerprints:
     """Belongs to one run. A history that only grew since the last request is not gone through again."""
 
     def __init__(self) -> None:
-        self._chain: list[tuple[Message, bytes, int]] = []
-        """Each message with the hash and size of everything up to it."""
-        self._seen: list[Message] = []
+        self._chain: list[tuple[bytes, int]] = []
+        """For each message the hash and size of everything up to it."""
+        self._seen: tuple[Message, ...] = ()
         """The messages of the chain."""
         self._tools: tuple[tuple[ToolSpec, ...], bytes] = ((), b"")
         """The tools of the last request and their hash; they are the same object turn after turn."""
@@ -34,8 +34,8 @@ class Fingerprints:
             size += len(text)
         self._extend(request.messages)
         if self._chain:
-            digest.update(self._chain[-1][1])
-            size += self._chain[-1][2]
+            digest.update(self._chain[-1][0])
+            size += self._chain[-1][1]
         return Fingerprint(digest.hexdigest()[:32], size)
 
     def _digest_tools(self, tools: tuple[ToolSpec, ...]) -> bytes:
@@ -46,18 +46,16 @@ class Fingerprints:
 
     def _extend(self, messages: tuple[Message, ...]) -> None:
         known = self._count_known(messages)
-        del self._chain[known:], self._seen[known:]
+        del self._chain[known:]
         for message in messages[known:]:
-            _, before, size = self._chain[-1] if self._chain else (message, b"", 0)
+            before, size = self._chain[-1] if self._chain else (b"", 0)
             text = message.__pydantic_serializer__.to_json(message)
-            self._chain.append((message, hashlib.sha256(before + text).digest(), size + len(text)))
-            self._seen.append(message)
+            self._chain.append((hashlib.sha256(before + text).digest(), size + len(text)))
+        self._seen = messages
 
     def _count_known(self, messages: tuple[Message, ...]) -> int:
-        """How many messages at the beginning are those of the last request; told by identity, which is cheap."""
+        """How many messages at the beginning are those of the last request; comparing looks at identity first."""
         most = min(len(self._seen), len(messages))
-        for index in [i for i, (one, other) in enumerate(zip(self._seen, messages, strict=False)) if one is not other]:
-            # The task message is made anew each turn, with the same words.
-            if self._seen[index] != messages[index]:
-                return index
-        return most
+        if self._seen[:most] == messages[:most]:
+            return most
+        return next(i for i, (one, other) in enumerate(zip(self._seen, messages, strict=False)) if one != other)

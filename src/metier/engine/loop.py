@@ -1,12 +1,12 @@
 """The one loop: starting, going on after an answer, recovering from a kill and replaying are all `drive`."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Protocol
 
 import anyio
 
-from metier.engine.actions import Action, CallModel, Wait
+from metier.engine.actions import Action, CallModel, Decode, Proceed, Wait
 from metier.engine.decide import decide
 from metier.engine.entries import RunFailed, RunPaused
 from metier.engine.journal import RunLog, read_entries
@@ -22,6 +22,8 @@ from metier.telemetry.sinks import EventWriter
 
 LEASE_SECONDS = 15.0
 BEAT_SECONDS = 5.0
+_THOUGHT = (Decode, Proceed)
+"""Actions that wait for nothing: there is nothing to cut short."""
 
 
 type Perform = Callable[[Action, RunLog, Services], Awaitable[None]]
@@ -38,7 +40,7 @@ async def drive(log: RunLog, services: Services, stopper: Stopper, *, perform: P
             await log.record()
             return log.state
         try:
-            with stopper.interruptible():
+            with nullcontext() if isinstance(action, _THOUGHT) else stopper.interruptible():
                 await perform(action, log, services)
         except StoreFull:
             log.is_short_of_room = True

@@ -271,7 +271,9 @@ class KeyFormats(NamedTuple):
     """Formats whose first characters say nothing, each with a sign that must be among the long words."""
 
 
+@functools.cache
 def build_key_formats() -> KeyFormats:
+    """The table by what a key begins with. Always the same, and long: made once in a process."""
     by_opening: dict[bytes, tuple[KeyFormat, ...]] = {}
     for key_format in _word_formats():
         for opening in {opening for literal in key_format.literals for opening in _openings(literal)}:

@@ -83,6 +83,9 @@ class Redactor:
             case _:
                 return value
 
+    def _redact_entry(self, key: str, value: Json) -> Json:
+        return self.hide(value) if self.covers(key) else self.redact_value(value)
+
     def stream(self) -> "RedactionStream":
         """For text that comes in chunks: a secret across their ends is still found."""
         return RedactionStream(self)
@@ -102,10 +105,12 @@ class Redactor:
             found += [Span(secret.start, secret.end, secret.context, secret.kind) for secret in named]
         return _merge(found) if found else found
 
-    def _redact_entry(self, key: str, value: Json) -> Json:
-        return self._hide(value) if self._names.covers(key) else self.redact_value(value)
+    def covers(self, name: str) -> bool:
+        """Is this the name of a secret?"""
+        return self._names.covers(name)
 
-    def _hide(self, value: Json) -> Json:
+    def hide(self, value: Json) -> Json:
+        """The value behind a secret name: nothing of it shows unless it is an ordinary word."""
         match value:
             case str():
                 harmless = not value.strip() or is_ordinary_word(value) or is_code_or_placeholder(value, quoted=True)
@@ -115,7 +120,7 @@ class Redactor:
             case int():
                 return MARK if len(str(abs(value))) >= _MIN_SECRET_NUMBER else value
             case list():
-                return [self._hide(item) for item in value]
+                return [self.hide(item) for item in value]
             case _:
                 return self.redact_value(value)
 

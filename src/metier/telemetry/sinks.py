@@ -17,7 +17,7 @@ from metier.telemetry.sanitize import sanitize
 
 _SHORT = 64
 _MOST_KNOWN = 4096
-_COUNTS = dict[str, int]
+_SILENT: tuple[object, ...] = (int, float, bool, int | None, float | None, bool | None, dict[str, int])
 
 
 class Sink(Protocol):
@@ -68,6 +68,8 @@ class Cleaner:
         self._sanitize = sanitize_control_chars
         self._harmless: set[str] = set()
         """Short strings that were found clean: names of tools, words of status, which most events repeat."""
+        self._speaking: dict[type[Value], tuple[str, ...]] = {}
+        """The fields of each kind of payload that may hold text."""
 
     def clean(self, payload: Payload) -> Payload:
         """The payload as it may be logged; the same object where nothing had to change."""
@@ -86,7 +88,20 @@ class Cleaner:
 
     def value(self, value: JsonValue) -> JsonValue:
         """The same for a JSON value; what stands behind a secret name goes too."""
-        return self._redactor.redact_value(self._strings(value))
+        match value:
+            case str():
+                return self.text(value)
+            case list():
+                return [self.value(item) for item in value]
+            case dict():
+                return {self.text(key): self._entry(key, item) for key, item in value.items()}
+            case _:
+                return value
+
+    def _entry(self, key: str, value: JsonValue) -> JsonValue:
+        if self._redactor.covers(self._safe(key)):
+            return self._redactor.hide(self._strings(value))
+        return self.value(value)
 
     def _safe(self, text: str) -> str:
         if self._sanitize:
@@ -94,17 +109,17 @@ class Cleaner:
         return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
     def _model(self, value: Value) -> Value:
-        changed: dict[str, object] = {}
+        kind = type(value)
+        names = self._speaking.get(kind)
+        if names is None:
+            names = self._speaking[kind] = _find_speaking(kind)
         fields = cast("dict[str, object]", value.__dict__)  # of an instance, not of the class
-        for name, old in fields.items():
-            if old is None or isinstance(old, int | float):
+        changed: dict[str, object] = {}
+        for name in names:
+            old = fields[name]
+            if old is None:
                 continue
-            if isinstance(old, str):
-                new = self.text(old)
-            elif _is_count(value, name):
-                continue
-            else:
-                new = self._value(old)
+            new = self.text(old) if isinstance(old, str) else self._value(old)
             if new is not old:
                 changed[name] = new
         return value.model_copy(update=changed) if changed else value
@@ -138,9 +153,9 @@ class Cleaner:
                 return value
 
 
-def _is_count(value: Value, name: str) -> bool:
-    """True for fields that map names to numbers: `token: 123456` is a count there."""
-    return type(value).model_fields[name].annotation == _COUNTS
+def _find_speaking(kind: type[Value]) -> tuple[str, ...]:
+    """The fields that may hold text. Not those that map names to numbers: `token: 123456` is a count there."""
+    return tuple(name for name, field in kind.model_fields.items() if field.annotation not in _SILENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

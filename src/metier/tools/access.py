@@ -33,6 +33,7 @@ class AccessFile:
         """What the file says and what is wrong with it; nothing where there is none."""
         for file in self._files:
             try:
+                file.stat()  # mostly there is none, and asking costs a fraction of trying to open it
                 with file.open("rb") as stream:
                     data = stream.read(MAX_BYTES + 1)
             except FileNotFoundError:

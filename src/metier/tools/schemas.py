@@ -1,6 +1,8 @@
 """Check a value against a JSON Schema and say in one sentence what is wrong. Never follows a reference outside it."""
 
+import json
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import cast
 
 from jsonschema import Draft202012Validator
@@ -14,15 +16,23 @@ from metier.errors import UsageError
 _SHOWN_CHARACTERS = 300
 
 
+@lru_cache(maxsize=512)
+def _find_problem(schema: str) -> str:
+    """What is wrong with a schema, by its text: most runs of a process have the same tools."""
+    try:
+        Draft202012Validator.check_schema(json.loads(schema))
+    except SchemaError as error:
+        return error.message
+    return ""
+
+
 class SchemaCheck:
     """One schema, ready to check many values."""
 
     def __init__(self, name: str, schema: dict[str, JsonValue]) -> None:
         """Raises `UsageError` when the schema itself is not valid; `name` says whose it is."""
-        try:
-            Draft202012Validator.check_schema(schema)
-        except SchemaError as error:
-            raise UsageError(f"Tool {name!r} has an invalid schema: {error.message}") from error
+        if problem := _find_problem(json.dumps(schema)):
+            raise UsageError(f"Tool {name!r} has an invalid schema: {problem}")
         # An empty registry retrieves nothing: a schema must not make the agent fetch an address.
         self._takes_anything = not schema
         self._validator = Draft202012Validator(schema, registry=Registry())

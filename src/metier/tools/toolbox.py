@@ -25,6 +25,7 @@ class Toolbox:
                 raise UsageError(f"Two tools are called {tool.info.name!r}", hint="Rename or disable one of them")
             self._tools[tool.info.name] = tool
         self._aliases = _unique_aliases(self._tools.values())
+        self._locating = {name: tool for name, tool in self._tools.items() if isinstance(tool, Locating)}
         self._input_checks = {name: SchemaCheck(name, tool.info.input_schema) for name, tool in self._tools.items()}
         self._output_checks = {name: SchemaCheck(name, tool.info.output_schema) for name, tool in self._tools.items()}
 
@@ -81,10 +82,11 @@ class Toolbox:
     async def locate(self, name: str, arguments: dict[str, JsonValue]) -> dict[str, str]:
         """Where the paths of a call really lead, by argument; nothing where its tool cannot tell."""
         tool = self.find(name)
-        if not isinstance(tool, Locating) or self.find_wrong_input(name, arguments):
+        locating = self._locating.get(tool.info.name) if tool is not None else None
+        if locating is None or self.find_wrong_input(name, arguments):
             return {}
         try:
-            return await tool.locate(arguments)
+            return await locating.locate(arguments)
         except MetierError:
             return {}  # the call itself will say what is wrong
 
