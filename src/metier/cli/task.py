@@ -25,7 +25,7 @@ from metier.runtime.place import Place
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, Watch
 from metier.runtime.tasks import get_task
-from metier.runtime.validation import load_place_catalog, validate_workspace
+from metier.runtime.validation import find_all_problems
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -43,6 +43,8 @@ def list_tasks(*, as_json: AsJson = False, config: Config = None) -> int:
     """List the tasks of this workspace. Exit code 1: one of them cannot be used."""
     place = open_place(config)
     found = [(each.id, load_task(Path(each.path), id=each.id)) for each in _find_all(place)]
+    problems = find_all_problems(place, "task")
+    broken = {task_id for task_id, _ in found if has_errors(problems[task_id])}
     if as_json:
         write_json(
             [
@@ -53,19 +55,20 @@ def list_tasks(*, as_json: AsJson = False, config: Config = None) -> int:
                     "steps": len(reading.task.steps) if reading.task else 0,
                     "inputs": [item.name for item in reading.task.inputs] if reading.task else [],
                     "loaded": reading.task is not None,
-                    "problems": [problem_as_json(problem) for problem in reading.problems],
+                    "usable": task_id not in broken,
+                    "problems": [problem_as_json(problem) for problem in problems[task_id]],
                 }
                 for task_id, reading in found
             ]
         )
     for task_id, reading in [] if as_json else found:
-        if reading.task is None:
+        if reading.task is None or task_id in broken:
             write_line(f"{task_id}  cannot be used; see `agent task validate {task_id}`")
         else:
             write_line(f"{task_id}  {len(reading.task.steps)} steps  {reading.task.description}".rstrip())
     if not found:
         warn_line("There are no tasks here; write '.agent/tasks/<id>/TASK.md'")
-    return 1 if any(reading.task is None for _, reading in found) else 0
+    return 1 if broken else 0
 
 
 @app.command()
@@ -158,9 +161,8 @@ def validate(
     found = [each for each in _find_all(place) if not task or fold_id(each.id) == fold_id(task)]
     if task and not found:
         get_task(place, task)
-    checked = validate_workspace(place, load_place_catalog(place)).workspace.checked
     wanted = {each.id for each in found}
-    problems = {item.id: item.problems for item in checked if item.kind == "task" and item.id in wanted}
+    problems = {task_id: said for task_id, said in find_all_problems(place, "task").items() if task_id in wanted}
     if as_json:
         write_json(
             [

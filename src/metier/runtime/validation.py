@@ -75,6 +75,12 @@ def load_place_catalog(place: Place) -> Catalog:
     return load_catalog(sources, cache_folder=find_cache_folder(place.environ, home=place.home))
 
 
+def find_all_problems(place: Place, kind: str) -> dict[str, tuple[Problem, ...]]:
+    """What is wrong with each agent, task or skill of a workspace, by its ID."""
+    checked = validate_workspace(place, load_place_catalog(place)).workspace.checked
+    return {item.id: item.problems for item in checked if item.kind == kind}
+
+
 def check_task(place: Place, task_id: str) -> tuple[Problem, ...]:
     """What `agent validate` would say on the lists, rules and steps of one task, with the agents that it names.
 
