@@ -15,7 +15,7 @@ MetierError                     1   something failed that a person can act on
 ├── SandboxUnavailable          9   a sandbox is required and none works here
 ├── ToolFailed                  1   a tool could not do its work; the model reads why
 ├── ProviderError               8   a model could not answer; its kinds are in `providers/failures.py`
-├── ArchiveRefused             1   an exported run that was changed or cannot be read
+├── ArchiveRefused              1   an exported run that was changed or cannot be read
 ├── ApprovalClosed             10   somebody decided before, or nobody did in time
 ├── BrokerUnavailable           1   the message broker of workers does not answer
 ├── PromptTooLarge              6   what must be said does not fit the context budget

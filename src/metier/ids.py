@@ -43,6 +43,7 @@ class SystemIds:
     def __init__(self) -> None:
         self._spans: list[str] = []
         """Span ids in stock: every event takes one, and asking the kernel each time costs more than the rest of it."""
+        self._owner = 0
 
     def run_id(self, started: datetime) -> str:
         return format_run_id(started, os.urandom(6))
@@ -51,7 +52,8 @@ class SystemIds:
         return secrets.token_hex(16)
 
     def span_id(self) -> str:
-        if not self._spans:
+        if not self._spans or self._owner != os.getpid():  # a forked process must not hand out the same ones
+            self._owner = os.getpid()
             stock = secrets.token_hex(8 * _SPANS_AT_ONCE)
             self._spans = [stock[start : start + 16] for start in range(0, len(stock), 16)]
         return self._spans.pop()

@@ -49,15 +49,41 @@ def test_every_command_is_shown_in_use() -> None:
     assert {command for command in commands() if command not in text} == WITHOUT_EXAMPLE
 
 
+def links() -> list[tuple[Path, str, Path, str]]:
+    """Page, target as written, file and heading of every link between pages."""
+    found: list[tuple[Path, str, Path, str]] = []
+    for page in [*GUIDES, *REFERENCE.glob("*.md"), ROOT / "CONTRIBUTING.md"]:
+        for target in re.findall(r"\]\((?!https?:|mailto:)([^)]+)", page.read_text(encoding="utf-8")):
+            file, _, heading = target.partition("#")
+            found.append((page, target, (page.parent / file).resolve() if file else page, heading))
+    return found
+
+
+def headings(page: Path) -> set[str]:
+    """As the addresses of a rendered page have them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in titles}
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     broken = [
         f"{page.relative_to(ROOT)}: {target}"
-        for page in [*GUIDES, *REFERENCE.glob("*.md"), ROOT / "CONTRIBUTING.md"]
-        for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)", page.read_text(encoding="utf-8"))
-        if not (page.parent / target).exists()
+        for page, target, file, heading in links()
+        if not file.exists() or (heading and heading not in headings(file))
     ]
 
     assert broken == []
+
+
+def test_every_page_is_linked_from_another_one() -> None:
+    linked = {file for page, _, file, _ in links() if file != page}
+    decisions = ROOT / "docs" / "decisions"
+
+    # The folder of decisions is linked as a whole.
+    lonely = {page for page in GUIDES if page.parent not in (ROOT, decisions)} - linked
+
+    assert lonely == set()
+    assert decisions in linked
 
 
 def test_notes_for_contributors_stay_short() -> None:

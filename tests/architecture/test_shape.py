@@ -26,7 +26,7 @@ def functions(tree: ast.AST) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
 
 def test_files_and_functions_stay_short() -> None:
     offenders: set[str] = set()
-    for path in our_files():
+    for path in sorted(SOURCE.rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
         text = path.read_text(encoding="utf-8")
         if len(text.splitlines()) > MAX_FILE_LINES:
@@ -60,6 +60,12 @@ def test_every_file_says_at_the_top_what_it_is() -> None:
     ]
 
     assert silent == []
+
+
+def test_rooms_have_no_door_of_their_own() -> None:
+    filled = [path for path in sorted(SOURCE.glob("*/**/__init__.py")) if path.read_text(encoding="utf-8").strip()]
+
+    assert filled == []
 
 
 def test_unfinished_work_is_not_in_the_source() -> None:

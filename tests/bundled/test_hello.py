@@ -64,7 +64,6 @@ class Hello(Protocol):
 
 
 def load_toolset() -> Hello:
-    pytest.importorskip("metier.tools.toolsets")
     spec = importlib.util.spec_from_file_location("hello_of_this_test", TOOLSET)
     assert spec is not None
     assert spec.loader is not None

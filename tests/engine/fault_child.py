@@ -12,8 +12,9 @@ from reference_scenario import Call, Narrator
 
 from metier.engine.options import RuntimeOptions
 from metier.errors import MetierError
+from metier.runtime.answers import Answer
 from metier.runtime.requests import RunRequest
-from metier.runtime.runs import Answer, open_runtime
+from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
 from metier.testing.crash_child import find_log_problems
 from metier.testing.crash_kit import read_effects

@@ -5,10 +5,8 @@ repair and a retry. Loaded by file in the processes that live it, and once more,
 import json
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from pydantic import JsonValue
 
@@ -21,9 +19,10 @@ from metier.providers.base import ModelRequest, Observer
 from metier.runtime.place import Place
 from metier.settings.model import Settings
 from metier.skills.options import SkillsOptions
-from metier.testing.crash_kit import read_effects, record_effect
-from metier.testing.crash_scenario import DoubtAnswer, Reach, Scenario
-from metier.tools.base import ToolContext, ToolInfo, ToolResult
+from metier.testing.crash_kit import read_effects
+from metier.testing.crash_scenario import Reach, Scenario
+from metier.testing.deed import Deed, build_settle
+from metier.tools.base import ToolContext, ToolResult
 from metier.tools.effects import Effect
 
 SCRIPT = """
@@ -80,35 +79,6 @@ print(json.dumps({"artifacts": artifacts}))
 """
 
 SKILLS = {"alpha": (), "beta": ("record", "flaky"), "gamma": ("report",)}
-
-
-@dataclass(frozen=True, slots=True)
-class Deed:
-    """A tool whose effect is a line in the file of effects."""
-
-    name: str
-    effect: Effect
-    effects: Path
-    reach: Reach
-
-    @property
-    def info(self) -> ToolInfo:
-        return ToolInfo(
-            id=f"test:{self.name}",
-            name=self.name,
-            description=f"Do {self.name}.",
-            category="custom",
-            input_schema={"type": "object"},
-            risk="low",
-            effect=self.effect,
-        )
-
-    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
-        self.reach(f"effect:{self.name}:begun")
-        if self.effect != "read":
-            record_effect(self.effects, effect=self.effect, name=self.name, key=context.idempotency_key)
-        self.reach(f"effect:{self.name}:done")
-        return ToolResult(ok=True, output=f"{self.name} {json.dumps(arguments, sort_keys=True)}")
 
 
 class Mail(Deed):
@@ -214,15 +184,6 @@ def build_tools(effects: Path, reach: Reach) -> tuple[Deed, ...]:
         Mail("mail", "opaque", effects, reach),
         Deed("pay", "opaque", effects, reach),
     )
-
-
-def build_settle(effects: Path) -> Callable[[str], DoubtAnswer]:
-    """What a person says who looks whether it happened."""
-
-    def settle(key: str) -> Literal["done", "retry"]:
-        return "done" if any(effect["key"] == key for effect in read_effects(effects)) else "retry"
-
-    return settle
 
 
 def build(folder: Path, reach: Reach) -> Scenario:

@@ -12,9 +12,10 @@ from metier.engine.options import RuntimeOptions
 from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
 from metier.errors import ToolFailed
+from metier.runtime.answers import Answer
 from metier.runtime.place import Place
 from metier.runtime.requests import RunRequest
-from metier.runtime.runs import Answer, Runtime, Watch, open_runtime
+from metier.runtime.runs import Runtime, Watch, open_runtime
 from metier.settings.model import Settings
 from metier.testing.scripted import Line, ScriptedProvider, says
 from metier.tools.base import ToolContext, ToolInfo, ToolResult

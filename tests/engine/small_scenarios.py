@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pydantic import JsonValue
-from reference_scenario import AskFor, Call, Deed, Narrator, build_settle
+from reference_scenario import AskFor, Call, Narrator
 
 from metier.engine import entries as e
 from metier.engine.journal import RunLog
@@ -15,8 +15,9 @@ from metier.engine.loop import Driver
 from metier.engine.projection import project
 from metier.engine.services import Services
 from metier.engine.state import apply
+from metier.runtime.answers import Answer
 from metier.runtime.place import Place
-from metier.runtime.runs import Answer, Runtime, Watch
+from metier.runtime.runs import Runtime, Watch
 from metier.settings.model import Settings
 from metier.store.base import Lease, Store, StoredEntry
 from metier.store.machine import Machine
@@ -24,6 +25,7 @@ from metier.store.opening import DATABASE
 from metier.testing.crash_kit import record_effect
 from metier.testing.crash_points import Points
 from metier.testing.crash_scenario import OpenStore, Reach, Scenario, open_pointed_sqlite
+from metier.testing.deed import Deed, build_settle
 from metier.testing.store_wrapper import StoreWrapper
 from metier.tools.base import ToolContext, ToolResult
 

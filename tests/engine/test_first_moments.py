@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from reference_scenario import build_settle
 
 from metier.messages import ModelReply, TextPart, Usage
 from metier.providers.base import ModelRequest, Observer
@@ -13,6 +12,7 @@ from metier.settings.model import Settings
 from metier.testing.crash_kit import CrashKit, CrashReport
 from metier.testing.crash_points import CrashPoint
 from metier.testing.crash_scenario import Reach, Scenario
+from metier.testing.deed import build_settle
 
 pytestmark = [
     pytest.mark.slow,

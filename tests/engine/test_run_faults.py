@@ -21,9 +21,10 @@ from metier.engine.state import RunState, apply
 from metier.events import LogRepaired, PinnedDefinitionUsed
 from metier.messages import ModelReply
 from metier.providers.base import ModelRequest, Observer
+from metier.runtime.answers import Answer
 from metier.runtime.place import Place
 from metier.runtime.requests import RunRequest
-from metier.runtime.runs import Answer, Runtime, open_runtime
+from metier.runtime.runs import Runtime, open_runtime
 from metier.store.base import RunRow
 from metier.store.failures import StoreDamaged
 from metier.store.opening import DATABASE

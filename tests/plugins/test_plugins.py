@@ -191,7 +191,7 @@ def test_runs_live_in_the_store_of_a_plugin(site: Site, script: Callable[[str], 
     assert (site.work / "elsewhere.db").exists()
     assert len(json.loads(site.agent("runs", "list", "--json", **chosen).stdout)) == 1
     refused = site.agent("runs", "list", AGENT_STORE_BACKEND="plugin/cellar")
-    assert "No plugin brings a store 'cellar'" in refused.stderr
+    assert "No plugin that runs brings a store 'cellar'" in refused.stderr
     assert "`plugin/shelf`" in refused.stderr
 
 
@@ -213,7 +213,7 @@ def test_unknown_command_says_which_plugins_are_off(site: Site) -> None:
     done = site.agent("fly")
 
     assert done.returncode == 2
-    assert "plugin 'broken' is off: ValueError: no luck" in done.stderr
+    assert "plugin 'broken' is off: It did not register: ValueError: no luck" in done.stderr
     assert "No such command 'fly'" in done.stderr
 
 

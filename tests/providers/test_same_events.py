@@ -12,7 +12,7 @@ from metier.runtime.place import Place
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
-from metier.telemetry.jsonl import find_log, read_events
+from metier.telemetry.jsonl import FILE_NAME, read_events
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 
 pytestmark = pytest.mark.anyio
@@ -67,7 +67,7 @@ async def run(
         async with open_runtime(place) as runtime:
             state = await runtime.start(RunRequest(task="look at the notes", agent=agent))
     assert state.status == "completed", state.failure
-    return [story(record) for record in read_events(find_log(folder / "runs", state.run_id))]
+    return [story(record) for record in read_events(folder / "runs" / state.run_id / FILE_NAME)]
 
 
 def story(record: EventRecord) -> tuple[str, dict[str, JsonValue]]:

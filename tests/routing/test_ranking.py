@@ -9,8 +9,7 @@ import time
 
 import pytest
 
-from metier.routing import rank
-from metier.routing.router import build_index
+from metier.routing.router import build_index, rank
 from metier.routing.skill import RoutableSkill
 
 
@@ -100,6 +99,20 @@ def test_a_catalog_of_at_most_k_comes_back_whole_with_scores(twelve: tuple[Routa
     assert ranked[0].score > 55
     assert ranked[-1].score == 0
     assert ranked[-1].reason == "no word in common with the request"
+
+
+def test_an_index_that_served_other_requests_ranks_like_a_fresh_one() -> None:
+    chooser = random.Random(7)
+    subjects = [f"{first}{last}" for first in "bdfgklm" for last in ("anor", "elit", "obus", "umen", "irak", "otal")]
+    catalog = [
+        skill(f"skill-{number:02}", f"Take the {' '.join(chooser.sample(subjects, 6))} of a report with care")
+        for number in range(60)
+    ]
+    requests = [f"please take the report of {' and '.join(chooser.sample(subjects, size))}" for size in (3, 12, 30)]
+    used = build_index(catalog)
+
+    for text in [*requests, *reversed(requests)]:
+        assert used.rank(text, 8) == build_index(catalog).rank(text, 8)
 
 
 def test_no_skills_and_no_places_give_no_candidates(twelve: tuple[RoutableSkill, ...]) -> None:
@@ -194,7 +207,7 @@ def test_odd_text_is_ranked_without_an_error(twelve: tuple[RoutableSkill, ...], 
 def test_two_processes_with_different_hash_seeds_give_the_same_ranking(twelve: tuple[RoutableSkill, ...]) -> None:
     program = (
         "import json, sys\n"
-        "from metier.routing import rank\n"
+        "from metier.routing.router import rank\n"
         "from metier.routing.skill import RoutableSkill\n"
         "skills = [RoutableSkill(id=n, name=n, description=d) for n, d in json.loads(sys.argv[1])]\n"
         "texts = ['tabels of teh pdf reviwe', 'write notes of the meeting', 'deploy images to the city database']\n"

@@ -1,11 +1,7 @@
 """Runs that hand work on, to be killed wherever they leave a trace. Loaded by file in the processes that live them."""
 
-import json
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import JsonValue
 from teams import Call, Cast, write, write_agents
 
 from metier.engine.options import RuntimeOptions
@@ -14,10 +10,8 @@ from metier.providers.base import ModelRequest, Observer
 from metier.runtime.commissions import Commission, commission_task
 from metier.runtime.place import Place
 from metier.settings.model import Settings
-from metier.testing.crash_kit import read_effects, record_effect
-from metier.testing.crash_scenario import DoubtAnswer, Reach, Scenario
-from metier.tools.base import ToolContext, ToolInfo, ToolResult
-from metier.tools.effects import Effect
+from metier.testing.crash_scenario import Reach, Scenario
+from metier.testing.deed import Deed, build_settle
 
 STEPS = 10
 STEP = """\
@@ -28,34 +22,6 @@ agent: worker
 
 Step {number} about {{{{inputs.topic}}}}.{earlier}
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A tool whose effect is a line in the file of effects."""
-
-    name: str
-    effect: Effect
-    effects: Path
-    reach: Reach
-
-    @property
-    def info(self) -> ToolInfo:
-        return ToolInfo(
-            id=f"test:{self.name}",
-            name=self.name,
-            description=f"Do {self.name}.",
-            category="custom",
-            input_schema={"type": "object"},
-            risk="low",
-            effect=self.effect,
-        )
-
-    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
-        self.reach(f"effect:{self.name}:begun")
-        record_effect(self.effects, effect=self.effect, name=self.name, key=context.idempotency_key)
-        self.reach(f"effect:{self.name}:done")
-        return ToolResult(ok=True, output=f"{self.name} {json.dumps(arguments)}")
 
 
 class Echo(Cast):
@@ -69,7 +35,7 @@ class Echo(Cast):
         return await super().reply(request, observe=observe)
 
 
-def build_place(folder: Path, cast: Cast, *tools: Mark) -> Place:
+def build_place(folder: Path, cast: Cast, *tools: Deed) -> Place:
     return Place(
         settings=Settings(runtime=RuntimeOptions(max_llm_retries=0, max_turns=30)),
         workspace=folder,
@@ -80,20 +46,13 @@ def build_place(folder: Path, cast: Cast, *tools: Mark) -> Place:
     )
 
 
-def build_settle(effects: Path) -> Callable[[str], DoubtAnswer]:
-    def settle(key: str) -> DoubtAnswer:
-        return "done" if any(effect["key"] == key for effect in read_effects(effects)) else "retry"
-
-    return settle
-
-
 def build_task(folder: Path, reach: Reach) -> Scenario:
     """Ten steps, each of them with an effect that must happen once."""
     effects = folder / "effects.jsonl"
     if not (folder / ".agent").exists():
         write_agents(folder, "worker", more="tool_approvals:\n  rules:\n    - {tool: keep, allow: true}\n")
         write(folder, {f".agent/tasks/ten/{_file(n)}": _step(n) for n in range(1, STEPS + 1)})
-    place = build_place(folder, Echo({}), Mark("keep", "keyed", effects, reach))
+    place = build_place(folder, Echo({}), Deed("keep", "keyed", effects, reach))
 
     def commission(here: Place) -> Commission:
         return commission_task(here, "ten", {"topic": "tides"})
@@ -135,7 +94,7 @@ def build_delegation(folder: Path, reach: Reach) -> Scenario:
     if not (folder / ".agent").exists():
         write_agents(folder, "lead")
         write_agents(folder, "worker", more="tool_approvals:\n  rules:\n    - {tool: pay, verdict: ask}\n")
-    tools = (Mark("pay", "opaque", effects, reach), Mark("post", "keyed", effects, reach))
+    tools = (Deed("pay", "opaque", effects, reach), Deed("post", "keyed", effects, reach))
     place = build_place(folder, Cast(LINES), *tools)
     return Scenario(
         place=place,

@@ -13,6 +13,7 @@ from metier.providers.base import ModelRequest, Observer
 from metier.runtime.place import Place
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.model import Settings
+from metier.testing.deed import describe_deed
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 from metier.tools.effects import Effect
 
@@ -96,15 +97,7 @@ class Deed:
 
     @property
     def info(self) -> ToolInfo:
-        return ToolInfo(
-            id=f"test:{self.name}",
-            name=self.name,
-            description=f"Do {self.name}.",
-            category="custom",
-            input_schema={"type": "object"},
-            risk="low",
-            effect=self.effect,
-        )
+        return describe_deed(self.name, self.effect)
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         del context

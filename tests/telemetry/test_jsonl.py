@@ -14,7 +14,7 @@ from metier.errors import LogDamaged, LogError, LogLocked
 from metier.event_record import EventRecord
 from metier.events import LogRepaired, RunFailed
 from metier.ids import SystemClock
-from metier.telemetry.jsonl import JsonlSink, find_log, read_events
+from metier.telemetry.jsonl import FILE_NAME, JsonlSink, read_events
 
 CLOCK = SystemClock()
 
@@ -30,7 +30,7 @@ sys.stdin.read()
 
 
 def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
-    path = find_log(tmp_path, "r1")
+    path = tmp_path / "r1" / FILE_NAME
     written = _write(path, 3)
 
     assert list(read_events(path)) == written
@@ -38,7 +38,7 @@ def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
 
 
 def test_log_is_private(tmp_path: Path) -> None:
-    path = find_log(tmp_path / "runs", "r1")
+    path = tmp_path / "runs" / "r1" / FILE_NAME
     _write(path, 1)
 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -82,7 +82,7 @@ def test_log_cut_at_any_byte_of_its_last_record_opens_again(tmp_path: Path) -> N
 
 
 def test_torn_first_record_is_repaired_too(tmp_path: Path) -> None:
-    path = find_log(tmp_path, "r7")
+    path = tmp_path / "r7" / FILE_NAME
     path.parent.mkdir()
     path.write_bytes(b'{"run_id": "r7", "tr')
 

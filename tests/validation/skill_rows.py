@@ -235,7 +235,9 @@ ROWS: tuple[Row, ...] = (
     Row(
         name="unknown verdict",
         files=rules("    - tool: Read\n      verdict: aks\n"),
-        says=(".agent/policy.yaml:4: error: Field 'verdict' must be allow, ask or deny, not 'aks' [unknown_verdict]",),
+        says=(
+            ".agent/policy.yaml:4: error: Field 'verdict' must be allow, ask or deny, not 'aks' [unknown_verdict] (Did you mean 'ask'?)",
+        ),
     ),
     Row(
         name="unknown default",

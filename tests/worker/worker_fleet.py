@@ -6,10 +6,11 @@ from collections.abc import Callable
 import anyio
 
 from metier.engine.phases import FINAL
+from metier.runtime.answers import Answer
 from metier.runtime.broker import find_broker
 from metier.runtime.detached import submit, wake
 from metier.runtime.requests import RunRequest
-from metier.runtime.runs import Answer, Runtime
+from metier.runtime.runs import Runtime
 from metier.store.base import RunRow
 from metier.store.failures import LeaseHeld, LeaseLost
 from metier.testing.worker_load import Load, settle

@@ -231,9 +231,6 @@ class SkillAnswer(Value):
         return self
 
 
-ANSWER_KEYS = frozenset(SkillAnswer.model_fields)
-
-
 def parse_answer(value: JsonValue) -> SkillAnswer:
     """Raises pydantic's `ValidationError`."""
     if isinstance(value, dict) and not (value.keys() & {"state", "outputs"}):

@@ -17,6 +17,7 @@ from metier.errors import UsageError
 from metier.runtime.approvals import Question, Reply
 from metier.runtime.runs import open_runtime
 from metier.store.base import ApprovalAttempt, RunRow
+from metier.telemetry.excerpt import one_line
 
 app = typer.Typer(
     rich_markup_mode=None, add_completion=False, no_args_is_help=True, help="List, show and decide approvals."
@@ -48,8 +49,7 @@ def list_approvals(
         write_json([as_object(question) for question in questions])
         return
     for question in questions:
-        text = " ".join(str(question.arguments).split())
-        short = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+        short = one_line(str(question.arguments), _SHOWN)
         row = question.row
         write_line(f"{row.approval_id}  {row.status:<8}  run {row.run_id}  {question.tool} {short}")
     if not questions:

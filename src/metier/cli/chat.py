@@ -24,6 +24,7 @@ from metier.runtime.place import Place
 from metier.runtime.plugins import using_plugins
 from metier.runtime.runs import Runtime, open_runtime
 from metier.store.contexts import ContextState
+from metier.telemetry.excerpt import one_line
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, help="Talk to an agent.")
 
@@ -83,8 +84,7 @@ def list_conversations(
         write_json(rows)
         return
     for row in rows:
-        line = " ".join(str(row["last_message"]).split())
-        short = line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
+        short = one_line(str(row["last_message"]), _SHOWN)
         write_line(f"{row['context_id']}  {row['turns']:>3} turns  {row['cost_usd']:>8.4f} USD  {short}")
     if not rows:
         warn_line("There are no conversations here yet")

@@ -20,10 +20,11 @@ from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
 from metier.errors import MetierError
+from metier.runtime.answers import Answer
 from metier.runtime.causes import find_failed
 from metier.runtime.chats import Chat
 from metier.runtime.cleaning import find_place_secrets
-from metier.runtime.runs import Answer, Watch
+from metier.runtime.runs import Watch
 from metier.telemetry.redaction import build_redactor
 
 type Doubt = Literal["done", "retry", "skip", "abort"]

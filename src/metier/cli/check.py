@@ -12,11 +12,13 @@ from metier.cli.output import warn_line, write_json, write_line
 from metier.cli.skill_status import SkillStatus, StatusReport, examine_skills
 from metier.definitions.names import canonical_name
 from metier.skills.activation import OPT_IN
+from metier.telemetry.excerpt import one_line
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 _MARKS = {"active": "✓", "inactive": "○", "failed": "✗"}
 _PLAIN_MARKS = {"active": "[ok]", "inactive": "[--]", "failed": "[!!]"}
+_REASON_WIDTH = 200
 
 
 @app.command()
@@ -52,7 +54,7 @@ def render_status(status: SkillStatus, marks: dict[str, str]) -> str:
     """`✓ kalshi-markets (active) - 10 scripts, 0 toolsets [abc123de]`"""
     word = "active" if status.active else "inactive"
     if status.reason:
-        return f"{marks['failed']} {status.name} ({word}) - Load failed: {_one_line(status.reason)}"
+        return f"{marks['failed']} {status.name} ({word}) - Load failed: {one_line(status.reason, _REASON_WIDTH)}"
     counts = f"{_count(status.scripts, 'script')}, {_count(status.toolsets, 'toolset')}"
     sha = f" [{status.short_sha}]" if status.short_sha else ""
     note = f", {status.note}" if status.note else ""
@@ -90,8 +92,3 @@ def _can_show(text: str) -> bool:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 200 else f"{line[:199]}…"

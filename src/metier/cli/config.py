@@ -43,7 +43,7 @@ def validate(
     file: Annotated[
         Path | None, typer.Option("--file", help="The file to check; without it, the one that would be used here.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
 ) -> int:
     """Check the settings file and the variables of the environment; list every problem with its line."""
     path = current_file(file)
@@ -66,10 +66,8 @@ def validate(
 @app.command("show")
 def show(
     origin: Annotated[bool, typer.Option("--origin", help="Say where each value comes from.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the settings as JSON.")] = False,
-    config: Annotated[
-        Path | None, typer.Option("--config", help="The settings file; without it, the one that is found here.")
-    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+    config: Annotated[Path | None, typer.Option("--config", help="The settings file to use.")] = None,
 ) -> None:
     """Show every setting that holds here. Keys and passwords are masked."""
     loaded = current_settings(config, {})

@@ -19,8 +19,8 @@ MARKS = {"ok": "ok", "off": "--", "problem": "!!"}
 
 @app.command()
 def doctor(
-    config: Annotated[Path | None, typer.Option(help="Settings file to use instead of the discovered one.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    config: Annotated[Path | None, typer.Option("--config", help="The settings file to use.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
 ) -> None:
     """Say what is installed, which keys are set (never their values), what works here and what to do next."""
     loaded = current_settings(config, {})

@@ -21,7 +21,8 @@ from metier.cli.plan import parse_plan, render_plan
 from metier.cli.signals import obeying_signals
 from metier.cli.work import work_as_json
 from metier.engine.projection_work import list_task_steps
-from metier.engine.state import RunState, Step
+from metier.engine.state import RunState
+from metier.engine.steps import Step
 from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
 from metier.errors import LogError, UsageError

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from metier.engine.state import RunState
 from metier.providers.failures import CallFailed
 
-DONE, FAILED, APPROVAL, INPUT, DENIED, BUDGET, LIMIT, PROVIDER, CONFLICT = 0, 1, 3, 4, 5, 6, 7, 8, 10
+DONE, FAILED, APPROVAL, INPUT, DENIED, BUDGET, LIMIT, PROVIDER = 0, 1, 3, 4, 5, 6, 7, 8
 SIGNALS = {"SIGINT": 130, "SIGTERM": 143, "SIGBREAK": 143}
 
 _BY_REASON = {

@@ -9,6 +9,7 @@ import typer
 
 from metier.cli.driving import open_place
 from metier.cli.output import write_json, write_line
+from metier.definitions.plugin_names import PLUGIN
 from metier.plugins.load import Plugins, find_entry_points
 from metier.runtime.plugins import find_plugins
 
@@ -40,8 +41,8 @@ def plugins() -> None:
 
 @app.command("list")
 def list_plugins(
-    config: Annotated[Path | None, typer.Option(help="Settings file to use instead of the discovered one.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plugins as JSON.")] = False,
+    config: Annotated[Path | None, typer.Option("--config", help="The settings file to use.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
 ) -> None:
     """List what is installed, what each plugin adds, and why one is off. Loads them, starts none."""
     found = find_plugins(open_place(config))
@@ -70,8 +71,8 @@ def _describe(point: EntryPoint, found: Plugins) -> Row:
         version=version,
         state="on",
         tools=tuple(tool.info.name for tool in registry.tools),
-        providers=tuple(f"plugin/{each}" for each in sorted(registry.providers)),
-        stores=tuple(f"plugin/{each}" for each in sorted(registry.stores)),
+        providers=tuple(f"{PLUGIN}{each}" for each in sorted(registry.providers)),
+        stores=tuple(f"{PLUGIN}{each}" for each in sorted(registry.stores)),
         commands=tuple(f"{each} ({registry.commands[each].summary})" for each in sorted(registry.commands)),
         prompt_layers=tuple(layer.title for layer in registry.prompt_layers),
         subscribers=len(registry.subscribers),

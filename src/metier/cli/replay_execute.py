@@ -12,6 +12,7 @@ from metier.engine.entries import Entry
 from metier.engine.tape import Difference, Divergence
 from metier.runtime.replays import ReplayReport, replay_run
 from metier.runtime.runs import open_runtime
+from metier.telemetry.excerpt import cut_end
 
 EQUAL, DIVERGED = 0, 1
 _SHOWN_CHARACTERS = 300
@@ -93,5 +94,4 @@ def write_difference(difference: Difference, *, left: str, right: str) -> None:
 
 
 def _short(value: JsonValue) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"
+    return cut_end(json.dumps(value, ensure_ascii=False), _SHOWN_CHARACTERS)

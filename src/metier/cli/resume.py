@@ -14,8 +14,9 @@ from metier.cli.run import Config, Output, Quiet
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState
 from metier.errors import UsageError
+from metier.runtime.answers import Answer
 from metier.runtime.detached import wake
-from metier.runtime.runs import Answer, Runtime, Watch
+from metier.runtime.runs import Runtime, Watch
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 

@@ -31,6 +31,7 @@ from metier.runtime.record import build_record
 from metier.runtime.runs import Runtime, open_runtime
 from metier.store.base import RUNNABLE, RunRow
 from metier.telemetry.console import ConsoleSink
+from metier.telemetry.excerpt import one_line
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -70,9 +71,8 @@ def list_runs(
         return
     for row in rows:
         # What another run ordered stands above the run that ordered it, which is older.
-        task = ("↳ " if row.run_id.startswith(CHILD) else "") + " ".join(row.task.split())
-        short = task if len(task) <= _TASK_WIDTH else task[: _TASK_WIDTH - 1] + "…"
-        write_line(f"{row.run_id}  {_status(row):<14}  {row.turns:>2} turns  {row.cost_usd:>8.4f} USD  {short}")
+        task = one_line(("↳ " if row.run_id.startswith(CHILD) else "") + row.task, _TASK_WIDTH)
+        write_line(f"{row.run_id}  {_status(row):<14}  {row.turns:>2} turns  {row.cost_usd:>8.4f} USD  {task}")
     if not rows:
         sys.stderr.write("There are no runs here yet\n")
 

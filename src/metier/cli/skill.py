@@ -45,7 +45,7 @@ app = typer.Typer(
 )
 attach(app)
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+Json = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "--trust", "-y", help="Install and trust without asking.")]
 NoTrust = Annotated[bool, typer.Option("--no-trust", help="Install without asking and without trusting.")]
 AllowFile = Annotated[bool, typer.Option("--allow-file", help="Allow file:// addresses.")]

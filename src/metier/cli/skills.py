@@ -17,6 +17,7 @@ from metier.definitions.prompt_xml import render_available_skills
 from metier.definitions.scripts import discover_scripts
 from metier.definitions.skill import SkillDefinition, SkillReading, load_skill
 from metier.errors import SkillError
+from metier.telemetry.excerpt import one_line
 
 app = typer.Typer(
     rich_markup_mode=None, add_completion=False, no_args_is_help=True, help="List, inspect, validate and route skills."
@@ -35,7 +36,7 @@ def list_skills(skills_dir: SkillsDir = None, with_all: AllSkills = False, as_js
         write_json([_summary(skill) for skill in catalog.skills])
     else:
         for skill in catalog.skills:
-            write_line(f"{skill.name}  [{skill.source.kind}]  {_short(skill.description)}")
+            write_line(f"{skill.name}  [{skill.source.kind}]  {one_line(skill.description, _WIDTH)}")
     if not catalog.skills:
         warn_line("No skill is active here; `agent check` shows those that can be enabled")
     for problem in catalog.problems:
@@ -214,8 +215,3 @@ def _write_verdicts(verdicts: list[Verdict]) -> None:
             write_line(problem.render())
     loaded = sum(verdict.reading.skill is not None for verdict in verdicts)
     warn_line(f"{loaded} of {len(verdicts)} skills can be loaded")
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 1]}…"

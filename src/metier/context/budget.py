@@ -23,6 +23,7 @@ from metier.context.tokens import MESSAGE_TOKENS, TokenCounter, estimate_tokens
 from metier.errors import PromptTooLarge
 from metier.messages import Message, Part, ToolResultPart, ToolSpec
 from metier.providers.base import ModelRequest, SystemBlock
+from metier.telemetry.excerpt import cut_middle
 
 CLOSE_TO_LIMIT = 0.85
 """From here on the provider's own count is worth a request."""
@@ -238,11 +239,7 @@ def _shorten_results(prompt: Prompt, _: _Room) -> Iterator[Reduction]:
 
 def _shorten_exchange(exchange: Exchange, most: int) -> Exchange:
     def shorten(part: ToolResultPart) -> ToolResultPart:
-        if len(part.text) <= most:
-            return part
-        head, tail = part.text[: most // 2], part.text[-most // 2 :]
-        left_out = len(part.text) - len(head) - len(tail)
-        return part.model_copy(update={"text": f"{head}\n[… {left_out} characters left out …]\n{tail}"})
+        return part.model_copy(update={"text": cut_middle(part.text, most)}) if len(part.text) > most else part
 
     return replace(exchange, results=tuple(_map_results(message, shorten) for message in exchange.results))
 

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from metier.context.tokens import MESSAGE_TOKENS, estimate_tokens
 from metier.messages import Message, TextPart, Value, assistant
+from metier.telemetry.excerpt import cut_middle
 
 MOST_TURNS = 40
 """More turns than this are not told word for word, however short: fewer than a context keeps events of."""
@@ -162,14 +163,8 @@ def render_transcript(turns: Iterable[PastTurn], measures: Measures) -> str:
 
 def cut(text: str, most_tokens: int) -> str:
     """The beginning and the end of a text that is too long, with a mark between them."""
-    tokens = estimate_tokens(text)
-    if tokens <= most_tokens:
-        return text
-    room = len(text)
-    while True:
-        room = min(room - 1, room * max(1, most_tokens - 16) // tokens)
-        head, tail = text[: room * 2 // 3], text[len(text) - room // 3 :]
-        shorter = f"{head}\n[… {len(text) - len(head) - len(tail)} characters left out …]\n{tail}"
-        tokens = estimate_tokens(shorter)
-        if tokens <= most_tokens or room <= 0:
-            return shorter
+    shorter, room = text, len(text)
+    while (tokens := estimate_tokens(shorter)) > most_tokens and room > 0:
+        room = min(room - 1, room * most_tokens // tokens)
+        shorter = cut_middle(text, room)
+    return shorter

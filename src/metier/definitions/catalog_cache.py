@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from metier import __version__
+from metier.definitions.whole_file import replace_file
 
 FORMAT = 1
 _FRESH_NS = 100_000_000
@@ -62,7 +62,7 @@ class CatalogCache:
         body = json.dumps(self._kept, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
         with suppress(OSError):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _replace(self._path, _header(body) + body)
+            replace_file(self._path, _header(body) + body)
 
     def _load(self) -> dict[str, list[object]]:
         try:
@@ -77,14 +77,3 @@ class CatalogCache:
 def _header(body: bytes) -> bytes:
     """Format, version and checksum: a torn, foreign or outdated file does not match."""
     return f"{FORMAT} {__version__} {hashlib.blake2b(body, digest_size=16).hexdigest()}\n".encode()
-
-
-def _replace(path: Path, content: bytes) -> None:
-    handle, name = tempfile.mkstemp(prefix=path.name, dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -3,6 +3,7 @@
 import re
 
 from metier.errors import InvalidName
+from metier.telemetry.excerpt import cut_end
 
 MAX_NAME = 64
 
@@ -45,4 +46,4 @@ def name_capability(skill: str) -> str:
 
 
 def _shown(name: str) -> str:
-    return repr(name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}…")
+    return repr(cut_end(name, MAX_NAME))

@@ -2,18 +2,36 @@
 
 from collections.abc import Iterable
 
-from rapidfuzz import process
+from rapidfuzz import fuzz, process
 
-_SCORE = 70
+_ALIKE = 60
+_WITHIN = 85
+_LONG_ENOUGH = 4
+"""Shorter words stand inside others by chance."""
 
 
 def find_nearest(word: str, words: Iterable[str]) -> str | None:
-    """The most similar of the words, when one is similar at all; of equals the first in the alphabet."""
-    best = process.extractOne(word, sorted(words), score_cutoff=_SCORE)
+    """The one of the words that is written most alike, or else one that the word is a part of, if there is any.
+
+    `-` and `_` are the same; of equals the first in the alphabet is taken.
+    """
+    choices = sorted(words)
+    best = process.extractOne(word, choices, scorer=fuzz.ratio, processor=_fold, score_cutoff=_ALIKE)
+    if best is None and len(word) >= _LONG_ENOUGH:
+        longer = [choice for choice in choices if len(choice) >= _LONG_ENOUGH]
+        best = process.extractOne(word, longer, scorer=fuzz.partial_ratio, processor=_fold, score_cutoff=_WITHIN)
     return best[0] if best else None
 
 
 def hint_nearest(word: str, words: Iterable[str]) -> str:
     """`Did you mean 'x'?`, or nothing."""
-    nearest = find_nearest(word, words)
-    return f"Did you mean {nearest!r}?" if nearest else ""
+    return suggest(find_nearest(word, words))
+
+
+def suggest(name: str | None) -> str:
+    """A hint, or nothing."""
+    return f"Did you mean {name!r}?" if name else ""
+
+
+def _fold(word: str) -> str:
+    return word.replace("_", "-")

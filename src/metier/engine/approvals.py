@@ -13,7 +13,7 @@ from metier.engine import entries as e
 from metier.engine.journal import RunLog
 from metier.engine.paths import find_leads, find_question, render_leads
 from metier.engine.services import Services
-from metier.engine.state import Step
+from metier.engine.steps import Step
 from metier.store.base import ApprovalRow
 from metier.tools.base import ToolContext
 

@@ -9,7 +9,8 @@ from metier.engine import actions as a
 from metier.engine.calls import build_identity, build_memory_key
 from metier.engine.entries import Limits
 from metier.engine.orders import find_refusal, is_delegation
-from metier.engine.state import RunState, Step
+from metier.engine.state import RunState
+from metier.engine.steps import Step
 from metier.engine.task_result import build_task_result
 from metier.tools.effects import Effect
 

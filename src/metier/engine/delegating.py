@@ -11,8 +11,9 @@ from metier.engine.journal import RunLog
 from metier.engine.orders import build_child_id, get_arguments, order_agent, order_step, order_task
 from metier.engine.partners import fill_inputs
 from metier.engine.services import Services
-from metier.engine.state import RunState, Step
+from metier.engine.state import RunState
 from metier.engine.stepping import build_finished, build_intent
+from metier.engine.steps import Step
 from metier.tools.base import ToolResult
 
 

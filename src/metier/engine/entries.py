@@ -24,6 +24,7 @@ class Limits(Value):
     ] = "retry_once_then_fallback_then_abort"
     max_repeated_calls: int = 3
     zero_candidates: Literal["fallback_all_skills", "fail_fast"] = "fallback_all_skills"
+    """In every journal, and read by nothing: the settings that a run pins say it."""
     max_delegation_depth: int = 4
     delegation_share: float = 0.75
     """The part of what is left of the budget that a child run gets."""

@@ -15,7 +15,8 @@ from metier.definitions.ids import fold_id
 from metier.definitions.placeholders import name_step, render_body
 from metier.definitions.task import TaskDefinition, TaskStep
 from metier.engine import entries as e
-from metier.engine.state import RunState, Step
+from metier.engine.state import RunState
+from metier.engine.steps import Step
 
 CHILD = "child-"
 """How the ids of runs begin that another run ordered."""

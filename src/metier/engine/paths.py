@@ -15,7 +15,8 @@ from metier.approval.verdict import Verdict
 from metier.engine.calls import edit_arguments
 from metier.engine.decide import judge_step
 from metier.engine.services import Services
-from metier.engine.state import RunState, Step
+from metier.engine.state import RunState
+from metier.engine.steps import Step
 from metier.errors import ToolFailed
 from metier.tools.toolbox import Toolbox
 

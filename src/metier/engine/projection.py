@@ -12,7 +12,8 @@ from metier.approval.rules import SHELL
 from metier.definitions.names import name_capability
 from metier.engine import entries as e
 from metier.engine.projection_work import project_task_step, project_work
-from metier.engine.state import RunState, Step
+from metier.engine.state import RunState
+from metier.engine.steps import Step
 
 SUMMARY_CHARACTERS = 400
 

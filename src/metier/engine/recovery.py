@@ -7,7 +7,6 @@ from metier.engine import entries as e
 from metier.engine.journal import RunLog
 from metier.engine.projection import tool_of
 from metier.engine.services import Services
-from metier.engine.state import Step
 from metier.engine.stepping import (
     build_context,
     build_finished,
@@ -16,6 +15,7 @@ from metier.engine.stepping import (
     is_work_of_skill,
     name_and_arguments,
 )
+from metier.engine.steps import Step
 from metier.tools.base import Probing
 from metier.tools.spool import SpoolNote, read_spool, wait_until_released
 

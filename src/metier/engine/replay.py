@@ -17,8 +17,9 @@ from metier.engine.loop import drive
 from metier.engine.perform import perform
 from metier.engine.phases import IllegalTransition
 from metier.engine.services import Services
-from metier.engine.state import RunState, Step, apply
+from metier.engine.state import RunState, apply
 from metier.engine.stepping import build_intent, record_intents
+from metier.engine.steps import Step
 from metier.engine.stopping import Stopper
 from metier.engine.tape import Diverged, Divergence, Tape, is_given
 from metier.engine.tape_store import TapeStore

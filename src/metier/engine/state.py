@@ -6,53 +6,22 @@ A state belongs to the one loop that folds it, so entries change it in place: fo
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal, assert_never
+from typing import assert_never
 
-from pydantic import JsonValue
-
-from metier.context.fences import TOOL_OUTPUT, fence
 from metier.context.layers import Exchange
 from metier.context.tokens import calibrate
-from metier.decisions import ActionStep, ModelDecision, StepExecutionResult, find_invocation
+from metier.decisions import ActionStep, ModelDecision, find_invocation
 from metier.engine import entries as e
 from metier.engine.calls import build_identity, build_memory_key, edit_arguments
 from metier.engine.phases import IllegalTransition, Phase, check_transition
+from metier.engine.steps import Step, build_exchange
 from metier.events import Candidate, TaskState
-from metier.messages import Message, ModelReply, Part, TextPart, ToolResultPart
+from metier.messages import ModelReply
 
 _STATUS_OF_PAUSE: dict[str, TaskState] = {"input": "input_required", "delegation": "delegating"}
 
 _NO_PROGRESS = (e.RunResumed, e.RunPaused, e.ModelCallStarted, e.StepStarted)
 """Entries that say what is going to be done; a driver that dies of doing it writes them again and again."""
-
-type StepPhase = Literal["pending", "approved", "asking", "running", "in_doubt", "finished"]
-
-
-@dataclass(slots=True)
-class Step:
-    """One action of the current turn."""
-
-    step_id: str
-    action: ActionStep
-    phase: StepPhase = "pending"
-    attempts: int = 0
-    started: e.StepStarted | None = None
-    finished: e.StepFinished | None = None
-    approval_id: str = ""
-    denied: str = ""
-    """Why somebody said no."""
-    failed_once: bool = False
-    asked: e.ApprovalAsked | None = None
-    """What was put before a person last."""
-    times_asked: int = 0
-    approved_base: str = ""
-    """What the call must find as it was when a person said yes to it; see `ApprovalAsked.base`."""
-    approved_leads: tuple[str, ...] = ()
-    """Where its paths led then, if that was elsewhere than they say."""
-    answers: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
-    """What was given to the questions of the step itself."""
-    delegated: e.Delegated | None = None
-    """The run that does it, while it is under way and after."""
 
 
 @dataclass(slots=True)
@@ -435,57 +404,8 @@ def _approve(step: Step, entry: e.ApprovalDecided) -> None:
 
 
 def _close_turn(state: RunState) -> None:
-    """What was said and what came of it becomes history; every call has exactly one result, in call order."""
+    """What was said and what came of it becomes history."""
     if state.reply is None:
         return
-    given = {step.action.call_id: step.finished for step in state.steps if step.finished is not None}
-    told = {no.call_id: no for no in state.rejected}
-    results: list[Part] = []
-    for part in state.reply.parts:
-        if part.kind != "tool_call":
-            continue
-        finished, rejection = given.get(part.id), told.get(part.id)
-        text, is_error = "Not run: the turn ended before it", True
-        if finished is not None:
-            text, is_error = finished.text, finished.is_error
-        elif rejection is not None:
-            text = rejection.message
-        results.append(ToolResultPart(call_id=part.id, name=part.name, text=text, is_error=is_error))
-    results.extend(_json_results(state, results))
-    role: Literal["tool", "user"] = "tool" if any(part.kind == "tool_result" for part in results) else "user"
-    state.run.append(
-        Exchange(
-            reply=Message(role="assistant", parts=state.reply.parts),
-            results=(Message(role=role, parts=tuple(results)),) if results else (),
-            steps=tuple(summarise(step) for step in state.steps if step.finished is not None),
-        )
-    )
+    state.run.append(build_exchange(state.reply, state.steps, state.rejected))
     state.reply, state.decision, state.rejected, state.steps = None, None, (), []
-
-
-def _json_results(state: RunState, told: list[Part]) -> list[Part]:
-    """A decision that was written as JSON has no calls to answer: its results are told in words."""
-    if told or not state.steps:
-        return []
-    lines = [
-        f"Result of {s.action.type} {s.step_id}:\n{fence(s.finished.text, tag=TOOL_OUTPUT)}"
-        for s in state.steps
-        if s.finished is not None
-    ]
-    lines += [f"Not run, {no.tool}: {no.message}" for no in state.rejected]
-    return [TextPart(text="\n\n".join(lines))] if lines else []
-
-
-def summarise(step: Step) -> StepExecutionResult:
-    """What later turns are told of a finished step."""
-    finished = step.finished
-    assert finished is not None
-    return StepExecutionResult(
-        step_id=step.step_id,
-        status=finished.status,
-        tool=str(step.action.params.get("tool") or step.action.type),
-        exit_code=finished.exit_code,
-        stdout_summary=finished.stdout_summary or finished.text[:200],
-        stderr_summary=finished.stderr_summary,
-        retry_count=max(0, step.attempts - 1),
-    )

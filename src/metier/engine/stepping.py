@@ -22,9 +22,10 @@ from metier.engine.journal import RunLog
 from metier.engine.paths import build_guard
 from metier.engine.planning import get_limits
 from metier.engine.services import Services
-from metier.engine.state import Step
+from metier.engine.steps import Step
 from metier.engine.unwrapping import unwrapped
 from metier.events import Payload, SkillDisclosureLoaded, SkillStepExecuted
+from metier.telemetry.excerpt import cut_middle
 from metier.tools.base import Question, ToolContext, ToolResult
 
 MAX_RESULT_CHARACTERS = 30_000
@@ -212,7 +213,8 @@ async def build_finished(
     """What is recorded of a result: cleaned, bounded, and judged by the failure policy's own words."""
     raw = result.error if not result.ok else _as_text(result.output)
     text = services.clean(raw)
-    kept, is_cut = cut_middle(text, MAX_RESULT_CHARACTERS)
+    kept = cut_middle(text, MAX_RESULT_CHARACTERS)
+    is_cut = kept is not text
     digest = await services.store.put_blob(text.encode("utf-8", "surrogatepass")) if is_cut else ""
     code = str(result.meta.get("code", "")) if not result.ok else ""
     status: StepStatus = "succeeded" if result.ok else "timeout" if code == "timeout" else "failed"
@@ -286,13 +288,6 @@ def _sum_up_error(text: str) -> str:
     mark = "\n[…]\n"
     head = SUMMARY_CHARACTERS // 5
     return text[:head] + mark + text[head + len(mark) - SUMMARY_CHARACTERS :]
-
-
-def cut_middle(text: str, most: int) -> tuple[str, bool]:
-    if len(text) <= most:
-        return text, False
-    half = most // 2
-    return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}", True
 
 
 def _as_text(output: JsonValue) -> str:

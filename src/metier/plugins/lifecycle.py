@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-from metier.plugins.load import PluginProblem, Plugins
-from metier.plugins.patience import Hung, call_patiently
+from metier.plugins.load import Plugins
+from metier.plugins.patience import Attempt, PluginProblem
 from metier.plugins.registry import PromptLayer, Registry
 
 
@@ -29,8 +28,12 @@ def running(plugins: Plugins, *, seconds: float, report: Callable[[str], None]) 
 
 def ask_for_layer(registry: Registry, layer: PromptLayer, *, seconds: float, report: Callable[[str], None]) -> str:
     """The text of a layer; nothing, and a report, when the plugin fails or hangs."""
-    asking = _Asking(registry.plugin, f"render its layer {layer.title!r}", seconds, report)
-    return asking.call(layer.render) or ""
+    what = f"render its layer {layer.title!r}"
+    text = Attempt(plugin=registry.plugin, what=what, seconds=seconds).call(layer.render)
+    if isinstance(text, PluginProblem):
+        report(text.render())
+        return ""
+    return text
 
 
 def _call(
@@ -39,31 +42,8 @@ def _call(
     if function is None:
         return True
     word = "start" if function is registry.start else "stop"
-
-    def call() -> bool:
-        function()
-        return True
-
-    return _Asking(registry.plugin, word, seconds, report).call(call) or False
-
-
-@dataclass(frozen=True, slots=True)
-class _Asking:
-    """One call of a plugin's function."""
-
-    plugin: str
-    what: str
-    seconds: float
-    report: Callable[[str], None]
-
-    def call[T](self, function: Callable[[], T]) -> T | None:
-        try:
-            return call_patiently(function, seconds=self.seconds)
-        except Hung:
-            why = f"It did not {self.what} within {self.seconds:g} s"
-        except (KeyboardInterrupt, MemoryError):
-            raise
-        except BaseException as error:  # noqa: BLE001 - whatever somebody else's code raises, the engine goes on
-            why = f"It did not {self.what}: {type(error).__name__}: {error}"
-        self.report(PluginProblem(self.plugin, why).render())
-        return None
+    problem = Attempt(plugin=registry.plugin, what=word, seconds=seconds).call(function)
+    if isinstance(problem, PluginProblem):
+        report(problem.render())
+        return False
+    return True

@@ -5,21 +5,10 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Literal, cast
 
-from metier.plugins.patience import Hung, call_patiently
+from metier.plugins.patience import Attempt, PluginProblem
 from metier.plugins.registry import API, GROUP, Registry
 
 type Enabled = Literal["all", "none"] | tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PluginProblem:
-    plugin: str
-    sentence: str
-    hint: str = ""
-
-    def render(self) -> str:
-        advice = f"\n  hint: {self.hint}" if self.hint else ""
-        return f"plugin {self.plugin!r} is off: {self.sentence}{advice}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +57,8 @@ def _register(point: EntryPoint, *, seconds: float) -> Registry | PluginProblem:
             raise RuntimeError(f"it is written for version {wanted} of the plugin interface, this is {API}")
         function(registry)
 
-    try:
-        call_patiently(register, seconds=seconds)
-    except Hung:
-        return PluginProblem(point.name, f"It did not register within {seconds:g} s", "Raise plugins.timeout_seconds")
-    except (KeyboardInterrupt, MemoryError):
-        raise
-    except BaseException as error:  # noqa: BLE001 - whatever somebody else's code raises, the engine goes on
-        return PluginProblem(point.name, f"{type(error).__name__}: {error}", "Update or uninstall it")
-    return registry
+    problem = Attempt(plugin=point.name, what="register", seconds=seconds).call(register)
+    return problem or registry
 
 
 def _missing(enabled: Enabled, found: Sequence[EntryPoint]) -> list[str]:

@@ -22,6 +22,7 @@ from metier.providers.failures import (
     TimedOut,
 )
 from metier.providers.json_values import Wire, as_list, as_object, as_objects, as_text
+from metier.telemetry.excerpt import one_line
 
 _MESSAGE_LENGTH = 300
 
@@ -88,8 +89,7 @@ def parse_retry_after(headers: Mapping[str, str], *, now: datetime | None = None
 
 def single_line(text: str) -> str:
     """Text of a server for one line of a message: no control characters, not too long."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return line if len(line) <= _MESSAGE_LENGTH else line[: _MESSAGE_LENGTH - 1] + "…"
+    return one_line("".join(c if c.isprintable() else " " for c in text), _MESSAGE_LENGTH)
 
 
 class _Failure:

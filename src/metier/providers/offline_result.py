@@ -12,6 +12,7 @@ from metier.providers.offline_plan import Plan, Step
 from metier.providers.offline_progress import Attempt, Progress
 from metier.providers.offline_request import READ_CHARACTERS
 from metier.providers.registry import Registration
+from metier.telemetry.excerpt import one_line
 
 SUMMARY_CHARACTERS = 2_000
 REASON_CHARACTERS = 300
@@ -90,15 +91,15 @@ def read_produced(text: str) -> Produced:
     try:
         answer: JsonValue = json.loads(text)
     except (ValueError, RecursionError):
-        return Produced(_shorten(_read_cut_summary(text) or text, SUMMARY_CHARACTERS))
+        return Produced(one_line(_read_cut_summary(text) or text, SUMMARY_CHARACTERS))
     result = answer.get("result") if isinstance(answer, dict) else answer
     if not isinstance(result, dict):
         said = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
-        return Produced(_shorten(said, SUMMARY_CHARACTERS))
+        return Produced(one_line(said, SUMMARY_CHARACTERS))
     summary, files = result.get("summary"), result.get("artifacts")
     said = summary if isinstance(summary, str) else json.dumps(result, ensure_ascii=False)
     named = [str(file) for file in files] if isinstance(files, list) else []
-    return Produced(_shorten(said, SUMMARY_CHARACTERS), tuple(named[:FILES_SHOWN]))
+    return Produced(one_line(said, SUMMARY_CHARACTERS), tuple(named[:FILES_SHOWN]))
 
 
 def _render_done(step: Step, progress: Progress, ending: Ending, *, alone: bool) -> str:
@@ -132,20 +133,15 @@ def _render_undone(step: Step, progress: Progress, ending: Ending) -> str:
         tried = "; ".join(f"{attempt.call.skill} failed: {_why(attempt)}" for attempt in attempts)
         return f"- {_quote(step)}: {tried}"
     refused = next((text for number, text in progress.refused if number == step.number), "")
-    return f"- {_quote(step)}: {_shorten(refused, REASON_CHARACTERS) if refused else ending.blocked}"
+    return f"- {_quote(step)}: {one_line(refused, REASON_CHARACTERS) if refused else ending.blocked}"
 
 
 def _why(attempt: Attempt) -> str:
-    return _shorten(attempt.text, REASON_CHARACTERS).rstrip(".") or "it gave no reason"
+    return one_line(attempt.text, REASON_CHARACTERS).rstrip(".") or "it gave no reason"
 
 
 def _quote(step: Step) -> str:
-    return f'"{_shorten(step.text, QUOTED_CHARACTERS)}"'
-
-
-def _shorten(text: str, most: int) -> str:
-    line = " ".join(text[: 4 * most].split())
-    return line if len(line) <= most else f"{line[: most - 1].rstrip()}…"
+    return f'"{one_line(step.text, QUOTED_CHARACTERS)}"'
 
 
 def _read_cut_summary(text: str) -> str:

@@ -5,12 +5,11 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from metier.definitions.plugin_names import PluginName
 from metier.messages import Value
 
 type ProviderName = Literal["anthropic", "gemini", "openai", "offline"]
 
-type PluginProvider = Annotated[str, Field(pattern=r"^plugin/[a-z0-9][a-z0-9._-]*$")]
-"""`plugin/<name>`: one that an installed plugin brings."""
 
 type StructuredOutputMode = Literal["native_with_json_fallback", "native", "json"]
 
@@ -75,7 +74,7 @@ class ProvidersOptions(Value):
 class ModelOptions(Value):
     """Who answers, with which model, within which limits."""
 
-    provider: ProviderName | PluginProvider = Field(
+    provider: ProviderName | PluginName = Field(
         default="anthropic",
         description="Who answers; `offline` needs no key and no network, `plugin/<name>` is one of a plugin.",
     )

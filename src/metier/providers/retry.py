@@ -25,6 +25,7 @@ from metier.providers.base import Delta, ModelRequest, Observer, Provider
 from metier.providers.cost import cost_usd
 from metier.providers.facts import FactBook
 from metier.providers.failures import AuthFailed, BadRequest, CallFailed
+from metier.telemetry.excerpt import one_line
 
 type Emit = Callable[[Payload], None]
 type Sleep = Callable[[float], Awaitable[None]]
@@ -189,7 +190,7 @@ def _failed(failure: CallFailed, meta: LlmRequestMeta, turn: Turn) -> LlmRequest
 
 def _received(reply: ModelReply, meta: LlmRequestMeta, turn: Turn) -> LlmResponseReceived:
     usage = reply.usage
-    text = " ".join("".join(part.text for part in reply.parts if isinstance(part, TextPart)).split())
+    text = "".join(part.text for part in reply.parts if isinstance(part, TextPart))
     return LlmResponseReceived(
         turn=turn.number,
         meta=meta.model_copy(
@@ -201,6 +202,6 @@ def _received(reply: ModelReply, meta: LlmRequestMeta, turn: Turn) -> LlmRespons
             }
         ),
         stop_reason=reply.stop_reason,
-        text_summary=text if len(text) <= _SUMMARY_LENGTH else text[: _SUMMARY_LENGTH - 1] + "…",
+        text_summary=one_line(text, _SUMMARY_LENGTH),
         tool_calls=tuple(part.name for part in reply.parts if isinstance(part, ToolCallPart)),
     )

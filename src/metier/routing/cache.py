@@ -5,9 +5,7 @@ sections. Whatever does not match, the answer is: no index.
 """
 
 import json
-import os
 import sys
-import tempfile
 import zlib
 from array import array
 from collections.abc import Iterator
@@ -16,10 +14,11 @@ from pathlib import Path
 from typing import cast
 
 from metier import __version__
+from metier.definitions.whole_file import replace_file
 from metier.routing.index import IndexTables, Postings, build_name_table
 from metier.routing.router import RoutingIndex
 
-FORMAT = 1
+FORMAT = 2
 FILES_KEPT = 4
 """Indexes of further catalogs that stay; the oldest goes first."""
 
@@ -46,7 +45,7 @@ def save_index(folder: Path, fingerprint: str, index: RoutingIndex) -> None:
     path = _path(folder, fingerprint)
     with suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _replace(path, _header(fingerprint, zlib.crc32(body)) + body)
+        replace_file(path, _header(fingerprint, zlib.crc32(body)) + body)
         _remove_old(folder, path)
 
 
@@ -64,7 +63,9 @@ def _pack(tables: IndexTables) -> list[bytes]:
         "\n".join(tables.words).encode(),
         "\n".join(tables.forms).encode(),
         array("i", tables.forms.values()).tobytes(),
-        tables.pair_keys.tobytes(),
+        tables.pair_starts.tobytes(),
+        tables.pair_seconds.tobytes(),
+        json.dumps(tables.name_words).encode(),
         tables.name_rarities.tobytes(),
         *(column.tobytes() for column in _columns(tables.postings)),
         *(column.tobytes() for column in _columns(tables.pairs)),
@@ -81,10 +82,12 @@ def _unpack(sections: list[memoryview]) -> IndexTables:
         names=tuple(names),
         words=dict(zip(words, range(len(words)), strict=True)),
         forms=dict(zip(_lines(sections[2]), _ints("i", sections[3]), strict=True)),
-        pair_keys=_ints("Q", sections[4]),
-        name_rarities=_floats(sections[5]),
-        postings=_read_postings(sections[6:11], numbers),
-        pairs=_read_postings(sections[11:16], numbers),
+        pair_starts=_ints("I", sections[4]),
+        pair_seconds=_ints("I", sections[5]),
+        name_words=tuple(tuple(keys) for keys in cast("list[list[int]]", json.loads(bytes(sections[6])))),
+        name_rarities=_floats(sections[7]),
+        postings=_read_postings(sections[8:13], numbers),
+        pairs=_read_postings(sections[13:18], numbers),
         by_name=build_name_table(names),
     )
 
@@ -130,17 +133,6 @@ def _split(body: memoryview) -> Iterator[memoryview]:
         start = at + _LENGTH_BYTES
         at = start + int.from_bytes(body[at:start], "big")
         yield body[start:at]
-
-
-def _replace(path: Path, content: bytes) -> None:
-    handle, name = tempfile.mkstemp(prefix=path.name, dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _remove_old(folder: Path, newest: Path) -> None:

@@ -7,14 +7,15 @@ request only multiplies and adds.
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple
 
 from metier.routing.calibration import RARITY_POWER, find_rarity
 from metier.routing.names import normal_name
 from metier.routing.skill import BODY, DESCRIPTION, NAME, TAGS, RoutableSkill
+from metier.routing.term import Term
 from metier.routing.word_lists import FILLER_WORDS, FUNCTION_WORDS
 from metier.routing.words import split_segments, split_words, stem
 
@@ -57,26 +58,49 @@ class IndexTables:
     words: dict[str, int]
     """Stem to key in `postings`."""
     postings: Postings
-    pair_keys: array[int]
-    """Sorted keys of neighbouring words: first word × 2³² + second."""
+    pair_starts: array[int]
+    """Where the pairs that begin with a word begin; one more entry than words."""
+    pair_seconds: array[int]
+    """The second word of every pair, sorted within the first; its place here is the key in `pairs`."""
     pairs: Postings
     forms: dict[str, int]
     """Every spelling in the catalog, and every function and filler word, with the key of its stem (-1: none)."""
+    name_words: tuple[tuple[int, ...], ...]
+    """The keys of the words in each name."""
     name_rarities: array[float]
     """Summed rarity of the words in each name."""
     by_name: dict[str, tuple[int, ...]]
     """Normal form of a name to the skills that have it."""
     forms_by_start: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     """`forms` grouped for the repair of typos; filled when a request first needs it."""
+    readings: dict[str, tuple[Term, ...]] = field(default_factory=dict[str, tuple[Term, ...]])
+    """What the words of `forms` mean in a request; filled as requests need them."""
+    rows: dict[int, array[float]] = field(default_factory=dict[int, "array[float]"])
+    """The impacts of common words and of grammar, one entry per skill of the catalog; filled as requests need them."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def find_pair(self, first: int, second: int) -> int:
-        """The key in `pairs` of two words side by side, or -1."""
-        key = (first << 32) | second
-        position = bisect_left(self.pair_keys, key)
-        return position if position < len(self.pair_keys) and self.pair_keys[position] == key else -1
+    def find_pairs(self, words: Iterable[int]) -> Iterator[int]:
+        """The keys in `pairs` of the words side by side; a word of -1 is in no pair."""
+        starts, seconds = self.pair_starts, self.pair_seconds
+        for first, second in pairwise(words):
+            if first >= 0 and second >= 0:
+                end = starts[first + 1]
+                at = bisect_left(seconds, second, starts[first], end)
+                if at < end and seconds[at] == second:
+                    yield at
+
+    def find_row(self, key: int) -> array[float]:
+        """The impact of a word on every skill, 0 where it is missing. Kept: ask for common words and grammar only."""
+        row = self.rows.get(key)
+        if row is None:
+            row = array("f", bytes(4 * len(self)))
+            start, end = self.postings.starts[key], self.postings.starts[key + 1]
+            for skill, impact in zip(self.postings.skills[start:end], self.postings.impacts[start:end], strict=True):
+                row[skill] = impact
+            self.rows[key] = row
+        return row
 
 
 class _Read(NamedTuple):
@@ -96,14 +120,17 @@ def build_tables(skills: Iterable[RoutableSkill]) -> IndexTables:
     reads = [reader.read(skill) for skill in ordered]
     postings = _build_word_postings(reads, count=len(reader.words))
     pair_keys, pairs = _build_pair_postings(reads)
+    firsts = Counter([key >> 32 for key in pair_keys])
     return IndexTables(
         ids=tuple(skill.id for skill in ordered),
         names=tuple(skill.name for skill in ordered),
         words=reader.words,
         postings=postings,
-        pair_keys=pair_keys,
+        pair_starts=array("I", accumulate((firsts[word] for word in range(len(reader.words))), initial=0)),
+        pair_seconds=array("I", [key & 0xFFFFFFFF for key in pair_keys]),
         pairs=pairs,
         forms=reader.all_forms(),
+        name_words=tuple(tuple(sorted(set(read.name))) for read in reads),
         name_rarities=array("f", (sum(postings.rarities[word] for word in set(read.name)) for read in reads)),
         by_name=build_name_table(skill.name for skill in ordered),
     )

@@ -18,9 +18,9 @@ MOST_MENTIONS = 32
 """Occurrences of "skill" that are looked at; a request has one or two."""
 
 _NOT_NAME = re.compile(r"[\W_]+")
-_SIGIL = re.compile(r"(?<![\w/$.~-])[/$]([^\W_][\w.:-]*)(?![\w/])")
+_SIGIL = re.compile(r"[/$](?<![\w/$.~-][/$])([^\W_][\w.:-]*)(?![\w/])")
 _BACKTICKS = re.compile(r"`([^`\n]{1,80})`")
-_JOINED = re.compile(r"(?<![\w/.-])[^\W_]+(?:[-_.:]+[^\W_]+)+(?![\w/])")
+_JOINED = re.compile(r"\b(?<![\w/.-])[^\W_]++(?:[-_.:]++[^\W_]++)+(?![\w/])")
 _SKILL = re.compile(r"\bskills?\b", re.IGNORECASE)
 
 
@@ -44,7 +44,8 @@ def _names(text: str) -> Iterator[str]:
             yield normal_name(match.group(1))
     for match in _JOINED.finditer(text):
         yield normal_name(match.group())
-    for match in islice(_SKILL.finditer(text), MOST_MENTIONS):
+    mentions = _SKILL.finditer(text) if "skill" in text.casefold() else ()
+    for match in islice(mentions, MOST_MENTIONS):
         yield from _beside(text[max(0, match.start() - 200) : match.start()], text[match.end() : match.end() + 200])
     if len(text) <= 200:
         yield normal_name(text)

@@ -3,10 +3,11 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import chain, pairwise
-from typing import NamedTuple
+from itertools import chain
+from operator import attrgetter
 
 from metier.routing.index import IndexTables
+from metier.routing.term import Term
 from metier.routing.typos import MOST_REPAIRS, find_meanings
 from metier.routing.words import FUNCTION_WEIGHT, split_segments, stem, weight_of
 
@@ -14,32 +15,16 @@ HEAD_CHARACTERS, TAIL_CHARACTERS = 6_000, 2_000
 """What is read of a very long request: people put what they want before or after what they pasted."""
 REPEAT_SATURATION = 1.2
 PAIR_IMPACT = 0.2
-
-
-class Term(NamedTuple):
-    """One word of the request that the catalog knows, perhaps by repair."""
-
-    key: int
-    weight: float
-    word: str
-    meant: str
-    light: bool
-    """Grammar only: refines the order, brings no skill in."""
-
-
-class Pair(NamedTuple):
-    key: int
-    weight: float
+COMMON_SHARE = 0.22
+"""A word that more of the skills have is common."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     terms: tuple[Term, ...]
-    pairs: tuple[Pair, ...]
-
-
-type _Meanings = tuple[tuple[int, float, str], ...]
-"""Key, certainty, and the spelling that was taken instead; the best first."""
+    """One per posting list, the weightiest first."""
+    pairs: dict[int, float]
+    """The weight of each pair of words side by side that the catalog has."""
 
 
 def clip_request(text: str) -> str:
@@ -55,65 +40,84 @@ def read_request(text: str, index: IndexTables) -> Request:
     times = Counter(chain.from_iterable(segments))
     readings = _read_words(times, index)
     return Request(
-        terms=_build_terms(readings, times, index),
+        terms=_build_terms(readings, times),
         pairs=_build_pairs(segments, readings, index),
     )
 
 
-def _read_words(words: Iterable[str], index: IndexTables) -> dict[str, _Meanings]:
-    readings: dict[str, _Meanings] = {}
-    forms = index.forms
+def _read_words(words: Iterable[str], index: IndexTables) -> dict[str, tuple[Term, ...]]:
+    """What each word means, the surest first."""
+    readings: dict[str, tuple[Term, ...]] = {}
     repairs = 0
     for word in words:
-        key = forms.get(word)
-        if key is None:
-            key = index.words.get(stem(word))
-        if key is not None:
-            readings[word] = ((key, 1.0, ""),) if key >= 0 else ()
-        elif repairs < MOST_REPAIRS:
+        terms = index.readings.get(word)
+        if terms is None:
+            terms = _look_up(word, index)
+        if terms is None and repairs < MOST_REPAIRS:
             repairs += 1
-            readings[word] = _repair(word, index)
-        else:
-            readings[word] = ()
+            terms = _repair(word, index)
+        readings[word] = terms or ()
     return readings
 
 
-def _repair(word: str, index: IndexTables) -> _Meanings:
-    meanings = [
-        (index.forms[meaning.word], meaning.weight * weight_of(meaning.word), meaning.word)
-        for meaning in find_meanings(word, index)
-    ]
-    return tuple(meaning for meaning in meanings if meaning[0] >= 0)
+def _look_up(word: str, index: IndexTables) -> tuple[Term, ...] | None:
+    """The term of a known word, none for a list word that no skill has. Kept for spellings of the catalog."""
+    key = index.forms.get(word)
+    if key is None:
+        key = index.words.get(stem(word))
+        return None if key is None else (_build_term(word, key, index),)
+    return index.readings.setdefault(word, (_build_term(word, key, index),) if key >= 0 else ())
 
 
-def _build_terms(readings: dict[str, _Meanings], times: Counter[str], index: IndexTables) -> tuple[Term, ...]:
-    """One term per posting list, words with the same stem counted together; the weightiest first."""
+def _repair(word: str, index: IndexTables) -> tuple[Term, ...]:
+    meanings = [(index.forms[meaning.word], meaning) for meaning in find_meanings(word, index)]
+    return tuple(
+        _build_term(word, key, index, certainty=weight * weight_of(meant), meant=meant)
+        for key, (meant, weight) in meanings
+        if key >= 0
+    )
+
+
+def _build_term(word: str, key: int, index: IndexTables, *, certainty: float = 1.0, meant: str = "") -> Term:
+    grade = weight_of(word)
+    starts = index.postings.starts
+    return Term(
+        key=key,
+        weight=index.postings.rarities[key] * grade * certainty,
+        word=word,
+        meant=meant,
+        light=grade * certainty <= FUNCTION_WEIGHT,
+        common=starts[key + 1] - starts[key] > COMMON_SHARE * len(index),
+    )
+
+
+def _build_terms(readings: dict[str, tuple[Term, ...]], times: Counter[str]) -> tuple[Term, ...]:
+    """Words with the same stem are counted together."""
     counts: dict[int, int] = {}
-    best: dict[int, tuple[float, str, str, bool]] = {}
-    rarities = index.postings.rarities
-    for word, meanings in readings.items():
-        grade = weight_of(word)
-        for key, certainty, meant in meanings:
-            counts[key] = counts.get(key, 0) + times[word]
-            weight = rarities[key] * grade * certainty
+    best: dict[int, Term] = {}
+    for word, terms in readings.items():
+        for term in terms:
+            key = term.key
             known = best.get(key)
-            if known is None or known[0] < weight:
-                best[key] = (weight, word, meant, grade * certainty <= FUNCTION_WEIGHT)
-    ordered = sorted([(-found[0] * _repeated(counts[key]), key, found) for key, found in best.items()])
-    return tuple([Term(key, -weight, word, meant, light) for weight, key, (_, word, meant, light) in ordered])
+            if known is None or known.weight < term.weight:
+                best[key] = term
+            counts[key] = counts.get(key, 0) + times[word]
+    for key, count in counts.items():
+        if count > 1:
+            best[key] = best[key]._replace(weight=best[key].weight * _repeated(count))
+    return tuple(sorted([best[key] for key in sorted(best)], key=attrgetter("weight"), reverse=True))
 
 
-def _build_pairs(segments: list[list[str]], readings: dict[str, _Meanings], index: IndexTables) -> tuple[Pair, ...]:
+def _build_pairs(
+    segments: list[list[str]], readings: dict[str, tuple[Term, ...]], index: IndexTables
+) -> dict[int, float]:
+    keys = {word: terms[0].key for word, terms in readings.items() if terms}
     counts: dict[int, int] = {}
-    keys = {word: meanings[0][0] for word, meanings in readings.items() if meanings}
     for segment in segments:
-        for first, second in pairwise([keys.get(word, -1) for word in segment]):
-            if first >= 0 and second >= 0:
-                key = index.find_pair(first, second)
-                counts[key] = counts.get(key, 0) + 1
-    counts.pop(-1, None)
+        for pair in index.find_pairs([keys.get(word, -1) for word in segment]):
+            counts[pair] = counts.get(pair, 0) + 1
     rarities = index.pairs.rarities
-    return tuple([Pair(key, PAIR_IMPACT * rarities[key] * _repeated(times)) for key, times in counts.items()])
+    return {pair: PAIR_IMPACT * rarities[pair] * _repeated(count) for pair, count in counts.items()}
 
 
 def _repeated(times: int) -> float:

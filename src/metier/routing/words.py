@@ -15,8 +15,12 @@ FILLER_WEIGHT = 0.5
 NUMBER_WEIGHT = 0.5
 
 _WORD = re.compile(r"[^\W_]+(?:\+\+|#(?!\w))?")
-_SEGMENT_END = re.compile(r"[.,;:!?|'‘’]+(?:\s|$)|[\"“”()\n]|[。、，！？；：「」（）]")
+_PLAIN_WORD = re.compile(r"[a-z0-9]+(?:\+\+|#(?!\w))?")
+_MARKS, _BREAKS = ".,;:!?|'‘’", '"“”()\n。、，！？；：「」（）'
+# One set of characters first: the search leaps to them. Marks end a segment before a space, breaks anywhere.
+_SEGMENT_END = re.compile(rf"[{_MARKS}{_BREAKS}](?:(?<=[{_BREAKS}])|(?<=[{_MARKS}])[{_MARKS}]*+(?:\s|$))")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_INNER_CAPITAL = re.compile(r"[A-Z](?<=\w.)")
 _ACCENTS = re.compile("[\u0300-\u036f]+")
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
@@ -33,6 +37,8 @@ def split_words(text: str) -> list[str]:
     """The words of a text in order, lower-cased and without accents; `parseJson` gives parse, json and parsejson."""
     if not text.isascii():
         text = _fold(text)
+    if text.isascii() and not _INNER_CAPITAL.search(text):
+        return _PLAIN_WORD.findall(text.lower())
     words: list[str] = []
     for word in _WORD.findall(text):
         if not word.isascii():

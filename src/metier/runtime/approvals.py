@@ -3,7 +3,6 @@
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Literal, cast
 
 from pydantic import JsonValue
@@ -34,9 +33,6 @@ class Question:
     @property
     def hash(self) -> str:
         return hash_call(self.row.payload)
-
-    def is_expired(self, now: datetime) -> bool:
-        return self.row.expires_at is not None and self.row.expires_at <= now
 
     def find_wrong_arguments(self, arguments: JsonValue) -> str:
         """What keeps other arguments from being used instead; empty when nothing does."""

@@ -1,6 +1,7 @@
 """Why a run stopped: the run that failed, itself or one below it, and the last thing that its step said."""
 
-from metier.engine.state import RunState, Step
+from metier.engine.state import RunState
+from metier.engine.steps import Step
 from metier.runtime.children import read_run
 from metier.store.base import Store
 

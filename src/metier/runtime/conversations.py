@@ -29,6 +29,7 @@ from metier.runtime.instructions import Said
 from metier.settings.model import Settings
 from metier.store.base import RunRow, Store
 from metier.store.contexts import MAX_EVENTS_PER_CONTEXT, ContextEvent, ContextState, Fact, NewEvent, NewFact
+from metier.telemetry.excerpt import one_line
 
 TURN = "turn"
 UNDONE = "undone"
@@ -173,22 +174,18 @@ def _find_notes(entries: Sequence[e.Entry]) -> tuple[str, ...]:
             case e.StepStarted() if entry.action.type in ("call_tool", "run_command"):
                 name, arguments = name_call(entry.action)
                 given = ", ".join(f"{key}={value}" for key, value in arguments.items())
-                notes[entry.step_id] = _shorten(f"{name}({given})")
+                notes[entry.step_id] = one_line(f"{name}({given})", _LONGEST_NOTE)
             case e.StepFinished() if entry.step_id in notes:
                 notes[entry.step_id] += f": {entry.status}"
             case e.InputAsked():
-                asked[entry.request_id] = _shorten(f"asked the person: {entry.question}")
+                asked[entry.request_id] = one_line(f"asked the person: {entry.question}", _LONGEST_NOTE)
             case e.InputGiven() if entry.request_id in asked:
                 answers = ", ".join(f"{key}={value}" for key, value in entry.values.items())
-                notes[entry.request_id] = f"{asked[entry.request_id]} {_shorten(f'They answered: {answers}')}"
+                told = one_line(f"They answered: {answers}", _LONGEST_NOTE)
+                notes[entry.request_id] = f"{asked[entry.request_id]} {told}"
             case _:
                 pass
     return tuple(notes.values())[-MOST_NOTES:]
-
-
-def _shorten(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _LONGEST_NOTE else line[: _LONGEST_NOTE - 1] + "…"
 
 
 def _text(value: JsonValue, key: str) -> str:

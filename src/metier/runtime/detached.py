@@ -12,8 +12,9 @@ from metier.engine.phases import FINAL
 from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
 from metier.events import TaskState
+from metier.runtime.answers import Answer
 from metier.runtime.requests import RunRequest
-from metier.runtime.runs import Answer, Runtime, Watch
+from metier.runtime.runs import Runtime, Watch
 from metier.runtime.shift import Shift
 from metier.settings.worker_options import WorkerOptions
 from metier.store.base import RUNNABLE, Lease, RunRow

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from metier.definitions.inherit import INHERIT
+from metier.definitions.plugin_names import PLUGIN
 from metier.engine.earlier import FILE_NAME as RESULTS
 from metier.engine.shelf import Shelf
 from metier.errors import UsageError
@@ -20,9 +21,8 @@ from metier.providers.registry import BUILT_IN, OFFLINE, choose_provider, open_p
 from metier.providers.retry import Candidate, split_model_name
 from metier.runtime.kind import RunKind
 from metier.runtime.place import Place
+from metier.runtime.plugins import get_brought
 
-PLUGIN = "plugin/"
-"""How the settings begin the name of a provider that a plugin brings."""
 RANKED = 8
 """How many skills the offline backbone looks at for each part of a request."""
 
@@ -47,7 +47,10 @@ def open_models(place: Place, facts: FactBook, shelf: Shelf, *, run: RunKind) ->
     if options.provider == OFFLINE:
         return Models(_open_offline(place, shelf, run))
     if options.provider.startswith(PLUGIN):
-        return guard(Models(_open_plugin(place, facts)), options.allowed_models)
+        build = get_brought(
+            options.provider, [each.providers for each in place.plugins], kind="provider", failure=UsageError
+        )
+        return guard(Models(build(Connection(facts=facts))), options.allowed_models)
     choice = choose_provider(options)
     if not choice.base_url:
         check_owner(options.name, choice.name, facts)
@@ -91,19 +94,6 @@ def _open_fallbacks(place: Place, facts: FactBook, primary: Provider) -> tuple[C
                 ) from missing
         candidates.append(Candidate(opened[provider_name], model))
     return tuple(candidates)
-
-
-def _open_plugin(place: Place, facts: FactBook) -> Provider:
-    name = place.settings.model.provider.removeprefix(PLUGIN)
-    offered = {key: build for registry in place.plugins for key, build in registry.providers.items()}
-    build = offered.get(name)
-    if build is None:
-        known = ", ".join(f"`{PLUGIN}{each}`" for each in sorted(offered)) or "none"
-        raise UsageError(
-            f"No plugin that runs brings a provider {name!r}",
-            hint=f"Providers of plugins here: {known}; `agent plugins list` says which plugins are off, and why",
-        )
-    return build(Connection(facts=facts))
 
 
 def _open_offline(place: Place, shelf: Shelf, run: RunKind) -> Provider:

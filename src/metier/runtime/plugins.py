@@ -1,9 +1,11 @@
 """Plugins in a workspace: load those the settings want, and give a place what they bring."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from metier.definitions.plugin_names import PLUGIN
+from metier.errors import UsageError
 from metier.event_record import EventRecord
 from metier.plugins.lifecycle import ask_for_layer, running
 from metier.plugins.load import Plugins, load_plugins
@@ -14,7 +16,6 @@ from metier.runtime.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS
 from metier.store.base import Store
 from metier.store.failures import StoreUnavailable
 from metier.store.opening import open_store
-from metier.store.options import PLUGIN
 from metier.telemetry.sinks import Sink
 
 
@@ -60,16 +61,24 @@ async def open_place_store(place: Place) -> Store:
     options = place.settings.store
     if not options.backend.startswith(PLUGIN):
         return await open_store(options, runs=place.runs, environ=place.environ, clock=place.clock)
-    name = options.backend.removeprefix(PLUGIN)
     registries = place.plugins or find_plugins(place).registries
-    offered = {key: opening for registry in registries for key, opening in registry.stores.items()}
-    if name not in offered:
-        known = ", ".join(f"`{PLUGIN}{each}`" for each in sorted(offered)) or "none"
-        raise StoreUnavailable(
-            f"No plugin brings a store {name!r}",
-            hint=f"Stores of plugins here: {known}; `agent plugins list` says which plugins are off, and why",
+    opening = get_brought(options.backend, [each.stores for each in registries], kind="store", failure=StoreUnavailable)
+    return await opening(place.environ.get(options.database_url_env, ""))
+
+
+def get_brought[T](
+    name: str, offers: Iterable[Mapping[str, T]], *, kind: str, failure: type[UsageError | StoreUnavailable]
+) -> T:
+    """What a plugin that runs brings under `plugin/<name>`. Raises `failure` when none does."""
+    brought = {f"{PLUGIN}{key}": value for offer in offers for key, value in offer.items()}
+    if name not in brought:
+        known = ", ".join(f"`{each}`" for each in sorted(brought)) or "none"
+        raise failure(
+            f"No plugin that runs brings a {kind} {name.removeprefix(PLUGIN)!r}",
+            hint=f"{kind.capitalize()}s of plugins here: {known}; "
+            "`agent plugins list` says which plugins are off, and why",
         )
-    return await offered[name](place.environ.get(options.database_url_env, ""))
+    return brought[name]
 
 
 def render_layers(place: Place) -> str:

@@ -6,10 +6,8 @@ from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import anyio
-from pydantic import JsonValue
 
 from metier.engine import entries as e
 from metier.engine.journal import RunLog, read_entries
@@ -26,6 +24,7 @@ from metier.events import PinnedDefinitionUsed, PromptLayerCut
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
 from metier.runtime.agents import BUILT_IN, AgentInForce, resolve_agent
+from metier.runtime.answers import Answer, take_answer
 from metier.runtime.approvals import Approvals, Question, Reply
 from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, build_timeout, forget_cancellation
 from metier.runtime.build import build_services, check_budget
@@ -76,15 +75,6 @@ class Watch:
     """Told when a sink breaks; the run goes on without it."""
     shift: Shift = _BY_HAND
     """On what terms the run is held."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What a person says to a run that waits."""
-
-    values: dict[str, JsonValue] | None = None
-    doubt: Literal["done", "retry", "skip", "abort"] | None = None
-    by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,26 +351,9 @@ class Runtime:
         remembered: frozenset[str] = frozenset(),
         is_told: bool = False,
     ) -> bool:
-        """Record what was answered meanwhile; False when the run still waits, or has ended.
-
-        `is_told` where the journal says already that this driver goes on with the run.
-        """
-        state = log.state
-        if state.phase in FINAL:
-            return False
-        if state.pause is not None and state.pause.pause == "delegation":
-            # What is answered is for the run that is waited for; this one goes on when that one has ended.
-            return True
-        entries = [*await self._decided(state, remembered), *_given(state, answer)]
-        waits_for_someone = state.pause is not None and state.pause.pause in ("approval", "input", "in_doubt")
-        if waits_for_someone and not entries:
-            return False
-        reason = state.pause.reason if state.pause else _reason_to_go_on(state)
-        disabled = tuple(sorted(services.read_access()))
-        if is_told and not entries and state.disabled == frozenset(disabled):
-            return True
-        await log.record(e.RunResumed(reason=reason, driver=log.lease.owner, disabled_tools=disabled), *entries)
-        return True
+        return await take_answer(
+            log, answer, services, approvals=self.approvals, remembered=remembered, is_told=is_told
+        )
 
     def _tell_of_changes(self, log: RunLog, services: Services) -> None:
         pins = log.state.started.pins if log.state.started else {}
@@ -393,11 +366,6 @@ class Runtime:
         for layer, source in services.instructions.sources.items():
             if source.left_out:
                 log.emit(PromptLayerCut(layer=layer, source=source.file, left_out_characters=source.left_out))
-
-    async def _decided(self, state: RunState, remembered: frozenset[str]) -> list[e.Entry]:
-        asking = {step.approval_id: step.step_id for step in state.steps if step.phase == "asking"}
-        found = await self.approvals.find_decisions(state.run_id, asking) if asking else []
-        return [entry.model_copy(update={"remember": entry.approval_id in remembered}) for entry in found]
 
     async def _settle(self, log: RunLog) -> None:
         """Whatever reads a run without its journal gets to know how it stands; cancelling does not interrupt it."""
@@ -437,24 +405,6 @@ def build_start(request: RunRequest, agent: AgentInForce, services: Services, *,
         extra_context=request.extra_context,
         order=commission.order if commission else None,
     )
-
-
-def _reason_to_go_on(state: RunState) -> str:
-    started = state.started
-    if started is not None and started.forked_at == state.seq:
-        return f"forked from run {started.parent_run_id} at entry {started.forked_at}"
-    return "after an interruption"
-
-
-def _given(state: RunState, answer: Answer) -> list[e.Entry]:
-    if answer.values is not None and state.question is not None:
-        return [e.InputGiven(request_id=state.question.request_id, values=answer.values, answered_by=answer.by)]
-    doubtful = next((step for step in state.steps if step.phase == "in_doubt"), None)
-    if state.pause is not None and state.pause.pause == "step_failed":
-        doubtful = next(step for step in state.steps if step.finished and step.finished.counts_as_failure)
-    if answer.doubt is not None and doubtful is not None:
-        return [e.DoubtResolved(step_id=doubtful.step_id, answer=answer.doubt, answered_by=answer.by)]
-    return []
 
 
 @asynccontextmanager

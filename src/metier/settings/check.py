@@ -1,15 +1,14 @@
 """Give the text of a layer its types, and say in words what cannot be: who set it, what it must be, what it is."""
 
 import re
-from collections.abc import Iterator
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
 from metier.settings.fields import Leaf, all_leaves
 from metier.settings.model import Settings
-from metier.settings.nearest import find_nearest, suggest
 from metier.settings.origin import Given, Layer
 from metier.settings.secrecy import quote
 
@@ -139,7 +138,7 @@ def _key_of(error: ErrorDetails) -> str:
 
 def _describe(key: str, given: Given, error: ErrorDetails) -> Problem:
     leaf = all_leaves()[key]
-    hint = suggest(next(_nearest_words(leaf, given), None))
+    hint = hint_nearest(given.value, leaf.words) if isinstance(given.value, str) else ""
     return build_problem(key, given, _phrase(leaf, error), hint=hint)
 
 
@@ -151,12 +150,6 @@ def _phrase(leaf: Leaf, error: ErrorDetails) -> str:
         return next(phrases, error["msg"])
     phrase = _PHRASES.get(error["type"])
     return phrase.format_map(error.get("ctx", {})) if phrase else error["msg"]
-
-
-def _nearest_words(leaf: Leaf, given: Given) -> Iterator[str]:
-    nearest = find_nearest(given.value, leaf.words) if isinstance(given.value, str) else None
-    if nearest:
-        yield nearest
 
 
 def _describe_pair(layer: Layer, error: ErrorDetails) -> Problem:

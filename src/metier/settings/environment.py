@@ -3,9 +3,9 @@
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from metier.definitions.nearest import find_nearest, suggest
 from metier.definitions.problems import Problem
 from metier.settings.fields import Leaf, all_leaves
-from metier.settings.nearest import find_nearest, suggest
 from metier.settings.origin import Given, Layer, Origin
 from metier.settings.secrecy import quote
 
@@ -79,5 +79,5 @@ def _outvoted(present: list[str], environ: Mapping[str, str]) -> Iterator[Proble
 def _nearest_variable(name: str, known: set[str]) -> str | None:
     """Compared without the common beginning, which would make everything look alike; case matters nowhere."""
     endings = {variable.removeprefix("AGENT_").lower(): variable for variable in sorted(known)}
-    nearest = find_nearest(name.removeprefix("AGENT_"), endings)
+    nearest = find_nearest(name.removeprefix("AGENT_").lower(), endings)
     return endings[nearest] if nearest else None

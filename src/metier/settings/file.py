@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 
 from pydantic import BaseModel
 
+from metier.definitions.nearest import suggest
 from metier.definitions.problems import Problem
 from metier.definitions.yaml_text import Entry, Mapping, Node, Scalar, Sequence, plain_value, read_yaml
 from metier.settings.discovery import SettingsFile, read_text
 from metier.settings.environment import variables_of
 from metier.settings.fields import Leaf, all_leaves, find_section
 from metier.settings.model import Settings
-from metier.settings.nearest import find_nearest_key, suggest
+from metier.settings.nearest import find_nearest_key
 from metier.settings.origin import Given, Layer, Origin
 from metier.settings.secrecy import has_password, is_secret_name, looks_secret, quote
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from metier.definitions.nearest import suggest
 from metier.definitions.problems import Problem, has_errors
 from metier.errors import ConfigError
 from metier.settings.check import build_settings, check_alone, check_together
@@ -12,7 +13,7 @@ from metier.settings.environment import find_unknown_variables, read_environment
 from metier.settings.fields import PATH_KEYS, all_leaves
 from metier.settings.file import FileLayer, read_file
 from metier.settings.model import Settings
-from metier.settings.nearest import find_nearest_key, suggest
+from metier.settings.nearest import find_nearest_key
 from metier.settings.origin import Given, Layer, Origin
 
 

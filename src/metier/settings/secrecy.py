@@ -3,6 +3,7 @@
 import functools
 import re
 
+from metier.telemetry.excerpt import cut_end
 from metier.telemetry.redaction import Redactor, build_redactor
 from metier.telemetry.values import MARK
 
@@ -48,8 +49,7 @@ def mask(value: str) -> str:
 
 def quote(value: str) -> str:
     """The value for a message: masked, short, control characters escaped, in quotes."""
-    shown = mask(value)
-    return repr(shown if len(shown) <= _LONGEST_SHOWN else shown[:_LONGEST_SHOWN] + "…")
+    return repr(cut_end(mask(value), _LONGEST_SHOWN))
 
 
 @functools.cache

@@ -1,6 +1,6 @@
 """`registry.json`: which skills were installed here, from where, and which bytes somebody trusted.
 
-It is the one truth about installed skills. Every change goes through `change_registry`: under a file lock, written to a
+It is the one truth about installed skills. Every change goes through `lock_registry` and `save_registry`: written to a
 new file, flushed to disk, then put in place in one step. A registry that cannot be read is never overwritten.
 """
 

@@ -4,10 +4,11 @@ import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 
+from metier.definitions.plugin_names import PLUGIN
 from metier.ids import Clock
 from metier.store.base import Store
 from metier.store.failures import StoreUnavailable
-from metier.store.options import PLUGIN, StoreOptions
+from metier.store.options import StoreOptions
 from metier.store.sqlite import open_sqlite_store
 
 DATABASE = "state.db"

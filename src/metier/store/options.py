@@ -4,20 +4,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from metier.definitions.plugin_names import PluginName
 from metier.messages import Value
 
 type StoreBackend = Literal["sqlite", "postgres"]
-
-type PluginStore = Annotated[str, Field(pattern=r"^plugin/[a-z0-9][a-z0-9._-]*$")]
-"""`plugin/<name>`: one that an installed plugin brings."""
-
-PLUGIN = "plugin/"
 
 
 class StoreOptions(Value):
     """Which database holds the runs."""
 
-    backend: StoreBackend | PluginStore = Field(
+    backend: StoreBackend | PluginName = Field(
         default="sqlite",
         description="Where runs live: one SQLite file on this machine, a PostgreSQL server, or `plugin/<name>`.",
     )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pydantic import JsonValue
 
 from metier.store.contexts import MAX_SUMMARY_SIZE_CHARS, ContextEvent
+from metier.telemetry.excerpt import cut_end
 
 SUMMARY_EVENT_THRESHOLD = 50
 """A summary is made when so many events are not in it; half of what is kept, so that none goes unsummarised."""
@@ -34,7 +35,7 @@ def _render(event: ContextEvent) -> str:
         if said
         else f"turn {event.turn_number} {event.event_type}"
     )
-    return line if len(line) <= _LONGEST_LINE else line[: _LONGEST_LINE - 1] + "…"
+    return cut_end(line, _LONGEST_LINE)
 
 
 def _texts(value: JsonValue) -> list[str]:

@@ -25,11 +25,6 @@ _LOCK_NAME = "events.lock"
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
-def find_log(jsonl_dir: Path, run_id: str) -> Path:
-    """Where the event log of a run is, whether it exists or not."""
-    return jsonl_dir / run_id / FILE_NAME
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tail:
     """How a log ends."""

@@ -22,7 +22,7 @@ class LoggingOptions(Value):
     )
     run_id_pattern: Literal["YYYYMMDD-HHMMSS-<short-uuid>"] = Field(
         default="YYYYMMDD-HHMMSS-<short-uuid>",
-        description="The form of run ids. Fixed, so that run folders sort by start everywhere.",
+        description="The form of run ids, for you to read: another one is refused, so that run folders sort by start.",
     )
     debug_llm_bodies: bool = Field(
         default=False,

@@ -30,7 +30,6 @@ from metier.testing.crash_points import CrashPoint, read_points
 from metier.testing.crash_scenario import Build
 from metier.tools.effects import Effect
 
-MOST_LIVES = 8
 ORPHAN_SECONDS = 5.0
 """How long processes of a killed agent may take to be gone."""
 

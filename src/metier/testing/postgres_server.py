@@ -63,9 +63,6 @@ class PostgresServer:
         extra = "".join(f"&{name}={value}" for name, value in options.items())
         return f"postgresql://postgres@/{database}?host={self.folder}&port={self.port}{extra}"
 
-    def loopback_url(self, database: str = "postgres") -> str:
-        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
-
     def start(self) -> None:
         """Raises `MetierError` when it does not come up, with what it said."""
         log = (self.folder / "log").open("ab")

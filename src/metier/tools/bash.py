@@ -12,6 +12,7 @@ from pydantic import JsonValue
 
 from metier.errors import ToolFailed
 from metier.events import SkillStepExecuted
+from metier.telemetry.excerpt import cut_middle
 from metier.tools.base import NoGuard, PathGuard, Preview, ToolContext, ToolInfo, ToolResult
 from metier.tools.environment import build_environment
 from metier.tools.options import ShellOptions
@@ -162,7 +163,7 @@ class Bash:
         if len(whole) > most:
             if context.artifacts is not None:
                 kept = _keep(whole, context.artifacts / f"{context.step_id or 'command'}-output.txt", artifacts)
-            text = cut(whole, most, kept=_show(kept, self._scope.workspace))
+            text = cut_middle(whole, most, where=_show(kept, self._scope.workspace))
         is_cut = text is not whole or outcome.stdout.is_truncated or outcome.stderr.is_truncated
         ok = outcome.exit_code == 0
         code = "" if ok else "timeout" if outcome.timed_out else "exit_code"
@@ -199,14 +200,6 @@ def render_output(outcome: Outcome) -> str:
     elif outcome.exit_code:
         parts.append(f"[exit code {outcome.exit_code}]")
     return "\n".join(part.removesuffix("\n") for part in parts if part)
-
-
-def cut(text: str, most: int, *, kept: str) -> str:
-    """The beginning and the end, between them how much is missing and where all of it is."""
-    where = f"; all of it is in {kept}" if kept else ""
-    marker = f"\n[… {len(text) - most} characters left out{where} …]\n"
-    room = max(0, most - len(marker))
-    return text[: room - room // 2] + marker + text[len(text) - room // 2 :]
 
 
 def _keep(text: str, file: Path, artifacts: list[JsonValue]) -> str:

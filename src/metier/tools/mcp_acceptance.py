@@ -4,14 +4,12 @@ A server is somebody's program. It is started for the first time by a person's w
 cloned says so. What it offered then is what a model is told later, without starting it.
 """
 
-import os
-import tempfile
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
 from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
+from metier.definitions.whole_file import replace_file
 from metier.messages import Value
 from metier.tools.base import ToolInfo
 from metier.tools.mcp_config import ServerDefinition
@@ -56,7 +54,7 @@ class AcceptedServers:
             tools=tools,
         )
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _replace(self._path(server), _ACCEPTANCE.dump_json(acceptance, indent=1))
+        replace_file(self._path(server), _ACCEPTANCE.dump_json(acceptance, indent=1), durable=True)
         return acceptance
 
     def forget(self, server: ServerDefinition) -> bool:
@@ -69,17 +67,3 @@ class AcceptedServers:
 
     def _path(self, server: ServerDefinition) -> Path:
         return self._folder / f"{server.digest(self._workspace)[:32]}.json"
-
-
-def _replace(path: Path, content: bytes) -> None:
-    handle, name = tempfile.mkstemp(prefix=path.name, dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        with suppress(OSError):
-            Path(name).unlink()
-        raise

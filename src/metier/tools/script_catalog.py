@@ -19,10 +19,6 @@ class ScriptCatalog:
             self._packages.setdefault(canonical_name(package.folder.name), package)
         self._shown = tuple(dict.fromkeys(package.definition.name for package in packages))
 
-    @property
-    def script_count(self) -> int:
-        return sum(len(discover_scripts(self.get_package(name).definition)) for name in self._shown)
-
     def list_scripts(self, skill_name: str | None) -> dict[str, tuple[Script, ...]]:
         names = self._shown if skill_name is None else (self.find_package(skill_name).definition.name,)
         listed = {name: discover_scripts(self.get_package(name).definition) for name in names}

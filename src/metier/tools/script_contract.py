@@ -7,6 +7,7 @@ from pydantic import JsonValue
 
 from metier.definitions.names import canonical_name, canonical_script_name, check_name
 from metier.errors import InvalidName, ToolFailed
+from metier.telemetry.excerpt import cut_end
 from metier.tools.base import Schema, ToolResult
 
 type ScriptErrorCode = Literal[
@@ -101,4 +102,4 @@ def build_failure(error: ToolFailed, *, meta: dict[str, JsonValue] | None = None
 
 
 def _shown(name: str) -> str:
-    return repr(name if len(name) <= _SHOWN_NAME else f"{name[:_SHOWN_NAME]}…")
+    return repr(cut_end(name, _SHOWN_NAME))

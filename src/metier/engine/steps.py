@@ -1,0 +1,98 @@
+"""The steps of a turn, and what becomes of them when it closes: results for the model, a line each for later. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pydantic import JsonValue
+
+from metier.context.fences import TOOL_OUTPUT, fence
+from metier.context.layers import Exchange
+from metier.decisions import ActionStep, StepExecutionResult
+from metier.engine import entries as e
+from metier.messages import Message, ModelReply, Part, TextPart, ToolResultPart
+
+type StepPhase = Literal["pending", "approved", "asking", "running", "in_doubt", "finished"]
+
+
+@dataclass(slots=True)
+class Step:
+    """One action of the current turn."""
+
+    step_id: str
+    action: ActionStep
+    phase: StepPhase = "pending"
+    attempts: int = 0
+    started: e.StepStarted | None = None
+    finished: e.StepFinished | None = None
+    approval_id: str = ""
+    denied: str = ""
+    """Why somebody said no."""
+    failed_once: bool = False
+    asked: e.ApprovalAsked | None = None
+    """What was put before a person last."""
+    times_asked: int = 0
+    approved_base: str = ""
+    """What the call must find as it was when a person said yes to it; see `ApprovalAsked.base`."""
+    approved_leads: tuple[str, ...] = ()
+    """Where its paths led then, if that was elsewhere than they say."""
+    answers: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    """What was given to the questions of the step itself."""
+    delegated: e.Delegated | None = None
+    """The run that does it, while it is under way and after."""
+
+
+def build_exchange(reply: ModelReply, steps: Sequence[Step], rejected: Sequence[e.Rejection]) -> Exchange:
+    """A turn as history: every call has exactly one result, in call order."""
+    results = _answer_calls(reply, steps, rejected) or _tell_in_words(steps, rejected)
+    role: Literal["tool", "user"] = "tool" if any(part.kind == "tool_result" for part in results) else "user"
+    return Exchange(
+        reply=Message(role="assistant", parts=reply.parts),
+        results=(Message(role=role, parts=tuple(results)),) if results else (),
+        steps=tuple(_summarise(step) for step in steps if step.finished is not None),
+    )
+
+
+def _answer_calls(reply: ModelReply, steps: Sequence[Step], rejected: Sequence[e.Rejection]) -> list[Part]:
+    given = {step.action.call_id: step.finished for step in steps if step.finished is not None}
+    told = {no.call_id: no for no in rejected}
+    results: list[Part] = []
+    for part in reply.parts:
+        if part.kind != "tool_call":
+            continue
+        finished, rejection = given.get(part.id), told.get(part.id)
+        text, is_error = "Not run: the turn ended before it", True
+        if finished is not None:
+            text, is_error = finished.text, finished.is_error
+        elif rejection is not None:
+            text = rejection.message
+        results.append(ToolResultPart(call_id=part.id, name=part.name, text=text, is_error=is_error))
+    return results
+
+
+def _tell_in_words(steps: Sequence[Step], rejected: Sequence[e.Rejection]) -> list[Part]:
+    """A decision that was written as JSON has no calls to answer."""
+    if not steps:
+        return []
+    lines = [
+        f"Result of {step.action.type} {step.step_id}:\n{fence(step.finished.text, tag=TOOL_OUTPUT)}"
+        for step in steps
+        if step.finished is not None
+    ]
+    lines += [f"Not run, {no.tool}: {no.message}" for no in rejected]
+    return [TextPart(text="\n\n".join(lines))] if lines else []
+
+
+def _summarise(step: Step) -> StepExecutionResult:
+    """What later turns are told of a finished step."""
+    finished = step.finished
+    assert finished is not None
+    return StepExecutionResult(
+        step_id=step.step_id,
+        status=finished.status,
+        tool=str(step.action.params.get("tool") or step.action.type),
+        exit_code=finished.exit_code,
+        stdout_summary=finished.stdout_summary or finished.text[:200],
+        stderr_summary=finished.stderr_summary,
+        retry_count=max(0, step.attempts - 1),
+    )

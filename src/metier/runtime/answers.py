@@ -1,0 +1,77 @@
+"""What a person says to a run that waits, and how it gets into the journal."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import JsonValue
+
+from metier.engine import entries as e
+from metier.engine.journal import RunLog
+from metier.engine.phases import FINAL
+from metier.engine.services import Services
+from metier.engine.state import RunState
+from metier.runtime.approvals import Approvals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a person says to a run that waits."""
+
+    values: dict[str, JsonValue] | None = None
+    doubt: Literal["done", "retry", "skip", "abort"] | None = None
+    by: str = ""
+
+
+async def take_answer(
+    log: RunLog,
+    answer: Answer,
+    services: Services,
+    *,
+    approvals: Approvals,
+    remembered: frozenset[str] = frozenset(),
+    is_told: bool = False,
+) -> bool:
+    """Record what was answered meanwhile; False when the run still waits, or has ended.
+
+    `is_told` where the journal says already that this driver goes on with the run.
+    """
+    state = log.state
+    if state.phase in FINAL:
+        return False
+    if state.pause is not None and state.pause.pause == "delegation":
+        # What is answered is for the run that is waited for; this one goes on when that one has ended.
+        return True
+    entries = [*await _find_decided(state, approvals, remembered), *_given(state, answer)]
+    waits_for_someone = state.pause is not None and state.pause.pause in ("approval", "input", "in_doubt")
+    if waits_for_someone and not entries:
+        return False
+    reason = state.pause.reason if state.pause else _reason_to_go_on(state)
+    disabled = tuple(sorted(services.read_access()))
+    if is_told and not entries and state.disabled == frozenset(disabled):
+        return True
+    await log.record(e.RunResumed(reason=reason, driver=log.lease.owner, disabled_tools=disabled), *entries)
+    return True
+
+
+async def _find_decided(state: RunState, approvals: Approvals, remembered: frozenset[str]) -> list[e.Entry]:
+    asking = {step.approval_id: step.step_id for step in state.steps if step.phase == "asking"}
+    found = await approvals.find_decisions(state.run_id, asking) if asking else []
+    return [entry.model_copy(update={"remember": entry.approval_id in remembered}) for entry in found]
+
+
+def _reason_to_go_on(state: RunState) -> str:
+    started = state.started
+    if started is not None and started.forked_at == state.seq:
+        return f"forked from run {started.parent_run_id} at entry {started.forked_at}"
+    return "after an interruption"
+
+
+def _given(state: RunState, answer: Answer) -> list[e.Entry]:
+    if answer.values is not None and state.question is not None:
+        return [e.InputGiven(request_id=state.question.request_id, values=answer.values, answered_by=answer.by)]
+    doubtful = next((step for step in state.steps if step.phase == "in_doubt"), None)
+    if state.pause is not None and state.pause.pause == "step_failed":
+        doubtful = next(step for step in state.steps if step.finished and step.finished.counts_as_failure)
+    if answer.doubt is not None and doubtful is not None:
+        return [e.DoubtResolved(step_id=doubtful.step_id, answer=answer.doubt, answered_by=answer.by)]
+    return []
