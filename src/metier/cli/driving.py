@@ -32,6 +32,7 @@ from metier.runtime.cleaning import find_place_secrets
 from metier.runtime.place import Place
 from metier.runtime.plugins import using_plugins
 from metier.runtime.runs import Runtime, Watch, open_runtime
+from metier.runtime.trust import list_withheld
 from metier.settings.load import LoadedSettings
 from metier.telemetry.jsonl import FILE_NAME
 from metier.telemetry.redaction import build_redactor
@@ -78,9 +79,16 @@ def open_place(config: Path | None, flags: Mapping[str, str] | None = None, *, i
     loaded = current_settings(config, flags or {})
     if is_new_run:
         _check_model(loaded)
-    for problem in loaded.warnings:
+    place = Place(
+        settings=loaded.settings,
+        workspace=Path.cwd(),
+        home=Path.home(),
+        environ=dict(os.environ),
+        trust=loaded.trust,
+    )
+    for problem in (*loaded.warnings, *list_withheld(place)):
         warn_line(problem.render())
-    return Place(settings=loaded.settings, workspace=Path.cwd(), home=Path.home(), environ=dict(os.environ))
+    return place
 
 
 def _check_model(loaded: LoadedSettings) -> None:

@@ -39,6 +39,7 @@ from metier.runtime.policy import (
     read_skill_scope,
 )
 from metier.runtime.runs import open_runtime
+from metier.runtime.trust import find_withheld
 from metier.tools.toolbox import Toolbox
 
 app = typer.Typer(
@@ -228,7 +229,13 @@ def _build_now(place: Place, agent_id: str, *, root: Path, profile: Profile | No
     """The rules as they stand for this agent, the built-in one where none is named."""
     agent = resolve_agent(place, agent_id)
     offered = list_all_tools(agent.packages, agent.place, web=agent.web)
-    speakers = Speakers(host=read_policy_file(place.workspace), agent=agent.definition, known=Toolbox(offered).names())
+    host = read_policy_file(place.workspace)
+    speakers = Speakers(
+        host=host,
+        agent=agent.definition,
+        known=Toolbox(offered).names(),
+        withheld=find_withheld(place, host),
+    )
     tools = Toolbox(agent.choose_tools(offered))
     return build_policy(agent.packages, tools, workspace=root, profile=profile or agent.profile, speakers=speakers)
 

@@ -34,6 +34,7 @@ COMMANDS: dict[str, Lazy] = {
     "replay": Lazy("replay", "Show a run again, drive it again without effects, or fork it."),
     "worker": Lazy("metier.worker.command", "Drive runs that were left to workers, until you stop it."),
     "approvals": Lazy("approvals", "List, show and decide what waits for a person's word."),
+    "trust": Lazy("trust", "Trust what this cloned folder brings: settings, rules, agents, tasks, skills."),
     "policy": Lazy("policy", "Explain, test and backtest the rules about what may happen."),
     "agents": Lazy("agents", "List the agents of the workspace, and show what each may use."),
     "prompt": Lazy("prompt", "Show what a model is told: every layer, its source, its hash and its cost."),

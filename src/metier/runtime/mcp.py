@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import anyio
 from anyio.abc import TaskGroup
@@ -13,6 +14,7 @@ from metier.engine.unwrapping import unwrapped
 from metier.errors import ToolFailed
 from metier.events import McpServerReported
 from metier.runtime.cleaning import build_place_cleaner, load_place_config
+from metier.runtime.confinement import find_place_rung, open_confinement, requires_sandbox, wants_sandbox
 from metier.runtime.kind import RunKind
 from metier.runtime.pins import TOOLS, find_tools
 from metier.runtime.place import Place
@@ -28,9 +30,13 @@ from metier.tools.mcp_config import (
 from metier.tools.mcp_connection import ConnectionLimits, ServerConnection, check_sdk
 from metier.tools.mcp_listing import Listing, believe, find_server
 from metier.tools.mcp_tools import KnownTool, McpTool, ServerPlace, build_target
+from metier.tools.sandbox.confinement import Confinement
 
 LOG_FOLDER = "mcp"
 """In the folder of a run: what its servers write on their error streams."""
+
+
+type Enclosure = Literal["http", "outside", "full", "kernel", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +66,9 @@ def list_known_tools(place: Place) -> tuple[Tool, ...]:
 
 
 @asynccontextmanager
-async def open_servers(place: Place, store: Store, *, run: RunKind) -> AsyncGenerator[Servers]:
+async def open_servers(
+    place: Place, store: Store, *, run: RunKind, confinement: Confinement
+) -> AsyncGenerator[Servers]:
     """The tools of every server that was accepted, none of which is running yet; those that were started end here.
 
     A run that is resumed has the tools it began with. Raises `ConfigError` where a variable is missing, `UsageError`
@@ -85,14 +93,22 @@ async def open_servers(place: Place, store: Store, *, run: RunKind) -> AsyncGene
     for server in chosen:
         if server.name in known:
             expand_server(server, place.environ)
+    # What one run may write is closed to a server that serves the next ones too.
+    frame = confinement if place.servers is None else _leave_out(confinement, run.folder)
+    connect = partial(_connect, logs=run.folder / LOG_FOLDER, confinement=frame)
     async with _borrow_pool(place) as pool:
         connections = {
-            server.name: await pool.get(server, partial(_connect, server, place, logs=run.folder / LOG_FOLDER))
+            server.name: await pool.get(server, partial(connect, server, place), frame=frame)
             for server in chosen
             if server.name in known
         }
         tools = tuple(McpTool(info, connections[name]) for name, infos in known.items() for info in infos)
         yield Servers(tools=tools, notices=notices, not_listed=not_listed)
+
+
+def _leave_out(confinement: Confinement, folder: Path) -> Confinement:
+    own = folder.resolve()
+    return replace(confinement, writable=tuple(path for path in confinement.writable if not path.is_relative_to(own)))
 
 
 @asynccontextmanager
@@ -123,12 +139,16 @@ async def _open_pool() -> AsyncGenerator[ServerPool]:
 
 
 async def try_servers(place: Place, servers: Sequence[ServerDefinition]) -> dict[str, Trial]:
-    """Start each server, ask what it offers, end it. One that fails says why and does not disturb the others."""
+    """Start each server, ask what it offers, end it. One that fails says why and does not disturb the others.
+
+    Raises `SandboxUnavailable` where a run would.
+    """
     check_sdk()
+    confinement = await open_confinement(place)
     trials: dict[str, Trial] = {}
 
     async def attempt(server: ServerDefinition) -> None:
-        connection = _connect(server, place, group, logs=None)
+        connection = _connect(server, place, group, logs=None, confinement=confinement)
         try:
             trials[server.name] = Trial(await connection.list_tools())
         except ToolFailed as error:
@@ -141,6 +161,28 @@ async def try_servers(place: Place, servers: Sequence[ServerDefinition]) -> dict
             for server in servers:
                 group.start_soon(attempt, server)
     return trials
+
+
+def is_outside(place: Place, server: str) -> bool:
+    """The server runs as the person's own programs do, also where a sandbox encloses what other tools start."""
+    outside = place.settings.mcp.outside_sandbox
+    if outside == "auto":
+        return not requires_sandbox(place)
+    return outside == "all" or (outside != "none" and server in outside)
+
+
+def find_enclosure(place: Place, server: ServerDefinition) -> Enclosure:
+    """Where a run in this place would have the server; levels are tried for real."""
+    if server.url:
+        return "http"
+    if is_outside(place, server.name):
+        return "outside"
+    if not wants_sandbox(place):
+        return "none" if requires_sandbox(place) else "outside"
+    rung = find_place_rung(place)
+    if rung.works:
+        return rung.level
+    return "none" if requires_sandbox(place) else "outside"
 
 
 def _choose(place: Place) -> tuple[ServerDefinition, ...]:
@@ -170,11 +212,20 @@ def _say_not_accepted(server: ServerDefinition) -> McpServerReported:
     return McpServerReported(server=server.name, state="not_accepted", message=message)
 
 
-def _connect(server: ServerDefinition, place: Place, group: TaskGroup, *, logs: Path | None) -> ServerConnection:
+def _connect(
+    server: ServerDefinition, place: Place, group: TaskGroup, *, logs: Path | None, confinement: Confinement
+) -> ServerConnection:
     options = place.settings.mcp
     limits = ConnectionLimits(
         start_timeout_seconds=options.start_timeout_seconds, call_timeout_seconds=options.call_timeout_seconds
     )
     clean = build_place_cleaner(place).text
-    spot = ServerPlace(workspace=place.workspace, environ=place.environ, logs=logs, options=options, clean=clean)
+    spot = ServerPlace(
+        workspace=place.workspace,
+        environ=place.environ,
+        logs=logs,
+        options=options,
+        clean=clean,
+        confinement=None if is_outside(place, server.name) else confinement,
+    )
     return ServerConnection(server.name, lambda: build_target(server, spot), group, limits=limits, clean=clean)

@@ -13,6 +13,7 @@ from metier.providers.base import Provider
 from metier.providers.retry import Seams
 from metier.runtime.server_pool import ServerPool
 from metier.settings.model import Settings
+from metier.skills.workspace_trust import MADE_HERE, WorkspaceTrust
 from metier.telemetry.sinks import Sink
 from metier.tools.base import Tool
 
@@ -27,6 +28,8 @@ class Place:
     workspace: Path
     home: Path
     environ: Mapping[str, str]
+    trust: WorkspaceTrust = MADE_HERE
+    """Whose word the files of the workspace are."""
     clock: Clock = field(default_factory=SystemClock)
     ids: Ids = field(default_factory=SystemIds)
     seams: Seams = field(default_factory=Seams)

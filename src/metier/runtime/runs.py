@@ -19,7 +19,7 @@ from metier.engine.services import Services
 from metier.engine.state import RunState, fold
 from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
-from metier.errors import ApprovalClosed, UsageError
+from metier.errors import ApprovalClosed, ConfigError, UsageError
 from metier.events import PinnedDefinitionUsed, PromptLayerCut
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
@@ -45,6 +45,7 @@ from metier.runtime.plugins import open_place_store
 from metier.runtime.record import write_record
 from metier.runtime.requests import RunRequest, find_request, keep_request
 from metier.runtime.shift import Shift, begin_shift, keep_claimable
+from metier.runtime.trust import check_runs, note_runs
 from metier.store.base import Lease, RunRow, Store
 from metier.store.failures import LeaseHeld, RunUnknown, StoreUnavailable
 from metier.telemetry.jsonl import FILE_NAME, JsonlSink, read_events
@@ -380,8 +381,9 @@ class Runtime:
             return
         entries = await read_entries(self.store, log.state.run_id)
         # The journal is the run: where there is no room for its record, that is written when it next comes to rest.
-        with suppress(OSError):
-            write_record(self.folder(log.state.run_id), entries, log.state, now=self.place.clock.now())
+        with suppress(OSError, ConfigError):
+            clean = build_place_cleaner(self.place).value
+            write_record(self.folder(log.state.run_id), entries, log.state, now=self.place.clock.now(), clean=clean)
 
 
 def build_start(request: RunRequest, agent: AgentInForce, services: Services, *, pins: dict[str, str]) -> e.RunStarted:
@@ -417,7 +419,10 @@ async def open_runtime(place: Place) -> AsyncGenerator[Runtime]:
             f"The runs folder {str(place.runs)!r} cannot be made: {error.strerror}",
             hint="Choose a folder that you may write to with `logging.jsonl_dir`",
         ) from error
+    is_first = check_runs(place)
     store = await open_place_store(place)
+    if is_first:
+        note_runs(place)
     try:
         yield Runtime(place, store)
     finally:

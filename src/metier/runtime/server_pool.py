@@ -7,12 +7,14 @@ from anyio.abc import TaskGroup
 
 from metier.tools.mcp_config import ServerDefinition
 from metier.tools.mcp_connection import ServerConnection
+from metier.tools.sandbox.confinement import Confinement
 
 type Connect = Callable[[TaskGroup], ServerConnection]
 
 
 class _Kept(NamedTuple):
     definition: ServerDefinition
+    frame: Confinement
     connection: ServerConnection
 
 
@@ -32,11 +34,13 @@ class ServerPool:
                 del self._kept[name]
                 await kept.connection.aclose()
 
-    async def get(self, server: ServerDefinition, connect: Connect) -> ServerConnection:
-        """The connection that is there, or a new one where there is none or it was given up."""
+    async def get(self, server: ServerDefinition, connect: Connect, *, frame: Confinement) -> ServerConnection:
+        """The connection that is there, or a new one: there is none, it was given up, or it is enclosed otherwise."""
         kept = self._kept.get(server.name)
-        if kept is not None and not kept.connection.is_given_up:
+        if kept is not None and kept.frame == frame and not kept.connection.is_given_up:
             return kept.connection
+        if kept is not None:
+            await kept.connection.aclose()
         connection = connect(self._group)
-        self._kept[server.name] = _Kept(server, connection)
+        self._kept[server.name] = _Kept(server, frame, connection)
         return connection

@@ -125,7 +125,8 @@ class _Itself:
         if path != self._path:
             raise ToolFailed(f"The {key} {self._path!r} leads elsewhere now", code="conflict")
 
-    def hides(self, path: str) -> bool:
+    def hides(self, path: str, *, key: str = "path") -> bool:
+        del key
         return path != self._path
 
 
