@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from metier.cli.catalog import AsJson
 from metier.cli.context import get_user
-from metier.cli.driving import Driven, describe_waiting, open_place
+from metier.cli.driving import Driven, describe_cause, describe_waiting, find_last_lines, open_place
 from metier.cli.follow import follow_run
 from metier.cli.live import JsonLines
 from metier.cli.output import write_json, write_line
@@ -26,6 +26,7 @@ from metier.engine.phases import FINAL
 from metier.engine.state import RunState, fold
 from metier.errors import MetierError, UsageError
 from metier.events import TaskState
+from metier.runtime.causes import find_failed
 from metier.runtime.record import build_record
 from metier.runtime.runs import Runtime, open_runtime
 from metier.store.base import RUNNABLE, RunRow
@@ -89,14 +90,18 @@ def show(run: RunName, *, as_json: AsJson = False, config: Config = None) -> Non
             state = fold(row.run_id, entries)
             record = build_record(entries, state, now=row.updated_at) if state.started else {}
             waiting = await runtime.find_waiting(state)
-            return row, Driven(state=state, waiting=waiting, folder=runtime.folder(row.run_id)), record
+            failed = await find_failed(runtime.store, waiting)
+            folder = runtime.folder(row.run_id)
+            return row, Driven(state=state, waiting=waiting, folder=folder, failed=failed), record
 
     row, driven, record = anyio.run(read)
     if as_json:
         pause = driven.waiting.pause
         waits = {"kind": pause.pause, "reason": pause.reason, "run_id": driven.waiting.run_id} if pause else None
         work = work_as_json(driven.state)
-        write_json({**_row_as_json(row), **record, **work, "waits_for": waits, "folder": str(driven.folder)})
+        cause = "\n".join(find_last_lines(driven.cause))
+        folder = str(driven.folder)
+        write_json({**_row_as_json(row), **record, **work, "cause": cause, "waits_for": waits, "folder": folder})
     else:
         _write_run(row, driven, record)
 
@@ -195,7 +200,8 @@ def _write_run(row: RunRow, driven: Driven, record: dict[str, JsonValue]) -> Non
     tokens = f"{state.input_tokens} tokens in, {state.output_tokens} out"
     write_line(f"turns:   {state.turn}; {tokens}; {state.cost_usd:.4f} USD")
     if state.failure is not None:
-        write_line(f"failed:  {state.failure.reason}: {state.failure.message}")
+        for line in (f"failed:  {state.failure.reason}: {state.failure.message}", *describe_cause(driven.cause)):
+            write_line(line)
     if row.parent_run_id:
         write_line(f"parent:  {row.parent_run_id}")
     for line in describe_work(state):
@@ -204,7 +210,7 @@ def _write_run(row: RunRow, driven: Driven, record: dict[str, JsonValue]) -> Non
         [] if state.plan else cast("list[dict[str, JsonValue]]", record.get("steps", []))
     )  # as build_record makes them
     write_line(f"folder:  {driven.folder}")
-    for line in describe_waiting(driven.waiting, resume=row.run_id):
+    for line in describe_waiting(driven.waiting, resume=row.run_id, cause=driven.cause):
         write_line(line)
     if _status(row) == "interrupted":
         write_line(f"resume:  agent resume {row.run_id}")

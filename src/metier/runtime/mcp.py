@@ -2,7 +2,8 @@
 
 from collections.abc import AsyncGenerator, Container, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +18,7 @@ from metier.runtime.confinement import find_place_rung, open_confinement, requir
 from metier.runtime.kind import RunKind
 from metier.runtime.pins import TOOLS, find_tools
 from metier.runtime.place import Place
+from metier.runtime.server_pool import ServerPool
 from metier.store.base import Store
 from metier.tools.base import Tool, ToolInfo
 from metier.tools.mcp_acceptance import AcceptedServers
@@ -73,10 +75,12 @@ async def open_servers(
     where the SDK is.
     """
     chosen = _choose(place)
+    known = dict(_find_accepted(place, chosen))
+    if place.servers is not None:
+        await place.servers.keep_only([server for server in chosen if server.name in known])
     if not chosen:
         yield Servers()
         return
-    known = dict(_find_accepted(place, chosen))
     if TOOLS in run.pins:
         known = _group(await find_tools(run.pins, store), known)
     notices = tuple(_say_not_accepted(server) for server in chosen if server.name not in known)
@@ -89,15 +93,47 @@ async def open_servers(
     for server in chosen:
         if server.name in known:
             expand_server(server, place.environ)
+    # What one run may write is closed to a server that serves the next ones too.
+    frame = confinement if place.servers is None else _leave_out(confinement, run.folder)
+    connect = partial(_connect, logs=run.folder / LOG_FOLDER, confinement=frame)
+    async with _borrow_pool(place) as pool:
+        connections = {
+            server.name: await pool.get(server, partial(connect, server, place), frame=frame)
+            for server in chosen
+            if server.name in known
+        }
+        tools = tuple(McpTool(info, connections[name]) for name, infos in known.items() for info in infos)
+        yield Servers(tools=tools, notices=notices, not_listed=not_listed)
+
+
+def _leave_out(confinement: Confinement, folder: Path) -> Confinement:
+    own = folder.resolve()
+    return replace(confinement, writable=tuple(path for path in confinement.writable if not path.is_relative_to(own)))
+
+
+@asynccontextmanager
+async def keep_servers(place: Place) -> AsyncGenerator[Place]:
+    """The place of a sitting of many runs: a server that one of them starts serves the next ones too, and ends here."""
+    async with _open_pool() as pool:
+        yield replace(place, servers=pool)
+
+
+@asynccontextmanager
+async def _borrow_pool(place: Place) -> AsyncGenerator[ServerPool]:
+    """That of the sitting, else one that ends with the run."""
+    if place.servers is not None:
+        yield place.servers
+        return
+    async with _open_pool() as pool:
+        yield pool
+
+
+@asynccontextmanager
+async def _open_pool() -> AsyncGenerator[ServerPool]:
     with unwrapped():
         async with anyio.create_task_group() as group:
-            connections = {
-                server.name: _connect(server, place, group, logs=run.folder / LOG_FOLDER, confinement=confinement)
-                for server in chosen
-            }
             try:
-                tools = tuple(McpTool(info, connections[name]) for name, infos in known.items() for info in infos)
-                yield Servers(tools=tools, notices=notices, not_listed=not_listed)
+                yield ServerPool(group)
             finally:
                 group.cancel_scope.cancel()
 

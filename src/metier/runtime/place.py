@@ -11,6 +11,7 @@ from metier.ids import Clock, Ids, SystemClock, SystemIds
 from metier.plugins.registry import Registry
 from metier.providers.base import Provider
 from metier.providers.retry import Seams
+from metier.runtime.server_pool import ServerPool
 from metier.settings.model import Settings
 from metier.skills.workspace_trust import MADE_HERE, WorkspaceTrust
 from metier.telemetry.sinks import Sink
@@ -42,6 +43,8 @@ class Place:
     """Get the events of every run, beside whoever watches one of them."""
     report: Callable[[str], None] = _ignore
     """Told when a plugin is left out."""
+    servers: ServerPool | None = None
+    """Keeps external servers from run to run; without it they end with the run that started them."""
     narrow: Callable[[Policy], Policy] | None = None
     """Puts a stricter policy around the one of the settings."""
 

@@ -74,6 +74,8 @@ _STYLES: dict[LogLevel, str] = {"debug": "dim", "info": "green", "warning": "yel
 _MAX_DETAIL = 400
 _WIDE = 120
 """Columns of a terminal from which on the columns of a line fit, with room for its detail."""
+_MAX_LINES = 3
+_MAX_SAID = 120
 
 
 class Line(NamedTuple):
@@ -136,9 +138,18 @@ def render_line(record: EventRecord, *, turn: int, skill: str) -> Line:
         skill=sanitize_line(skill) or "-",
         action=sanitize_line(record.event_type),
         status=status,
-        detail=sanitize_line(wording.detail.format(p=record.payload).strip()[:_MAX_DETAIL]),
+        detail=sanitize_line(_build_detail(wording, record.payload)[:_MAX_DETAIL]),
         level="error" if status in _BAD and wording.level == "info" else wording.level,
     )
+
+
+def _build_detail(wording: Wording, payload: Payload) -> str:
+    """In words; of a step that failed also what it said last, where programs say why."""
+    detail = wording.detail.format(p=payload).strip()
+    said = getattr(payload, "stderr_summary", "")
+    lines = [line.strip() for line in said.splitlines() if line.strip()] if isinstance(said, str) else []
+    shown = lines if len(lines) <= _MAX_LINES else [lines[0], "…", *lines[1 - _MAX_LINES :]]
+    return " ".join([detail, *([" | ".join(line[:_MAX_SAID] for line in shown)] if shown else [])])
 
 
 def render_plain(line: Line) -> str:
