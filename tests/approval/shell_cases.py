@@ -119,6 +119,11 @@ BYPASSES: dict[str, tuple[str, ...]] = {
         "cat ../../x", "cd /etc && cat passwd", "cd .. && cat x", "cd sub && cat ../../x", "cd - && ls", "cd",
         "head -c 10 /proc/1/environ", "grep -e x /etc/shadow", "cat src/../../x",
     ),
+    "files and code by the back door": (
+        "jq -n 'import \"creds\" as $d {search: \"/home\"}; $d'", "jq 'include \"x\" {search: \"/etc\"}; .' a.json",
+        "jq -n -r 'import \"../../x\" as x; x'", "grep -R needle .", "grep -nR needle", "rg -L needle",
+        "rg --follow needle", "rg -nL needle src", "diff -r a b", "diff -ru a b", "diff --recursive a b",
+    ),
     "other letters": (
         "l\u0455", "git\xa0status", "\uff47it status", "ls \u202egnp.exe", "git \u200bstatus", "ls\u3000-la",
         "ls \u037e touch PWNED", "ls \uff1b touch PWNED", "ls \ud83d\ude00",
@@ -161,7 +166,7 @@ EVERYDAY: dict[str, tuple[str, ...]] = {
         "find src -maxdepth 2 -not -path './x/*'", "sort names.txt | uniq -c | sort -rn | head -5", "echo hello",
         "echo 'hello; world'", 'echo "a && b"', "git log | head -5", "git status && git diff", "git status; ls",
         "cd src && ls -la", "cd src && pytest -q", "ls nope 2>/dev/null || echo none", "ls >/dev/null",
-        "diff -u a.txt b.txt", "tree -L 2", "date +%F", "jq -r .name package.json",
+        "diff -u a.txt b.txt", "diff -ru --no-dereference a b", "tree -L 2", "date +%F", "jq -r .name package.json",
         "cat a.json | jq '.items | length'", "file src/a.bin", "git log --grep='fix: x'",
     ),
     "ask": (

@@ -6,7 +6,8 @@ from itertools import product
 import pytest
 from verdicts import judge, read_scope
 
-from metier.approval.rules import Decision, Scope, ScopeKind
+from metier.approval.judge import listen
+from metier.approval.rules import Call, Decision, RuleList, Scope, ScopeKind
 
 DECISIONS: tuple[Decision, ...] = ("allow", "ask", "deny")
 KINDS: tuple[ScopeKind, ...] = ("host", "agent", "skill")
@@ -102,3 +103,12 @@ def test_the_verdict_names_the_rule_and_its_reason() -> None:
 
     assert verdict.rule == "host rule 1 (policy.yaml:2)"
     assert verdict.reason == "Rule 1 of the host denies this call: Nothing is written here"
+
+
+@pytest.mark.parametrize("default", ["allow", "ask", "deny"])
+def test_what_an_untrusted_scope_allows_by_default_counts_for_nothing(default: Decision) -> None:
+    scope = Scope(kind="skill", name="x", is_trusted=False, tools=RuleList(default=default, is_written=True))
+
+    said = listen(scope, Call("Write", frozenset({"Write"}), {}))
+
+    assert said.decision == (None if default == "allow" else default)

@@ -323,3 +323,12 @@ def test_the_demo_goes_through_on_the_sample_workspace(run: Run, tmp_path: Path)
     assert "notes/2025-02-24-storm-review.md" in text
     assert "Find a second SMS provider, urgent" in text
     assert len(list(SAMPLE.rglob("*.*"))) >= 15
+
+
+def test_inventory_of_thousands_of_copies_stays_short(run: Run, tmp_path: Path) -> None:
+    for number in range(3000):
+        (tmp_path / f"{number:04}-{'x' * 100}.txt").write_text("the same\n", encoding="utf-8")
+
+    result = run("workspace-inventory", "inventory", "--root", tmp_path, "--json").result
+
+    assert [(row["copies"], len(row["paths"])) for row in result["duplicates"]] == [(3000, 10)]

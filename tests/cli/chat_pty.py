@@ -64,9 +64,15 @@ class Terminal:
 
 @contextmanager
 def chat_terminal(folder: Path, *args: str, **environment: str) -> Generator[Terminal]:
+    with agent_terminal(folder, "chat", *args, **environment) as terminal:
+        yield terminal
+
+
+@contextmanager
+def agent_terminal(folder: Path, *args: str, **environment: str) -> Generator[Terminal]:
     controller, terminal = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-c", OWN_TERMINAL, str(AGENT), "chat", *args],
+        [sys.executable, "-c", OWN_TERMINAL, str(AGENT), *args],
         cwd=folder,
         env={**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", "NO_COLOR": "1", **environment},
         stdin=terminal,

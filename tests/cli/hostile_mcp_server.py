@@ -1,7 +1,7 @@
 """A server of the Model Context Protocol that does what the call says, most of it bad. Plain JSON-RPC, no SDK.
 
-It works in its current folder: `calls.txt` gets a line for each call, `starts.txt` one for each start, and while
-there is a file `changed` it describes its tools differently.
+It works in its current folder: `calls.txt` gets a line for each call, `starts.txt` one for each start with its process,
+and while there is a file `changed` it describes its tools differently.
 """
 
 import json
@@ -104,7 +104,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any] | None:
 
 def main() -> None:
     with Path("starts.txt").open("a") as stream:
-        stream.write("start\n")
+        stream.write(f"{os.getpid()}\n")
     if "--dead" in sys.argv:
         sys.stderr.write("no configuration found\n")
         sys.exit(2)

@@ -42,6 +42,12 @@ class Workspace:
             (folder / "scripts" / f"{script}.py").write_text(code, encoding="utf-8")
         return folder
 
+    def write(self, name: str, text: str) -> Path:
+        file = self.folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        return file
+
     def run_ids(self) -> list[str]:
         return sorted(path.name for path in (self.folder / "runs").glob("2*"))
 

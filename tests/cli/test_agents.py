@@ -323,6 +323,20 @@ def test_list_shows_every_agent_and_marks_the_default(workspace: Workspace, caps
     ]
 
 
+def test_list_marks_agents_and_tasks_that_name_what_is_not_there(workspace: Workspace, capsys: Capture) -> None:
+    add_agent(workspace.folder, "checker", "skills: [gone]", "tools: [Raed]")
+    workspace.write(".agent/tasks/weekly/TASK.md", "---\nname: Weekly\nagent: checker\n---\n\nDo it.\n")
+
+    (agent,) = json.loads(_out(workspace, capsys, "agents", "list", "--json", code=1))
+    (task,) = json.loads(_out(workspace, capsys, "task", "list", "--json", code=1))
+
+    assert (agent["loaded"], agent["usable"]) == (True, False)
+    assert [problem["code"] for problem in agent["problems"]] == ["unknown_skill", "unknown_tool"]
+    assert (task["loaded"], task["usable"]) == (True, False)
+    assert "  cannot be used; see `agent task validate weekly`" in _out(workspace, capsys, "task", "list", code=1)
+    assert "checker  any model, guarded  cannot be used: " in _out(workspace, capsys, "agents", "list", code=1)
+
+
 def test_show_says_what_an_agent_comes_to_and_where_each_thing_is_from(workspace: Workspace, capsys: Capture) -> None:
     add_task(workspace.folder, "weekly")
     (workspace.folder / ".agent" / "tool-access.json").write_text('{"Grep": false}', encoding="utf-8")

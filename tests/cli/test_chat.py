@@ -118,6 +118,13 @@ def test_commands_show_skills_models_facts_and_help(say: Say, workspace: Workspa
     assert all(f"/{name}" in out for name in ("skills", "model", "approve", "undo", "export", "help", "facts", "quit"))
 
 
+def test_the_offline_backbone_offers_no_model_that_does_not_answer(say: Say) -> None:
+    _, out, err = say("/model\n/model big\n", "--provider", "offline")
+
+    assert out == "* offline\n"
+    assert "error: The offline backbone has no models to choose from" in err
+
+
 def test_undo_and_export(say: Say, workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("One."), says("Two."), says("Three."))
 

@@ -30,6 +30,34 @@ sys.stderr.write("SEEN " + repr(seen) + "\\n")
 sys.exit(code)
 """
 
+TASK = """\
+---
+name: Notes
+agent: clerk
+skills: []
+inputs:
+  - name: topic
+tool_approvals:
+  rules:
+    - {tool: Write, allow: false}
+    - {tool: Bash, when: {command: {equals: touch made}}, allow: true}
+acceptance:
+  - command: touch made
+output_schema: {type: object}
+next: tell.md
+---
+
+Collect about {{inputs.topic}}.
+"""
+TELL = """\
+---
+name: Tell
+skills: [greeter]
+---
+
+Greet somebody with {{steps.TASK.result}}
+"""
+
 
 def test_a_dry_run_opens_no_socket_and_starts_no_process(workspace: Workspace, model: ModelServer) -> None:
     done = _watch(workspace, "run", "Greet somebody", "--dry-run", "true", "--output-format", "json")
@@ -89,3 +117,52 @@ def _watch(workspace: Workspace, *args: str) -> subprocess.CompletedProcess[str]
         [sys.executable, "-c", WATCHED, *args], cwd=workspace.folder, capture_output=True, text=True,
         stdin=subprocess.DEVNULL, check=False,
     )  # fmt: skip
+
+
+def test_a_dry_run_of_a_task_plans_every_step_and_starts_nothing(workspace: Workspace, model: ModelServer) -> None:
+    workspace.write(
+        ".agent/agents/clerk/AGENT.md",
+        "---\nname: Clerk\ntools: [Read, Write, Bash, script_run]\n---\n\nYou are the clerk.\n",
+    )
+    workspace.write(".agent/tasks/notes/TASK.md", TASK)
+    workspace.write(".agent/tasks/notes/tell.md", TELL)
+
+    done = _watch(workspace, "task", "run", "notes", "--input", "topic=tides", "--dry-run", "--json")
+
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "SEEN []"
+    assert model.received == []
+    outcome = json.loads(done.stdout)
+    plan = outcome["plan"]
+    assert (outcome["status"], outcome["result"], plan["task"]) == ("completed", "", "notes")
+    assert plan["inputs"] == {"topic": "tides"}
+    first, second = (step["plan"] for step in plan["steps"])
+    assert [step["agent"] for step in plan["steps"]] == ["clerk", "clerk"]
+    assert {tool["tool"]: tool["verdict"] for tool in first["tools"]}["Write"] == "deny"
+    assert second["skill"] == "greeter"
+    assert {tool["tool"]: tool["verdict"] for tool in second["tools"]}["script_run"] == "ask"
+    tokens = [step["predicted"]["input_tokens_per_request"] for step in (first, second)]
+    assert plan["predicted"]["input_tokens"] == sum(tokens)
+    assert min(tokens) > 100
+    runs = [outcome["run_id"], *(child["run_id"] for child in outcome["children"])]
+    ends = [workspace.events(run)[-1] for run in runs]
+    assert [(event["event_type"], event["payload"]["mode"]) for event in ends] == [("run_finished", "dry_run")] * 3
+    assert not (workspace.folder / "made").exists()
+    assert [workspace.agent("replay", run) for run in runs] == [0, 0, 0]
+
+
+def test_the_plan_of_a_task_is_told_in_words_with_a_price(
+    workspace: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workspace.write(".agent/tasks/notes/TASK.md", TASK.replace("agent: clerk\n", ""))
+    workspace.write(".agent/tasks/notes/tell.md", TELL)
+
+    priced = ("--provider", "anthropic", "--model", "claude-sonnet-4-5")
+    assert workspace.agent("task", "run", "notes", "--input", "topic=tides", "--dry-run", "true", *priced) == 0
+
+    out = capsys.readouterr().out
+    assert "step:       TASK.md  Notes  by the built-in agent\n  model:      anthropic/claude-sonnet-4-5\n" in out
+    assert "\n  tool:       Write  deny  Rule 1 of task 'notes' denies this call\n" in out
+    assert "\nstep:       tell.md  Tell  by the built-in agent\n" in out
+    assert "\nall steps:  " in out
+    assert " USD, at most " in out.splitlines()[-1]

@@ -81,6 +81,38 @@ def test_a_task_is_shown_with_its_file_and_its_agent(workspace: Workspace, capsy
     assert workspace.agent("prompt", "show", "--task", "wekly") == 2
 
 
+def test_what_is_shown_of_a_step_is_what_the_run_of_the_step_is_told(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    add_agent(workspace.folder, "checker", body="You check facts.")
+    first = (
+        "---\nname: Weekly\nskills: []\ntools: [Read]\ninputs:\n  - {name: day, default: Friday}\nnext: tell.md\n---\n"
+    )
+    workspace.write(".agent/tasks/weekly/TASK.md", f"{first}\nCount the notes of {{{{inputs.day}}}}.\n")
+    criteria = "acceptance:\n  - It is short\n"
+    workspace.write(
+        ".agent/tasks/weekly/tell.md", f"---\nname: Tell\nagent: checker\ntools: [Grep]\n{criteria}---\n\nTell it.\n"
+    )
+    model.follow(says("Counted."), says("Told."))
+
+    before = [shown(workspace, capsys, "--task", "weekly", *more) for more in ((), ("--step", "tell"))]
+    assert workspace.agent("task", "run", "weekly", "--json", "-q") == 0
+    children = [child["run_id"] for child in json.loads(capsys.readouterr().out)["children"]]
+    after = [shown(workspace, capsys, "--run", child, "--turn", "1") for child in children]
+
+    assert [each["request_hash"] for each in before] == [each["recorded_hash"] for each in after]
+    layers = by_name(before[1])
+    assert [layers[name]["source"] for name in ("task", "step")] == [
+        ".agent/tasks/weekly/TASK.md",
+        ".agent/tasks/weekly/tell.md",
+    ]
+    assert "It is short" in layers["step"]["text"]
+    assert workspace.agent("prompt", "show", "--task", "weekly", "--step", "told") == 2
+    assert "Task 'weekly' has no step 'told'" in capsys.readouterr().err
+    assert workspace.agent("prompt", "show", "--run", "latest") == 2
+    assert f"Show one of them: {children[0]}, {children[1]}" in capsys.readouterr().err
+
+
 def test_what_is_shown_before_a_run_is_what_the_run_is_told(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from model_server import ModelServer, calls, says
 from run_workspace import Workspace
 
 from metier.cli.main import run
+from metier.runtime.archive import load_archive, render_archive
 
 type Capture = pytest.CaptureFixture[str]
 
@@ -146,3 +148,87 @@ def test_a_run_that_waits_can_be_answered_where_it_is_imported(
     assert run(["resume", run_id, "--input", "answer=this", "-q"]) == 0
 
     assert capsys.readouterr().out == "Thank you.\n"
+
+
+TASK = """\
+---
+name: Greetings
+skills: [greeter]
+inputs:
+  - name: whom
+tool_approvals:
+  rules:
+    - {tool: script_run, allow: true}
+next: again.md
+---
+
+Greet {{inputs.whom}}
+"""
+AGAIN = "---\nname: Again\nskills: [greeter]\n---\n\nGreet again: {{steps.TASK.result}}\n"
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_run_of_a_task_takes_its_steps_along_and_all_of_them_replay_elsewhere(
+    *, exact: bool, workspace: Workspace, model: ModelServer, elsewhere: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+) -> None:  # fmt: skip
+    workspace.write(".agent/tasks/greetings/TASK.md", TASK)
+    workspace.write(".agent/tasks/greetings/again.md", AGAIN)
+    greet = calls("script_run", skill_name="greeter", script_name="greet", args=[SECRET])
+    model.follow(greet, says(f"Greeted {SECRET}."), says("Done."))
+    assert workspace.agent("task", "run", "greetings", "--input", f"whom={SECRET}", "-q") == 0
+    run_id = workspace.run_ids()[0]
+    file = elsewhere / "a.metier-run"
+    capsys.readouterr()
+
+    assert run(["runs", "export", run_id, "-o", str(file), "--json", *(["--exact"] if exact else [])]) == 0
+    children = json.loads(capsys.readouterr().out)["children"]
+    monkeypatch.chdir(elsewhere)
+    assert run(["runs", "import", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["children"] == children
+
+    assert len(children) == 2
+    assert (SECRET.encode() in file.read_bytes()) == exact
+    for each in (run_id, *children):
+        assert run(["replay", each, "--execute"]) == 0
+        assert run(["replay", each, "--event-stream"]) == 0
+        assert run(["runs", "show", each]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("equal: ") == 3
+    assert shown.count(f"parent:  {run_id}") == 2
+
+
+def test_a_task_that_waits_in_a_step_can_be_gone_on_with_where_it_is_imported(
+    *, workspace: Workspace, model: ModelServer, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    workspace.write(".agent/tasks/ask/TASK.md", "---\nname: Ask\n---\n\nAsk.\n")
+    model.follow(calls("ask_user", question="Which?"), says("Thank you."))
+    assert workspace.agent("task", "run", "ask", "-q") == 4
+    run_id = workspace.run_ids()[0]
+    file = elsewhere / "a.metier-run"
+    assert run(["runs", "export", run_id, "-o", str(file)]) == 0
+    monkeypatch.chdir(elsewhere)
+    assert run(["runs", "import", str(file)]) == 0
+    capsys.readouterr()
+
+    assert run(["resume", run_id, "--input", "answer=this", "-q"]) == 0
+
+    assert capsys.readouterr().out == "Thank you.\n"
+
+
+def test_a_run_that_works_for_nobody_in_the_file_is_refused(
+    *, workspace: Workspace, model: ModelServer, elsewhere: Path, capsys: Capture
+) -> None:
+    model.follow(says("One."), says("Two."))
+    assert workspace.agent("run", "One", "-q") == 0
+    assert workspace.agent("run", "Two", "-q") == 0
+    one, two = (elsewhere / "one", elsewhere / "two")
+    for run_id, file in zip(workspace.run_ids(), (one, two), strict=True):
+        assert run(["runs", "export", run_id, "-o", str(file), "--exact"]) == 0
+    archive = load_archive(one)
+    stranger = load_archive(two)
+    one.write_bytes(render_archive(replace(archive, children=(stranger,))))
+
+    assert run(["runs", "import", str(one)]) == 1
+
+    assert "works for none of the others" in capsys.readouterr().err

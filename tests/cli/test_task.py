@@ -129,6 +129,38 @@ def test_failed_step_is_said_and_resume_begins_there(pack: Workspace, capsys: py
     assert "resume:  agent resume" in err
 
 
+def test_person_reads_why_a_script_failed_without_opening_the_log(
+    pack: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = "hunter2" + "secretvalue99"
+    pack.write(
+        ".agent/skills/counter/scripts/count.py",
+        "import sys\n"
+        "for number in range(60): print('warming up', number, file=sys.stderr)\n"
+        f"print('password={secret} \\x1b[31mred', file=sys.stderr)\n"
+        "print('ValueError: the ledger has no column ' + 'x' * 260, file=sys.stderr)\n"
+        "sys.exit(3)\n",
+    )
+
+    assert pack.agent("task", "run", "count", "--input", "text=a b", "--json") == 1
+    done = capsys.readouterr()
+    assert pack.agent("runs", "show", "latest") == 0
+    shown = capsys.readouterr().out
+
+    (executed,) = [line for line in done.err.splitlines() if "skill_step_executed" in line and "script_run" in line]
+    assert "Script failed with exit code 3 | … | password=***REDACTED*** red | ValueError: the ledger" in executed
+    for text in (done.err, shown):
+        lines = text.splitlines()
+        start = next(i for i, line in enumerate(lines) if line.startswith("failed:  Step 'TASK.md' failed"))
+        why = lines[start + 1 : start + 7]
+        assert why[4] == "why:     password=***REDACTED*** red"
+        assert why[5].startswith("why:     ValueError: the ledger has no column xxx")
+        assert len(why[5]) < 260
+        assert secret not in text
+        assert "\x1b" not in text
+    assert json.loads(done.out)["cause"].splitlines()[-1].startswith("ValueError: the ledger")
+
+
 def test_run_that_waits_for_a_step_says_for_what_and_ends_with_its_code(
     pack: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,3 +209,60 @@ def test_every_problem_of_a_task_is_said_with_its_place(pack: Workspace, capsys:
         (4, "unknown_skill"),
         (5, "schema"),
     ]
+
+
+def test_tools_rules_and_reach_of_steps_are_checked_and_a_run_of_such_a_task_is_refused(
+    pack: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = pack.folder / ".agent/tasks/count"
+    rules = "tool_approvals:\n  rules:\n    - {tool: Writ, allow: true}\n    - {tool: Write, allow: false}\n"
+    (folder / "tell.md").write_text(
+        f"---\nname: Tell\ntools: [Raed, Write]\n{rules}acceptance:\n  - command: make\n---\n\nTell.\n"
+    )
+    (folder / "left.md").write_text("---\nname: Left over\n---\n")
+
+    assert pack.agent("task", "validate", "Count", "--json") == 1
+    (found,) = json.loads(capsys.readouterr().out)
+    assert pack.agent("task", "run", "count", "--input", "text=a") == 2
+
+    assert [
+        (problem["file"].rpartition("/")[2], problem["line"], problem["code"]) for problem in found["problems"]
+    ] == [
+        ("tell.md", 3, "unknown_tool"),
+        ("tell.md", 6, "unknown_tool"),
+        ("tell.md", 3, "tool_denied"),
+        ("tell.md", 9, "command_not_allowed"),
+        ("left.md", 1, "step_unreached"),
+    ]
+    assert "error: Task 'count' cannot be used" in capsys.readouterr().err
+    assert pack.run_ids() == []
+
+
+def test_steps_that_name_no_agent_are_done_by_the_one_that_is_named_else_the_default_one(
+    pack: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("clerk", "other"):
+        pack.write(f".agent/agents/{name}/AGENT.md", f"---\nname: {name}\n---\n\nYou are the {name}.\n")
+    pack.configure(model={"provider": "offline"}, runtime={"agent": "clerk"})
+    told = ("task", "run", "count", "--input", "text=a b", "--json", "-q")
+
+    assert pack.agent(*told) == 0
+    default = json.loads(capsys.readouterr().out)
+    assert pack.agent(*told, "--agent", "other") == 0
+    named = json.loads(capsys.readouterr().out)
+    assert pack.agent(*told, "--agent", "nobody") == 2
+
+    assert [child["agent"] for child in default["children"]] == ["clerk", "clerk"]
+    assert [child["agent"] for child in named["children"]] == ["other", "other"]
+    assert "No agent is called 'nobody'" in capsys.readouterr().err
+
+
+def test_task_that_stops_at_a_step_ends_with_the_code_of_the_step(
+    pack: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+
+    told = ("--provider", "anthropic", "--model", "claude-sonnet-4-5", "-q")
+    assert pack.agent("task", "run", "count", "--input", "text=a b", *told) == 8
+
+    assert "failed:  Step 'TASK.md' failed: Provider 'anthropic' has no API key" in capsys.readouterr().err

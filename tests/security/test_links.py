@@ -256,13 +256,17 @@ async def test_a_link_within_what_is_allowed_needs_no_question(folder: Path) -> 
         "cat -- home/key",
         "cd home && cat key",
         "grep -r x home/",
+        "diff sub docs",
+        "diff -- docs sub",
     ],
 )
 async def test_a_listed_command_does_not_follow_a_link_out_of_the_workspace(folder: Path, command: str) -> None:
     put(folder.parent, {"outside/key": SECRET})
     put(folder, {"sub/x": ""})
+    put(folder, {"docs/readme": ""})
     (folder / "home").symlink_to("../outside")
-    listed = ", ".join(f"{{startsWith: {program}}}" for program in ("cat", "grep", "cd"))
+    (folder / "docs/key").symlink_to("../../outside/key")
+    listed = ", ".join(f"{{startsWith: {program}}}" for program in ("cat", "grep", "cd", "diff"))
     rules = f"rules: [{{tool: Bash, allow: true, when: {{command: {{anyOf: [{listed}]}}}}}}]"
     (folder / ".agent/policy.yaml").write_text(rules)
     drill = Drill(folder, [call("Bash", command=command), says("Done.")])
@@ -297,7 +301,7 @@ async def test_a_file_that_is_swapped_for_a_link_while_it_is_read_is_never_shown
             if path.startswith("secrets"):
                 raise ToolFailed(f"The {key} is denied", code="permission_denied")
 
-        def hides(self, path: str) -> bool:
+        def hides(self, path: str, *, key: str = "path") -> bool:
             return path.startswith("secrets")
 
     swapper = threading.Thread(target=swap)

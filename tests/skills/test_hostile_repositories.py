@@ -82,7 +82,21 @@ def test_more_files_than_allowed_are_refused(machine: Machine, notes: Repository
     entries = {b"f%05d" % number: (FILE, blob) for number in range(10_000)}
     notes.commit_tree({b"SKILL.md": (FILE, notes.blob(MANIFEST)), **entries})
 
-    assert "more than 2000 files" in add(machine, notes)
+    refused = add(machine, notes)
+    assert "more than 2000 files" in refused
+    assert "--max-files" in refused
+
+
+def test_repository_of_many_skills_names_the_folders_to_choose_from(machine: Machine, notes: Repository) -> None:
+    skill = "---\nname: {0}\ndescription: Does {0}.\n---\n\nDo it.\n"
+    notes.git("rm", "-q", "SKILL.md")
+    notes.commit({f"skills/{name}/SKILL.md": skill.format(name) for name in ("pdf", "docx")})
+
+    refused = add(machine, notes)
+
+    assert "write one of these behind the address: #skills/docx, #skills/pdf\n" in refused
+    assert ".staging" not in refused
+    assert machine.agent("add", f"{notes.url}#skills/pdf", "--allow-file", "-y").code == 0
 
 
 def test_file_and_package_that_are_too_large_are_refused(machine: Machine, notes: Repository) -> None:

@@ -46,7 +46,7 @@ async def test_many_that_start_at_once_make_the_tables_once(postgres_address: Ad
     assert all(name.startswith("agent_") for name in find_tables(postgres_url))
     assert {"agent_context_state", "agent_conversation_events", "agent_pocket_facts"} <= find_tables(postgres_url)
     with psycopg.connect(postgres_url) as connection:
-        assert connection.execute("SELECT version FROM agent_schema_version").fetchall() == [(1,)]
+        assert connection.execute("SELECT version FROM agent_schema_version").fetchall() == [(1,), (2,)]
 
 
 @pytest.mark.anyio
@@ -63,7 +63,7 @@ async def test_older_tables_become_newer_ones_all_or_nothing_and_newer_ones_are_
         await migrate(connection, "here", steps=STEPS)
     assert find_tables(postgres_url) == before | {"agent_more", "agent_most"}
 
-    with pytest.raises(StoreUnavailable, match="has version 2, and this program knows versions up to 1"):
+    with pytest.raises(StoreUnavailable, match="has version 3, and this program knows versions up to 2"):
         await open_postgres_store(postgres_address)
 
 

@@ -30,7 +30,7 @@ async def test_a_file_of_an_older_version_is_brought_up_to_date(open_store: Open
     migrate(connection, database, steps=STEPS)
 
     assert {"more", "and_more", "journal"} <= tables(connection)
-    assert connection.execute("SELECT version FROM schema_version").fetchall() == [(1,), (2,), (3,), (4,)]
+    assert connection.execute("SELECT version FROM schema_version").fetchall() == [(1,), (2,), (3,), (4,), (5,)]
     connection.close()
 
 
@@ -60,7 +60,7 @@ async def test_a_file_of_a_newer_version_is_refused(open_store: Open, database: 
     with pytest.raises(StoreUnavailable) as refused:
         await open_store()
 
-    assert refused.value.message.endswith("has version 4, and this program knows versions up to 3")
+    assert refused.value.message.endswith("has version 5, and this program knows versions up to 4")
     assert refused.value.hint == "Upgrade metier, or work in another folder"
 
 

@@ -78,6 +78,28 @@ def test_terminal_gets_colour_unless_it_is_not_wanted(
     assert shown.count("\n") == 1
 
 
+@pytest.mark.parametrize(("payload", "is_cut"), [("run_started", True), ("run_failed", False)])
+def test_narrow_terminal_shows_what_it_is_about_and_never_cuts_what_went_wrong(
+    payload: str, is_cut: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "80")
+    started = RunStarted(
+        task="list the open points " * 9 + "END", mode="live", provider="p", model="m", profile="strict"
+    )
+    event = started if payload == "run_started" else RunFailed(reason="x", message="list the open points " * 9 + "END")
+    reader, writer = pty.openpty()
+
+    with os.fdopen(writer, "w") as stream:
+        ConsoleSink(stream).write(_record(event))
+        shown = os.read(reader, 65536).decode(errors="replace")
+    os.close(reader)
+
+    assert "list the open points" in shown
+    assert ("END" not in shown) == is_cut
+
+
 def _record(payload: Payload) -> EventRecord:
     return EventRecord(
         run_id="r",

@@ -7,6 +7,7 @@ import pytest
 from file_tools import Bench
 
 from metier.tools.grep import Grep
+from metier.tools.replacing import MAX_FILE_BYTES
 from metier.tools.ripgrep import MIN_FILES
 
 pytestmark = pytest.mark.anyio
@@ -104,3 +105,19 @@ async def test_what_is_not_supported_is_said(tmp_path: Path, pattern: str) -> No
     bench = Bench(tmp_path)
 
     assert "cannot be used" in await bench.error(Grep(bench.scope), pattern=pattern)
+
+
+async def test_named_file_that_cannot_be_searched_is_not_said_to_have_no_match(tmp_path: Path) -> None:
+    with (tmp_path / "huge.log").open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
+    bench = Bench(tmp_path)
+
+    assert "has 33554433 bytes, more" in await bench.error(Grep(bench.scope), pattern="x", path="huge.log")
+
+
+async def test_link_to_a_file_of_the_workspace_is_searched_like_the_file(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("needle\n", encoding="utf-8")
+    (tmp_path / "link.txt").symlink_to("a.txt")
+    bench = Bench(tmp_path)
+
+    assert await bench.output(Grep(bench.scope), pattern="needle", path="link.txt") == "a.txt:1:needle"

@@ -78,7 +78,7 @@ async def test_too_large_empty_missing_and_folder_each_have_their_sentence(tmp_p
     (tmp_path / "empty").touch()
     (tmp_path / "folder").mkdir()
 
-    assert "more than 33554432. Search it with Grep" in await bench.error(Read(bench.scope), path="huge")
+    assert "more than 33554432. Look at parts of it" in await bench.error(Read(bench.scope), path="huge")
     assert await bench.output(Read(bench.scope), path="empty") == "[empty file]"
     assert await bench.error(Read(bench.scope), path="none.txt") == "There is no file 'none.txt'"
     assert await bench.error(Read(bench.scope), path="folder") == "Path 'folder' is a folder. Use Glob to list it"

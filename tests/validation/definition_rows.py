@@ -410,4 +410,62 @@ ROWS: tuple[Row, ...] = (
             ".agent/tasks/t/TASK.md:6: error: A criterion must say what is to hold [criterion]",
         ),
     ),
+    Row(
+        name="step with a tool that its agent is denied",
+        files={
+            **agent(
+                "tool_approvals:\n  rules:\n    - {tool: Bash, when: {command: {startsWith: rm}}, allow: false}\n    - {tool: Write, allow: false}\n"
+            ),
+            **task("agent: a\ntools: [Write, Bash]\n"),
+        },
+        says=(
+            ".agent/tasks/t/TASK.md:4: error: Tool 'Write' is denied by the rules of agent 'a', so this step can never call it [tool_denied] (Take the tool out, or change the rule)",
+        ),
+    ),
+    Row(
+        name="step with a tool that the host denies, and one that is turned off",
+        files={
+            POLICY: "tool_approvals:\n  rules:\n    - {tool: Write, allow: false}\n",
+            ".agent/tool-access.json": '{"Edit": false}',
+            **task("tools: [Write, Edit]\n"),
+        },
+        says=(
+            ".agent/tasks/t/TASK.md:3: warning: Tool 'Write' is denied by the rules of the host, so this step can never call it [tool_denied] (Take the tool out, or change the rule)",
+            ".agent/tasks/t/TASK.md:3: warning: Tool 'Edit' is turned off in this workspace, so this step does not have it [tool_off] (Turn it on in 'tool-access.json', or take it out)",
+        ),
+    ),
+    Row(
+        name="step with a tool that its agent does not list",
+        files={**agent("tools: [Read]\n"), **task("agent: a\ntools: [Read, Grep]\n")},
+        says=(
+            ".agent/tasks/t/TASK.md:4: warning: Tool 'Grep' is not in the list of agent 'a'; this step adds it [tool_beyond_agent] (Add it to the agent too if that is meant, else take it out)",
+        ),
+    ),
+    Row(
+        name="step of an agent that cannot be used",
+        files={**agent("tools: [Raed]\n"), **task("next: two.md\n", two="---\nname: Two\nagent: a\n---\n")},
+        says=(
+            ".agent/agents/a/AGENT.md:3: error: No tool is called 'Raed' [unknown_tool] (Did you mean 'Read'?)",
+            ".agent/tasks/t/two.md:3: error: Agent 'a' cannot be used, so this step can never run [agent_unusable] (Correct the agent)",
+        ),
+    ),
+    Row(
+        name="criterion whose command is never run",
+        files=task(
+            "tool_approvals:\n  rules:\n    - {tool: Bash, when: {command: {equals: make}}, allow: true}\nnext: two.md\n",
+            two="---\nname: Two\ntools: [Read]\nacceptance:\n  - command: make\nnext: three.md\n---\n",
+            three="---\nname: Three\nacceptance:\n  - command: make\n  - {text: It is tested, command: make test}\n---\n",
+        ),
+        says=(
+            ".agent/tasks/t/two.md:5: error: The command 'make' is never run, so this step can never succeed: the lists of tools leave it no 'Bash' [command_not_allowed] (Let it have 'Bash', and allow the command by a rule that names it whole)",
+            ".agent/tasks/t/three.md:5: error: The command 'make test' is never run, so this step can never succeed: No rule of task 't' allows this call [command_not_allowed] (Let it have 'Bash', and allow the command by a rule that names it whole)",
+        ),
+    ),
+    Row(
+        name="step that no other one leads to, beside a page that is none",
+        files={**task("", two="---\nname: Two\n---\n"), ".agent/tasks/t/README.md": "# About\n"},
+        says=(
+            ".agent/tasks/t/two.md:1: warning: No step leads to this file, so it never runs [step_unreached] (Write 'next: two.md' in the step before it, or take its front matter out)",
+        ),
+    ),
 )

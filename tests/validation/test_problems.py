@@ -29,12 +29,24 @@ READERS = (
     SOURCE / "approval" / "matchers.py",
     SOURCE / "tools" / "access.py",
     SOURCE / "tools" / "mcp_config.py",
+    SOURCE / "runtime" / "step_checks.py",
     SOURCE / "runtime" / "tasks.py",
     SOURCE / "runtime" / "validation.py",
     SOURCE / "settings" / "check.py",
     SOURCE / "settings" / "file.py",
 )
-REPORTERS = ("report", "deviate", "_report", "_deviate", "_Refused", "_without_text", "_warning", "_error", "_refuse")
+REPORTERS = (
+    "report",
+    "deviate",
+    "_report",
+    "_deviate",
+    "_Refused",
+    "_without_text",
+    "_warning",
+    "_error",
+    "_refuse",
+    "_problem",
+)
 CODE = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9*]+)*")
 NOT_VALIDATION = {
     "no_skill_file": "`agent skills validate FOLDER` says it; a walk finds files, not folders without one",

@@ -9,6 +9,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from metier.errors import MetierError
+from metier.testing.rabbitmq_server import RabbitServer, run_rabbitmq
 from metier.testing.redis_server import RedisServer, run_redis
 from metier.testing.worker_load import Crew
 
@@ -31,3 +32,10 @@ def redis_server() -> Generator[RedisServer]:
             yield server
     except MetierError as failure:
         pytest.skip(f"no Redis: {failure.sentence}")
+
+
+@pytest.fixture(scope="session")
+def rabbit_server() -> Generator[RabbitServer]:
+    """One for all tests of a process: it takes seconds to start. Each test has a queue of its own."""
+    with run_rabbitmq() as server:
+        yield server

@@ -104,6 +104,33 @@ async def test_a_run_that_takes_too_long_ends_as_timeout(tmp_path: Path, crew: C
         assert [(row.status, row.reason) for row in rows] == [("timeout", "run_timeout")]
 
 
+@pytest.mark.parametrize("hang", ["model", "shielded", "blocking", "deaf"])
+async def test_a_step_that_does_not_mind_its_time_ends_as_timeout_with_all_its_processes(
+    *, tmp_path: Path, crew: Crew, redis_server: RedisServer, hang: str
+) -> None:
+    """The run's own limit cannot reach it: an exception does, some seconds later, or the end of its process."""
+    options = QUICK.model_copy(update={"timeout_seconds": 1.0, "lease_seconds": 300.0})
+    load = build_load(tmp_path, redis_server, hang=hang, worker=options)
+    async with open_runtime(build_place(load)) as runtime:
+        (run_id,) = await leave_runs(runtime, load, 1)
+        crew.start(load)
+
+        rows = await wait_for_rows(runtime, is_all("timeout"), seconds=100)
+        await wait_for_rows(runtime, lambda _rows: not find_left(load), seconds=60)
+
+        assert [(row.status, row.reason) for row in rows] == [("timeout", "run_timeout")]
+        assert find_left(load) == []
+        assert (await runtime.read(run_id)).attempts <= 2
+        assert crew.count_left() == 1
+
+
+def find_left(load: Load) -> list[str]:
+    """The processes of a step that are still there."""
+    file = load.effects / "pids"
+    pids = file.read_text("utf-8").split() if file.exists() else []
+    return [pid for pid in pids if Path("/proc", pid).exists()]
+
+
 async def test_a_worker_that_is_told_to_go_hands_back_and_leaves_nothing_behind(
     tmp_path: Path, crew: Crew, redis_server: RedisServer
 ) -> None:
@@ -114,7 +141,8 @@ async def test_a_worker_that_is_told_to_go_hands_back_and_leaves_nothing_behind(
         await wait_for_rows(runtime, lambda rows: all(row.driver for row in rows), seconds=60)
 
         crew.signal(first, signal.SIGTERM, whole_group=False)
-        rows = await wait_for_rows(runtime, lambda _rows: crew.count_left() == 0, seconds=60)
+        await wait_for_rows(runtime, lambda _rows: crew.count_left() == 0, seconds=60)
+        rows = await runtime.store.list_runs()
 
         assert crew.count_left() == 0
         assert [(row.status, row.driver) for row in rows] == [("in_progress", "")] * 2

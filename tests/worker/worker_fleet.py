@@ -1,14 +1,16 @@
 """What a test does with a fleet of workers: leave runs to it, answer what it asks, wait until all have ended."""
 
+import contextlib
 import time
 from collections.abc import Callable
 
 import anyio
 
 from metier.engine.phases import FINAL
+from metier.errors import BrokerUnavailable
 from metier.runtime.answers import Answer
 from metier.runtime.broker import find_broker
-from metier.runtime.detached import submit, wake
+from metier.runtime.detached import find_owner, submit, wake
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
 from metier.store.base import RunRow
@@ -22,26 +24,35 @@ async def leave_runs(runtime: Runtime, load: Load, count: int) -> list[str]:
     """Begin so many, and tell the workers."""
     queue = load.worker.queue
     run_ids = [(await submit(runtime, RunRequest(task="go"), queue=queue)).run_id for _ in range(count)]
+    tell_workers(runtime, load, run_ids)
+    return run_ids
+
+
+def tell_workers(runtime: Runtime, load: Load, run_ids: list[str]) -> None:
+    """As a command does after it has left something to workers."""
     broker = find_broker(load.worker, runtime.place.environ)
     if broker is not None:
-        broker.wake(run_ids, queue=queue)
+        with contextlib.suppress(BrokerUnavailable):
+            broker.wake(run_ids, queue=load.worker.queue)
         broker.close()
-    return run_ids
 
 
 async def answer_doubts(runtime: Runtime, load: Load) -> int:
     """Look at what is there, and say whether steps in doubt were done."""
-    answered = 0
+    answered: list[str] = []
     for row in await runtime.store.list_runs(status="paused", limit=MOST_RUNS):
         answer = settle(load, await runtime.read(row.run_id))
         if answer is None:
             continue
         try:
-            await wake(runtime, row.run_id, Answer(doubt=answer, by="operator"))
-            answered += 1
+            owner = await find_owner(runtime, row.run_id)
+            await wake(runtime, owner.run_id, Answer(doubt=answer, by="operator"))
+            answered.append(owner.run_id)
         except (LeaseHeld, LeaseLost):
             continue
-    return answered
+    if answered:
+        tell_workers(runtime, load, answered)
+    return len(answered)
 
 
 async def wait_for_rows(

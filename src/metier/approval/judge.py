@@ -201,10 +201,8 @@ def listen(scope: Scope, call: Call) -> Said:
     if not call.is_task and not scope.preapproved.isdisjoint(call.names):
         if scope.is_trusted:
             return Said(scope=scope, decision="allow", note="It stands in allowed-tools")
-        return Said(scope=scope, note="It stands in allowed-tools, which do not count: the skill is not trusted")
-    if rules.default is not None:
-        return Said(scope=scope, decision=rules.default, note="No rule matches; this is the default of the list")
-    return Said(scope=scope, note="No rule matches")
+        return Said(scope=scope, note=f"It stands in allowed-tools, which do not count: {_say_distrust(scope)}")
+    return _count_default(scope, rules.default)
 
 
 def listen_to_command(scope: Scope, unit: Unit) -> Said:
@@ -212,10 +210,7 @@ def listen_to_command(scope: Scope, unit: Unit) -> Said:
     found = find_shell_rule(scope.tools, unit)
     if found.rule is not None and found.decision is not None:
         return _count(scope, found.rule, decision=found.decision, note=found.note)
-    if scope.tools.default is not None:
-        note = "No rule matches; this is the default of the list"
-        return Said(scope=scope, decision=scope.tools.default, note=note)
-    return Said(scope=scope, note="No rule matches")
+    return _count_default(scope, scope.tools.default)
 
 
 def choose(said: Sequence[Said]) -> Said | None:
@@ -239,8 +234,22 @@ def build_verdict(winner: Said) -> Verdict:
 
 def _count(scope: Scope, rule: Rule, *, decision: Decision, note: str = "") -> Said:
     if rule.decision == "allow" and not scope.is_trusted:
-        return Said(scope=scope, rule=rule, note="It allows, which does not count: the skill is not trusted")
+        return Said(scope=scope, rule=rule, note=f"It allows, which does not count: {_say_distrust(scope)}")
     return Said(scope=scope, decision=decision, rule=rule, note=note)
+
+
+def _count_default(scope: Scope, default: Decision | None) -> Said:
+    """What a list says where none of its rules matches."""
+    if default is None:
+        return Said(scope=scope, note="No rule matches")
+    note = "No rule matches; this is the default of the list"
+    if default == "allow" and not scope.is_trusted:
+        return Said(scope=scope, note=f"{note}, which does not count: {_say_distrust(scope)}")
+    return Said(scope=scope, decision=default, note=note)
+
+
+def _say_distrust(scope: Scope) -> str:
+    return "the skill is not trusted" if scope.kind == "skill" else "this folder was cloned and is not trusted"
 
 
 def _weight(said: Said) -> int:

@@ -73,7 +73,7 @@ class Scope:
     tools: RuleList = NO_RULES
     tasks: RuleList = NO_RULES
     is_trusted: bool = True
-    """What an untrusted skill allows counts for nothing; what it denies does."""
+    """What an untrusted skill or a clone that nobody trusted allows counts for nothing; what it denies does."""
     preapproved: frozenset[str] = frozenset()
     """`allowed-tools` of a skill: whole tools, by name."""
     limits: Mapping[Listed, frozenset[str]] = field(default_factory=dict[Listed, frozenset[str]])

@@ -33,6 +33,7 @@ from metier.definitions.sources import find_bundled_folder
 from metier.errors import SkillNotFound, ToolFailed
 from metier.skills.activation import build_roots, find_packages
 from metier.skills.package import SkillPackage
+from metier.skills.workspace_trust import find_trust
 from metier.tools.sandbox.confinement import Confinement
 from metier.tools.script_runner import check_may_run
 
@@ -181,11 +182,13 @@ def create_executor(
 ) -> SkillExecutor:
     """For the skills of a project, of its user, and those that ship with Metier. Trust is checked at each call."""
     root = Path(repo_root).resolve()
+    trust = find_trust(root, home=home or Path.home(), environ=os.environ if environ is None else environ)
     roots = build_roots(
         home=home or Path.home(),
         workspace=root,
         bundled=find_bundled_folder(),
         directories=skills_dirs or ((root / "skills",) if (root / "skills").is_dir() else ()),
+        trust=replace(trust, is_directory_named=bool(skills_dirs)),
     )
     found = find_packages(roots)
     names = {canonical_name(package.definition.name) for package in found.packages}

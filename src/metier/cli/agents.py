@@ -14,9 +14,11 @@ from metier.cli.output import problem_as_json, warn_line, write_json, write_line
 from metier.cli.run import Config
 from metier.definitions.agent import FILE_NAME, AgentReading, load_agent
 from metier.definitions.ids import fold_id
+from metier.definitions.problems import Problem, has_errors
 from metier.runtime.agent_report import AgentReport, Named, report_agent
 from metier.runtime.catalog import list_definitions
 from metier.runtime.place import Place
+from metier.runtime.validation import find_all_problems
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -34,11 +36,17 @@ class _Row:
     id: str
     reading: AgentReading
     is_default: bool
+    problems: tuple[Problem, ...]
+    """Also of what it names and what is not there."""
+
+    @property
+    def is_usable(self) -> bool:
+        return self.reading.agent is not None and not has_errors(self.problems)
 
 
 @app.command("list")
 def list_agents(*, as_json: AsJson = False, config: Config = None) -> int:
-    """List the agents of this workspace. Exit code 1: one of them cannot be loaded."""
+    """List the agents of this workspace. Exit code 1: one of them cannot be used."""
     place = open_place(config)
     rows = list(_read_rows(place))
     if as_json:
@@ -48,7 +56,7 @@ def list_agents(*, as_json: AsJson = False, config: Config = None) -> int:
             _write_row(row)
         if not rows:
             warn_line("There are no agents here; runs have the built-in one")
-    return 1 if any(row.reading.agent is None for row in rows) else 0
+    return 0 if all(row.is_usable for row in rows) else 1
 
 
 @app.command()
@@ -73,8 +81,10 @@ def show(
 def _read_rows(place: Place) -> Iterator[_Row]:
     default = fold_id(place.settings.runtime.agent or "")
     listed = list_definitions(place.workspace, "agents", FILE_NAME)
+    problems = find_all_problems(place, "agent")
     for key, found in sorted(listed.items()):
-        yield _Row(found.id, load_agent(Path(found.path), id=found.id), is_default=key == default)
+        reading = load_agent(Path(found.path), id=found.id)
+        yield _Row(found.id, reading, is_default=key == default, problems=problems[found.id])
 
 
 def _row_as_json(row: _Row) -> dict[str, object]:
@@ -82,12 +92,13 @@ def _row_as_json(row: _Row) -> dict[str, object]:
     return {
         "id": row.id,
         "loaded": agent is not None,
+        "usable": row.is_usable,
         "is_default": row.is_default,
         "name": agent.name if agent else "",
         "description": agent.description if agent else "",
         "model": agent.model if agent else None,
         "profile": (agent.profile or "guarded") if agent else None,
-        "problems": [problem_as_json(problem) for problem in row.reading.problems],
+        "problems": [problem_as_json(problem) for problem in row.problems],
     }
 
 
@@ -98,8 +109,9 @@ def _write_row(row: _Row) -> None:
         write_line(f"{row.id}{mark}  cannot be loaded")
     else:
         about = agent.description or agent.name
+        about = about if row.is_usable else f"cannot be used: {about}"
         write_line(f"{row.id}{mark}  {agent.model or 'any model'}, {agent.profile or 'guarded'}  {about}")
-    for problem in row.reading.problems:
+    for problem in row.problems:
         write_line(f"  {problem.render()}")
 
 

@@ -118,8 +118,13 @@ def _shown(value: JsonValue) -> str:
 async def _read_line(prompt: str) -> str:
     sys.stderr.write(printable(prompt))
     sys.stderr.flush()
-    # Waiting for a person must not stop the heartbeat of the lease.
-    line = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
+    # Waiting for a person must not stop the heartbeat of the lease, nor must the process wait for a line after Ctrl-C:
+    # a thread that reads would keep it alive until Enter is pressed. A terminal is readable when a line is complete.
+    if sys.platform == "win32":
+        line = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
+    else:
+        await anyio.wait_readable(sys.stdin)
+        line = sys.stdin.readline()
     if not line:
         raise EOFError
     return line

@@ -37,14 +37,15 @@ class SkillPlaces:
 
 def open_places(skills_dir: Path | None) -> SkillPlaces:
     """Flag, environment and `agent.yaml` decide. Raises `ConfigError` where they cannot be used."""
-    settings = current_settings(None, {}).settings
-    enabled = settings.skills.enabled
+    loaded = current_settings(None, {})
+    settings, enabled = loaded.settings, loaded.settings.skills.enabled
     return SkillPlaces(
         roots=build_roots(
             home=home_folder(),
             workspace=current_directory(),
             bundled=find_bundled_folder(),
             directories=(_find_directory(skills_dir, settings),),
+            trust=replace(loaded.trust, is_directory_named=loaded.trust.is_directory_named or skills_dir is not None),
         ),
         selection=parse_selection(enabled if isinstance(enabled, str) else ",".join(enabled)),
         settings=settings,

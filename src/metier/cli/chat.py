@@ -19,6 +19,7 @@ from metier.cli.run import Config
 from metier.engine.unwrapping import unwrapped
 from metier.errors import UsageError
 from metier.runtime.chats import MOST_RUNS, Chat, ChatRequest, is_turn, list_chats, open_chat
+from metier.runtime.mcp import keep_servers
 from metier.runtime.place import Place
 from metier.runtime.plugins import using_plugins
 from metier.runtime.runs import Runtime, open_runtime
@@ -68,7 +69,9 @@ def chat(
 @app.command("list")
 def list_conversations(
     *,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="How many at most, the one used last first.")] = 20,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=1_000_000, help="How many at most, the one used last first.")
+    ] = 20,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
@@ -105,7 +108,7 @@ async def _describe(runtime: Runtime, state: ContextState) -> dict[str, JsonValu
 
 async def _converse(place: Place, request: ChatRequest, quiet: bool, as_json: bool) -> int:
     with unwrapped(), using_plugins(place, report=warn_line) as extended:
-        async with open_runtime(extended) as runtime:
+        async with keep_servers(extended) as kept, open_runtime(kept) as runtime:
             conversation = await open_chat(runtime, request)
             screen = open_screen(conversation, history=place.runs / "chat_history")
             session = Session(conversation, screen, quiet=quiet, as_json=as_json)

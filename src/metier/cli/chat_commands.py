@@ -72,7 +72,7 @@ async def _model(desk: Desk, name: str) -> None:
         await desk.chat.use_model(name)
         warn_line(f"The next turn is answered by {name}")
         return
-    current = desk.chat.resolve().model.name
+    current = desk.chat.answered_by
     for choice in desk.chat.list_models():
         write_line(f"{'*' if choice == current else ' '} {choice}")
 

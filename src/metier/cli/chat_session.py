@@ -11,7 +11,7 @@ from metier.cli.chat_commands import Desk, Leave, Turn, run_command
 from metier.cli.chat_screen import Screen
 from metier.cli.chat_view import ChatView
 from metier.cli.context import get_user
-from metier.cli.driving import Driven, build_outcome
+from metier.cli.driving import Driven, build_outcome, describe_cause
 from metier.cli.exit_codes import SIGNALS, get_exit_code
 from metier.cli.failure import report
 from metier.cli.output import warn_line
@@ -21,6 +21,7 @@ from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
 from metier.errors import MetierError
 from metier.runtime.answers import Answer
+from metier.runtime.causes import find_failed
 from metier.runtime.chats import Chat
 from metier.runtime.cleaning import find_place_secrets
 from metier.runtime.runs import Watch
@@ -176,7 +177,8 @@ class Session:
             return None
         runtime = self._chat.runtime
         waiting = await runtime.find_waiting(state)
-        driven = Driven(state=state, waiting=waiting, folder=runtime.folder(state.run_id))
+        failed = await find_failed(runtime.store, waiting)
+        driven = Driven(state=state, waiting=waiting, folder=runtime.folder(state.run_id), failed=failed)
         self._exit_code = get_exit_code(waiting, signal=stopper.signal)
         self._tell(driven, view)
         return waiting
@@ -189,7 +191,7 @@ class Session:
             sys.stdout.flush()
         else:
             view.finish(state.result)
-        for line in describe_end(state if state.failure else driven.waiting):
+        for line in (*describe_end(state if state.failure else driven.waiting), *describe_cause(driven.cause)):
             warn_line(line)
 
 

@@ -11,12 +11,14 @@ import typer
 
 from metier.cli.context import current_file, current_settings
 from metier.cli.new_file import write_new_file
+from metier.cli.trust import trust_new_folder
 from metier.definitions.problems import Problem
 from metier.errors import ConfigError
 from metier.settings.load import LoadedSettings
 from metier.settings.schema import build_schema
 from metier.settings.template import render_template
 from metier.settings.values import Shown, get_value, render_value, show_value
+from metier.skills.workspace_trust import list_brought
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -34,7 +36,11 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
     """Write a settings file in which every setting is explained and has its default."""
+    folder = path.absolute().parent
+    was_empty = next(list_brought(folder), None) is None
     write_new_file(path, render_template(), overwrite=force)
+    if was_empty:
+        trust_new_folder(folder)
     typer.echo(f"Wrote {path}", err=True)
 
 

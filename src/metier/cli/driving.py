@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from metier.approval.judge import name_call
 from metier.cli.ask import find_asker
 from metier.cli.context import current_settings
-from metier.cli.exit_codes import get_exit_code
+from metier.cli.exit_codes import FAILED, get_exit_code
 from metier.cli.live import JsonLines, LiveView
 from metier.cli.output import printable, warn_line, write_json
 from metier.cli.plan import parse_plan, render_plan
@@ -27,16 +27,22 @@ from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
 from metier.errors import LogError, UsageError
 from metier.providers.options import ModelOptions
+from metier.runtime.causes import find_failed, get_cause
 from metier.runtime.cleaning import find_place_secrets
 from metier.runtime.place import Place
 from metier.runtime.plugins import using_plugins
 from metier.runtime.runs import Runtime, Watch, open_runtime
+from metier.runtime.trust import list_withheld
 from metier.settings.load import LoadedSettings
 from metier.telemetry.jsonl import FILE_NAME
 from metier.telemetry.redaction import build_redactor
+from metier.telemetry.sanitize import sanitize
 from metier.telemetry.sinks import Sink
 
 MAX_FILES_NAMED = 10
+MAX_LINES_TOLD = 6
+"""Of what a failed step said."""
+MAX_LINE_TOLD = 240
 
 type OutputFormat = Literal["text", "json", "stream-json"]
 type Work = Callable[[Runtime, Watch], Awaitable[RunState]]
@@ -59,6 +65,13 @@ class Driven:
     waiting: RunState
     """The run that is waited for: the same one, or one that it handed work to."""
     folder: Path
+    failed: RunState | None = None
+    """The run that failed where the other one did because of it: the same one, or one below."""
+
+    @property
+    def cause(self) -> str:
+        """What a step that failed gave back."""
+        return get_cause(self.failed)
 
 
 def open_place(config: Path | None, flags: Mapping[str, str] | None = None, *, is_new_run: bool = False) -> Place:
@@ -66,9 +79,16 @@ def open_place(config: Path | None, flags: Mapping[str, str] | None = None, *, i
     loaded = current_settings(config, flags or {})
     if is_new_run:
         _check_model(loaded)
-    for problem in loaded.warnings:
+    place = Place(
+        settings=loaded.settings,
+        workspace=Path.cwd(),
+        home=Path.home(),
+        environ=dict(os.environ),
+        trust=loaded.trust,
+    )
+    for problem in (*loaded.warnings, *list_withheld(place)):
         warn_line(problem.render())
-    return Place(settings=loaded.settings, workspace=Path.cwd(), home=Path.home(), environ=dict(os.environ))
+    return place
 
 
 def _check_model(loaded: LoadedSettings) -> None:
@@ -90,6 +110,9 @@ def drive_run(place: Place, work: Work, view: View) -> int:
     stopper = Stopper(place.settings.runtime.signal_grace_seconds)
     driven = anyio.run(_drive, place, work, view, stopper)
     exit_code = get_exit_code(driven.waiting, signal=stopper.signal)
+    if exit_code == FAILED and driven.failed is not None:
+        # A task that stopped at a step ends as the step did.
+        exit_code = get_exit_code(driven.failed) or FAILED
     write_outcome(driven, view, exit_code=exit_code)
     return exit_code
 
@@ -112,7 +135,8 @@ async def _drive(place: Place, work: Work, view: View, stopper: Stopper) -> Driv
             async with obeying_signals(stopper), open_runtime(extended) as runtime:
                 state = await work(runtime, watch)
                 waiting = await runtime.find_waiting(state)
-                return Driven(state=state, waiting=waiting, folder=runtime.folder(state.run_id))
+                failed = await find_failed(runtime.store, waiting)
+                return Driven(state=state, waiting=waiting, folder=runtime.folder(state.run_id), failed=failed)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -146,10 +170,12 @@ def write_outcome(driven: Driven, view: View, *, exit_code: int) -> None:
                 sys.stdout.write(shown if shown.endswith("\n") else f"{shown}\n")
     sys.stdout.flush()
     if state.failure is not None:
-        warn_line(f"error: {state.failure.message} ({state.failure.reason})")
-    if not view.quiet:
-        for line in describe_next(driven):
+        for line in (f"error: {state.failure.message} ({state.failure.reason})", *describe_cause(driven.cause)):
             warn_line(line)
+    # A run that waits says for what, even to somebody who wants to see no events.
+    waiting = describe_waiting(driven.waiting, resume=state.run_id, cause=driven.cause)
+    for line in waiting if view.quiet else describe_next(driven):
+        warn_line(line)
 
 
 def build_outcome(driven: Driven, *, exit_code: int) -> dict[str, JsonValue]:
@@ -163,6 +189,7 @@ def build_outcome(driven: Driven, *, exit_code: int) -> dict[str, JsonValue]:
         **({} if plan is None else {"plan": plan}),
         "reason": state.failure.reason if state.failure else waiting.pause.pause if waiting.pause else "",
         "message": state.failure.message if state.failure else waiting.pause.reason if waiting.pause else "",
+        "cause": "\n".join(find_last_lines(driven.cause)),
         "waits_for": waiting.run_id if waiting.pause else "",
         "approvals": [_approval(step) for step in waiting.steps if step.phase == "asking"],
         **work_as_json(state),
@@ -199,18 +226,33 @@ def describe_next(driven: Driven) -> Sequence[str]:
     state, folder = driven.state, driven.folder
     lines = [f"run:     {state.run_id} is {state.status}, in {_short(folder)}"]
     lines += [f"step:    {step.file}  {step.state}" for step in list_task_steps(state)]
-    lines += describe_waiting(driven.waiting, resume=state.run_id)
+    lines += describe_waiting(driven.waiting, resume=state.run_id, cause=driven.cause)
     lines += [f"file:    {_short(file)}" for file in sorted((folder / "artifacts").glob("*"))[:MAX_FILES_NAMED]]
     lines.append(f"replay:  agent replay {state.run_id} --event-stream")
     return lines
 
 
-def describe_waiting(state: RunState, *, resume: str) -> list[str]:
-    """What the run waits for; `resume` is the run that somebody started, which may be another one above it."""
+def describe_cause(cause: str) -> list[str]:
+    """Nothing where the sentence that goes with it says it all."""
+    return [f"why:     {line}" for line in find_last_lines(cause)] if "\n" in cause.strip() else []
+
+
+def find_last_lines(text: str) -> list[str]:
+    """Where a program says what went wrong, bounded and safe to show."""
+    lines = [line for line in sanitize(text).splitlines() if line.strip()][-MAX_LINES_TOLD:]
+    return [line if len(line) <= MAX_LINE_TOLD else f"{line[:MAX_LINE_TOLD]}…" for line in lines]
+
+
+def describe_waiting(state: RunState, *, resume: str, cause: str = "") -> list[str]:
+    """What the run waits for; `resume` is the run that somebody started, which may be another one above it.
+
+    `cause` is what the step gave back that it stopped at.
+    """
     if state.pause is None:
         return []
     below = [f"waits:   for run {state.run_id}"] if resume != state.run_id else []
-    return [*below, *_describe_pause(state, f"agent resume {resume}")]
+    first, *rest = _describe_pause(state, f"agent resume {resume}")
+    return [*below, first, *describe_cause(cause), *rest]
 
 
 def _describe_pause(state: RunState, resume: str) -> list[str]:

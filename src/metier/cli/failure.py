@@ -37,7 +37,7 @@ def describe(error: Exception) -> tuple[list[str], int]:
             hint = [f"hint: {error.hint}"] if error.hint else []
             return [*problems, f"error: {error.message}", *hint], error.exit_code
         case NoArgsIsHelpError():
-            return [error.format_message()], 2
+            return error.format_message().splitlines(), 2
         case ClickException():
             return [f"error: {error.format_message().rstrip('.')}", "hint: Add --help to see how it is called"], 2
         case OSError():

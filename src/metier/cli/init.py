@@ -7,7 +7,9 @@ import typer
 
 from metier.cli.catalog import AsJson
 from metier.cli.output import warn_line, write_json, write_line
+from metier.cli.trust import trust_new_folder
 from metier.runtime.templates import DEFAULT, Template, get_template, list_templates, write_template
+from metier.skills.workspace_trust import list_brought
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -25,7 +27,11 @@ def init(
         _write_list(list_templates(), as_json=as_json)
         return
     chosen = get_template(template)
+    was_empty = next(list_brought(path), None) is None
     written = write_template(chosen, path)
+    if was_empty:
+        # Who writes it here has said what it holds; a remote that is added later does not change that.
+        trust_new_folder(path.absolute())
     if as_json:
         write_json({"template": chosen.name, "folder": str(path), "files": [str(file) for file in written]})
         return

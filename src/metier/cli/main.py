@@ -10,6 +10,10 @@ from metier import __version__
 
 def main() -> None:
     _prepare_streams()
+    if sys.argv[1:] != ["--version"]:
+        from metier.cli.secrecy import close_to_others
+
+        close_to_others()
     sys.exit(_flush(run(sys.argv[1:])))
 
 

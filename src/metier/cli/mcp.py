@@ -15,7 +15,7 @@ from metier.cli.skill_decision import decide_interactively
 from metier.definitions.nearest import hint_nearest
 from metier.errors import MetierError, UsageError
 from metier.runtime.cleaning import load_place_config
-from metier.runtime.mcp import Trial, open_acceptances, try_servers
+from metier.runtime.mcp import Trial, find_enclosure, open_acceptances, try_servers
 from metier.runtime.place import Place
 from metier.tools.base import ToolInfo
 from metier.tools.mcp_acceptance import Acceptance
@@ -29,6 +29,11 @@ app = typer.Typer(
     help="List and accept the external tool servers (MCP) of this workspace.",
 )
 _SHOWN_CHARACTERS = 100
+_ENCLOSURES = {
+    "http": "runs elsewhere: nothing is started here",
+    "outside": "runs as you, outside of any sandbox",
+    "none": "does not run: a sandbox is required and none works here",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +45,8 @@ class Standing:
     acceptance: Acceptance | None
     trial: Trial | None
     """None where it was not started."""
+    enclosure: str
+    """`http`, `outside` of the sandbox, or the level of the sandbox that a run here would use."""
 
     @property
     def differences(self) -> dict[str, Difference]:
@@ -98,14 +105,17 @@ def accept(
 ) -> int:
     """Start a server, show what it offers, and accept it for this workspace on this machine.
 
-    A server runs as you, outside of any sandbox. Until it is accepted it is never started; when its definition
-    changes it has to be accepted again, and a tool that it describes differently later is not called.
+    A server runs as you; in a sandbox only where one is required, or where `mcp.outside_sandbox` leaves it out. Until
+    it is accepted it is never started; when its definition changes it has to be accepted again, and a tool that it
+    describes differently later is not called.
     """
     place = open_place(config)
     servers = _choose(place, names or [], every=every)
     for server in servers:
         expand_server(server, place.environ)
         warn_line(f"{server.name}: {'connects to' if server.url else 'runs'} {server.target}")
+        enclosure = find_enclosure(place, server)
+        warn_line(f"{server.name}: {_ENCLOSURES.get(enclosure, f'in the sandbox, level {enclosure!r}')}")
     if not yes and not decide_interactively("Start and ask what they offer?", flag="--yes"):
         return 1
     trials = anyio.run(try_servers, place, servers)
@@ -132,6 +142,7 @@ def as_object(standing: Standing) -> dict[str, JsonValue]:
         "target": standing.server.target,
         "transport": "http" if standing.server.url else "stdio",
         "state": standing.state,
+        "sandbox": standing.enclosure,
         "problem": trial.problem if trial is not None else "",
         "accepted_at": acceptance.accepted_at.isoformat() if acceptance is not None else None,
         "tools": [
@@ -169,6 +180,7 @@ def _examine(place: Place, *, start: bool) -> list[Standing]:
             is_used=server.name in used,
             acceptance=found[server.name],
             trial=trials.get(server.name),
+            enclosure=find_enclosure(place, server),
         )
         for server in loaded.servers
     ]
@@ -216,6 +228,7 @@ def _accept_one(place: Place, server: ServerDefinition, trial: Trial, *, yes: bo
 def _write_standing(standing: Standing) -> None:
     server = standing.server
     write_line(f"{server.name}  {standing.state}  {server.target}")
+    write_line(f"    {_ENCLOSURES.get(standing.enclosure, f'in the sandbox, level {standing.enclosure!r}')}")
     if standing.trial is not None and standing.trial.problem:
         write_line(f"    {standing.trial.problem}")
     if standing.state == "not accepted":

@@ -1,5 +1,6 @@
 """How commands write data: JSON for programs, and text from files without what could steer a terminal."""
 
+import contextlib
 import json
 import sys
 
@@ -15,7 +16,9 @@ def write_line(text: str = "") -> None:
 
 
 def warn_line(text: str) -> None:
-    sys.stderr.write(f"{printable(text)}\n")
+    """Nobody who listens on stderr is no reason to stop, least of all for a run."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"{printable(text)}\n")
 
 
 def printable(text: str) -> str:

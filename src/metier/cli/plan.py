@@ -14,10 +14,29 @@ def parse_plan(state: RunState) -> Plan | None:
     """The plan of a dry run that reached its end; None for every other run."""
     if state.started is None or state.started.mode != "dry_run" or not state.result:
         return None
-    return cast("Plan", json.loads(state.result))  # written by `engine.rehearsal`
+    return cast("Plan", json.loads(state.result))  # written by `engine.rehearsal` or `engine.task_result`
 
 
 def render_plan(plan: Plan) -> str:
+    return "\n".join(_render_task(plan) if "steps" in plan else _render_run(plan))
+
+
+def _render_task(plan: Plan) -> list[str]:
+    """Every step with what a run of it foresees, then what they take together."""
+    lines: list[str] = []
+    for step in _rows(plan, "steps"):
+        lines.append(f"step:       {step['file']}  {step['name']}  by {step['agent'] or 'the built-in agent'}")
+        own = step["plan"]
+        lines += [f"  {line}" for line in _render_run(own)] if isinstance(own, dict) else ["  nothing is foreseen"]
+    predicted = _section(plan, "predicted")
+    price, tokens = predicted.get("cost_usd"), predicted.get("input_tokens")
+    cost = "unknown" if price is None else f"{price} USD, at most {predicted['cost_usd_at_most']} USD"
+    lines.append(f"all steps:  {'unknown' if tokens is None else tokens} tokens for one request each")
+    lines.append(f"cost:       {cost} for one request each; what earlier steps give is not counted")
+    return lines
+
+
+def _render_run(plan: Plan) -> list[str]:
     predicted = _section(plan, "predicted")
     candidates = [f"{each['skill_name']} ({each['score']})" for each in _rows(plan, "candidates")]
     files = [f"{each['path']} ({each['tokens']} tokens)" for each in _rows(plan, "disclosed")]
@@ -37,7 +56,7 @@ def render_plan(plan: Plan) -> str:
     left = [str(name) for name in cast("list[JsonValue]", plan["not_loaded"])]  # as `engine.rehearsal` writes it
     if left:
         lines.append(f"not loaded: the tools of {', '.join(left)}, which say what they offer by running")
-    return "\n".join(lines)
+    return lines
 
 
 def _section(plan: Plan, name: str) -> Plan:

@@ -39,6 +39,7 @@ from metier.runtime.policy import (
     read_skill_scope,
 )
 from metier.runtime.runs import open_runtime
+from metier.runtime.trust import find_withheld
 from metier.tools.toolbox import Toolbox
 
 app = typer.Typer(
@@ -114,7 +115,9 @@ def try_examples(*, as_json: AsJson = False, config: Config = None) -> None:
 @app.command("backtest")
 def backtest_runs(
     *,
-    runs: Annotated[int, typer.Option("--runs", min=1, help="How many runs to go through, newest first.")] = 20,
+    runs: Annotated[
+        int, typer.Option("--runs", min=1, max=1_000_000, help="How many runs to go through, newest first.")
+    ] = 20,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
@@ -228,7 +231,13 @@ def _build_now(place: Place, agent_id: str, *, root: Path, profile: Profile | No
     """The rules as they stand for this agent, the built-in one where none is named."""
     agent = resolve_agent(place, agent_id)
     offered = list_all_tools(agent.packages, agent.place, web=agent.web)
-    speakers = Speakers(host=read_policy_file(place.workspace), agent=agent.definition, known=Toolbox(offered).names())
+    host = read_policy_file(place.workspace)
+    speakers = Speakers(
+        host=host,
+        agent=agent.definition,
+        known=Toolbox(offered).names(),
+        withheld=find_withheld(place, host),
+    )
     tools = Toolbox(agent.choose_tools(offered))
     return build_policy(agent.packages, tools, workspace=root, profile=profile or agent.profile, speakers=speakers)
 

@@ -15,9 +15,10 @@ from metier.context.provenance import Difference
 from metier.errors import UsageError
 from metier.runtime.place import Place
 from metier.runtime.plugins import using_plugins
-from metier.runtime.prompts import ShownPrompt, compare, find_first_step, preview, show_turn
+from metier.runtime.prompts import ShownPrompt, compare, preview, show_turn
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
+from metier.runtime.step_preview import commission_step
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -36,8 +37,13 @@ def prompt() -> None:
 def show(
     text: Annotated[str, typer.Argument(help="A task, as `agent run` would get it.")] = "",
     *,
-    agent: Annotated[str, typer.Option("--agent", help="As this agent would be told.")] = "",
+    agent: Annotated[
+        str, typer.Option("--agent", help="As this agent would be told; with --task, where the step names none.")
+    ] = "",
     task: Annotated[str, typer.Option("--task", help="The ID of a task of the workspace.")] = "",
+    step: Annotated[
+        str, typer.Option("--step", help="With --task: the file of the step; the first one if left out.")
+    ] = "",
     run: Annotated[str, typer.Option("--run", help="What this run was told: its id, its beginning, or `latest`.")] = "",
     turn: Annotated[
         int | None, typer.Option("--turn", min=1, help="In which of its turns; the last one if left out.")
@@ -54,11 +60,13 @@ def show(
     A turn of a run is made anew from its journal, and checked against the hash that was recorded when it was sent.
     """
     _check(text=text, agent=agent, task=task, run=run, turn=turn or against)
+    if step and not task:
+        raise UsageError("--step needs the task that it is a step of", hint="Add --task ID")
     place = open_place(config)
     if run:
         shown, other = anyio.run(_show_run, place, run, turn, against)
     else:
-        shown, other = anyio.run(_preview, place, RunRequest(task=text, agent=agent), task), None
+        shown, other = anyio.run(_preview, place, RunRequest(task=text, agent=agent), task, step), None
     if as_json:
         write_json(_as_json(shown, other))
     else:
@@ -85,17 +93,15 @@ async def _show_run(
         return shown, await show_turn(runtime, run_id, turn=against) if against is not None else None
 
 
-async def _preview(place: Place, request: RunRequest, task: str) -> ShownPrompt:
+async def _preview(place: Place, request: RunRequest, task: str, step: str) -> ShownPrompt:
     with using_plugins(place, report=warn_line) as extended:
         async with open_runtime(extended) as runtime:
-            return await _preview_task(runtime, request, task) if task else await preview(runtime, request)
+            return await _preview_task(runtime, request, task, step) if task else await preview(runtime, request)
 
 
-async def _preview_task(runtime: Runtime, request: RunRequest, task: str) -> ShownPrompt:
-    step = find_first_step(runtime.place.workspace, task)
-    return await preview(
-        runtime, RunRequest(task=step.body.strip(), agent=request.agent or step.agent or ""), step=step
-    )
+async def _preview_task(runtime: Runtime, request: RunRequest, task: str, step: str) -> ShownPrompt:
+    commission = commission_step(runtime.place, task, file=step, agent=request.agent)
+    return await preview(runtime, RunRequest(task=commission.order.task, mode="dry_run", commission=commission))
 
 
 def _as_json(shown: ShownPrompt, other: ShownPrompt | None) -> dict[str, object]:

@@ -10,13 +10,15 @@ from pydantic import JsonValue
 from metier.cli.context import get_user
 from metier.cli.detaching import detach_run
 from metier.cli.driving import View, drive_run, open_place
-from metier.cli.run import Config, Output, Quiet
+from metier.cli.run import Config, Output, Quiet, check_timeout
+from metier.engine.entries import InputAsked
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState
 from metier.errors import UsageError
 from metier.runtime.answers import Answer
 from metier.runtime.detached import wake
 from metier.runtime.runs import Runtime, Watch
+from metier.tools.schemas import SchemaCheck
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -48,6 +50,7 @@ def resume(
     It goes on with the model, the rules and the limits it was started with. Exit code 10: somebody else drives it.
     """
     parse_inputs(inputs or ())
+    check_timeout(timeout)
 
     async def find(runtime: Runtime) -> tuple[str, Answer]:
         run_id = (await runtime.find(run)).run_id
@@ -83,9 +86,24 @@ def check_answer(state: RunState, given: Answer) -> None:
         raise UsageError(f"Run {state.run_id!r} is {state.status}; it asks nothing")
     if given.values is not None and state.question is None:
         raise UsageError(f"Run {state.run_id!r} does not ask for input", hint=_hint(state))
+    if given.values is not None and state.question is not None:
+        _check_values(given.values, state.question)
     is_failed_step = state.pause is not None and state.pause.pause == "step_failed"
     if given.doubt and not is_failed_step and not any(step.phase == "in_doubt" for step in state.steps):
         raise UsageError(f"Run {state.run_id!r} has no step in doubt", hint=_hint(state))
+
+
+def _check_values(values: dict[str, JsonValue], question: InputAsked) -> None:
+    """What a skill asks for it checks itself, and asks again; for a model nobody else would."""
+    fields = question.fields
+    if question.resumes or not isinstance(fields, dict) or not isinstance(fields.get("properties"), dict):
+        return
+    try:
+        check = SchemaCheck("ask_user", fields)
+    except UsageError:  # the model wrote no schema; then there is nothing to go by
+        return
+    if wrong := check.find_error(values):
+        raise UsageError(f"The answer cannot be used: {wrong}", hint="Nothing was taken in; answer again")
 
 
 def parse_inputs(texts: Sequence[str], fields: JsonValue = None) -> dict[str, JsonValue]:

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple, override
 
@@ -14,6 +15,8 @@ from metier import __version__
 from metier.errors import UsageError
 
 COMPLETION_VARIABLE = "_AGENT_COMPLETE"
+READER_LEFT = 141
+"""What a shell makes of a process that SIGPIPE ended."""
 
 
 class Lazy(NamedTuple):
@@ -34,6 +37,7 @@ COMMANDS: dict[str, Lazy] = {
     "replay": Lazy("replay", "Show a run again, drive it again without effects, or fork it."),
     "worker": Lazy("metier.worker.command", "Drive runs that were left to workers, until you stop it."),
     "approvals": Lazy("approvals", "List, show and decide what waits for a person's word."),
+    "trust": Lazy("trust", "Trust what this cloned folder brings: settings, rules, agents, tasks, skills."),
     "policy": Lazy("policy", "Explain, test and backtest the rules about what may happen."),
     "agents": Lazy("agents", "List the agents of the workspace, and show what each may use."),
     "prompt": Lazy("prompt", "Show what a model is told: every layer, its source, its hash and its cost."),
@@ -60,6 +64,15 @@ class LazyGroup(TyperGroup):
     @override
     def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         return load_command(cmd_name)
+
+    @override
+    def invoke(self, ctx: typer.Context) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # Typer would end with 1 here, as if the command had failed; its reader left.
+            sys.stdout = None
+            return READER_LEFT
 
     @override
     def shell_complete(self, ctx: typer.Context, incomplete: str) -> list[CompletionItem]:  # pyright: ignore[reportIncompatibleMethodOverride]

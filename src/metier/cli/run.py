@@ -120,9 +120,14 @@ def run(
     return drive_run(place, start, View(output=output_format, quiet=quiet, timeout_seconds=timeout))
 
 
+def check_timeout(seconds: float | None) -> None:
+    """Raises `UsageError` for what is no time to wait, `nan` among it."""
+    if seconds is not None and not seconds > 0:
+        raise UsageError(f"--timeout must be more than 0, not {seconds:g}")
+
+
 def _check_options(timeout: float | None, skills_dir: Path | None, *, detach: bool) -> None:
-    if timeout is not None and timeout <= 0:
-        raise UsageError(f"--timeout must be more than 0, not {timeout:g}")
+    check_timeout(timeout)
     if timeout is not None and detach:
         raise UsageError("--timeout is for a run that you watch", hint="Set worker.timeout_seconds for workers")
     if skills_dir is not None and not skills_dir.is_dir():

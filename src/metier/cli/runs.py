@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from metier.cli.catalog import AsJson
 from metier.cli.context import get_user
-from metier.cli.driving import Driven, describe_waiting, open_place
+from metier.cli.driving import Driven, describe_cause, describe_waiting, find_last_lines, open_place
 from metier.cli.follow import follow_run
 from metier.cli.live import JsonLines
 from metier.cli.output import write_json, write_line
@@ -26,6 +26,7 @@ from metier.engine.phases import FINAL
 from metier.engine.state import RunState, fold
 from metier.errors import MetierError, UsageError
 from metier.events import TaskState
+from metier.runtime.causes import find_failed
 from metier.runtime.record import build_record
 from metier.runtime.runs import Runtime, open_runtime
 from metier.store.base import RUNNABLE, RunRow
@@ -44,6 +45,8 @@ for attach in (attach_export, attach_diff, attach_upkeep):
 
 CANCEL_SECONDS = 20.0
 """How long `cancel` waits for the driver to obey: its grace period, and time to write down the end."""
+MOST_RUNS = 1_000_000_000
+"""More than any store has, and still a number that it understands."""
 _TASK_WIDTH = 60
 
 
@@ -51,7 +54,7 @@ _TASK_WIDTH = 60
 def list_runs(
     *,
     status: Annotated[str | None, typer.Option("--status", help="Only runs that stand like this.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="How many at most, newest first.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=MOST_RUNS, help="How many at most, newest first.")] = 20,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
@@ -87,14 +90,18 @@ def show(run: RunName, *, as_json: AsJson = False, config: Config = None) -> Non
             state = fold(row.run_id, entries)
             record = build_record(entries, state, now=row.updated_at) if state.started else {}
             waiting = await runtime.find_waiting(state)
-            return row, Driven(state=state, waiting=waiting, folder=runtime.folder(row.run_id)), record
+            failed = await find_failed(runtime.store, waiting)
+            folder = runtime.folder(row.run_id)
+            return row, Driven(state=state, waiting=waiting, folder=folder, failed=failed), record
 
     row, driven, record = anyio.run(read)
     if as_json:
         pause = driven.waiting.pause
         waits = {"kind": pause.pause, "reason": pause.reason, "run_id": driven.waiting.run_id} if pause else None
         work = work_as_json(driven.state)
-        write_json({**_row_as_json(row), **record, **work, "waits_for": waits, "folder": str(driven.folder)})
+        cause = "\n".join(find_last_lines(driven.cause))
+        folder = str(driven.folder)
+        write_json({**_row_as_json(row), **record, **work, "cause": cause, "waits_for": waits, "folder": folder})
     else:
         _write_run(row, driven, record)
 
@@ -120,8 +127,7 @@ def cancel(run: RunName, *, as_json: AsJson = False, config: Config = None) -> N
             row = await runtime.find(run)
             if row.status in ("completed", "failed", "timeout", "escalated", "canceled"):
                 raise UsageError(f"Run {row.run_id!r} is {row.status} already")
-            state = await runtime.cancel(row.run_id, by=get_user())
-            return state if state.phase in FINAL else await _wait_for_end(runtime, row.run_id)
+            return await _cancel(runtime, row.run_id)
 
     state = anyio.run(end)
     if as_json:
@@ -130,13 +136,14 @@ def cancel(run: RunName, *, as_json: AsJson = False, config: Config = None) -> N
         write_line(f"{state.run_id} is {state.status}")
 
 
-async def _wait_for_end(runtime: Runtime, run_id: str) -> RunState:
+async def _cancel(runtime: Runtime, run_id: str) -> RunState:
+    """Asked again, because a driver may let go of the run before it hears of it; then it is ended here."""
     with anyio.move_on_after(CANCEL_SECONDS):
         while True:
-            state = await runtime.read(run_id)
+            state = await runtime.cancel(run_id, by=get_user())
             if state.phase in FINAL:
                 return state
-            await anyio.sleep(0.1)
+            await anyio.sleep(0.2)
     row = await runtime.find(run_id)
     raise MetierError(
         f"Run {run_id!r} was asked to stop, and {row.driver or 'its driver'!r} has not answered yet",
@@ -164,7 +171,7 @@ def _row_as_json(row: RunRow) -> dict[str, JsonValue]:
         "parent_run_id": row.parent_run_id,
         "turns": row.turns,
         "cost_usd": round(row.cost_usd, 6),
-        "reason": row.reason,
+        "reason": "" if row.status == "pending" else row.reason,  # until then it says what was wanted
         "created_at": _iso(row.created_at),
         "updated_at": _iso(row.updated_at),
     }
@@ -182,6 +189,14 @@ def _write_steps(steps: list[dict[str, JsonValue]]) -> None:
             write_line(f"file:    {artifact['path']}  {artifact['bytes']} bytes")
 
 
+def _describe_parent(row: RunRow) -> list[str]:
+    """Who ordered it: another run, or the conversation of a Python program."""
+    if row.parent_run_id:
+        return [f"parent:  {row.parent_run_id}"]
+    is_called = row.run_id.startswith(CHILD) and row.context_id != row.run_id
+    return [f"for:     conversation {row.context_id}"] if is_called else []
+
+
 def _write_run(row: RunRow, driven: Driven, record: dict[str, JsonValue]) -> None:
     state = driven.state
     write_line(f"run:     {row.run_id}  {_status(row)}")
@@ -194,18 +209,15 @@ def _write_run(row: RunRow, driven: Driven, record: dict[str, JsonValue]) -> Non
     tokens = f"{state.input_tokens} tokens in, {state.output_tokens} out"
     write_line(f"turns:   {state.turn}; {tokens}; {state.cost_usd:.4f} USD")
     if state.failure is not None:
-        write_line(f"failed:  {state.failure.reason}: {state.failure.message}")
-    if row.parent_run_id:
-        write_line(f"parent:  {row.parent_run_id}")
-    elif row.run_id.startswith(CHILD) and row.context_id != row.run_id:
-        write_line(f"for:     conversation {row.context_id}")
-    for line in describe_work(state):
+        for line in (f"failed:  {state.failure.reason}: {state.failure.message}", *describe_cause(driven.cause)):
+            write_line(line)
+    for line in (*_describe_parent(row), *describe_work(state)):
         write_line(line)
     _write_steps(
         [] if state.plan else cast("list[dict[str, JsonValue]]", record.get("steps", []))
     )  # as build_record makes them
     write_line(f"folder:  {driven.folder}")
-    for line in describe_waiting(driven.waiting, resume=row.run_id):
+    for line in describe_waiting(driven.waiting, resume=row.run_id, cause=driven.cause):
         write_line(line)
     if _status(row) == "interrupted":
         write_line(f"resume:  agent resume {row.run_id}")

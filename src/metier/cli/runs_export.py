@@ -38,7 +38,7 @@ def export(
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """Write a run into one file that can be imported and replayed elsewhere, without a key."""
+    """Write a run, and those that it handed work to, into one file that can be imported and replayed elsewhere."""
 
     async def work() -> Archive:
         async with open_runtime(open_place(config)) as runtime:
@@ -58,6 +58,7 @@ def export(
                 "entries": len(archive.entries),
                 "blobs": len(archive.blobs),
                 "redacted": archive.redacted,
+                "children": [child.run_id for child in archive.children],
             }
         )
         return
@@ -72,7 +73,7 @@ def import_file(
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """Take a run out of a file into this workspace, under its own id."""
+    """Take a run out of a file into this workspace, under its own id, with those that it handed work to."""
     archive = load_archive(file)
 
     async def work() -> RunState:
@@ -81,14 +82,20 @@ def import_file(
 
     state = anyio.run(work)
     if as_json:
-        write_json({"run_id": state.run_id, "status": state.status, "redacted": archive.redacted})
+        children = [child.run_id for child in archive.children]
+        outcome = {"run_id": state.run_id, "status": state.status, "redacted": archive.redacted, "children": children}
+        write_json(outcome)
         return
     write_line(f"{state.run_id} is {state.status}")
+    for child in archive.children:
+        warn_line(f"child:   {child.run_id}")
     warn_line(f"replay:  agent replay {state.run_id} --execute")
 
 
 def _write(path: Path, data: bytes) -> None:
     """All of it or none of it."""
+    if path.is_dir():
+        raise UsageError(f"'{path}' is a folder", hint="Name a file with -o")
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_bytes(data)

@@ -15,6 +15,9 @@ from metier.runtime.runs import open_runtime
 from metier.runtime.upkeep import Rebuilt, delete_runs, find_old_runs, rebuild_events
 from metier.store.base import RunRow
 
+MOST_DAYS = 100_000
+"""Before that there were no runs, and soon no dates."""
+
 
 def attach(app: typer.Typer) -> None:
     app.command("gc")(collect)
@@ -25,7 +28,8 @@ def collect(
     *,
     keep: Annotated[int | None, typer.Option("--keep", min=0, help="Keep this many of the newest ended runs.")] = None,
     older_than: Annotated[
-        float | None, typer.Option("--older-than", min=0, help="Only runs that ended more than this many days ago.")
+        float | None,
+        typer.Option("--older-than", min=0, max=MOST_DAYS, help="Only runs that ended more than this many days ago."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
     as_json: AsJson = False,

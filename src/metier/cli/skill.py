@@ -1,5 +1,6 @@
 """`agent skill …`: install, inspect, trust and remove skill packages."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +15,7 @@ from metier.cli.skill_decision import Decision, decide_interactively, say
 from metier.cli.skill_listing import describe_package, get_package, list_rows, render_rows
 from metier.cli.skill_test import attach
 from metier.cli.skill_view import render_report, render_verification
+from metier.cli.trust import trust_new_folder
 from metier.definitions.names import canonical_name, check_name
 from metier.definitions.sources import find_bundled_folder
 from metier.errors import UsageError
@@ -36,6 +38,7 @@ from metier.skills.placement import read_registry
 from metier.skills.review import get_entry, trust_package, untrust_package, verify_entry
 from metier.skills.scaffold import create_skill
 from metier.skills.source import FolderSource, InstallSource, parse_source
+from metier.skills.workspace_trust import find_trust, list_brought
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -240,14 +243,19 @@ def create(
     json: Json = False,
 ) -> None:
     """Write a new skill that passes `agent skills validate --strict`."""
+    was_empty = next(list_brought(current_directory()), None) is None
     folder = create_skill(path, name=name)
+    if was_empty:
+        trust_new_folder(current_directory())
     say(f"Wrote {folder}; start with {folder / 'SKILL.md'}")
     if json:
         write_json({"status": "created", "name": canonical_name(name), "path": str(folder)})
 
 
 def _roots() -> SkillRoots:
-    return build_roots(home=home_folder(), workspace=current_directory(), bundled=find_bundled_folder())
+    home, workspace = home_folder(), current_directory()
+    trust = find_trust(workspace, home=home, environ=os.environ)
+    return build_roots(home=home, workspace=workspace, bundled=find_bundled_folder(), trust=trust)
 
 
 def _installer(max_files: int = _LIMITS.max_files, max_megabytes: int = _LIMITS.max_bytes // MEGABYTE) -> Installer:

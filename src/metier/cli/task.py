@@ -12,8 +12,9 @@ from pydantic import JsonValue
 from metier.cli.catalog import AsJson
 from metier.cli.driving import View, drive_run, open_place
 from metier.cli.output import problem_as_json, warn_line, write_json, write_line
-from metier.cli.run import Config, Output, Quiet
+from metier.cli.run import Config, Output, Quiet, RunCommand
 from metier.definitions.acceptance import render_criterion
+from metier.definitions.ids import fold_id
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.task import FILE_NAME, TaskDefinition, load_task
 from metier.engine.state import RunState
@@ -23,7 +24,8 @@ from metier.runtime.commissions import commission_task
 from metier.runtime.place import Place
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, Watch
-from metier.runtime.tasks import find_problems, get_task
+from metier.runtime.tasks import get_task
+from metier.runtime.validation import find_all_problems
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -41,6 +43,8 @@ def list_tasks(*, as_json: AsJson = False, config: Config = None) -> int:
     """List the tasks of this workspace. Exit code 1: one of them cannot be used."""
     place = open_place(config)
     found = [(each.id, load_task(Path(each.path), id=each.id)) for each in _find_all(place)]
+    problems = find_all_problems(place, "task")
+    broken = {task_id for task_id, _ in found if has_errors(problems[task_id])}
     if as_json:
         write_json(
             [
@@ -51,19 +55,20 @@ def list_tasks(*, as_json: AsJson = False, config: Config = None) -> int:
                     "steps": len(reading.task.steps) if reading.task else 0,
                     "inputs": [item.name for item in reading.task.inputs] if reading.task else [],
                     "loaded": reading.task is not None,
-                    "problems": [problem_as_json(problem) for problem in reading.problems],
+                    "usable": task_id not in broken,
+                    "problems": [problem_as_json(problem) for problem in problems[task_id]],
                 }
                 for task_id, reading in found
             ]
         )
     for task_id, reading in [] if as_json else found:
-        if reading.task is None:
+        if reading.task is None or task_id in broken:
             write_line(f"{task_id}  cannot be used; see `agent task validate {task_id}`")
         else:
             write_line(f"{task_id}  {len(reading.task.steps)} steps  {reading.task.description}".rstrip())
     if not found:
         warn_line("There are no tasks here; write '.agent/tasks/<id>/TASK.md'")
-    return 1 if any(reading.task is None for _, reading in found) else 0
+    return 1 if broken else 0
 
 
 @app.command()
@@ -85,7 +90,7 @@ def show(task: TaskId, *, as_json: AsJson = False, config: Config = None) -> Non
             write_line(f"         {line}")
 
 
-@app.command()
+@app.command(cls=RunCommand)
 def run(
     task: TaskId,
     *,
@@ -102,6 +107,12 @@ def run(
     ] = None,
     provider: Annotated[str | None, typer.Option("--provider", help="Who answers; `offline` needs no key.")] = None,
     model: Annotated[str | None, typer.Option("--model", help="The model, as its provider names it.")] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run/--no-dry-run", help="Plan every step and say what it would take; send and run nothing."
+        ),
+    ] = False,
     max_turns: Annotated[int | None, typer.Option("--max-turns", help="How many turns each step may take.")] = None,
     max_cost_usd: Annotated[float | None, typer.Option("--max-cost-usd", help="What all of it may cost.")] = None,
     timeout: Annotated[float | None, typer.Option("--timeout", help="How long it may take, in seconds.")] = None,
@@ -126,7 +137,7 @@ def run(
     place = open_place(config, {key: str(value) for key, value in flags.items() if value is not None}, is_new_run=True)
     given = {**(_read_inputs(input_file) if input_file else {}), **_parse_texts(inputs or [])}
     commission = commission_task(place, task, given, agent=agent)
-    request = RunRequest(task=commission.order.task, commission=commission)
+    request = RunRequest(task=commission.order.task, mode="dry_run" if dry_run else "live", commission=commission)
 
     def start(runtime: Runtime, watch: Watch) -> Awaitable[RunState]:
         return runtime.start(request, watch)
@@ -142,12 +153,16 @@ def validate(
     as_json: AsJson = False,
     config: Config = None,
 ) -> int:
-    """Check tasks: files, steps, what bodies and lists name, schemas. Exit code 1: there is an error."""
+    """Check tasks: files, steps, what bodies and lists name, rules, schemas. Exit code 1: there is an error.
+
+    A step that can never run or never succeed is an error too. `agent validate` checks the whole project.
+    """
     place = open_place(config)
-    found = [each for each in _find_all(place) if not task or each.id == task]
+    found = [each for each in _find_all(place) if not task or fold_id(each.id) == fold_id(task)]
     if task and not found:
         get_task(place, task)
-    problems = {each.id: find_problems(place, load_task(Path(each.path), id=each.id)) for each in found}
+    wanted = {each.id for each in found}
+    problems = {task_id: said for task_id, said in find_all_problems(place, "task").items() if task_id in wanted}
     if as_json:
         write_json(
             [

@@ -24,7 +24,8 @@ def read_task(argument: str | None, *, prompt: str | None, file: Path | None) ->
     elif given[0] == "-":
         text = _read_stdin(MAX_TASK_BYTES)
     else:
-        text = str(given[0])
+        # A locale without UTF-8, or a caller without care, leaves bytes in it that are no letters.
+        text = _decode(os.fsencode(str(given[0])), MAX_TASK_BYTES, "The task")
     if not text.strip():
         raise UsageError("The task is empty", hint='Say what to do: agent run "list the open points"')
     return text.strip()

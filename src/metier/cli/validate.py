@@ -8,14 +8,12 @@ import typer
 
 from metier.cli.context import home_folder
 from metier.cli.output import problem_as_json, warn_line, write_json, write_line
-from metier.definitions.catalog import load_catalog
-from metier.definitions.catalog_cache import find_cache_folder
 from metier.definitions.problems import Problem, has_errors
-from metier.definitions.sources import WORKSPACE_FOLDERS, build_search_path
+from metier.definitions.sources import WORKSPACE_FOLDERS
 from metier.definitions.workspace import Checked
 from metier.errors import ConfigError, UsageError
 from metier.runtime.place import Place
-from metier.runtime.validation import CheckedFile, Validation, validate_workspace
+from metier.runtime.validation import CheckedFile, Validation, load_place_catalog, validate_workspace
 from metier.settings.load import load_settings
 from metier.settings.model import Settings
 
@@ -41,9 +39,7 @@ def validate(
     home = home_folder()
     settings, problems = _read_settings(root, home)
     place = Place(settings=settings, workspace=root, home=home, environ=dict(os.environ))
-    sources = build_search_path(root, home=home, skills_dir=root / settings.skills.dir)
-    catalog = load_catalog(sources, cache_folder=find_cache_folder(os.environ, home=home))
-    found = validate_workspace(place, catalog, strict=strict)
+    found = validate_workspace(place, load_place_catalog(place), strict=strict)
     if as_json:
         write_json([*map(_as_json, found.workspace.checked), *_folders_as_json(found, problems)])
     else:

@@ -39,6 +39,14 @@ def read_acceptance(fields: Fields) -> tuple[Criterion, ...]:
     return tuple(criterion for criterion in found if criterion is not None)
 
 
+def list_commands(fields: Fields) -> dict[str, int]:
+    """The commands below `acceptance` and their lines, also of a list with mistakes in it."""
+    entry = fields.find("acceptance")
+    items = entry.value.items if entry is not None and isinstance(entry.value, Sequence) else ()
+    found = [item.find("command") for item in items if isinstance(item, Mapping)]
+    return {each.value.value.strip(): each.value.line for each in found if each and isinstance(each.value, Scalar)}
+
+
 def render_criterion(criterion: Criterion) -> str:
     """One line for whoever has to meet it."""
     said = [criterion.text] if criterion.text else []

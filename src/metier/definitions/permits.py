@@ -1,13 +1,14 @@
-"""What one file says on what may be used: tools, models and rules, as written and with lines. Judges none of it."""
+"""What one file says on what may be used: tools, models, commands, rules, as written and with lines. Judges nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from metier.definitions.acceptance import list_commands
 from metier.definitions.fields import Fields
 from metier.definitions.references import read_names
 from metier.definitions.yaml_text import Node
 
-_KEYS = ("tools", "model", "allowed_models", "tool_approvals", "task_approvals")
+_KEYS = ("tools", "model", "allowed_models", "tool_approvals", "task_approvals", "acceptance")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,8 @@ class Permits:
     """Names and their lines, without `inherit`."""
     model: Mapping[str, int] = field(default_factory=dict[str, int])
     allowed_models: Mapping[str, int] = field(default_factory=dict[str, int])
+    commands: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Those that say whether a step is done."""
     tool_approvals: Node | None = None
     task_approvals: Node | None = None
 
@@ -33,6 +36,7 @@ def read_permits(fields: Fields) -> tuple[Permits, ...]:
             tools=read_names(fields, "tools"),
             model=read_names(fields, "model"),
             allowed_models=read_names(fields, "allowed_models"),
+            commands=list_commands(fields),
             tool_approvals=fields.node("tool_approvals"),
             task_approvals=fields.node("task_approvals"),
         ),

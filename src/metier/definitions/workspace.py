@@ -57,8 +57,8 @@ def load_workspace(root: Path, catalog: Catalog, *, strict: bool = False) -> Wor
     with `strict`.
     """
     problems: list[Problem] = []
-    found_agents = _load_kind(root, "agents", agents.FILE_NAME, problems=problems, load=_checked_agent)
-    found_tasks = _load_kind(root, "tasks", tasks.FILE_NAME, problems=problems, load=_checked_task)
+    found_agents = _load_kind(root, "agents", agents.FILE_NAME, problems=problems, load=read_agent)
+    found_tasks = _load_kind(root, "tasks", tasks.FILE_NAME, problems=problems, load=read_task)
     by_agent = {item.id: item.definition for item in found_agents if isinstance(item.definition, AgentDefinition)}
     by_task = {item.id: item.definition for item in found_tasks if isinstance(item.definition, TaskDefinition)}
     known = _Known(agents=[item.id for item in found_agents], tasks=[item.id for item in found_tasks], catalog=catalog)
@@ -72,7 +72,7 @@ def load_workspace(root: Path, catalog: Catalog, *, strict: bool = False) -> Wor
     )
 
 
-def _checked_agent(found: FoundDefinition) -> Checked:
+def read_agent(found: FoundDefinition) -> Checked:
     reading = load_agent(Path(found.path), id=found.id)
     return Checked(
         kind="agent",
@@ -85,7 +85,7 @@ def _checked_agent(found: FoundDefinition) -> Checked:
     )
 
 
-def _checked_task(found: FoundDefinition) -> Checked:
+def read_task(found: FoundDefinition) -> Checked:
     reading = load_task(Path(found.path), id=found.id)
     unknown = check_placeholders(reading.draft) if reading.draft else ()
     return Checked(

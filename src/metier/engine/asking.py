@@ -60,7 +60,7 @@ async def call_model(action: CallModel, log: RunLog, services: Services) -> None
     )
     await log.record(intent)
     keep_request(action, request, services)
-    if is_rehearsal(log.state):
+    if log.state.is_rehearsal:
         reply = rehearse(log.state, services, fitted=fitted, request=request)
         await log.record(ModelReplied(turn=action.turn, reply=reply))
         return
@@ -81,10 +81,6 @@ def _find_price(reply: ModelReply, request: ModelRequest, services: Services) ->
     names = (reply.model, request.model)
     prices = (cost_usd(reply.usage, services.facts.find(reply.provider, name)) for name in names)
     return next((price for price in prices if price is not None), 0.0)
-
-
-def is_rehearsal(state: RunState) -> bool:
-    return state.started is not None and state.started.mode == "dry_run"
 
 
 class Composed(NamedTuple):

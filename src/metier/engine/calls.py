@@ -7,6 +7,16 @@ from pydantic import JsonValue
 from metier.approval.judge import name_call
 from metier.approval.rules import SHELL
 from metier.decisions import ActionStep
+from metier.errors import ToolFailed
+from metier.tools.web_url import parse_url
+
+_FETCH = "WebFetch"
+_ONE_OF_MANY = {
+    "script_run": ("skill_name", "script_name"),
+    "script_help": ("skill_name", "script_name"),
+    "run_task": ("task",),
+    "delegate": ("agent",),
+}
 
 
 def build_identity(action: ActionStep) -> str:
@@ -15,9 +25,27 @@ def build_identity(action: ActionStep) -> str:
 
 
 def build_memory_key(action: ActionStep) -> str:
-    """What "always in this run" extends to: the tool; of the shell, one command."""
+    """What "always in this run" extends to: the tool; where a tool reaches many things, the one that was shown.
+
+    Of the shell one command, of scripts one script, of tasks and agents one of them, of pages those of one host.
+    """
     name, arguments = name_call(action)
-    return f"{name}: {json.dumps(arguments, sort_keys=True)}" if name == SHELL else name
+    if name == SHELL:
+        return f"{name}: {json.dumps(arguments, sort_keys=True)}"
+    if name == _FETCH:
+        return f"{name}: {_find_host(str(arguments.get('url', '')))}"
+    if keys := _ONE_OF_MANY.get(name):
+        return f"{name}: {json.dumps([arguments.get(key) for key in keys])}"
+    return name
+
+
+def _find_host(url: str) -> str:
+    """What cannot be read is remembered as it was written."""
+    try:
+        parsed = parse_url(url)
+    except ToolFailed:
+        return url
+    return f"{parsed.scheme}://{parsed.authority}"
 
 
 def edit_arguments(action: ActionStep, arguments: dict[str, JsonValue]) -> ActionStep:

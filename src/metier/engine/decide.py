@@ -11,6 +11,7 @@ from metier.engine.entries import Limits
 from metier.engine.orders import find_refusal, is_delegation
 from metier.engine.state import RunState
 from metier.engine.steps import Step
+from metier.engine.task_result import build_task_result
 from metier.tools.effects import Effect
 
 _MESSAGE_CHARACTERS = 300
@@ -198,8 +199,7 @@ def _hand_off_or_finish(state: RunState) -> a.Action:
         )
         return a.HandOff(state.next_skill, reason or "The model called the next skill")
     if state.plan:
-        given = [step.finished.text for step in state.steps if step.finished and step.finished.status == "succeeded"]
-        return a.Finish(given[-1] if given else "")
+        return a.Finish(build_task_result(state))
     if is_planned(state):
         return _end_call(state.steps[-1])
     finish = find_finish(state)
@@ -217,7 +217,7 @@ def _end_call(step: Step) -> a.Action:
 def _check_or_finish(state: RunState, result: str) -> a.Action:
     """What somebody ordered is held against the order before it is given."""
     order = state.started.order if state.started is not None else None
-    if order is None or not order.checks_result or state.accepted:
+    if order is None or not order.checks_result or state.accepted or state.is_rehearsal:
         return a.Finish(result)
     if state.unaccepted is not None and not state.unaccepted.repair:
         return a.Fail("not_accepted", f"The result was not accepted: {'; '.join(state.unaccepted.failures)[:300]}")

@@ -78,6 +78,8 @@ class RunLog:
         state = self.state
         reason = state.failure.reason if state.failure else state.pause.reason if state.pause else ""
         changes = {"status": state.status, "turns": state.turn, "cost_usd": state.cost_usd, "reason": reason}
+        if state.started is not None:  # the row was made before anybody knew who would answer
+            changes["model"] = state.started.model
         await self._store.update_run(self._lease, changes)
 
     def close(self) -> None:
@@ -100,10 +102,13 @@ def _store_after(seq: int, entries: Iterable[Entry]) -> list[StoredEntry]:
     return [StoredEntry(number, entry.kind, render_entry(entry)) for number, entry in enumerate(entries, start=seq + 1)]
 
 
-async def read_entries(store: Store, run_id: str) -> list[Entry]:
-    """The journal of a run. Raises `StoreDamaged` when an entry is not one that Metier wrote, or one is missing."""
+async def read_entries(store: Store, run_id: str, *, after: int = 0) -> list[Entry]:
+    """The journal of a run, beyond the entry `after`.
+
+    Raises `StoreDamaged` when an entry is not one that Metier wrote, or one is missing.
+    """
     entries: list[Entry] = []
-    for expected, stored in enumerate(await store.read_journal(run_id), start=1):
+    for expected, stored in enumerate(await store.read_journal(run_id, after=after), start=after + 1):
         if stored.seq != expected:
             raise StoreDamaged(f"The journal of run {run_id!r} has no entry {expected}", hint="Restore a back-up")
         try:

@@ -21,6 +21,7 @@ from metier.engine.steps import Step
 CHILD = "child-"
 """How the ids of runs begin that another run ordered."""
 SKIPPED = "(this step was skipped)"
+NOT_KNOWN = "(what this step gives is not known in a dry run)"
 
 
 def is_delegation(action: ActionStep) -> bool:
@@ -118,7 +119,10 @@ def order_step(state: RunState, step: Step, task: TaskDefinition) -> e.Order:
     number = state.steps.index(step)
     definition = task.steps[number]
     inputs = state.started.order.inputs if state.started and state.started.order else {}
-    results = {name_step(done.file): _result_of(state.steps[i]) for i, done in enumerate(state.plan[:number])}
+    results = {
+        name_step(done.file): NOT_KNOWN if state.is_rehearsal else _result_of(state.steps[i])
+        for i, done in enumerate(state.plan[:number])
+    }
     limits = state.started.limits if state.started else e.Limits()
     left = None if limits.max_cost_usd is None else max(0.0, limits.max_cost_usd - state.cost_usd)
     return e.Order(

@@ -43,11 +43,11 @@ class JudgedPaths:
         if path in self.approved or (verdict.decision == "allow" and not self.is_approved):
             return
         raise ToolFailed(
-            f"It leads to {path!r}, which nobody was asked about", hint="Name that path", code="permission_denied"
+            f"It leads to {path!r}, which nobody was asked about", hint=f"Name that {key}", code="permission_denied"
         )
 
-    def hides(self, path: str) -> bool:
-        return self.judge("path", path).decision == "deny"
+    def hides(self, path: str, *, key: str = "path") -> bool:
+        return self.judge(key, path).decision == "deny"
 
 
 def build_guard(step: Step, state: RunState, services: Services) -> JudgedPaths:

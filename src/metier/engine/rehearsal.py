@@ -65,7 +65,7 @@ def build_plan(
 
 
 def _judge(tool: str, state: RunState, services: Services) -> JsonValue:
-    action = ActionStep(type="call_tool", params={"tool": tool, "arguments": {}})
+    action = ActionStep(type="call_tool", params={"tool": tool, "arguments": _foresee(tool, state, services)})
     if tool in ("use_skill", "ask_user", "finish"):
         action = ActionStep(type="call_skill" if tool == "use_skill" else tool)
     verdict = services.policy.judge(action, skill=state.skill)
@@ -75,6 +75,16 @@ def _judge(tool: str, state: RunState, services: Services) -> JsonValue:
         "reason": verdict.reason,
         "effect": services.policy.effect(action),
     }
+
+
+def _foresee(tool: str, state: RunState, services: Services) -> dict[str, JsonValue]:
+    """The arguments that are known before anybody asks: whose script would be run."""
+    package = services.shelf.find(state.skill) if tool == "script_run" and state.skill else None
+    if package is None:
+        return {}
+    entrypoint = package.definition.entrypoint
+    script: dict[str, JsonValue] = {"script_name": entrypoint.script} if entrypoint is not None else {}
+    return {"skill_name": package.definition.name, **script}
 
 
 def _find_toolsets(services: Services) -> list[JsonValue]:

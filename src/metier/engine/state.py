@@ -95,6 +95,11 @@ class RunState:
         raise IllegalTransition(f"Turn {self.turn} has no step {step_id!r}")
 
     @property
+    def is_rehearsal(self) -> bool:
+        """It only plans."""
+        return self.started is not None and self.started.mode == "dry_run"
+
+    @property
     def needs_overview(self) -> bool:
         """A skill is in charge and nothing of it was shown yet."""
         return bool(self.skill) and not any(p.skill == self.skill and p.stage == 1 for p in self.pieces)

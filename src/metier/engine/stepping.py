@@ -233,7 +233,7 @@ async def build_finished(
         text=kept,
         is_error=not result.ok,
         stdout_summary=kept[:SUMMARY_CHARACTERS] if result.ok else "",
-        stderr_summary=kept[:SUMMARY_CHARACTERS] if not result.ok else "",
+        stderr_summary=_sum_up_error(kept) if not result.ok else "",
         duration_ms=duration_ms,
         error_type=code,
         truncated=is_cut,
@@ -285,6 +285,15 @@ async def _search_skills(step: Step, _log: RunLog, services: Services) -> ToolRe
     found = services.shelf.index.rank(str(arguments.get("query", "")), services.skills.prefilter_top_k)
     lines = [f"- {name}: {text}" for name, text in services.shelf.describe([hit.skill_name for hit in found])]
     return ToolResult(ok=True, output="\n".join(lines) or "No skill matches these words")
+
+
+def _sum_up_error(text: str) -> str:
+    """What failed stands at the beginning, and why at the end."""
+    if len(text) <= SUMMARY_CHARACTERS:
+        return text
+    mark = "\n[…]\n"
+    head = SUMMARY_CHARACTERS // 5
+    return text[:head] + mark + text[head + len(mark) - SUMMARY_CHARACTERS :]
 
 
 def _as_text(output: JsonValue) -> str:

@@ -63,6 +63,9 @@ class TapeStore:
     async def update_run(self, lease: Lease, changes: Mapping[str, str | int | float]) -> None:
         del lease, changes
 
+    async def ask_to_end(self, run_id: str, ending: str) -> None:
+        del run_id, ending
+
     async def find_run(self, run_id: str) -> RunRow | None:
         return await self._store.find_run(run_id)
 

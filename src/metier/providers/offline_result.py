@@ -72,7 +72,7 @@ def render_hint(registrations: Mapping[str, Registration]) -> str:
 def render_without_skills(hint: str) -> str:
     return (
         "Nothing was done: no model was used and no skill is active, and the offline provider can only use skills. "
-        f"Activate one (`agent skills` lists them). {hint}"
+        f"Activate one: `agent check` lists them and says how. {hint}"
     )
 
 

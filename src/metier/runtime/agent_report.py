@@ -92,7 +92,8 @@ def _describe_source(tool: Tool) -> str:
 
 
 def _shorten(path: str, workspace: str, *, kind: str) -> str:
-    return f"{kind}: {path.removeprefix(workspace).lstrip('/')}"
+    """Below the workspace without it, elsewhere as it is."""
+    return f"{kind}: {path.removeprefix(f'{workspace}/')}"
 
 
 def _read_scopes(agent: AgentInForce, box: Toolbox) -> list[Scope]:

@@ -122,6 +122,13 @@ class Approvals:
             return await self.find_decisions(run_id, asking)
         return [_build_entry(row) for row in rows if row.status != "open"]
 
+    async def close(self, run_id: str) -> None:
+        """Nobody is asked any more about the calls of a run that has ended."""
+        for row in await self._store.list_approvals(run_id=run_id, status="open"):
+            await self._store.decide_approval(
+                row.approval_id, status="expired", decided_by=EXPIRY, reason="The run has ended"
+            )
+
     async def _expire(self, rows: list[ApprovalRow]) -> bool:
         """Close what is past its time; True when something was."""
         now = self._clock.now()

@@ -1,5 +1,7 @@
 """One file that holds a run: journal, blobs, record and event log. Read back and replayed anywhere, without a key.
 
+The runs that it handed work to are in it too, each below `children/`; what they share is in it once.
+
 A zip file without compression, so that the same run gives the same bytes on every machine. `manifest.json` has the hash
 of every other member and of itself: a file that was changed is refused. It is no signature: whoever can write the file
 can also write another one.
@@ -10,7 +12,7 @@ import json
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 
@@ -27,6 +29,7 @@ VERSION = 1
 MANIFEST, JOURNAL, RECORD, EVENTS, BLOBS = "manifest.json", "journal.jsonl", "run.json", "events.jsonl", "blobs/"
 MOST_BYTES = 512 * 1024 * 1024
 """An archive may unpack to no more than this."""
+CHILDREN = "children/"
 _RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,120}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -67,6 +70,8 @@ class Archive:
     blobs: Mapping[str, bytes]
     record: bytes = b""
     events: bytes = b""
+    children: tuple["Archive", ...] = ()
+    """The runs below it, all of them, whoever of them ordered which. Read from a file they share its blobs."""
 
     @property
     def started(self) -> RunStarted:
@@ -80,12 +85,12 @@ class Archive:
 
 def render_archive(archive: Archive) -> bytes:
     """The bytes of the file; the same run always gives the same ones."""
-    members = {
-        JOURNAL: b"".join(render_entry(entry) + b"\n" for entry in archive.entries),
-        RECORD: archive.record,
-        EVENTS: archive.events,
-        **{f"{BLOBS}{digest}": data for digest, data in sorted(archive.blobs.items())},
-    }
+    members = _list_members(archive)
+    blobs = dict(archive.blobs)
+    for child in archive.children:
+        members |= {f"{CHILDREN}{child.run_id}/{name}": data for name, data in _list_members(child).items()}
+        blobs |= child.blobs
+    members |= {f"{BLOBS}{digest}": data for digest, data in sorted(blobs.items())}
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}
     manifest = Manifest(run_id=archive.run_id, redacted=archive.redacted, members=digests).sign()
     buffer = BytesIO()
@@ -106,12 +111,28 @@ def load_archive(path: Path) -> Archive:
     except OSError as error:
         raise _refuse(path, f"it cannot be read: {(error.strerror or type(error).__name__).lower()}") from error
     manifest = _check_manifest(members, path)
-    entries = _read_journal(members.get(JOURNAL, b""), path)
+    blobs = _read_blobs(members, path)
+    archive = _build(manifest.run_id, members, blobs, redacted=manifest.redacted, path=path)
+    return replace(archive, children=_read_children(archive, members, path))
+
+
+def _list_members(archive: Archive) -> dict[str, bytes]:
+    return {
+        JOURNAL: b"".join(render_entry(entry) + b"\n" for entry in archive.entries),
+        RECORD: archive.record,
+        EVENTS: archive.events,
+    }
+
+
+def _build(
+    run_id: str, members: Mapping[str, bytes], blobs: Mapping[str, bytes], *, redacted: bool, path: Path
+) -> Archive:
+    """One run, whose journal is read and folded."""
     archive = Archive(
-        run_id=manifest.run_id,
-        redacted=manifest.redacted,
-        entries=entries,
-        blobs=_read_blobs(members, path),
+        run_id=run_id,
+        redacted=redacted,
+        entries=_read_journal(members.get(JOURNAL, b""), path),
+        blobs=blobs,
         record=members.get(RECORD, b""),
         events=members.get(EVENTS, b""),
     )
@@ -120,6 +141,24 @@ def load_archive(path: Path) -> Archive:
     except IllegalTransition as error:
         raise _refuse(path, f"its journal makes no sense: {error}") from error
     return archive
+
+
+def _read_children(archive: Archive, members: Mapping[str, bytes], path: Path) -> tuple[Archive, ...]:
+    """The runs below it; one that works for nobody in the file has no business there."""
+    below: dict[str, dict[str, bytes]] = {}
+    for name, data in members.items():
+        if name.startswith(CHILDREN):
+            run_id, _, member = name.removeprefix(CHILDREN).partition("/")
+            below.setdefault(run_id, {})[member] = data
+    children: list[Archive] = []
+    for run_id, own in below.items():
+        if not _RUN_ID.fullmatch(run_id):
+            raise _refuse(path, f"{run_id!r} is not the id of a run")
+        child = _build(run_id, own, archive.blobs, redacted=archive.redacted, path=path)
+        if child.started.parent_run_id not in {archive.run_id, *below}:
+            raise _refuse(path, f"run {run_id!r} in it works for none of the others")
+        children.append(child)
+    return tuple(children)
 
 
 def find_digests(entries: Sequence[Entry]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from metier.engine.decide import Policy
 from metier.engine.entries import Order, RunStarted, parse_entry, render_entry
 from metier.runtime.kind import RunKind
 from metier.runtime.pins import AGENT, POLICY, SKILL, TOOLS, TRUST, find_policy, find_tools, find_trusted
-from metier.runtime.policy import SCRIPT_TOOLS, Speakers, build_policy
+from metier.runtime.policy import DEFINITIONS, HOST_FILE, SCRIPT_TOOLS, Speakers, build_policy
 from metier.runtime.tasks import TASK, find_pinned_task
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
@@ -113,6 +113,7 @@ async def _rebuild(started: RunStarted, pins: Mapping[str, str], store: Store, *
         step=step,
         trusted=lambda package: package.definition.name in trusted,
         known=None,
+        withheld=trusted & {HOST_FILE, DEFINITIONS},
     )
     profile = "guarded" if started.profile == "guarded" else "strict" if started.profile == "strict" else "permissive"
     return build_policy(packages, tools, workspace=workspace, profile=profile, speakers=speakers)

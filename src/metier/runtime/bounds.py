@@ -1,40 +1,49 @@
-"""What can end a run from outside while it is driven: its time limit, and somebody who cancels it."""
+"""What can end a run from outside while it is driven: its time limit, and somebody who asks for its end.
 
-import os
+Whoever asks may be on another machine, so it goes through the store.
+"""
+
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from pathlib import Path
+from contextlib import asynccontextmanager, suppress
 
 import anyio
+from pydantic import ValidationError
 
 from metier.engine.entries import RunFailed
 from metier.engine.stopping import Stopper
+from metier.errors import StoreError
+from metier.store.base import Store
 
-CANCEL_FILE = "cancel.request"
-"""Its presence in a run folder asks whoever drives the run to end it; it holds who asked."""
-POLL_SECONDS = 0.2
+LOOK_SECONDS = 0.5
+"""How often a driver looks whether somebody wants the end: one row by its key."""
 
 
 @asynccontextmanager
-async def bounded(stopper: Stopper, folder: Path, *, timeout_seconds: float | None) -> AsyncGenerator[None]:
-    """Inside this block the stopper is told of a cancellation or of time running out."""
+async def bounded(
+    stopper: Stopper, store: Store, run_id: str, *, timeout_seconds: float | None
+) -> AsyncGenerator[None]:
+    """Inside this block the stopper is told that somebody wants the end, or that time ran out."""
     async with anyio.create_task_group() as group:
-        group.start_soon(_obey_cancellation, stopper, folder)
+        group.start_soon(_obey, stopper, store, run_id)
         if timeout_seconds is not None:
             group.start_soon(_end_in_time, stopper, timeout_seconds)
         yield
         group.cancel_scope.cancel()
 
 
-def ask_to_cancel(folder: Path, *, by: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f".{CANCEL_FILE}.{os.getpid()}"
-    temporary.write_text(by, encoding="utf-8")
-    temporary.replace(folder / CANCEL_FILE)
+async def ask_to_end(store: Store, run_id: str, failure: RunFailed) -> None:
+    """Whoever drives the run, now or next, is to end it so."""
+    await store.ask_to_end(run_id, failure.model_dump_json())
 
 
-def forget_cancellation(folder: Path) -> None:
-    (folder / CANCEL_FILE).unlink(missing_ok=True)
+async def find_wanted_end(store: Store, run_id: str) -> RunFailed | None:
+    row = await store.find_run(run_id)
+    if row is None or not row.ending:
+        return None
+    try:
+        return RunFailed.model_validate_json(row.ending)
+    except ValidationError:  # the word of another version: that it shall end is certain
+        return build_cancellation("")
 
 
 def build_cancellation(by: str) -> RunFailed:
@@ -45,11 +54,14 @@ def build_timeout(seconds: float) -> RunFailed:
     return RunFailed(reason="run_timeout", message=f"The run took longer than {seconds:g} s", status="timeout")
 
 
-async def _obey_cancellation(stopper: Stopper, folder: Path) -> None:
-    file = folder / CANCEL_FILE
-    while not file.exists():  # noqa: ASYNC110 - another process makes the file; a look costs microseconds
-        await anyio.sleep(POLL_SECONDS)
-    stopper.fail(build_cancellation(file.read_text(encoding="utf-8", errors="replace")))
+async def _obey(stopper: Stopper, store: Store, run_id: str) -> None:
+    while True:
+        # Where the store is away, the run itself finds out, and is told once.
+        with suppress(StoreError):
+            if (failure := await find_wanted_end(store, run_id)) is not None:
+                stopper.fail(failure)
+                return
+        await anyio.sleep(LOOK_SECONDS)
 
 
 async def _end_in_time(stopper: Stopper, seconds: float) -> None:

@@ -24,10 +24,11 @@ from metier.runtime.kind import RunKind
 from metier.runtime.mcp import list_known_tools, open_servers
 from metier.runtime.models import open_models
 from metier.runtime.partners import choose_partners
-from metier.runtime.pins import find_instructions, use_pinned, use_pinned_policy
+from metier.runtime.pins import find_instructions, find_trusted, use_pinned, use_pinned_policy
 from metier.runtime.place import Place
 from metier.runtime.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS, Speakers, build_policy, read_policy_file
 from metier.runtime.tasks import choose_tools, find_changed_task
+from metier.runtime.trust import find_withheld
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
 from metier.tools.access import AccessFile
@@ -64,7 +65,7 @@ async def build_services(
     async with AsyncExitStack() as opened:
         toolsets = await _load_toolsets(packages, place, run=run, confinement=confinement)
         opened.push_async_callback(toolsets.aclose)
-        servers = await opened.enter_async_context(open_servers(place, store, run=run))
+        servers = await opened.enter_async_context(open_servers(place, store, run=run, confinement=confinement))
         shelf = build_shelf(packages, workspace=place.workspace, problems=(*agent.problems, *toolsets.problems))
         facts = load_facts(_facts_file(place))
         models = open_models(place, facts, shelf, run=run)
@@ -120,7 +121,14 @@ async def _build_rules(
     agent, place = run.agent, run.agent.place
     step = run.steps[-1] if run.steps else None
     task = run.task if run.steps else None
-    speakers = Speakers(host=host, agent=agent.definition, task=task, step=step, known=None if run.pins else known)
+    speakers = Speakers(
+        host=host,
+        agent=agent.definition,
+        task=task,
+        step=step,
+        known=None if run.pins else known,
+        withheld=await find_trusted(run.pins, store) if run.pins else find_withheld(place, host),
+    )
     rules = build_policy(packages, tools, workspace=place.workspace, profile=agent.profile, speakers=speakers)
     return narrow(place, await bind(rules, run, store, tools=tools))
 

@@ -35,6 +35,7 @@ def find_all_skills(place: Place) -> FoundSkills:
         workspace=place.workspace,
         bundled=BUNDLED,
         directories=(directory,) if directory.is_dir() else (),
+        trust=place.trust,
     )
     return find_packages(roots)
 

@@ -1,11 +1,12 @@
 """The broker as Celery sees it: its settings, its messages, its errors. Imported only where a broker is configured."""
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from typing import Any
 
-from amqp.exceptions import NotFound
+from amqp.exceptions import AMQPError, MessageNacked, NotFound
 from celery import Celery
-from kombu.exceptions import OperationalError
+from kombu.exceptions import KombuError
 
 from metier.runtime.broker import Address, build_unavailable
 
@@ -31,12 +32,16 @@ def build_app(address: Address) -> Any:  # noqa: ANN401 - Celery has no types
         task_reject_on_worker_lost=True,
         worker_prefetch_multiplier=1,
         worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,  # what a worker reports goes out as it is
         worker_cancel_long_running_tasks_on_connection_loss=False,
         broker_connection_timeout=_SEND_SECONDS,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
+        # RabbitMQ closes the channel of a task that is not acknowledged for half an hour. The run goes on, and so does
+        # the worker; the message comes again, finds the run taken, and is dropped.
+        broker_channel_error_retry=True,
         broker_heartbeat=10,
-        broker_transport_options=_REDIS_OPTIONS if address.is_redis else {},
+        broker_transport_options=_REDIS_OPTIONS if address.is_redis else _AMQP_OPTIONS,
     )
     return app
 
@@ -47,6 +52,10 @@ _REDIS_OPTIONS = {
     "unacked_restore_interval": 1,
     "unacked_restore_throttle": 1,
     "socket_connect_timeout": _SEND_SECONDS,
+}
+_AMQP_OPTIONS = {
+    # Whoever sends a message is told whether it has been taken: a short command ends right after it.
+    "confirm_publish": True,
 }
 
 
@@ -62,23 +71,36 @@ class CeleryBroker:
         return self._address
 
     def wake(self, run_ids: Iterable[str], *, queue: str) -> None:
-        try:
+        with self._translated():
             for run_id in run_ids:
-                self._app.send_task(DRIVE, args=[run_id], queue=queue, retry=True, retry_policy=_RETRY)
-        except (OperationalError, OSError) as error:
-            raise build_unavailable(self._address) from error
+                self._app.send_task(
+                    DRIVE, args=[run_id], queue=queue, retry=True, retry_policy=_RETRY, confirm_timeout=_SEND_SECONDS
+                )
 
     def count_waiting(self, queue: str) -> int:
-        with self._app.connection_for_write() as connection:
-            lost = (OperationalError, OSError, *connection.connection_errors, *connection.channel_errors)
+        with self._translated(), self._app.connection_for_write() as connection:
+            connection.ensure_connection(max_retries=1, timeout=_SEND_SECONDS)
             try:
-                connection.ensure_connection(max_retries=1, timeout=_SEND_SECONDS)
                 return int(connection.default_channel.queue_declare(queue, passive=True).message_count)
-            except lost as error:
-                # On Redis a queue that is empty is not there.
+            except connection.channel_errors as error:
+                # On Redis a queue that is empty is not there; on RabbitMQ one that nobody used yet.
                 if str(getattr(error, "reply_code", "")) == str(NotFound.code):
                     return 0
-                raise build_unavailable(self._address) from error
+                raise
 
     def close(self) -> None:
         self._app.close()
+
+    @contextmanager
+    def _translated(self) -> Generator[None]:
+        """The errors of every transport as `BrokerUnavailable`; those of Redis are known only where it is used."""
+        connection: Any = self._app.connection_for_write()
+        known: tuple[type[Exception], ...] = (
+            *(KombuError, AMQPError, MessageNacked, OSError),
+            *connection.connection_errors,
+            *connection.channel_errors,
+        )
+        try:
+            yield
+        except known as error:
+            raise build_unavailable(self._address) from error

@@ -99,8 +99,10 @@ class Chat:
         return resolve_agent(self.runtime.place, self.agent_id or BUILT_IN, model=self.model)
 
     def list_models(self) -> tuple[str, ...]:
-        """Those that may be chosen, the one in force first; none where any may."""
+        """Those that may be chosen, the one in force first; none where any may. The offline backbone has no models."""
         agent = self.resolve()
+        if agent.model.provider == OFFLINE:
+            return (OFFLINE,)
         return tuple(dict.fromkeys((agent.model.name, *(agent.models or agent.model.allowed_models))))
 
     @property
@@ -111,6 +113,8 @@ class Chat:
 
     async def use_model(self, name: str) -> None:
         """From the next turn on. Raises `UsageError` for one that the agent may not use."""
+        if self.answered_by == OFFLINE:
+            raise UsageError("The offline backbone has no models to choose from", hint="Choose a provider: --provider")
         resolve_agent(self.runtime.place, self.agent_id or BUILT_IN, model=name)
         self.model = name
         await self._commit(ContextChange(facts=self._build_choices()))

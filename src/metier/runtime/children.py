@@ -119,6 +119,7 @@ async def _create(delegated: e.Delegated, above: RunState, *, services: Services
     commission = Commission(
         order=order,
         parent_run_id=parent,
+        mode=started.mode,
         inherited={**await hand_down(started, order, store), **await _collect_results(children, store)},
         settings=started.pins.get(HOST) or started.pins.get(SETTINGS, ""),
     )

@@ -3,20 +3,23 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, JsonValue
 
+from metier.definitions.problems import has_errors
 from metier.definitions.task import TaskDefinition
 from metier.engine.entries import Limits, Order, RunStarted
 from metier.engine.options import RuntimeOptions
 from metier.engine.partners import fill_inputs, read_inputs
-from metier.errors import UsageError
+from metier.errors import ConfigError, UsageError
 from metier.messages import Value
-from metier.runtime.agents import AgentInForce
+from metier.runtime.agents import AgentInForce, find_agent_file
 from metier.runtime.kind import RunKind
 from metier.runtime.pins import SETTINGS, use_pinned_agent, use_pinned_host, use_pinned_settings
 from metier.runtime.place import Place
 from metier.runtime.tasks import apply_step, find_pinned_task, get_task
+from metier.runtime.validation import check_task
 from metier.store.base import Store
 
 ORDER = "order:"
@@ -28,6 +31,8 @@ class Commission(Value):
 
     order: Order
     parent_run_id: str = ""
+    mode: Literal["live", "dry_run"] = "live"
+    """That of the run above."""
     inherited: dict[str, str] = Field(default_factory=dict)
     """Pins from the run above."""
     settings: str = ""
@@ -53,8 +58,16 @@ async def use_settings(place: Place, commission: Commission | None, store: Store
 
 
 def commission_task(place: Place, task_id: str, given: Mapping[str, JsonValue], *, agent: str = "") -> Commission:
-    """A person wants a task done. Raises `UsageError` for inputs that are missing or wrong, with all of them."""
+    """A person wants a task done.
+
+    Raises `UsageError` for inputs that are missing or wrong, with all of them, and `ConfigError` with every problem of
+    a task whose steps cannot all be run.
+    """
     task = get_task(place, task_id)
+    if has_errors(problems := check_task(place, task.id)):
+        raise ConfigError(f"Task {task.id!r} cannot be used", hint="Correct the lines above", problems=problems)
+    if default := agent or ("" if task.agent else place.settings.runtime.agent or ""):
+        find_agent_file(place.workspace, default)
     inputs, wrong = fill_inputs(read_inputs(task), dict(given))
     if wrong:
         known = ", ".join(item.name for item in task.inputs) or "none"

@@ -2,8 +2,10 @@
 
 from collections.abc import AsyncGenerator, Container, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import anyio
 from anyio.abc import TaskGroup
@@ -12,9 +14,11 @@ from metier.engine.unwrapping import unwrapped
 from metier.errors import ToolFailed
 from metier.events import McpServerReported
 from metier.runtime.cleaning import build_place_cleaner, load_place_config
+from metier.runtime.confinement import find_place_rung, open_confinement, requires_sandbox, wants_sandbox
 from metier.runtime.kind import RunKind
 from metier.runtime.pins import TOOLS, find_tools
 from metier.runtime.place import Place
+from metier.runtime.server_pool import ServerPool
 from metier.store.base import Store
 from metier.tools.base import Tool, ToolInfo
 from metier.tools.mcp_acceptance import AcceptedServers
@@ -26,9 +30,13 @@ from metier.tools.mcp_config import (
 from metier.tools.mcp_connection import ConnectionLimits, ServerConnection, check_sdk
 from metier.tools.mcp_listing import Listing, believe, find_server
 from metier.tools.mcp_tools import KnownTool, McpTool, ServerPlace, build_target
+from metier.tools.sandbox.confinement import Confinement
 
 LOG_FOLDER = "mcp"
 """In the folder of a run: what its servers write on their error streams."""
+
+
+type Enclosure = Literal["http", "outside", "full", "kernel", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,17 +66,21 @@ def list_known_tools(place: Place) -> tuple[Tool, ...]:
 
 
 @asynccontextmanager
-async def open_servers(place: Place, store: Store, *, run: RunKind) -> AsyncGenerator[Servers]:
+async def open_servers(
+    place: Place, store: Store, *, run: RunKind, confinement: Confinement
+) -> AsyncGenerator[Servers]:
     """The tools of every server that was accepted, none of which is running yet; those that were started end here.
 
     A run that is resumed has the tools it began with. Raises `ConfigError` where a variable is missing, `UsageError`
     where the SDK is.
     """
     chosen = _choose(place)
+    known = dict(_find_accepted(place, chosen))
+    if place.servers is not None:
+        await place.servers.keep_only([server for server in chosen if server.name in known])
     if not chosen:
         yield Servers()
         return
-    known = dict(_find_accepted(place, chosen))
     if TOOLS in run.pins:
         known = _group(await find_tools(run.pins, store), known)
     notices = tuple(_say_not_accepted(server) for server in chosen if server.name not in known)
@@ -81,25 +93,62 @@ async def open_servers(place: Place, store: Store, *, run: RunKind) -> AsyncGene
     for server in chosen:
         if server.name in known:
             expand_server(server, place.environ)
+    # What one run may write is closed to a server that serves the next ones too.
+    frame = confinement if place.servers is None else _leave_out(confinement, run.folder)
+    connect = partial(_connect, logs=run.folder / LOG_FOLDER, confinement=frame)
+    async with _borrow_pool(place) as pool:
+        connections = {
+            server.name: await pool.get(server, partial(connect, server, place), frame=frame)
+            for server in chosen
+            if server.name in known
+        }
+        tools = tuple(McpTool(info, connections[name]) for name, infos in known.items() for info in infos)
+        yield Servers(tools=tools, notices=notices, not_listed=not_listed)
+
+
+def _leave_out(confinement: Confinement, folder: Path) -> Confinement:
+    own = folder.resolve()
+    return replace(confinement, writable=tuple(path for path in confinement.writable if not path.is_relative_to(own)))
+
+
+@asynccontextmanager
+async def keep_servers(place: Place) -> AsyncGenerator[Place]:
+    """The place of a sitting of many runs: a server that one of them starts serves the next ones too, and ends here."""
+    async with _open_pool() as pool:
+        yield replace(place, servers=pool)
+
+
+@asynccontextmanager
+async def _borrow_pool(place: Place) -> AsyncGenerator[ServerPool]:
+    """That of the sitting, else one that ends with the run."""
+    if place.servers is not None:
+        yield place.servers
+        return
+    async with _open_pool() as pool:
+        yield pool
+
+
+@asynccontextmanager
+async def _open_pool() -> AsyncGenerator[ServerPool]:
     with unwrapped():
         async with anyio.create_task_group() as group:
-            connections = {
-                server.name: _connect(server, place, group, logs=run.folder / LOG_FOLDER) for server in chosen
-            }
             try:
-                tools = tuple(McpTool(info, connections[name]) for name, infos in known.items() for info in infos)
-                yield Servers(tools=tools, notices=notices, not_listed=not_listed)
+                yield ServerPool(group)
             finally:
                 group.cancel_scope.cancel()
 
 
 async def try_servers(place: Place, servers: Sequence[ServerDefinition]) -> dict[str, Trial]:
-    """Start each server, ask what it offers, end it. One that fails says why and does not disturb the others."""
+    """Start each server, ask what it offers, end it. One that fails says why and does not disturb the others.
+
+    Raises `SandboxUnavailable` where a run would.
+    """
     check_sdk()
+    confinement = await open_confinement(place)
     trials: dict[str, Trial] = {}
 
     async def attempt(server: ServerDefinition) -> None:
-        connection = _connect(server, place, group, logs=None)
+        connection = _connect(server, place, group, logs=None, confinement=confinement)
         try:
             trials[server.name] = Trial(await connection.list_tools())
         except ToolFailed as error:
@@ -112,6 +161,28 @@ async def try_servers(place: Place, servers: Sequence[ServerDefinition]) -> dict
             for server in servers:
                 group.start_soon(attempt, server)
     return trials
+
+
+def is_outside(place: Place, server: str) -> bool:
+    """The server runs as the person's own programs do, also where a sandbox encloses what other tools start."""
+    outside = place.settings.mcp.outside_sandbox
+    if outside == "auto":
+        return not requires_sandbox(place)
+    return outside == "all" or (outside != "none" and server in outside)
+
+
+def find_enclosure(place: Place, server: ServerDefinition) -> Enclosure:
+    """Where a run in this place would have the server; levels are tried for real."""
+    if server.url:
+        return "http"
+    if is_outside(place, server.name):
+        return "outside"
+    if not wants_sandbox(place):
+        return "none" if requires_sandbox(place) else "outside"
+    rung = find_place_rung(place)
+    if rung.works:
+        return rung.level
+    return "none" if requires_sandbox(place) else "outside"
 
 
 def _choose(place: Place) -> tuple[ServerDefinition, ...]:
@@ -141,11 +212,20 @@ def _say_not_accepted(server: ServerDefinition) -> McpServerReported:
     return McpServerReported(server=server.name, state="not_accepted", message=message)
 
 
-def _connect(server: ServerDefinition, place: Place, group: TaskGroup, *, logs: Path | None) -> ServerConnection:
+def _connect(
+    server: ServerDefinition, place: Place, group: TaskGroup, *, logs: Path | None, confinement: Confinement
+) -> ServerConnection:
     options = place.settings.mcp
     limits = ConnectionLimits(
         start_timeout_seconds=options.start_timeout_seconds, call_timeout_seconds=options.call_timeout_seconds
     )
     clean = build_place_cleaner(place).text
-    spot = ServerPlace(workspace=place.workspace, environ=place.environ, logs=logs, options=options, clean=clean)
+    spot = ServerPlace(
+        workspace=place.workspace,
+        environ=place.environ,
+        logs=logs,
+        options=options,
+        clean=clean,
+        confinement=None if is_outside(place, server.name) else confinement,
+    )
     return ServerConnection(server.name, lambda: build_target(server, spot), group, limits=limits, clean=clean)

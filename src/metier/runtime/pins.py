@@ -23,6 +23,7 @@ from metier.runtime.kind import RunKind
 from metier.runtime.place import Place
 from metier.runtime.policy import has_rules, read_policy_file
 from metier.runtime.tasks import TASK, pin_task
+from metier.runtime.trust import find_withheld
 from metier.settings.model import Settings
 from metier.skills.package import SkillPackage
 from metier.skills.trust import is_trusted
@@ -65,6 +66,7 @@ async def pin(services: Services, run: RunKind) -> dict[str, str]:
     """Definition id → digest. The bytes are in the store under that digest."""
     store, agent = services.store, run.agent
     settings = agent.place.settings
+    policy = read_policy_file(services.workspace)
     packages = tuple(services.shelf.packages.values())
     trusted = tuple(
         sorted(package.definition.name for package in packages if has_rules(package) and is_trusted(package))
@@ -73,8 +75,8 @@ async def pin(services: Services, run: RunKind) -> dict[str, str]:
         SETTINGS: await store.put_blob(settings.model_dump_json().encode()),
         INSTRUCTIONS: await store.put_blob(_INSTRUCTIONS.dump_json(services.instructions)),
         TOOLS: await store.put_blob(_TOOLS.dump_json(services.tools.infos())),
-        POLICY: await store.put_blob(read_policy_file(services.workspace)),
-        TRUST: await store.put_blob(_NAMES.dump_json(trusted)),
+        POLICY: await store.put_blob(policy),
+        TRUST: await store.put_blob(_NAMES.dump_json((*trusted, *sorted(find_withheld(agent.place, policy))))),
     }
     if agent.id:
         pins[f"{AGENT}{agent.id}"] = await store.put_blob(agent.data)
@@ -174,7 +176,7 @@ async def find_policy(pins: Mapping[str, str], store: Store) -> bytes:
 
 
 async def find_trusted(pins: Mapping[str, str], store: Store) -> frozenset[str]:
-    """The skills whose word to allow something counted."""
+    """The skills whose word to allow something counted, and the voices whose word did not."""
     digest = pins.get(TRUST)
     return frozenset(_NAMES.validate_json(await store.get_blob(digest)) if digest else ())
 

@@ -11,7 +11,9 @@ from metier.ids import Clock, Ids, SystemClock, SystemIds
 from metier.plugins.registry import Registry
 from metier.providers.base import Provider
 from metier.providers.retry import Seams
+from metier.runtime.server_pool import ServerPool
 from metier.settings.model import Settings
+from metier.skills.workspace_trust import MADE_HERE, WorkspaceTrust
 from metier.telemetry.sinks import Sink
 from metier.tools.base import Tool
 
@@ -26,6 +28,8 @@ class Place:
     workspace: Path
     home: Path
     environ: Mapping[str, str]
+    trust: WorkspaceTrust = MADE_HERE
+    """Whose word the files of the workspace are."""
     clock: Clock = field(default_factory=SystemClock)
     ids: Ids = field(default_factory=SystemIds)
     seams: Seams = field(default_factory=Seams)
@@ -39,6 +43,8 @@ class Place:
     """Get the events of every run, beside whoever watches one of them."""
     report: Callable[[str], None] = _ignore
     """Told when a plugin is left out."""
+    servers: ServerPool | None = None
+    """Keeps external servers from run to run; without it they end with the run that started them."""
     narrow: Callable[[Policy], Policy] | None = None
     """Puts a stricter policy around the one of the settings."""
 

@@ -1,7 +1,7 @@
 """The policy of a run: the host's file, the rules of its definitions, the profile. Reads; the judging is elsewhere."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from metier.approval.judge import RulePolicy
@@ -20,6 +20,9 @@ from metier.tools.toolbox import Toolbox
 
 BUILT_IN_TOOLS = ("Read", "Write", "Edit", "Glob", "Grep", "Bash", "WebFetch", "delegate", "run_task")
 """Names that rules may use wherever they are read, also where the tool itself is turned off."""
+HOST_FILE = "withheld:policy"
+DEFINITIONS = "withheld:definitions"
+"""The host's file; agents, tasks and steps. They are pinned beside the names of trusted skills, which have no colon."""
 SCRIPT_TOOLS = ("script_list", "script_help", "script_run")
 
 
@@ -37,6 +40,8 @@ class Speakers:
     """The skills whose word to allow something counts."""
     known: Collection[str] | None = ()
     """What rules may name beside the tools of the run, such as those its agent does not see; None: anything."""
+    withheld: frozenset[str] = frozenset()
+    """Of `HOST_FILE` and `DEFINITIONS`, those whose word to allow something does not count."""
 
 
 def read_policy_file(workspace: Path) -> bytes:
@@ -71,7 +76,8 @@ def build_policy(
 ) -> RulePolicy:
     """Host, agent and skills; of those the one in charge speaks. Raises `ConfigError` when a rule cannot be used."""
     reader = open_reader(workspace, tools, known=speakers.known)
-    scopes = [read_host(reader, speakers.host, workspace=workspace)]
+    host = read_host(reader, speakers.host, workspace=workspace)
+    scopes: list[Scope] = []
     if speakers.agent is not None:
         scopes.append(reader.read_agent(speakers.agent))
         reader.check(f"The rules of agent {speakers.agent.id!r}")
@@ -80,6 +86,10 @@ def build_policy(
         if speakers.step is not None and speakers.step is not speakers.task.steps[0]:
             scopes.append(reader.read_step(speakers.step))
         reader.check(f"The rules of task {speakers.task.id!r}")
+    scopes = [
+        replace(host, is_trusted=HOST_FILE not in speakers.withheld),
+        *(replace(scope, is_trusted=DEFINITIONS not in speakers.withheld) for scope in scopes),
+    ]
     speaking = [package for package in packages if has_rules(package)]
     skills = [reader.read_skill(package.definition, is_trusted=speakers.trusted(package)) for package in speaking]
     reader.check("The rules of a skill")

@@ -1,16 +1,13 @@
 """Prompts for people: what a run would be told first, and what a run was told in each of its turns."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from metier.context.budget import FittedPrompt
 from metier.context.layers import SYSTEM_LAYERS, LayerName
 from metier.context.provenance import Difference, Segment, find_difference, list_segments
-from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
-from metier.definitions.task import FILE_NAME as TASK_FILE
-from metier.definitions.task import TaskStep, load_task
 from metier.engine import entries as e
 from metier.engine.asking import compose
 from metier.engine.fingerprints import Fingerprints
@@ -18,14 +15,13 @@ from metier.engine.journal import read_entries
 from metier.engine.past_prompts import find_turns, rebuild_prompt
 from metier.engine.planning import build_ranking
 from metier.engine.services import Services
-from metier.engine.state import RunState, apply
-from metier.errors import ConfigError, UsageError
+from metier.engine.state import RunState, apply, fold
+from metier.errors import UsageError
 from metier.providers.base import ModelRequest
 from metier.runtime.agents import resolve_agent
 from metier.runtime.build import build_services
-from metier.runtime.catalog import list_definitions
+from metier.runtime.commissions import prepare_run
 from metier.runtime.instructions import describe_cuts
-from metier.runtime.kind import RunKind
 from metier.runtime.replays import build_replay_services
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, build_start
@@ -86,27 +82,35 @@ async def show_turn(runtime: Runtime, run_id: str, *, turn: int | None = None) -
     """The prompt of a turn of a run, the last one where none is named. Raises `UsageError` for one it does not have."""
     entries = await read_entries(runtime.store, run_id)
     turns = find_turns(entries)
+    if not turns and (children := fold(run_id, entries).children):
+        names = ", ".join(child.run_id for child in children)
+        raise UsageError(
+            f"No model was asked in run {run_id!r}: its steps are runs of their own", hint=f"Show one of them: {names}"
+        )
     services = await build_replay_services(runtime.place, runtime.store, entries)
     past = await rebuild_prompt(run_id, entries, services, turn=turn or (turns[-1] if turns else 1))
-    shown = _show(past.state, services, past.fitted, request=past.request, task_source=_GIVEN)
+    shown = _show(past.state, services, past.fitted, request=past.request, files=())
     return replace(shown, turn=past.turn, recorded_hash=past.recorded_hash)
 
 
-async def preview(runtime: Runtime, request: RunRequest, *, step: TaskStep | None = None) -> ShownPrompt:
+async def preview(runtime: Runtime, request: RunRequest) -> ShownPrompt:
     """The first prompt that a run of this request would have. Nothing is recorded or sent, no toolset is started."""
-    place = runtime.place
-    agent = resolve_agent(place, request.agent or place.settings.runtime.agent or "", model=request.model)
-    run = RunKind(folder=runtime.folder(_PREVIEW), agent=agent, said=request.said, is_dry=True)
-    async with build_services(agent.place, runtime.store, run=run) as services:
+    place, commission = runtime.place, request.commission
+    wanted = commission.order.agent if commission else request.agent or place.settings.runtime.agent or ""
+    agent = resolve_agent(place, wanted, model=request.model)
+    folder = runtime.folder(_PREVIEW)
+    run = await prepare_run(agent, runtime.store, host=place, folder=folder, commission=commission, is_dry=True)
+    run = replace(run, said=request.said)
+    async with build_services(run.agent.place, runtime.store, run=run) as services:
         state = RunState(_PREVIEW)
         names = tuple(package.definition.name for package in services.shelf.packages.values())
-        apply(state, build_start(request, agent, services, pins={}))
+        apply(state, build_start(request, run.agent, services, pins={}))
         apply(state, e.CatalogLoaded(skills=names))
         apply(state, build_ranking(request.task, services))
         apply(state, e.ContextDisclosed())
         composed = await compose(state, services, disabled=services.read_access())
-        source = step.file.relative_to(place.workspace).as_posix() if step else _GIVEN
-        return _show(state, services, composed.fitted, request=composed.request, task_source=source)
+        files = [step.file.relative_to(place.workspace).as_posix() for step in run.steps]
+        return _show(state, services, composed.fitted, request=composed.request, files=files)
 
 
 def compare(first: ShownPrompt, second: ShownPrompt) -> Difference | None:
@@ -114,25 +118,12 @@ def compare(first: ShownPrompt, second: ShownPrompt) -> Difference | None:
     return find_difference(first.segments, second.segments)
 
 
-def find_first_step(workspace: Path, task_id: str) -> TaskStep:
-    """`TASK.md` of a task. Raises `UsageError` for one that is not there, `ConfigError` for one that is wrong."""
-    listed = list_definitions(workspace, "tasks", TASK_FILE)
-    found = next((each for each in listed.values() if each.id == task_id), None)
-    if found is None:
-        known = sorted(each.id for each in listed.values())
-        hint = hint_nearest(task_id, known) or f"There are: {', '.join(known) or 'none'}"
-        raise UsageError(f"No task is called {task_id!r}", hint=hint)
-    reading = load_task(Path(found.path), id=found.id)
-    if reading.task is None:
-        raise ConfigError(f"Task {task_id!r} cannot be used", hint="Correct the lines above", problems=reading.problems)
-    return reading.task.steps[0]
-
-
 def _show(
-    state: RunState, services: Services, fitted: FittedPrompt, *, request: ModelRequest, task_source: str
+    state: RunState, services: Services, fitted: FittedPrompt, *, request: ModelRequest, files: Sequence[str]
 ) -> ShownPrompt:
+    """`files` are those of the task: `TASK.md`, and that of the step where it is another one."""
     segments = list_segments(fitted)
-    sources = _describe_sources(state, services, task_source)
+    sources = _describe_sources(state, services, files)
     costs = {"tools": fitted.tool_schema_tokens, **fitted.layers}
     read = services.instructions.sources
     layers = [
@@ -163,7 +154,7 @@ def _show(
     )
 
 
-def _describe_sources(state: RunState, services: Services, task_source: str) -> dict[str, str]:
+def _describe_sources(state: RunState, services: Services, files: Sequence[str]) -> dict[str, str]:
     """Where each layer is from, in words, or its file."""
     shown = len(state.candidates[: services.skills.prefilter_top_k])
     return {
@@ -173,8 +164,8 @@ def _describe_sources(state: RunState, services: Services, task_source: str) -> 
         "facts": "told in the conversation",
         "summary": "what was said long before",
         "conversation": "what was said before",
-        "task": task_source,
-        "step": "the step of the task",
+        "task": files[0] if files else _GIVEN,
+        "step": files[-1] if files else "the step of the task",
         "disclosed": ", ".join(f"{piece.skill}:{piece.file.path}" for piece in state.pieces),
         "input": "given with the task",
         "run": f"{len(state.run)} turns before this one",

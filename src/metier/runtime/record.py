@@ -1,7 +1,7 @@
 """`run.json`: the record of a run for people and programs, written from its journal whenever the run comes to rest."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
 
@@ -15,9 +15,15 @@ FILE_NAME = "run.json"
 VERSION = 1
 
 
-def write_record(folder: Path, entries: Iterable[e.Entry], state: RunState, *, now: datetime) -> None:
-    """Replace the record as a whole."""
+type Clean = Callable[[JsonValue], JsonValue]
+_WORDS = ("task", "message", "result", "steps")
+"""What people, models and tools said; the rest is names, numbers and digests of our own."""
+
+
+def write_record(folder: Path, entries: Iterable[e.Entry], state: RunState, *, now: datetime, clean: Clean) -> None:
+    """Replace the record as a whole. A file is passed on and kept: it is cleaned like the log, unlike the journal."""
     record = build_record(entries, state, now=now)
+    record |= {name: clean(record[name]) for name in _WORDS}
     # One name for all: whoever drives the run next replaces what a kill left.
     temporary = folder / f".{FILE_NAME}.part"
     temporary.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

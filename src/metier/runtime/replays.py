@@ -33,8 +33,9 @@ from metier.runtime.pins import (
     rebuild_packages,
 )
 from metier.runtime.place import Place
-from metier.runtime.policy import Speakers, build_policy, read_policy_file
+from metier.runtime.policy import DEFINITIONS, HOST_FILE, Speakers, build_policy, read_policy_file
 from metier.runtime.runs import Runtime
+from metier.runtime.trust import find_withheld
 from metier.skills.trust import is_trusted
 from metier.store.base import Store
 from metier.store.failures import StoreDamaged
@@ -110,6 +111,7 @@ async def build_replay_services(
         for info in await find_tools(started.pins, store)
     )
     trusted = await find_trusted(started.pins, store)
+    host = read_policy_file(place.workspace) if with_current_files else await find_policy(started.pins, store)
     policy = build_policy(
         packages,
         tools,
@@ -117,12 +119,13 @@ async def build_replay_services(
         workspace=Path(started.workspace),
         profile=settings.runtime.profile,
         speakers=Speakers(
-            host=read_policy_file(place.workspace) if with_current_files else await find_policy(started.pins, store),
+            host=host,
             agent=agent.definition,
             task=run.task if run.steps else None,
             step=run.steps[-1] if run.steps else None,
             trusted=is_trusted if with_current_files else lambda package: package.definition.name in trusted,
             known=None,
+            withheld=find_withheld(place, host) if with_current_files else trusted & {HOST_FILE, DEFINITIONS},
         ),
     )
     provider = AbsentProvider(started.provider, MissingKey("A replay asks nobody"))

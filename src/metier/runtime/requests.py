@@ -44,4 +44,5 @@ async def find_request(row: RunRow, store: Store) -> RunRequest:
     """What was wanted of a run that has not begun."""
     if row.reason.startswith(REQUESTED):
         return _REQUEST.validate_json(await store.get_blob(row.reason.removeprefix(REQUESTED)))
-    return RunRequest(task=row.task, commission=await find_commission(row.reason, store))
+    commission = await find_commission(row.reason, store)
+    return RunRequest(task=row.task, mode=commission.mode if commission else "live", commission=commission)

@@ -20,14 +20,14 @@ from metier.engine.services import Services
 from metier.engine.state import RunState, fold
 from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
-from metier.errors import ApprovalClosed, UsageError
+from metier.errors import ApprovalClosed, ConfigError, UsageError
 from metier.events import PinnedDefinitionUsed, PromptLayerCut
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
 from metier.runtime.agents import BUILT_IN, AgentInForce, resolve_agent
 from metier.runtime.answers import Answer, take_answer
 from metier.runtime.approvals import Approvals, Question, Reply
-from metier.runtime.bounds import ask_to_cancel, bounded, build_cancellation, build_timeout, forget_cancellation
+from metier.runtime.bounds import ask_to_end, bounded, build_cancellation, build_timeout, find_wanted_end
 from metier.runtime.build import build_services, check_budget
 from metier.runtime.children import find_waiting, follow_child, lend
 from metier.runtime.cleaning import build_place_cleaner
@@ -46,6 +46,7 @@ from metier.runtime.plugins import open_place_store
 from metier.runtime.record import write_record
 from metier.runtime.requests import RunRequest, find_request, keep_request
 from metier.runtime.shift import Shift, begin_shift, keep_claimable
+from metier.runtime.trust import check_runs, note_runs
 from metier.store.base import Lease, RunRow, Store
 from metier.store.failures import LeaseHeld, RunUnknown, StoreUnavailable
 from metier.telemetry.jsonl import FILE_NAME, JsonlSink, read_events
@@ -172,15 +173,18 @@ class Runtime:
 
     async def cancel(self, run_id: str, *, by: str) -> RunState:
         """End a run for good. One that somebody drives is ended by its driver, which is only asked: see `read`."""
-        try:
-            return await self._end(run_id, build_cancellation(by))
-        except LeaseHeld:
-            ask_to_cancel(self.folder(run_id), by=by)
-            return await self.read(run_id)
+        return await self._end_or_ask(run_id, build_cancellation(by))
 
     async def time_out(self, run_id: str, *, seconds: float) -> RunState:
-        """End a run whose driver did not end it in time. Raises `LeaseHeld` while that driver is still there."""
-        return await self._end(run_id, build_timeout(seconds))
+        """End a run whose driver did not end it in time; where somebody drives it, that one or the next ends it."""
+        return await self._end_or_ask(run_id, build_timeout(seconds))
+
+    async def _end_or_ask(self, run_id: str, failure: e.RunFailed) -> RunState:
+        try:
+            return await self._end(run_id, failure)
+        except LeaseHeld:
+            await ask_to_end(self.store, run_id, failure)
+            return await self.read(run_id)
 
     async def _end(self, run_id: str, failure: e.RunFailed) -> RunState:
         state = await self.read(run_id)
@@ -189,7 +193,7 @@ class Runtime:
         # From below: where this is cut short, the run itself is still there to be canceled again.
         if (row := await self.store.find_run(run_id)) is not None and not row.driver:
             for child in state.children:
-                await self._end_child(child.run_id, failure)
+                await self._end_or_ask(child.run_id, failure)
         driver = Driver(store=self.store, owner=self.place.owner)
         with unwrapped():
             async with hold_lease(run_id, driver) as lease:
@@ -197,14 +201,9 @@ class Runtime:
                     if log.state.phase not in FINAL:
                         await log.record(failure, durable=True)
                     await self._settle(log)
+                    await self.approvals.close(run_id)
                     return log.state
         raise AssertionError("the block above returns or raises")
-
-    async def _end_child(self, run_id: str, failure: e.RunFailed) -> None:
-        try:
-            await self._end(run_id, failure)
-        except LeaseHeld:
-            ask_to_cancel(self.folder(run_id), by=failure.message)
 
     async def read(self, run_id: str) -> RunState:
         """The state of a run, without driving it."""
@@ -213,7 +212,8 @@ class Runtime:
     async def find(self, name: str) -> RunRow:
         """A run by its id, the beginning of its id, or `latest`. Raises `RunUnknown`, or `UsageError` if not clear."""
         prefix = "" if name == "latest" else name
-        rows = await self.store.list_runs(prefix=prefix, limit=2)
+        # No name is the beginning of all: a variable that nobody set must not cancel or delete a run.
+        rows = await self.store.list_runs(prefix=prefix, limit=2) if name and name.isascii() else []
         if not rows:
             raise RunUnknown(f"There is no run {name!r}", hint="`agent runs list` shows the runs of this workspace")
         if name == "latest":
@@ -246,6 +246,7 @@ class Runtime:
         with unwrapped():
             async with hold_lease(run_id, holder, seconds=shift.lease_seconds, held=shift.lease) as lease:
                 with closing(await self._open_log(lease, holder, watch)) as log:
+                    await self._obey_word(log)
                     is_told = await begin_shift(log, shift)
                     if log.state.phase not in FINAL:
                         run = await prepare()
@@ -261,6 +262,13 @@ class Runtime:
                     return log.state
         raise AssertionError("the block above returns or raises")
 
+    async def _obey_word(self, log: RunLog) -> None:
+        """Somebody wanted the end while nobody drove, or while somebody did who could not hear it any more."""
+        if log.state.started is not None and log.state.phase not in FINAL:
+            failure = await find_wanted_end(self.store, log.state.run_id)
+            if failure is not None:
+                await log.record(failure, durable=True)
+
     async def _begin(self, log: RunLog, services: Services, *, run: RunKind, request: RunRequest | None) -> None:
         """The first entry, where there is none yet."""
         if request is not None and log.state.started is None:
@@ -274,7 +282,7 @@ class Runtime:
         if not stopper.is_set:
             await self._check_provider(log, services)
         await log.update_index()
-        async with bounded(stopper, services.run_folder, timeout_seconds=watch.timeout_seconds):
+        async with bounded(stopper, self.store, log.state.run_id, timeout_seconds=watch.timeout_seconds):
             await self._work(log, services, watch, stopper=stopper, answer=answer)
 
     async def _work(
@@ -372,8 +380,6 @@ class Runtime:
         """Whatever reads a run without its journal gets to know how it stands; cancelling does not interrupt it."""
         with anyio.CancelScope(shield=True):
             await self._write_summary(log)
-        if log.state.phase in FINAL:
-            forget_cancellation(self.folder(log.state.run_id))
 
     async def _write_summary(self, log: RunLog) -> None:
         await log.update_index()
@@ -381,8 +387,9 @@ class Runtime:
             return
         entries = await read_entries(self.store, log.state.run_id)
         # The journal is the run: where there is no room for its record, that is written when it next comes to rest.
-        with suppress(OSError):
-            write_record(self.folder(log.state.run_id), entries, log.state, now=self.place.clock.now())
+        with suppress(OSError, ConfigError):
+            clean = build_place_cleaner(self.place).value
+            write_record(self.folder(log.state.run_id), entries, log.state, now=self.place.clock.now(), clean=clean)
 
 
 def build_start(request: RunRequest, agent: AgentInForce, services: Services, *, pins: dict[str, str]) -> e.RunStarted:
@@ -418,7 +425,10 @@ async def open_runtime(place: Place) -> AsyncGenerator[Runtime]:
             f"The runs folder {str(place.runs)!r} cannot be made: {error.strerror}",
             hint="Choose a folder that you may write to with `logging.jsonl_dir`",
         ) from error
+    is_first = check_runs(place)
     store = await open_place_store(place)
+    if is_first:
+        note_runs(place)
     try:
         yield Runtime(place, store)
     finally:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 from pydantic import JsonValue
 
@@ -22,6 +22,7 @@ from metier.engine.tape_store import TapeStore
 from metier.errors import UsageError
 from metier.events import Payload
 from metier.runtime.archive import Archive, find_digests
+from metier.runtime.authority import ABOVE, START
 from metier.runtime.catalog import find_skills
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.pins import AGENT, POLICY, SKILL
@@ -29,18 +30,34 @@ from metier.runtime.place import Place
 from metier.runtime.record import FILE_NAME as RECORD_FILE
 from metier.runtime.replays import build_replay_services, get_start
 from metier.runtime.runs import Runtime
+from metier.runtime.tasks import TASK
 from metier.store.base import ApprovalRow, RunRow, StoredEntry
-from metier.store.failures import BlobUnknown
+from metier.store.failures import BlobUnknown, RunExists
 from metier.telemetry.jsonl import FILE_NAME as EVENTS_FILE
 from metier.telemetry.sinks import Cleaner
 
+type BlobKind = Literal["entry", "json", "text"]
+
 
 async def export_run(runtime: Runtime, run_id: str, *, exact: bool = False) -> Archive:
-    """Everything that is kept of a run. Unless `exact`, texts are cleaned of secrets, and the journal still folds and
-    replays: what follows from a cleaned text is derived anew.
+    """Everything that is kept of a run and of those that it handed work to. Unless `exact`, texts are cleaned of
+    secrets, and the journals still fold and replay: what follows from a cleaned text is derived anew.
 
-    Raises `UsageError` where a secret decides what the run does, so that it cannot be taken out.
+    Raises `UsageError` where a secret decides what a run does, so that it cannot be taken out.
     """
+    archive = await _export_one(runtime, run_id, exact=exact)
+    children: dict[str, Archive] = {}
+    waiting = [archive]
+    while waiting:
+        for child in waiting.pop().fold().children:
+            # One that is ordered and has not begun is ordered again by whoever goes on with the run above.
+            if child.run_id not in children and await read_entries(runtime.store, child.run_id):
+                children[child.run_id] = await _export_one(runtime, child.run_id, exact=exact)
+                waiting.append(children[child.run_id])
+    return replace(archive, children=tuple(children[run_id] for run_id in sorted(children)))
+
+
+async def _export_one(runtime: Runtime, run_id: str, *, exact: bool) -> Archive:
     entries = tuple(await read_entries(runtime.store, run_id))
     get_start(run_id, entries)
     folder = runtime.folder(run_id)
@@ -56,7 +73,21 @@ async def export_run(runtime: Runtime, run_id: str, *, exact: bool = False) -> A
 
 
 async def import_run(runtime: Runtime, archive: Archive) -> RunState:
-    """Put a run into this workspace under its own id. Raises `RunExists`."""
+    """Put a run into this workspace under its own id, with those below it. Raises `RunExists`.
+
+    Those come first, so that an import which was cut short can be done again; one that is here already stays as it is.
+    """
+    if await runtime.store.find_run(archive.run_id) is not None:
+        raise RunExists(f"There is already a run {archive.run_id!r}", hint="It is here already: `agent runs show` it")
+    for data in {digest: data for each in (archive, *archive.children) for digest, data in each.blobs.items()}.values():
+        await runtime.store.put_blob(data)
+    for child in archive.children:
+        if await runtime.store.find_run(child.run_id) is None:
+            await _import_one(runtime, child)
+    return await _import_one(runtime, archive)
+
+
+async def _import_one(runtime: Runtime, archive: Archive) -> RunState:
     state = archive.fold()
     started, now = archive.started, runtime.place.clock.now()
     row = RunRow(
@@ -75,8 +106,6 @@ async def import_run(runtime: Runtime, archive: Archive) -> RunState:
     )
     store = runtime.store
     await store.create_run(row)
-    for data in archive.blobs.values():
-        await store.put_blob(data)
     lease = await store.take_lease(archive.run_id, owner=runtime.place.owner, seconds=60)
     try:
         stored = [StoredEntry(n, entry.kind, render_entry(entry)) for n, entry in enumerate(archive.entries, start=1)]
@@ -166,18 +195,34 @@ def _clean_blobs(
     blobs: Mapping[str, bytes], started: e.RunStarted, cleaner: Cleaner
 ) -> tuple[dict[str, bytes], dict[str, str]]:
     """Cleaned bytes have another name; the second value says which."""
-    as_json = {
-        digest for name, digest in started.pins.items() if not name.startswith((SKILL, AGENT)) and name != POLICY
-    }
+    kinds: dict[str, BlobKind] = {digest: _find_kind(name) for name, digest in started.pins.items()}
     cleaned: dict[str, bytes] = {}
     renamed: dict[str, str] = {}
     for digest, data in blobs.items():
-        new = _clean_json(data, cleaner) if digest in as_json else _clean_text(data, cleaner)
+        new = _clean_blob(data, kinds.get(digest, "text"), cleaner)
         name = hashlib.sha256(new).hexdigest()
         cleaned[name] = new
         if name != digest:
             renamed[digest] = name
     return cleaned, renamed
+
+
+def _clean_blob(data: bytes, kind: BlobKind, cleaner: Cleaner) -> bytes:
+    match kind:
+        case "entry":
+            return render_entry(_clean_entry(parse_entry(data), cleaner))
+        case "json":
+            return _clean_json(data, cleaner)
+        case "text":
+            return _clean_text(data, cleaner)
+
+
+def _find_kind(pin: str) -> BlobKind:
+    """What the bytes behind a pin are, also where it is one of a run above."""
+    name = pin.split(":", 2)[2] if pin.startswith(ABOVE) else pin
+    if name == START:
+        return "entry"
+    return "text" if name.startswith((SKILL, AGENT, TASK)) or name == POLICY else "json"
 
 
 def _clean_text(data: bytes, cleaner: Cleaner) -> bytes:
@@ -222,7 +267,7 @@ async def _derive(
     outcome = await replay(run_id, entries, services, rederive=True)
     if outcome.divergence is not None:
         raise UsageError(
-            f"Without its secrets the run would do something else from entry {outcome.divergence.number} on",
+            f"Without its secrets run {run_id!r} would do something else from entry {outcome.divergence.number} on",
             hint="Export it with --exact, and keep the file as you keep the secrets",
         )
     return outcome.entries

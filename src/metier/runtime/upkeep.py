@@ -6,20 +6,17 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from metier.engine.entries import Entry
 from metier.engine.journal import read_entries
-from metier.engine.projection import project
-from metier.engine.state import RunState, apply
 from metier.errors import LogError
 from metier.event_record import EventRecord
 from metier.ids import SystemClock
-from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.replays import get_start
 from metier.runtime.runs import Runtime
+from metier.runtime.telling import Teller
 from metier.store.base import RunRow
 from metier.store.failures import LeaseHeld
 from metier.telemetry.jsonl import FILE_NAME, JsonlSink, read_events
-from metier.telemetry.sinks import EventWriter, RunScope, Sink, get_redaction_mode
+from metier.telemetry.sinks import Sink
 
 ENDED = frozenset({"completed", "failed", "timeout", "escalated", "canceled"})
 _PAGE = 1_000_000
@@ -70,37 +67,19 @@ async def rebuild_events(runtime: Runtime, run_id: str) -> Rebuilt:
     lease = await runtime.store.take_lease(run_id, owner=runtime.place.owner, seconds=60)
     try:
         entries = await read_entries(runtime.store, run_id)
+        get_start(run_id, entries)
         path = runtime.folder(run_id) / FILE_NAME
         old = _read_old(path)
         draft = path.parent / "rebuilt" / FILE_NAME
         shutil.rmtree(draft.parent, ignore_errors=True)
-        count = _write_events(
-            runtime, run_id, entries, sink=_Restamping(JsonlSink.open(draft, clock=SystemClock()), old)
-        )
+        teller = Teller(runtime.place, run_id, _Restamping(JsonlSink.open(draft, clock=SystemClock()), old))
+        count = teller.tell(entries)
+        teller.close()
         draft.replace(path)
         shutil.rmtree(draft.parent, ignore_errors=True)
     finally:
         await runtime.store.release_lease(lease)
     return Rebuilt(events=count, lost=sum(1 for record in old if not record.entry))
-
-
-def _write_events(runtime: Runtime, run_id: str, entries: Sequence[Entry], *, sink: Sink) -> int:
-    place = runtime.place
-    scope = RunScope(
-        run_id=run_id,
-        trace_id=get_start(run_id, entries).trace_id,
-        redaction_mode=get_redaction_mode(place.settings.logging),
-    )
-    writer = EventWriter(sink, build_place_cleaner(place), scope=scope, clock=place.clock, ids=place.ids)
-    state = RunState(run_id)
-    count = 0
-    for entry in entries:
-        apply(state, entry)
-        for payload in project(entry, state):
-            writer.emit(payload, entry=state.seq)
-            count += 1
-    writer.close()
-    return count
 
 
 class _Restamping:

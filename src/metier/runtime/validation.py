@@ -13,24 +13,32 @@ from metier.approval.scopes import POLICY_FILE, ScopeReader
 from metier.capabilities.check import check_capability, is_capability
 from metier.capabilities.contract_reading import read_contract
 from metier.context.control import ACTION_OF_TOOL
-from metier.definitions.catalog import Catalog
+from metier.definitions.agent import FILE_NAME as AGENT_FILE
+from metier.definitions.agent import AgentDefinition
+from metier.definitions.catalog import Catalog, load_catalog
+from metier.definitions.catalog_cache import find_cache_folder
+from metier.definitions.ids import fold_id
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.permits import Permits
-from metier.definitions.problems import Problem
+from metier.definitions.problems import Problem, has_errors
 from metier.definitions.scripts import discover_scripts
 from metier.definitions.skill import SkillDefinition, load_skill
-from metier.definitions.workspace import Checked, Workspace, load_workspace
+from metier.definitions.sources import build_search_path
+from metier.definitions.task import FILE_NAME as TASK_FILE
+from metier.definitions.workspace import Checked, Workspace, load_workspace, read_agent, read_task
 from metier.definitions.yaml_text import Node
 from metier.errors import ConfigError
 from metier.providers.allowed import is_allowed
 from metier.providers.options import ModelOptions
 from metier.providers.registry import OFFLINE
+from metier.runtime.catalog import find_skills, list_definitions
 from metier.runtime.cleaning import load_place_config
 from metier.runtime.instructions import find_context_problems
 from metier.runtime.model_choice import split_name
 from metier.runtime.place import Place
 from metier.runtime.plugins import find_plugins
 from metier.runtime.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS, read_policy_file
+from metier.runtime.step_checks import StepChecker
 from metier.runtime.tasks import check_schemas
 from metier.tools.access import AccessFile
 from metier.tools.base import Tool
@@ -60,21 +68,54 @@ class Validation:
         )
 
 
+def load_place_catalog(place: Place) -> Catalog:
+    """Every skill that a workspace could use, by its front matter."""
+    sources = build_search_path(
+        place.workspace, home=place.home, skills_dir=place.workspace / place.settings.skills.dir
+    )
+    return load_catalog(sources, cache_folder=find_cache_folder(place.environ, home=place.home))
+
+
+def find_all_problems(place: Place, kind: str) -> dict[str, tuple[Problem, ...]]:
+    """What is wrong with each agent, task or skill of a workspace, by its ID."""
+    checked = validate_workspace(place, load_place_catalog(place)).workspace.checked
+    return {item.id: item.problems for item in checked if item.kind == kind}
+
+
+def check_task(place: Place, task_id: str) -> tuple[Problem, ...]:
+    """What `agent validate` would say on the lists, rules and steps of one task, with the agents that it names.
+
+    Plugins are asked which tools they have only where a name is not known without them.
+    """
+    found = list_definitions(place.workspace, "tasks", TASK_FILE)
+    item = read_task(found[fold_id(task_id)])
+    listed = list_definitions(place.workspace, "agents", AGENT_FILE)
+    named = {fold_id(each.name) for each in item.references if each.kind == "agent"}
+    named.add(fold_id(place.settings.runtime.agent or ""))
+    agents = [read_agent(listed[name]) for name in sorted(named & listed.keys())]
+    skills = [package.definition for package in find_skills(place).packages]
+    catalog, servers = load_place_catalog(place), _check_servers(place)
+    tasks = frozenset(each.id for each in found.values())
+    problems: tuple[Problem, ...] = ()
+    for tools in (lambda: place.tools, lambda: _list_plugin_tools(place)):
+        known = _build_known(place, catalog, servers=servers, tools=tools(), skills=skills)
+        checker = _Checker(root=place.workspace, known=known, tasks=tasks, model=place.settings.model, strict=False)
+        problems = _check_all((*agents, item), checker, place)[-1].problems
+        if not any(problem.code == "unknown_tool" for problem in problems):
+            break
+    return problems
+
+
 def validate_workspace(place: Place, catalog: Catalog, *, strict: bool = False) -> Validation:
     """`strict` holds shared skills to the Agent Skills specification too; `catalog` says which skills exist."""
     workspace = load_workspace(place.workspace, catalog, strict=strict)
     servers = _check_servers(place)
-    known = _Known(
-        plain=(*BUILT_IN_TOOLS, *SCRIPT_TOOLS, *(tool.info.name for tool in _list_plugin_tools(place))),
-        servers=servers.names,
-        catalog=catalog,
-        enabled=place.settings.skills.enabled,
-        skills=[item.definition for item in workspace.checked if isinstance(item.definition, SkillDefinition)],
-    )
+    skills = [item.definition for item in workspace.checked if isinstance(item.definition, SkillDefinition)]
+    known = _build_known(place, catalog, servers=servers, tools=_list_plugin_tools(place), skills=skills)
     tasks = frozenset(item.id for item in workspace.checked if item.kind == "task")
     checker = _Checker(root=place.workspace, known=known, tasks=tasks, model=place.settings.model, strict=strict)
     return Validation(
-        workspace=replace(workspace, checked=tuple(checker.check(item) for item in workspace.checked)),
+        workspace=replace(workspace, checked=_check_all(workspace.checked, checker, place)),
         files=(
             *_check_policy(place.workspace, checker),
             *_check_access(place.workspace, known),
@@ -212,6 +253,38 @@ class _Servers:
     names: frozenset[str] | None
     """None: nobody knows."""
     files: tuple[CheckedFile, ...] = ()
+
+
+def _build_known(
+    place: Place, catalog: Catalog, *, servers: _Servers, tools: Iterable[Tool], skills: Iterable[SkillDefinition]
+) -> _Known:
+    return _Known(
+        plain=(*BUILT_IN_TOOLS, *SCRIPT_TOOLS, *(tool.info.name for tool in tools)),
+        servers=servers.names,
+        catalog=catalog,
+        enabled=place.settings.skills.enabled,
+        skills=skills,
+    )
+
+
+def _check_all(items: Iterable[Checked], checker: _Checker, place: Place) -> tuple[Checked, ...]:
+    """Each for itself, then the steps of tasks against the agents among them."""
+    checked = [checker.check(item) for item in items]
+    agents = {fold_id(item.id): _find_usable(item) for item in checked if item.kind == "agent"}
+    steps = StepChecker(place, agents, is_tool=lambda name: checker.known.find_fault(name) is None)
+    return tuple(_check_steps(item, steps) for item in checked)
+
+
+def _find_usable(item: Checked) -> AgentDefinition | None:
+    definition = item.definition
+    return definition if isinstance(definition, AgentDefinition) and not has_errors(item.problems) else None
+
+
+def _check_steps(item: Checked, steps: StepChecker) -> Checked:
+    if item.draft is None:
+        return item
+    found = steps.check(item.draft, permits=item.permits, references=item.references)
+    return replace(item, problems=(*item.problems, *found)) if found else item
 
 
 def _list_plugin_tools(place: Place) -> tuple[Tool, ...]:

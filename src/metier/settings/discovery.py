@@ -26,6 +26,8 @@ class SettingsFile:
     """How messages call it: as it was given, or short."""
     was_named: bool
     """Someone asked for this file; it must exist, and it may be a pipe."""
+    is_carried: bool = False
+    """It lies in the folder itself: whoever made the folder wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +40,18 @@ def find_file(*, config: Path | None, environ: Mapping[str, str], cwd: Path, hom
     """`config` if given, else `./agent.yaml`, else the user's own, else nothing."""
     if config is not None:
         return SettingsFile(path=cwd / config, name=str(config), was_named=True)
-    for path in (cwd / FILE_NAME, user_folder(environ, home) / FILE_NAME):
-        if _stands_there(path):
-            return SettingsFile(path=path, name=_short_name(path, cwd=cwd, home=home), was_named=False)
-    return None
+    path = cwd / FILE_NAME
+    if _stands_there(path):
+        return SettingsFile(path=path, name=FILE_NAME, was_named=False, is_carried=True)
+    return find_own_file(environ=environ, cwd=cwd, home=home)
+
+
+def find_own_file(*, environ: Mapping[str, str], cwd: Path, home: Path) -> SettingsFile | None:
+    """The person's own, wherever they are."""
+    path = user_folder(environ, home) / FILE_NAME
+    if not _stands_there(path):
+        return None
+    return SettingsFile(path=path, name=_short_name(path, cwd=cwd, home=home), was_named=False)
 
 
 def user_folder(environ: Mapping[str, str], home: Path) -> Path:

@@ -21,7 +21,9 @@ OLDER_NAMES: Mapping[str, str] = {
     "store.backend": "STATE_STORE_BACKEND",
 }
 
-NOT_SETTINGS = frozenset({"AGENT_PYTHON", "AGENT_IDEMPOTENCY_KEY", "AGENT_RESUME_SECRET", "AGENT_WORKER_BROKER_URL"})
+NOT_SETTINGS = frozenset(
+    {"AGENT_PYTHON", "AGENT_IDEMPOTENCY_KEY", "AGENT_RESUME_SECRET", "AGENT_WORKER_BROKER_URL", "AGENT_TRUST"}
+)
 """Variables that begin like settings and mean something else."""
 
 

@@ -7,14 +7,16 @@ from pathlib import Path
 from metier.definitions.nearest import suggest
 from metier.definitions.problems import Problem, has_errors
 from metier.errors import ConfigError
+from metier.settings.carried import FREE, describe_withheld, digest_words, narrow, set_profile
 from metier.settings.check import build_settings, check_alone, check_together
-from metier.settings.discovery import find_file
+from metier.settings.discovery import SettingsFile, find_file, find_own_file
 from metier.settings.environment import find_unknown_variables, read_environment, split_text
 from metier.settings.fields import PATH_KEYS, all_leaves
 from metier.settings.file import FileLayer, read_file
 from metier.settings.model import Settings
 from metier.settings.nearest import find_nearest_key
 from metier.settings.origin import Given, Layer, Origin
+from metier.skills.workspace_trust import WorkspaceTrust, find_trust
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,12 @@ class LoadedSettings:
     file: Path | None
     """The file that was read, if one was found."""
     warnings: tuple[Problem, ...]
+    trust: WorkspaceTrust
+    """Whose word the files of this folder are."""
+    words: str
+    """The digest of what the settings file of this folder says beyond how to work; see `carried.digest_words`."""
+    carried: tuple[str, ...]
+    """The keys in that file that are not free."""
 
 
 def load_settings(
@@ -32,21 +40,28 @@ def load_settings(
 ) -> LoadedSettings:
     """Read every source and compose them; `flags` are texts by dotted key. Writes and starts nothing.
 
-    Raises `ConfigError` with every problem found.
+    What the file of a cloned folder says counts as far as somebody trusted it. Raises `ConfigError` with every problem
+    found.
     """
     file = find_file(config=config, environ=environ, cwd=cwd, home=home)
-    from_file = read_file(file) if file else FileLayer({}, ())
+    trust = find_trust(cwd, home=home, environ=environ)
+    from_file = _read_counting(file, trust, own=find_own_file(environ=environ, cwd=cwd, home=home))
     from_environment = read_environment(environ)
     from_flags = _read_flags(flags)
     merged = _expand_home(from_file.values | from_environment.values | from_flags.values, home)
     problems = [
-        *sorted([*from_file.problems, *check_alone(from_file.values)], key=lambda problem: problem.line or 0),
+        *sorted(from_file.problems, key=lambda problem: problem.line or 0),
         *check_alone(from_environment.values),
         *from_flags.problems,
         *check_alone(from_flags.values),
         *check_together(merged),
     ]
-    problems += [*from_environment.warnings, *find_unknown_variables(environ, used=_named_variables(merged))]
+    problems += [
+        *_describe_folder(trust),
+        *from_file.withheld,
+        *from_environment.warnings,
+        *find_unknown_variables(environ, used=_named_variables(merged)),
+    ]
     if has_errors(problems):
         raise _refusal(problems)
     return LoadedSettings(
@@ -54,7 +69,61 @@ def load_settings(
         origins={key: merged[key].origin if key in merged else Origin(kind="default") for key in all_leaves()},
         file=file.path if file else None,
         warnings=tuple(problems),
+        trust=_note_flags(trust, merged),
+        words=from_file.words,
+        carried=from_file.carried,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Counting:
+    """What a settings file says, as far as it counts."""
+
+    values: Layer
+    problems: tuple[Problem, ...]
+    withheld: tuple[Problem, ...] = ()
+    words: str
+    carried: tuple[str, ...] = ()
+
+
+def _read_counting(file: SettingsFile | None, trust: WorkspaceTrust, *, own: SettingsFile | None) -> _Counting:
+    """The whole file, unless it came with a folder whose words nobody trusted: then beside the person's own file."""
+    read = read_file(file) if file else FileLayer({}, ())
+    problems = (*read.problems, *check_alone(read.values))
+    is_carried = file is not None and file.is_carried
+    words = digest_words(read.values if is_carried else {})
+    carried = tuple(key for key in read.values if key not in FREE) if is_carried else ()
+    if not is_carried:
+        values = set_profile(read.values) if trust.is_withheld else read.values
+        return _Counting(values=values, problems=problems, words=words)
+    if trust.counts("settings", words):
+        return _Counting(values=read.values, problems=problems, words=words, carried=carried)
+    mine = read_file(own) if own else FileLayer({}, ())
+    base = set_profile(mine.values) if trust.is_withheld else mine.values
+    narrowed = narrow(read.values, base)
+    return _Counting(
+        values=narrowed.values,
+        problems=(*problems, *mine.problems, *check_alone(mine.values)),
+        withheld=tuple(describe_withheld(read.values, narrowed.withheld)),
+        words=words,
+        carried=carried,
+    )
+
+
+def _describe_folder(trust: WorkspaceTrust) -> list[Problem]:
+    if not trust.is_withheld:
+        return []
+    message = (
+        f"This folder was cloned ({trust.origin}) and you have not trusted it: what its rules allow does not count, "
+        "and the code of its skills does not run"
+    )
+    hint = "Read what it brings, then run `agent trust`"
+    return [Problem(severity="warning", code="folder_not_trusted", message=message, hint=hint)]
+
+
+def _note_flags(trust: WorkspaceTrust, merged: Layer) -> WorkspaceTrust:
+    given = merged.get("skills.dir")
+    return replace(trust, is_directory_named=given is not None and given.origin.kind in ("flag", "environment"))
 
 
 def _refusal(problems: list[Problem]) -> ConfigError:

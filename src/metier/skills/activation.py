@@ -20,6 +20,7 @@ from metier.skills.package import PackageSource, SkillPackage
 from metier.skills.placement import read_registry
 from metier.skills.registry import Registry, RegistryEntry, SkillHome
 from metier.skills.trust import is_trusted
+from metier.skills.workspace_trust import MADE_HERE, WorkspaceTrust
 
 type Word = Literal["all", "all-untrusted", "none"]
 type Selection = Word | tuple[str, ...]
@@ -41,17 +42,35 @@ class SkillRoots:
     workspace: tuple[Path, ...] = ()
     directories: tuple[Path, ...] = ()
     """Named by `--skills-dir` or `skills.dir`."""
+    withheld: frozenset[Path] = frozenset()
+    """Those of them that came with a cloned folder which nobody trusted."""
 
 
-def build_roots(*, home: Path, workspace: Path, bundled: Path | None, directories: Sequence[Path] = ()) -> SkillRoots:
+def build_roots(
+    *,
+    home: Path,
+    workspace: Path,
+    bundled: Path | None,
+    directories: Sequence[Path] = (),
+    trust: WorkspaceTrust = MADE_HERE,
+) -> SkillRoots:
     """The places of a person (`home` is their home folder) and of a workspace, under their usual names."""
+    own = tuple(workspace / folder for folder in SKILL_FOLDERS)
     return SkillRoots(
         home=SkillHome(home / USER_FOLDERS[0]),
         bundled=bundled,
         user=tuple(home / folder for folder in USER_FOLDERS[1:]),
-        workspace=tuple(workspace / folder for folder in SKILL_FOLDERS),
+        workspace=own,
         directories=tuple(directories),
+        withheld=frozenset() if trust.is_trusted else frozenset((*own, *_list_carried(directories, workspace, trust))),
     )
+
+
+def _list_carried(directories: Sequence[Path], workspace: Path, trust: WorkspaceTrust) -> Iterator[Path]:
+    """Those that nobody named and that lie in the folder."""
+    for directory in directories:
+        if not trust.is_directory_named and directory.resolve().is_relative_to(workspace.resolve()):
+            yield directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +116,7 @@ class _Loaded:
     folder: Path
     source: PackageSource
     entry: RegistryEntry | None
+    is_withheld: bool
 
 
 def parse_selection(text: str) -> Selection:
@@ -233,7 +253,13 @@ def _load_all(roots: SkillRoots, registry: Registry, passed_over: list[Problem])
             folder = Path(found.path).parent
             entry = entries.get(folder) if source == "user" else None
             kind: PackageSource = "installed" if entry and entry.is_installed else source
-            yield _Loaded(reading=load_skill(folder, id=found.id), folder=folder, source=kind, entry=entry)
+            yield _Loaded(
+                reading=load_skill(folder, id=found.id),
+                folder=folder,
+                source=kind,
+                entry=entry,
+                is_withheld=root in roots.withheld,
+            )
         passed_over.extend(walk.problems)
 
 
@@ -260,6 +286,7 @@ def _package(loaded: _Loaded) -> SkillPackage | None:
         source=loaded.source,
         trusted_digest=entry.trusted_digest if entry and entry.trusted else None,
         commit=entry.commit_sha if entry else None,
+        is_withheld=loaded.is_withheld,
     )
 
 

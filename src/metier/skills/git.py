@@ -17,7 +17,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from metier.errors import SkillError, SkillRejected
 from metier.skills.git_process import GitSession, Sleep, open_pipe, run_git, start_git
 from metier.skills.layout import check_paths
-from metier.skills.limits import InstallLimits
+from metier.skills.limits import MORE_FILES, InstallLimits
 from metier.skills.source import GitSource, check_ref
 
 _FULL_COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -236,7 +236,7 @@ def _parse_tree_line(line: bytes) -> TreeFile:
 
 
 def _too_many_files(limits: InstallLimits) -> SkillRejected:
-    return SkillRejected(f"The package has more than {limits.max_files} files")
+    return SkillRejected(f"The package has more than {limits.max_files} files", hint=MORE_FILES)
 
 
 def _check_size(file: TreeFile, limits: InstallLimits) -> None:

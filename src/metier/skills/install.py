@@ -34,6 +34,9 @@ from metier.skills.registry import Registry, RegistryEntry, SkillHome, save_regi
 from metier.skills.source import FolderSource, GitSource, InstallSource
 from metier.skills.staging import check_free_disk, copy_folder, open_staging, sync_tree
 
+MOST_NAMED = 10
+"""Folders that a hint names, where a repository holds many skills."""
+
 type Answer = Literal["trust", "keep_untrusted", "stop"]
 type Status = Literal["installed", "updated", "unchanged", "declined"]
 
@@ -136,7 +139,7 @@ class Installer:
         problems = tuple(_relative(problem, tree) for problem in reading.problems if problem.code != "name_folder")
         if reading.skill is None:
             raise ConfigError(
-                f"{source.describe()!r} holds no usable skill", problems=problems, hint=_where_hint(source)
+                f"{source.describe()!r} holds no usable skill", problems=problems, hint=_where_hint(source, tree)
             )
         shown = name or reading.skill.name
         _check_installable_name(shown)
@@ -288,13 +291,17 @@ def _folder_name(source: InstallSource) -> str:
 
 
 def _relative(problem: Problem, tree: Path) -> Problem:
-    return replace(problem, file=problem.file.removeprefix(f"{tree}/"))
+    """Named as its author sees it: the folder that it is staged in is gone when somebody reads this."""
+    return replace(problem, file=problem.file.removeprefix(f"{tree}/") if problem.file != str(tree) else tree.name)
 
 
-def _where_hint(source: InstallSource) -> str:
-    if isinstance(source, GitSource) and not source.subdir:
-        return "If the skill is in a folder of the repository, add #folder to the address"
-    return ""
+def _where_hint(source: InstallSource, tree: Path) -> str:
+    above = PurePosixPath(source.subdir if isinstance(source, GitSource) else "")
+    found = sorted(str(above / path.parent.relative_to(tree).as_posix()) for path in tree.rglob("*/SKILL.md"))
+    if not found:
+        return ""
+    named = ", ".join(f"#{folder}" for folder in found[:MOST_NAMED]) + (", …" if len(found) > MOST_NAMED else "")
+    return f"There are skills in folders of it; write one of these behind the address: {named}"
 
 
 def _check_installable_name(name: str) -> None:

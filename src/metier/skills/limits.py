@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 MEGABYTE = 1024 * 1024
+MORE_FILES = "Name the folder of one skill with #folder, or allow more with --max-files"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,3 +20,5 @@ class SkillPackage:
     """The tree hash that a person said yes to; only bytes with this hash may run."""
     commit: str | None = None
     """The full commit it was fetched from."""
+    is_withheld: bool = False
+    """It came with a cloned folder that nobody trusted: it can be read, and nothing of it runs."""

@@ -123,10 +123,13 @@ def load_registry(home: SkillHome) -> Registry:
     """An empty registry where there is no file. Raises `SkillError` where it cannot be understood."""
     try:
         text = home.registry_file.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # a service may have /dev/null for its home
         return Registry()
     except OSError as error:
-        raise SkillError(f"Registry {str(home.registry_file)!r} cannot be read: {error.strerror}") from error
+        raise SkillError(
+            f"Registry {str(home.registry_file)!r} cannot be read: {error.strerror}",
+            hint="Check who may read it, or set HOME to another folder",
+        ) from error
     return parse_registry(text, file=home.registry_file)
 
 

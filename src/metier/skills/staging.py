@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from metier.errors import SkillError, SkillRejected
 from metier.skills.layout import check_paths
-from metier.skills.limits import MEGABYTE, InstallLimits
+from metier.skills.limits import MEGABYTE, MORE_FILES, InstallLimits
 from metier.skills.registry import SkillHome, lock_registry, sync_folder
 
 _BY_PRODUCTS = ("__pycache__", ".DS_Store")
@@ -97,7 +97,7 @@ def _list_local(source: Path, limits: InstallLimits) -> list[_LocalFile]:
         files.append(file)
         total += file.size
         if len(files) > limits.max_files:
-            raise SkillRejected(f"The package has more than {limits.max_files} files")
+            raise SkillRejected(f"The package has more than {limits.max_files} files", hint=MORE_FILES)
         if file.size > limits.max_file_bytes:
             raise SkillRejected(f"{file.name!r} has {file.size} bytes, more than {limits.max_file_bytes}")
         if total > limits.max_bytes:

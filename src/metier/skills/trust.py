@@ -13,6 +13,8 @@ TRUSTED_UNREAD = frozenset({"workspace", "directory"})
 
 def is_trusted(package: SkillPackage) -> bool:
     """Reads the whole folder for installed skills: call it at load, and again right before something is executed."""
+    if package.is_withheld:
+        return False
     if package.source in _TRUSTED_BY_LOCATION:
         return True
     if package.trusted_digest is None:
@@ -29,6 +31,11 @@ def check_trusted(package: SkillPackage) -> None:
     if is_trusted(package):
         return
     name = package.definition.name
+    if package.is_withheld:
+        raise SkillNotTrusted(
+            f"Skill {name!r} came with this folder, which was cloned and which you have not trusted",
+            hint="Read what the folder brings, then run `agent trust`",
+        )
     if package.trusted_digest is None:
         raise SkillNotTrusted(
             f"Skill {name!r} is not trusted",

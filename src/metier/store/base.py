@@ -58,6 +58,8 @@ class RunRow:
     """Who held the lease last and never gave it back; empty where nobody did that, or somebody drives."""
     queue: str = ""
     """Which workers may claim the run; empty for a run that whoever started it drives."""
+    ending: str = ""
+    """How somebody wants whoever drives the run to end it, see `ask_to_end`; empty where nobody does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +148,13 @@ class Store(Protocol):
 
     async def update_run(self, lease: Lease, changes: Mapping[str, str | int | float]) -> None:
         """Change columns of the index row: `status`, `turns`, `cost_usd`, `reason`, `model`. Raises `LeaseLost`."""
+        ...
+
+    async def ask_to_end(self, run_id: str, ending: str) -> None:
+        """Leave word for whoever drives the run, now or next, on whatever machine. The first word stands.
+
+        It needs no lease, and ends nothing by itself: drivers find it in the index row. Raises `RunUnknown`.
+        """
         ...
 
     async def find_run(self, run_id: str) -> RunRow | None: ...

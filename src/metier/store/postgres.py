@@ -139,6 +139,9 @@ class PostgresStore:
 
         await self._database.transact(work)
 
+    async def ask_to_end(self, run_id: str, ending: str) -> None:
+        await self._database.run(lambda connection: rows.ask_to_end(connection, run_id, ending))
+
     async def find_run(self, run_id: str) -> RunRow | None:
         found = await self._find_runs({"run_id = %s": run_id}, limit=1) if run_id else []
         return found[0] if found else None

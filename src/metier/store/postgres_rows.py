@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, Literal, LiteralString
 
 from metier.store.base import CHANGEABLE, ApprovalAttempt, ApprovalRow, RunRow
-from metier.store.failures import ApprovalUnknown, RunExists, StoreDamaged
+from metier.store.failures import ApprovalUnknown, RunExists, RunUnknown, StoreDamaged
 from metier.store.machine import Machine
 from metier.store.postgres_database import fetch_all, fetch_one
 from metier.store.postgres_leases import build_holding
@@ -14,8 +14,9 @@ from metier.store.postgres_text import decode, encode
 
 _SELECT_RUNS: LiteralString = (
     "SELECT run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at, turns, cost_usd,"
-    " reason, queue, owner, token, since, coalesce(extract(epoch FROM until - clock_timestamp()), 0)::float8, boot_id,"
-    " process FROM agent_runs JOIN agent_leases USING (run_id)"
+    " reason, queue, ending, owner, token, since,"
+    " coalesce(extract(epoch FROM until - clock_timestamp()), 0)::float8, boot_id, process"
+    " FROM agent_runs JOIN agent_leases USING (run_id)"
 )
 _APPROVAL_COLUMNS: LiteralString = (
     "approval_id, run_id, step_id, payload, created_at, expires_at, status, decided_by, reason, edited_payload"
@@ -66,6 +67,15 @@ async def update_run(connection: Connection, run_id: str, changes: Mapping[str, 
         query += ", " + _CHANGES[name]
     values = [encode(value) if isinstance(value, str) else value for value in changes.values()]
     await connection.execute(query + " WHERE run_id = %s", (*values, encode(run_id)))
+
+
+async def ask_to_end(connection: Connection, run_id: str, ending: str) -> None:
+    cursor = await connection.execute(
+        "UPDATE agent_runs SET ending = CASE ending WHEN '' THEN %s ELSE ending END WHERE run_id = %s",
+        (encode(ending), encode(run_id)),
+    )
+    if cursor.rowcount == 0:
+        raise RunUnknown(f"There is no run {run_id!r}", hint="List the runs with `agent runs list`")
 
 
 async def find_runs(connection: Connection, where: Conditions, *, limit: int, machine: Machine) -> list[RunRow]:
@@ -166,7 +176,7 @@ def _add_conditions(query: LiteralString, where: Conditions) -> tuple[LiteralStr
 
 def _build_run(row: tuple[Any, ...], machine: Machine) -> RunRow:
     run_id, context_id, status, task, agent, model, parent_run_id, *rest = row
-    created_at, updated_at, turns, cost_usd, reason, queue, *holding = rest
+    created_at, updated_at, turns, cost_usd, reason, queue, ending, *holding = rest
     held: tuple[str, int, datetime | None, float, str, str] = tuple(holding)
     lease = build_holding(held)
     is_free = lease.is_free(machine)
@@ -186,6 +196,7 @@ def _build_run(row: tuple[Any, ...], machine: Machine) -> RunRow:
         driver="" if is_free else lease.owner,
         left_by=lease.owner if is_free else "",
         queue=decode(queue),
+        ending=decode(ending),
     )
 
 

@@ -161,7 +161,11 @@ CREATE TABLE agent_messages (
 );
 """
 
-MIGRATIONS: tuple[LiteralString, ...] = (_FIRST,)
+_SECOND: LiteralString = """
+ALTER TABLE agent_runs ADD COLUMN ending TEXT NOT NULL DEFAULT '';  -- how somebody wants its driver to end it
+"""
+
+MIGRATIONS: tuple[LiteralString, ...] = (_FIRST, _SECOND)
 """Step N leads from version N to N + 1. A step that was released is never changed."""
 
 _LOCK = 7_265_118_301_442

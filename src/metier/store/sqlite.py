@@ -153,6 +153,9 @@ class SqliteStore:
 
         await self._database.write(change)
 
+    async def ask_to_end(self, run_id: str, ending: str) -> None:
+        await self._database.write(partial(rows.ask_to_end, run_id=run_id, ending=ending), durable=True)
+
     async def find_run(self, run_id: str) -> RunRow | None:
         found = await self._find_runs({"run_id = ?": run_id}, limit=1) if run_id else []
         return found[0] if found else None

@@ -58,7 +58,7 @@ def connect(opening: Opening) -> Connections:
                 connection.execute(f"PRAGMA journal_size_limit={LOG_SIZE}")
                 connection.execute("PRAGMA secure_delete=FAST")
             log = os.open(opening.path.with_name(opening.path.name + "-wal"), os.O_RDWR)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise build_failure(error, opening.path) from error
         except OSError as error:
             raise build_open_failure(error, opening.path) from error

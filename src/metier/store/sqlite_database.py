@@ -59,7 +59,7 @@ class Database:
         self._check_open()
         try:
             return query(self._quick)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             if not is_busy(error):
                 raise self._failure(error) from error
         async with self._turn:
@@ -90,7 +90,7 @@ class Database:
         if not slow:
             try:
                 return transact(self._quick, change, landed)
-            except sqlite3.Error as error:
+            except (sqlite3.Error, UnicodeDecodeError) as error:
                 if not is_busy(error):
                     raise self._failure(error) from error
         return await self._in_thread(lambda: transact(self._patient, change, landed))
@@ -178,10 +178,10 @@ class Database:
     async def _in_thread[T](self, work: Callable[[], T]) -> T:
         try:
             return await self.in_thread(work)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise self._failure(error) from error
 
-    def _failure(self, error: sqlite3.Error) -> StoreError:
+    def _failure(self, error: sqlite3.Error | UnicodeDecodeError) -> StoreError:
         failure = build_failure(error, self.path)
         if isinstance(failure, StoreFull):
             self.ballast.release()
@@ -190,10 +190,22 @@ class Database:
 
 async def open_database(opening: Opening) -> Database:
     """Open or create the file. Raises `StoreUnavailable` or `StoreDamaged` when it cannot serve as a store."""
-    connections = await anyio.to_thread.run_sync(partial(connect, opening))
+    connections = await anyio.to_thread.run_sync(partial(_connect_with_reserve, opening))
     database = Database(opening.path, connections)
     await database.in_thread(database.ballast.restore)
     return database
+
+
+def _connect_with_reserve(opening: Opening) -> Connections:
+    """Opening takes room too: on a full disk old runs could not be deleted without giving up the reserve here."""
+    try:
+        return connect(opening)
+    except StoreFull:
+        ballast = Ballast(opening.path)
+        if not ballast.is_there():
+            raise
+        ballast.release()
+        return connect(opening)
 
 
 def _sync_file(descriptor: int) -> float:

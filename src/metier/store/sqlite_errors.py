@@ -52,7 +52,7 @@ _BY_CODE = {
 _LITTLE_ROOM = 64 * 1024
 
 
-def is_busy(error: sqlite3.Error) -> bool:
+def is_busy(error: sqlite3.Error | UnicodeDecodeError) -> bool:
     return _code(error) & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
@@ -61,7 +61,8 @@ def is_unclear(error: sqlite3.Error) -> bool:
     return _code(error) & 0xFF == sqlite3.SQLITE_IOERR
 
 
-def build_failure(error: sqlite3.Error, database: Path) -> StoreError:
+def build_failure(error: sqlite3.Error | UnicodeDecodeError, database: Path) -> StoreError:
+    """A text that cannot be decoded, of a row or of SQLite's own complaint, was damaged too."""
     meaning = _find_meaning(error, database)
     name = getattr(error, "sqlite_errorname", "") or type(error).__name__
     return meaning.kind(f"The run store '{database}' {meaning.fact} ({name}: {error})", hint=meaning.hint)
@@ -84,14 +85,17 @@ def build_sync_failure(error: OSError, database: Path) -> StoreError:
     )
 
 
-def _find_meaning(error: sqlite3.Error, database: Path) -> _Meaning:
+def _find_meaning(error: sqlite3.Error | UnicodeDecodeError, database: Path) -> _Meaning:
+    # Text in a row that is none: Python's own complaint, which carries no code.
+    if isinstance(error, UnicodeDecodeError) or str(error).startswith("Could not decode to UTF-8"):
+        return _DAMAGED
     code = _code(error)
     meaning = _BY_CODE.get(code) or _BY_CODE.get(code & 0xFF) or _UNUSABLE
     # Shared memory that cannot grow, and a quota that is used up, are reported as plain I/O errors.
     return FULL if meaning is _BROKEN_DISK and _has_no_room(database) else meaning
 
 
-def _code(error: sqlite3.Error) -> int:
+def _code(error: sqlite3.Error | UnicodeDecodeError) -> int:
     """Errors of the Python module itself carry no code."""
     code: object = getattr(error, "sqlite_errorcode", None)
     return code if isinstance(code, int) else sqlite3.SQLITE_ERROR

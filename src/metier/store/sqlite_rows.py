@@ -8,7 +8,7 @@ from typing import Literal, cast
 
 from metier.events import TaskState
 from metier.store.base import CHANGEABLE, ApprovalAttempt, ApprovalRow, RunRow
-from metier.store.failures import ApprovalUnknown, RunExists, StoreDamaged
+from metier.store.failures import ApprovalUnknown, RunExists, RunUnknown, StoreDamaged
 from metier.store.machine import Machine
 from metier.store.marks import make_printable
 from metier.store.sqlite_leases import build_holding
@@ -27,7 +27,7 @@ _APPROVAL_COLUMNS = (
 _SELECT_RUNS = (
     "SELECT runs.run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at, turns,"
     " cost_usd, reason, coalesce(owner, ''), coalesce(token, 0), coalesce(since, ''), coalesce(boot_id, ''),"
-    " coalesce(until, 0.0), coalesce(process, ''), queue FROM runs LEFT JOIN leases USING (run_id)"
+    " coalesce(until, 0.0), coalesce(process, ''), queue, ending FROM runs LEFT JOIN leases USING (run_id)"
 )
 
 
@@ -55,6 +55,15 @@ def update_run(
         f"UPDATE runs SET {names} WHERE run_id = ?",  # noqa: S608 (names from the list above)
         (*values, render_time(now), run_id),
     )
+
+
+def ask_to_end(connection: sqlite3.Connection, run_id: str, ending: str) -> None:
+    cursor = connection.execute(
+        "UPDATE runs SET ending = CASE ending WHEN '' THEN ? ELSE ending END WHERE run_id = ?",
+        (make_printable(ending), run_id),
+    )
+    if cursor.rowcount == 0:
+        raise RunUnknown(f"There is no run {run_id!r}", hint="List the runs with `agent runs list`")
 
 
 def find_runs(
@@ -163,8 +172,17 @@ def render_time(time: datetime) -> str:
     return time.astimezone(UTC).isoformat(timespec="microseconds")
 
 
+def parse_time(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError as error:
+        raise StoreDamaged(
+            f"The run store has {text!r} where a time should stand", hint="Restore `runs/state.db` from a back-up"
+        ) from error
+
+
 type _RunColumns = tuple[
-    str, str, str, str, str, str, str, str, str, int, float, str, str, int, str, str, float, str, str
+    str, str, str, str, str, str, str, str, str, int, float, str, str, int, str, str, float, str, str, str
 ]
 
 
@@ -179,14 +197,15 @@ def _build_run(row: _RunColumns, machine: Machine) -> RunRow:
         agent=row[4],
         model=row[5],
         parent_run_id=row[6],
-        created_at=datetime.fromisoformat(row[7]),
-        updated_at=datetime.fromisoformat(row[8]),
+        created_at=parse_time(row[7]),
+        updated_at=parse_time(row[8]),
         turns=row[9],
         cost_usd=row[10],
         reason=row[11],
         driver="" if is_free else holding.owner,
         left_by=holding.owner if is_free else "",
         queue=row[18],
+        ending=row[19],
     )
 
 
@@ -196,8 +215,8 @@ def _build_approval(row: tuple[str, str, str, bytes, str, str | None, str, str, 
         run_id=row[1],
         step_id=row[2],
         payload=row[3],
-        created_at=datetime.fromisoformat(row[4]),
-        expires_at=None if row[5] is None else datetime.fromisoformat(row[5]),
+        created_at=parse_time(row[4]),
+        expires_at=None if row[5] is None else parse_time(row[5]),
         status=cast(ApprovalStatus, row[6]),  # written by `insert_approval` and `decide` only
         decided_by=row[7],
         reason=row[8],
@@ -211,6 +230,6 @@ def _build_attempt(row: tuple[str, str, str, str, str, int]) -> ApprovalAttempt:
         status=cast(Literal["approved", "denied", "expired"], row[1]),  # written by `decide` only
         decided_by=row[2],
         reason=row[3],
-        at=datetime.fromisoformat(row[4]),
+        at=parse_time(row[4]),
         counted=bool(row[5]),
     )

@@ -153,7 +153,11 @@ CREATE TABLE messages (
 ) STRICT, WITHOUT ROWID;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD)
+_FOURTH = """
+ALTER TABLE runs ADD COLUMN ending TEXT NOT NULL DEFAULT '';  -- how somebody wants its driver to end it
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH)
 """Step N leads from version N to N + 1. A step that was released is never changed."""
 
 

@@ -1,6 +1,7 @@
 """What a run does, live, one line per event on stderr: time, trace, turn, skill, action, status, detail.
 
-On a terminal the line is coloured and cut to the width; elsewhere, and with `NO_COLOR`, it is plain text.
+On a terminal the line is coloured and cut to the width, unless it warns; a narrow one gets no time and no columns.
+Elsewhere, and with `NO_COLOR`, it is plain text.
 """
 
 import os
@@ -71,6 +72,10 @@ _LEVELS: tuple[LogLevel, ...] = ("debug", "info", "warning", "error")
 _BAD = frozenset({"failed", "timeout", "denied", "in_doubt", "blocked", "expired", "canceled"})
 _STYLES: dict[LogLevel, str] = {"debug": "dim", "info": "green", "warning": "yellow", "error": "bold red"}
 _MAX_DETAIL = 400
+_WIDE = 120
+"""Columns of a terminal from which on the columns of a line fit, with room for its detail."""
+_MAX_LINES = 3
+_MAX_SAID = 120
 
 
 class Line(NamedTuple):
@@ -105,7 +110,11 @@ class ConsoleSink:
             self._stream.write(render_plain(line) + "\n")
             self._stream.flush()
         else:
-            self._console.print(render_rich(line), no_wrap=True, overflow="ellipsis", crop=True)
+            text = render_rich(line, is_wide=self._console.width >= _WIDE)
+            # What warns is never cut: the terminal breaks the line.
+            is_grave = line.level in ("warning", "error")
+            overflow = "ignore" if is_grave else "ellipsis"
+            self._console.print(text, no_wrap=True, overflow=overflow, crop=not is_grave)
 
     def close(self) -> None:
         self._stream.flush()
@@ -129,9 +138,18 @@ def render_line(record: EventRecord, *, turn: int, skill: str) -> Line:
         skill=sanitize_line(skill) or "-",
         action=sanitize_line(record.event_type),
         status=status,
-        detail=sanitize_line(wording.detail.format(p=record.payload).strip()[:_MAX_DETAIL]),
+        detail=sanitize_line(_build_detail(wording, record.payload)[:_MAX_DETAIL]),
         level="error" if status in _BAD and wording.level == "info" else wording.level,
     )
+
+
+def _build_detail(wording: Wording, payload: Payload) -> str:
+    """In words; of a step that failed also what it said last, where programs say why."""
+    detail = wording.detail.format(p=payload).strip()
+    said = getattr(payload, "stderr_summary", "")
+    lines = [line.strip() for line in said.splitlines() if line.strip()] if isinstance(said, str) else []
+    shown = lines if len(lines) <= _MAX_LINES else [lines[0], "…", *lines[1 - _MAX_LINES :]]
+    return " ".join([detail, *([" | ".join(line[:_MAX_SAID] for line in shown)] if shown else [])])
 
 
 def render_plain(line: Line) -> str:
@@ -139,11 +157,14 @@ def render_plain(line: Line) -> str:
     return "  ".join(_columns(line)).rstrip()
 
 
-def render_rich(line: Line) -> Text:
-    """The same line with colour."""
+def render_rich(line: Line, *, is_wide: bool) -> Text:
+    """The same line with colour. Where columns would leave no room for what they are about, there are none."""
     start, trace, turn, skill, action, status, detail = _columns(line)
-    parts = ((start, "dim"), (trace, "dim"), (turn, "cyan"), (skill, "magenta"), (action, ""))
-    text = Text("  ").join([Text(part, style) for part, style in (*parts, (status, _STYLES[line.level]), (detail, ""))])
+    parts = [(start, "dim"), (trace, "dim"), (turn, "cyan"), (skill, "magenta"), (action, "")]
+    parts += [(status, _STYLES[line.level]), (detail, "")]
+    if not is_wide:
+        parts = [(" ".join(part.split()), style) for part, style in parts[1:]]
+    text = Text("  ").join([Text(part, style) for part, style in parts])
     text.rstrip()
     return text
 

@@ -22,6 +22,7 @@ from metier.ids import Clock
 
 FILE_NAME = "events.jsonl"
 _LOCK_NAME = "events.lock"
+_REBUILD = "`agent runs rebuild <run>` writes the log anew from the journal"
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
@@ -133,16 +134,19 @@ def read_events(path: Path) -> Iterator[EventRecord]:
     except OSError as error:
         raise _translate(error, path, reading=True) from error
     with file:
-        offset = 0
+        offset = seq = 0
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n") and _find_seq(line) is None:
                 return
             try:
-                yield EventRecord.model_validate_json(line)
+                record = EventRecord.model_validate_json(line)
             except ValidationError as error:
                 reason = error.errors(include_url=False, include_input=False)[0]["msg"]
                 raise _damage(path, number, offset, reason=reason) from error
-            offset += len(line)
+            if record.seq != seq + 1:
+                raise _damage(path, number, offset, reason=f"event {record.seq} comes after event {seq}")
+            yield record
+            offset, seq = offset + len(line), record.seq
 
 
 def _take_lock(path: Path) -> FileLock:
@@ -216,7 +220,7 @@ def _build_repair(path: Path, tail: _Tail, clock: Clock) -> EventRecord:
 def _damage(path: Path, number: int, offset: int, *, reason: str) -> LogDamaged:
     return LogDamaged(
         f"Line {number} of '{path}' (at byte {offset}) is damaged: {reason}",
-        hint="The records before it can still be read; restore the file or start a new run",
+        hint=f"The records before it can still be read; {_REBUILD}",
     )
 
 
@@ -238,5 +242,5 @@ def _translate(error: OSError, path: Path, *, reading: bool = False) -> LogError
     reason = error.strerror or type(error).__name__
     return LogError(
         f"The event log '{path}' cannot be {verb}: {reason[:1].lower()}{reason[1:]}",
-        hint=_HINTS.get(error.errno or 0, "" if not reading else "Check the run id"),
+        hint=_HINTS.get(error.errno or 0, "" if not reading else f"If there is such a run, {_REBUILD}"),
     )

@@ -6,7 +6,7 @@ import anyio
 
 from metier.events import TaskState
 from metier.store.base import Lease
-from metier.store.failures import LeaseHeld, LeaseLost
+from metier.store.failures import LeaseHeld, LeaseLost, RunUnknown
 from metier.testing.store_case import Case, Check, build_entries, build_run, refused
 
 
@@ -104,10 +104,27 @@ async def whoever_waits_for_entries_hears_of_them(case: Case) -> None:
     assert heard == [True] * 3
 
 
+async def word_for_whoever_drives_is_kept_the_first_one(case: Case) -> None:
+    await refused(RunUnknown, case.second.ask_to_end("r1", "soon"))
+    lease = await case.start()
+    row = await case.first.find_run("r1")
+    assert row is not None
+    assert row.ending == ""
+
+    await case.second.ask_to_end("r1", 'at once, "please" 多 \x00')
+    await case.second.ask_to_end("r1", "never mind")
+
+    await case.first.append(lease, 1, build_entries(1))  # the driver still has it
+    await case.first.update_run(lease, {"status": "paused"})
+    for store in (case.first, case.second):
+        assert [row.ending for row in await store.list_runs()] == ['at once, "please" 多 \x00']
+
+
 QUEUE_CHECKS: tuple[Check, ...] = (
     runs_of_a_queue_are_claimed_oldest_first,
     only_runs_that_can_go_on_are_claimed,
     a_run_whose_worker_is_gone_is_claimed_by_another,
     of_many_that_claim_each_gets_another_run,
     whoever_waits_for_entries_hears_of_them,
+    word_for_whoever_drives_is_kept_the_first_one,
 )

@@ -50,6 +50,9 @@ class StoreWrapper:
     async def update_run(self, lease: Lease, changes: Mapping[str, str | int | float]) -> None:
         await self.inner.update_run(lease, changes)
 
+    async def ask_to_end(self, run_id: str, ending: str) -> None:
+        await self.inner.ask_to_end(run_id, ending)
+
     async def find_run(self, run_id: str) -> RunRow | None:
         return await self.inner.find_run(run_id)
 

@@ -9,6 +9,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from metier.settings.model import Settings
 from metier.settings.worker_options import WorkerOptions
 from metier.store.options import StoreOptions
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
+from metier.tools.process import Command, ProcessLimits, ProcessTree
 from metier.worker.celery_worker import run_celery_worker
 from metier.worker.job import Job
 from metier.worker.store_worker import run_store_worker
@@ -41,6 +43,11 @@ class Load(Value):
     """How long the model takes for each."""
     poisoned: bool = False
     """The first step, one that may be repeated, ends the process that does it, every time."""
+    hang: Literal["", "model", "shielded", "blocking", "deaf"] = ""
+    """The model does not answer, and nothing else goes on meanwhile. Or the first step starts processes (their ids are
+    in the file `pids` of the effects) and cannot be cancelled; nothing else goes on; it does not mind exceptions."""
+    delegates: bool = False
+    """The run hands its steps to another agent, whose run it waits for."""
     database_url: str = ""
     """Of PostgreSQL; without it runs live in SQLite."""
     broker_url: str = ""
@@ -52,6 +59,10 @@ class Load(Value):
         return Path(self.folder) / "effects"
 
 
+_HELPER = "You are the helper of somebody who counts."
+_HELPER_FILE = f"---\nname: helper\ndescription: Does steps.\nprofile: permissive\n---\n\n{_HELPER}\n"
+
+
 class Ticker:
     """A model that asks for one step after the other. Which is next is read from the request: nothing is kept here."""
 
@@ -61,10 +72,16 @@ class Ticker:
         self._load = load
 
     async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:  # noqa: ARG002
+        if self._load.hang == "model":
+            time.sleep(3600)  # noqa: ASYNC251 - as some people's code does
         await anyio.sleep(self._load.reply_seconds)
         done = sum(isinstance(part, ToolCallPart) for message in request.messages for part in message.parts)
         usage = Usage(input_tokens=100, output_tokens=10)
-        if done >= self._load.steps:
+        is_boss = self._load.delegates and not any(_HELPER in block.text for block in request.system)
+        if is_boss and not done:
+            order = (ToolCallPart(id="order", name="delegate", arguments={"agent": "helper", "task": "go"}),)
+            return ModelReply(parts=order, stop_reason="tool_calls", usage=usage, provider=self.name, model="ticker")
+        if is_boss or done >= self._load.steps:
             text = (TextPart(text=f"{done} steps are done"),)
             return ModelReply(parts=text, stop_reason="end", usage=usage, provider=self.name, model="ticker")
         tool = "Keep" if done % 2 or self._load.poisoned else "Send"
@@ -100,6 +117,8 @@ class Deed:
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         if self.load.poisoned:
             os._exit(70)
+        if self.load.hang:
+            await self._hang()
         with self._alone(context.run_id):
             line = f"{context.run_id} {arguments['step']} {context.idempotency_key}\n"
             if self.name == "Send":
@@ -111,6 +130,26 @@ class Deed:
                 _append(self.load.effects / "kept.log", line)
             await anyio.sleep(0.005)
         return ToolResult(ok=True, output=f"step {arguments['step']}")
+
+    async def _hang(self) -> None:
+        command = Command(
+            arguments=["sh", "-c", "sleep 3600 & echo $$ $! > new && mv new pids; wait"],
+            folder=self.load.effects,
+            environment={"PATH": os.environ["PATH"]},
+        )
+        async with await ProcessTree.start(command, ProcessLimits(timeout_seconds=3600)):
+            while not (self.load.effects / "pids").exists():  # noqa: ASYNC110 - another process makes it
+                await anyio.sleep(0.02)
+            match self.load.hang:
+                case "deaf":
+                    while True:
+                        with contextlib.suppress(Exception):
+                            time.sleep(3600)  # noqa: ASYNC251 - as above
+                case "blocking":
+                    time.sleep(3600)  # noqa: ASYNC251 - as above
+                case _:
+                    with anyio.CancelScope(shield=True):
+                        await anyio.sleep(3600)
 
     @contextlib.contextmanager
     def _alone(self, run_id: str) -> Generator[None]:
@@ -134,6 +173,10 @@ def build_place(load: Load) -> Place:
     folder = Path(load.folder)
     for name in ("locks", "kept"):
         (load.effects / name).mkdir(parents=True, exist_ok=True)
+    if load.delegates:
+        file = folder / ".agent" / "agents" / "helper" / "AGENT.md"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(_HELPER_FILE, encoding="utf-8")
     settings = Settings(
         runtime=RuntimeOptions(max_turns=load.steps + 5, signal_grace_seconds=2),
         store=StoreOptions(backend="postgres" if load.database_url else "sqlite"),

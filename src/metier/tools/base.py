@@ -55,7 +55,7 @@ class PathGuard(Protocol):
         """
         ...
 
-    def hides(self, path: str) -> bool:
+    def hides(self, path: str, *, key: str = "path") -> bool:
         """A rule denies the call for this file, so neither its name nor its content is shown."""
         ...
 
@@ -66,8 +66,8 @@ class NoGuard:
     def check(self, path: str, *, key: str = "path") -> None:
         del path, key
 
-    def hides(self, path: str) -> bool:
-        del path
+    def hides(self, path: str, *, key: str = "path") -> bool:
+        del path, key
         return False
 
 

@@ -28,8 +28,14 @@ from metier.tools.shells import Shell
 MAX_STDOUT_BYTES = 8 << 20
 MAX_STDERR_BYTES = 1 << 20
 """So much of a command's output is kept at all; beyond it the middle is gone."""
-QUIET = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
-"""Nobody turns pages or types passwords here, and `git status` has no reason to write."""
+QUIET = {
+    "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.bareRepository", "GIT_CONFIG_VALUE_0": "explicit",
+}  # fmt: skip
+"""Nobody turns pages or types passwords here, and `git status` has no reason to write.
+
+A folder of a clone can look like a bare repository, whose configuration names programs: git must not take it for one.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

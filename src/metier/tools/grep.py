@@ -13,7 +13,7 @@ from metier.tools.base import PathGuard, ToolContext, ToolInfo, ToolResult
 from metier.tools.file_text import decode, is_binary
 from metier.tools.file_walk import MAX_ENTRIES, list_files
 from metier.tools.path_patterns import PathPattern
-from metier.tools.replacing import MAX_FILE_BYTES, read_all
+from metier.tools.replacing import MAX_FILE_BYTES, check_size, read_all
 from metier.tools.ripgrep import narrow
 from metier.tools.scope import Scope
 from metier.tools.search_expression import SearchExpression
@@ -85,7 +85,7 @@ class Grep:
         except ToolFailed as error:
             if error.code != "not_a_folder":
                 raise
-            return [self._scope.canonical(path)], []
+            return [self._name_file(path, guard)], []
         paths = [file.path for file in listing.files if file.size <= MAX_FILE_BYTES]
         notes: list[str] = []
         if len(paths) < len(listing.files):
@@ -93,6 +93,12 @@ class Grep:
         if not listing.is_complete:
             notes.append(f"[stopped listing after {MAX_ENTRIES} entries; search a smaller folder]")
         return paths, notes
+
+    def _name_file(self, path: str, guard: PathGuard) -> str:
+        """A file that was named itself: what keeps it from being searched is said, not passed over."""
+        with self._scope.open_file(path, guard=guard) as opened:
+            check_size(opened.status.st_size, path)
+        return self._scope.canonical(path)
 
     def _search(self, paths: Sequence[str], query: _Query, guard: PathGuard) -> str:
         page = _Page(query, guard)
@@ -125,7 +131,8 @@ class _Itself:
         if path != self._path:
             raise ToolFailed(f"The {key} {self._path!r} leads elsewhere now", code="conflict")
 
-    def hides(self, path: str) -> bool:
+    def hides(self, path: str, *, key: str = "path") -> bool:
+        del key
         return path != self._path
 
 

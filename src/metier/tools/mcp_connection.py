@@ -1,4 +1,4 @@
-"""One server through its life in a run: started by the first call, restarted after it died, ended with the run."""
+"""One server through its life: started by the first call, restarted after it died, ended with the run or sitting."""
 
 import importlib
 import importlib.util
@@ -97,8 +97,17 @@ class ServerConnection:
             message = f"MCP server {self.name!r} ended before it answered: {life.ending.reason or error}"
             context.emit(self._report("ended", message))
             raise ToolFailed(message, hint="It is started again by the next call", code="server_died") from error
+        except anyio.get_cancelled_exc_class():
+            # Whoever stops a turn stops what it had under way; the next call starts the server anew.
+            await self._drop(life)
+            raise
         self._failures = 0
         return reply
+
+    @property
+    def is_given_up(self) -> bool:
+        """It ended too often to be started again."""
+        return self._failures >= MAX_FAILURES
 
     async def _ask(
         self, life: _Life, info: ToolInfo, *, arguments: dict[str, JsonValue], context: ToolContext
@@ -130,7 +139,7 @@ class ServerConnection:
 
     async def _wait_for_turn(self) -> None:
         """Longer from failure to failure, so that a server that cannot live does not keep the machine busy."""
-        if self._failures >= MAX_FAILURES:
+        if self.is_given_up:
             raise ToolFailed(
                 f"MCP server {self.name!r} ended {self._failures} times in a row and is not started again in this run",
                 code="server_died",
@@ -173,15 +182,18 @@ class ServerConnection:
 
     async def _end(self, life: _Life) -> None:
         """Counts as a failure: somebody waited for an answer and got none."""
-        await life.end()
-        if self._life is life or self._life is None:
-            self._life = None
+        await self._drop(life)
         if life.is_counted:
             return
         life.is_counted = True
         self._failures += 1
         delay = min(_LONGEST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2 ** (self._failures - 1))
         self._not_before = anyio.current_time() + delay
+
+    async def _drop(self, life: _Life) -> None:
+        await life.end()
+        if self._life is life:
+            self._life = None
 
     def _check_unchanged(self, info: ToolInfo, listing: Listing, emit: Callable[[Payload], None]) -> None:
         """A tool that is no longer what somebody accepted is not called, whatever it is now."""

@@ -7,6 +7,7 @@ from pydantic import Field
 from metier.messages import Value
 
 type ServersWord = Literal["all", "none"]
+type OutsideWord = Literal["auto", "all", "none"]
 
 
 class McpOptions(Value):
@@ -23,6 +24,13 @@ class McpOptions(Value):
     trusted_servers: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         default=(),
         description="Servers whose word that a tool only reads is believed: `guarded` and `strict` do not ask then.",
+    )
+    outside_sandbox: OutsideWord | tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        default="auto",
+        description=(
+            "The servers that run outside of the sandbox: all of them where no sandbox is required and none where one "
+            "is; or all, none, or a list of names."
+        ),
     )
     start_timeout_seconds: float = Field(
         default=30, gt=0, allow_inf_nan=False, description="How long a server may take until it answers, in seconds."

@@ -1,7 +1,8 @@
 """The tools of external servers as tools of a run: known without starting anything, started by the first call."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -15,6 +16,7 @@ from metier.tools.mcp_listing import Clean
 from metier.tools.mcp_options import McpOptions
 from metier.tools.mcp_server_log import ServerLog
 from metier.tools.process import Command
+from metier.tools.sandbox.confinement import Confinement
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class ServerPlace:
     """A folder for what servers write on their error stream."""
     options: McpOptions
     clean: Clean
+    confinement: Confinement | None = None
+    """What encloses a server that is a process; None where it runs as the person's own programs do."""
 
 
 def build_target(server: ServerDefinition, place: ServerPlace) -> Target:
@@ -65,8 +69,7 @@ def build_target(server: ServerDefinition, place: ServerPlace) -> Target:
             arguments=(expanded.command, *expanded.args),
             folder=place.workspace / expanded.cwd,
             environment={**build_environment(place.environ), **expanded.env},
-            # A program that a person named and accepted; it needs what the person's programs need.
-            confinement=None,
+            confinement=_open_for(expanded, place),
         )
     return Target(
         command=command,
@@ -76,3 +79,25 @@ def build_target(server: ServerDefinition, place: ServerPlace) -> Target:
         max_message_bytes=place.options.max_message_bytes,
         timeout_seconds=place.options.call_timeout_seconds,
     )
+
+
+def _open_for(server: ServerDefinition, place: ServerPlace) -> Confinement | None:
+    """With the program to read: its file, the environment it is installed in, files that its arguments name.
+
+    A server lives as long as a run, so the limit on processor time, which is meant for one program, does not hold.
+    """
+    if place.confinement is None or place.confinement.level == "none":
+        return None
+    limits = {name: value for name, value in place.confinement.resources.items() if name != "cpu"}
+    named = (Path(word) for word in server.args if Path(word).is_absolute() and Path(word).is_file())
+    return replace(place.confinement, resources=limits).opened(*_list_program(server.command, place), *named)
+
+
+def _list_program(command: str, place: ServerPlace) -> Iterator[Path]:
+    found = shutil.which(command, path=build_environment(place.environ).get("PATH"))
+    if found is None:
+        return
+    for program in dict.fromkeys((Path(found), Path(found).resolve())):
+        prefix = program.parent.parent
+        # Not both: what lies in a folder that is shown cannot be put there once more.
+        yield prefix if (prefix / "pyvenv.cfg").is_file() else program

@@ -53,13 +53,18 @@ def read_target(target: Target) -> bytes | None:
         os.close(descriptor)
 
 
-def read_all(descriptor: int, path: str) -> bytes:
-    """A whole file, unless it is too large for that."""
-    size = os.fstat(descriptor).st_size
+def check_size(size: int, path: str) -> None:
     if size > MAX_FILE_BYTES:
         raise ToolFailed(
-            f"File {path!r} has {size} bytes, more than {MAX_FILE_BYTES}", hint="Search it with Grep", code="too_large"
+            f"File {path!r} has {size} bytes, more than {MAX_FILE_BYTES}",
+            hint="Look at parts of it with a command, such as head, tail or grep",
+            code="too_large",
         )
+
+
+def read_all(descriptor: int, path: str) -> bytes:
+    """A whole file, unless it is too large for that."""
+    check_size(os.fstat(descriptor).st_size, path)
     pieces: list[bytes] = []
     left = MAX_FILE_BYTES
     while left > 0 and (piece := os.read(descriptor, min(_CHUNK_BYTES, left))):

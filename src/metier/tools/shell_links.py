@@ -11,6 +11,9 @@ from metier.tools.shell_allowlist import walk_commands
 from metier.tools.shell_line import Pipeline, ShellLine, SimpleCommand
 from metier.tools.shell_tables import Place
 
+_FOLLOWS_ENTRIES = "diff"
+"""Given two folders, it shows what the links in them lead to; others that do so are asked about."""
+
 
 def follow_links(line: ShellLine, place: Place) -> ShellLine:
     """The same line where no word leads elsewhere. `place` has no links on its way."""
@@ -24,7 +27,24 @@ def follow_links(line: ShellLine, place: Place) -> ShellLine:
 
 def _follow(command: SimpleCommand, folders: Sequence[str]) -> SimpleCommand:
     program, *words = command.argv
-    return replace(command, argv=(program, *(_follow_word(word, folders) for word in words)))
+    followed = [_follow_word(word, folders) for word in words]
+    if program == _FOLLOWS_ENTRIES:
+        followed = [_follow_entry(word, folders) for word in followed]
+    return replace(command, argv=(program, *followed))
+
+
+def _follow_entry(word: str, folders: Sequence[str]) -> str:
+    """A folder stands for the first of its entries that leads elsewhere."""
+    for folder in folders:
+        path = os.path.join(folder, word)  # noqa: PTH118  as above
+        try:
+            with os.scandir(path) as entries:
+                leading = sorted(entry.path for entry in entries if entry.is_symlink())
+        except OSError:
+            continue
+        if leading:
+            return os.path.realpath(leading[0])
+    return word
 
 
 def _follow_word(word: str, folders: Sequence[str]) -> str:

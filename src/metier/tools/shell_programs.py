@@ -13,7 +13,7 @@ An entry allows what it lists and nothing else. The words of a table:
     :acts        it changes the workspace or runs code of it: an allow must name the command, not only the program
     :any         whatever the arguments are
     :plain       names without `:` and blanks;  :plus  words that begin with `+`
-    :nofiles     no operand begins with `@`;  :nobrackets  none has a `[`
+    :nofiles     no operand begins with `@`;  :nobrackets  none has a `[`;  :noimports  none brings in another file
     :single      long options have one dash;  :grouping  `(`, `)` and `!` stand between them
 """
 
@@ -68,9 +68,13 @@ comm = -123z --check-order --nocheck-order --output-delimiter= --total :paths
 paste = -sz -d: --delimiters= --serial :paths
 column = -tx -s: -c: -o: --table --separator= :paths
 fold = -bs -w: --width= :paths
-diff = -abBcdeEiNpqrstTuwyZ -# -U: -C: -W: -x: -I: --unified? --context? --brief --recursive --new-file --color?
+diff = -abBcdeEiNpqstTuwyZ -# -U: -C: -W: -x: -I: --unified? --context? --brief --new-file --color? --no-dereference
     --ignore-all-space --ignore-blank-lines --ignore-case --ignore-space-change --side-by-side --width= --exclude=
     --text --minimal --report-identical-files --suppress-common-lines :paths
+diff = -abBcdeEiNpqrstTuwyZ -# -U: -C: -W: -x: -I: --unified? --context? --brief --recursive --new-file --color?
+    --ignore-all-space --ignore-blank-lines --ignore-case --ignore-space-change --side-by-side --width= --exclude=
+    --text --minimal --report-identical-files --suppress-common-lines --no-dereference :paths
+    :needs=--no-dereference
 cmp = -bls -n: -i: :paths
 md5sum = -btz --tag :paths
 sha1sum = -btz --tag :paths
@@ -80,19 +84,19 @@ cksum = -z -a: --algorithm= :paths
 strings = -a -n: -t: --all --bytes= --radix= :paths :nofiles
 od = -abcdfilosvx -A: -j: -N: -t: -w: :paths
 hexdump = -bcCdovx -n: -s: :paths
-grep = -acEFGhHiIlLnoPqrRsTUvwxyZz -# -A: -B: -C: -e: -m: --after-context= --before-context= --context= --color?
+grep = -acEFGhHiIlLnoPqrsTUvwxyZz -# -A: -B: -C: -e: -m: --after-context= --before-context= --context= --color?
     --colour? --count --extended-regexp --fixed-strings --perl-regexp --basic-regexp --files-with-matches
     --files-without-match --ignore-case --no-ignore-case --include= --exclude= --exclude-dir= --invert-match
     --line-number --line-regexp --max-count= --no-filename --with-filename --no-messages --only-matching --quiet
     --silent --recursive --regexp= --text --word-regexp --binary-files= :pattern
-rg = -acFhHiIlLnNopPqsSuUvwx0 -A: -B: -C: -e: -g: -m: -t: -T: -d: -j: --after-context= --before-context= --context=
+rg = -acFhHiIlnNopPqsSuUvwx0 -A: -B: -C: -e: -g: -m: -t: -T: -d: -j: --after-context= --before-context= --context=
     --color= --count --count-matches --files --files-with-matches --files-without-match --fixed-strings --glob=
     --iglob= --hidden --no-hidden --ignore-case --smart-case --case-sensitive --invert-match --json --line-number
     --no-line-number --max-count= --max-depth= --multiline --no-filename --with-filename --no-heading --heading
     --no-ignore --only-matching --pcre2 --pretty --quiet --regexp= --replace= --sort= --stats --type= --type-not=
     --type-list --trim --vimgrep --word-regexp --line-regexp --threads= --column :pattern
 jq = -acCeMnrRsSj --compact-output --exit-status --null-input --raw-output --raw-input --slurp --sort-keys --tab
-    --indent= :pattern
+    --indent= :pattern :noimports
 find = -H -L -P -name! -iname! -path! -ipath! -wholename! -regex! -iregex! -regextype! -type! -xtype! -size! -empty
     -maxdepth! -mindepth! -depth -mount -xdev -mtime! -mmin! -atime! -amin! -ctime! -cmin! -newer! -newermt! -user!
     -group! -perm! -links! -inum! -readable -writable -executable -print -print0 -printf! -ls -prune -quit -not -a -o
@@ -189,9 +193,9 @@ pip list = --outdated --format= --not-required --user --local :none
 pip show = -f --files :words
 pip freeze = --all --local --user :none
 uv --version = :none
-cargo --version = :none
-cargo tree = -ide --workspace --depth= -p: --package= --invert --duplicates --edges= --offline --locked :none
-cargo metadata = --no-deps --format-version= --offline --locked :none
+cargo --version = :none :acts
+cargo tree = -ide --workspace --depth= -p: --package= --invert --duplicates --edges= --offline --locked :none :acts
+cargo metadata = --no-deps --format-version= --offline --locked :none :acts
 cargo build = -qrv -j: -p: --release --quiet --verbose --workspace --all --lib --bins --bin= --tests --examples
     --all-targets --all-features --no-default-features --features= --package= --exclude= --locked --offline --frozen
     -F: --jobs= --keep-going :words :acts
@@ -247,6 +251,7 @@ SAME_TABLE: dict[str, str] = {
 }
 
 RUNNERS = """
+agent metier
 sh bash dash ash zsh ksh mksh fish csh tcsh pwsh powershell cmd busybox toybox env xargs parallel nice ionice nohup
 timeout time stdbuf setsid setarch linux32 linux64 script scriptreplay unshare nsenter chroot capsh setpriv runuser
 sudo su doas pkexec ssh scp sftp rsync mosh telnet ftp lftp nc ncat netcat socat tar bsdtar cpio zip unzip 7z ar sed

@@ -20,6 +20,7 @@ _LONGEST_NAME = 3
 _GIT = ("--no-pager", "-P")
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 _VERSIONED = re.compile(r"(?:python|pypy|perl|ruby|lua|php|node|pip)[0-9.]+")
+_IMPORT = re.compile(r"\b(?:import|include)\b")
 _PATTERN_OPTIONS = frozenset({"-e", "--regexp", "--files"})
 _GROUPING = frozenset({"(", ")", "!"})
 _OPERANDS: dict[str, Operands] = {
@@ -192,7 +193,7 @@ def _read(words: Iterable[str]) -> Table:
         is_open=":any" in marks,
         is_single=is_single,
         extra=_GROUPING if ":grouping" in marks else frozenset(),
-        refused=tuple(mark for mark in (":nofiles", ":nobrackets") if mark in marks),
+        refused=tuple(mark for mark in (":nofiles", ":nobrackets", ":noimports") if mark in marks),
     )
 
 
@@ -297,11 +298,8 @@ def _check_operands(table: Table, reading: _Arguments, place: Place) -> str:
     operands = reading.operands
     if table.most is not None and len(operands) > table.most:
         return f"it takes {table.most} such argument"
-    if ":nofiles" in table.refused and any(word.startswith("@") for word in operands):
-        return "an argument stands for a file of arguments"
-    # bash's own `test` evaluates what stands in brackets; nobody should have to know which one runs.
-    if ":nobrackets" in table.refused and any("[" in word for word in operands):
-        return "an argument has a bracket"
+    if wrong := _find_refused(table, operands):
+        return wrong
     match table.operands:
         case "words":
             return ""
@@ -316,6 +314,19 @@ def _check_operands(table: Table, reading: _Arguments, place: Place) -> str:
             return _check_paths(paths, place)
         case "paths":
             return _check_paths(operands, place)
+
+
+def _find_refused(table: Table, operands: Sequence[str]) -> str:
+    """By the marks that say how operands must not look."""
+    if ":nofiles" in table.refused and any(word.startswith("@") for word in operands):
+        return "an argument stands for a file of arguments"
+    # bash's own `test` evaluates what stands in brackets; nobody should have to know which one runs.
+    if ":nobrackets" in table.refused and any("[" in word for word in operands):
+        return "an argument has a bracket"
+    # A filter of jq may name a file to read, and the folder to look for it in.
+    if ":noimports" in table.refused and any(_IMPORT.search(word) for word in operands):
+        return "an argument may bring in another file"
+    return ""
 
 
 def _check_paths(paths: Sequence[str], place: Place) -> str:

@@ -14,7 +14,7 @@ from anyio.to_thread import run_sync
 from pydantic import JsonValue
 
 from metier.errors import ToolFailed
-from metier.tools.base import ToolContext, ToolInfo, ToolResult
+from metier.tools.base import PathGuard, ToolContext, ToolInfo, ToolResult
 from metier.tools.file_text import is_binary
 from metier.tools.html_text import extract_text
 from metier.tools.web_address import parse_address
@@ -110,18 +110,21 @@ class WebFetch:
         seconds = min(self._timeout_seconds, context.timeout_seconds or self._timeout_seconds)
         try:
             with anyio.fail_after(seconds):
-                answer = await self._follow(url, max(1, min(most, MAX_BYTES)) if isinstance(most, int) else MAX_BYTES)
+                size = max(1, min(most, MAX_BYTES)) if isinstance(most, int) else MAX_BYTES
+                answer = await self._follow(url, size, guard=context.paths)
         except TimeoutError as error:
             raise ToolFailed(f"URL {url.text!r} took longer than {seconds:g} seconds", code="timeout") from error
         return ToolResult(ok=True, output=await run_sync(_render, answer))
 
-    async def _follow(self, url: WebUrl, most: int) -> _Answer:
+    async def _follow(self, url: WebUrl, most: int, *, guard: PathGuard) -> _Answer:
+        """Wherever it is sent on to, the rules are asked as if the call had named it."""
         for _ in range(MAX_REDIRECTS + 1):
             addresses = await self._find_addresses(url)
             answer = await self._ask_any(url, addresses, most)
             if isinstance(answer, _Answer):
                 return answer
-            url = join_url(url, answer)
+            before, url = url, join_url(url, answer)
+            _check_hop(before, url, guard)
         raise ToolFailed(f"More than {MAX_REDIRECTS} redirects, the last one to {url.text!r}", code="execution_failed")
 
     async def _find_addresses(self, url: WebUrl) -> list[str]:
@@ -147,7 +150,7 @@ class WebFetch:
                 return await self._ask(url, address, most)
             except httpx2.ConnectError as error:
                 problem = str(error)
-            except httpx2.HTTPError as error:
+            except (httpx2.HTTPError, httpx2.InvalidURL) as error:
                 raise ToolFailed(
                     f"URL {url.text!r} broke off: {type(error).__name__}", code="execution_failed"
                 ) from error
@@ -173,6 +176,18 @@ class WebFetch:
                 reason = f"{response.status_code} {response.reason_phrase}".strip()
                 raise ToolFailed(f"URL {url.text!r} answered {reason}", code="execution_failed")
             return await _read(url, response, most)
+
+
+def _check_hop(before: WebUrl, url: WebUrl, guard: PathGuard) -> None:
+    """Within a host, what was allowed or approved holds unless a rule denies it. Another host is another call."""
+    if _strip(url.host) != _strip(before.host):
+        guard.check(url.text, key="url")
+    elif guard.hides(url.text, key="url"):
+        raise ToolFailed(f"It is sent on to {url.text!r}, which a rule denies", code="permission_denied")
+
+
+def _strip(host: str) -> str:
+    return host.removeprefix("www.")
 
 
 async def _read(url: WebUrl, response: httpx2.Response, most: int) -> _Answer:

@@ -3,13 +3,16 @@
 import os
 import signal
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast, override
 
 import anyio
+from amqp.exceptions import AMQPError
 from celery import Task
 from celery.exceptions import Reject, SoftTimeLimitExceeded
 from celery.worker.request import Request
+from kombu.exceptions import KombuError
 
 from metier.engine.state import RunState
 from metier.engine.unwrapping import unwrapped
@@ -19,25 +22,31 @@ from metier.runtime.celery_broker import DRIVE, TIME_OUT
 from metier.runtime.detached import can_go_on
 from metier.runtime.plugins import using_plugins
 from metier.runtime.runs import Runtime, open_runtime
-from metier.store.failures import LeaseHeld
-from metier.worker.job import Job, work_on
+from metier.worker.job import Job, logger, work_on
 from metier.worker.leash import Leash
 
-RETRY_SECONDS = 5
-KILLED_SOON_SECONDS = 5
-"""After the hard limit a process is told to go, then killed; its lease is free from then on."""
+GRACE_SECONDS = 5
+"""Beside the grace period of a run, how long each limit waits for the one before it."""
 
 
 class _DriveRequest(Request):
-    """A process that does not even answer to its soft limit is killed: then somebody else must end its run."""
+    """A process that does not even answer to its soft limit is killed: then somebody else must end its run.
+
+    Another process is told before that happens, so that whoever finds the run left behind finds the word first.
+    """
 
     @override
     def on_timeout(self, soft: Any, timeout: Any) -> Any:
         request = cast(Any, self)
         cast(Any, super()).on_timeout(soft, timeout)
-        if not soft:
-            queue = str(request.delivery_info.get("routing_key") or "")
-            request.app.send_task(TIME_OUT, args=request.args, queue=queue, countdown=KILLED_SOON_SECONDS)
+        if soft:
+            return
+        queue = str(request.delivery_info.get("routing_key") or "")
+        try:
+            request.app.send_task(TIME_OUT, args=request.args, queue=queue)
+        except (KombuError, AMQPError, OSError) as error:
+            # The process is killed only if this returns. Its run is then taken up again, and counted as a try.
+            logger.warning("run %s: nobody could be told that it took too long: %s", request.args, error)
 
 
 class _DriveTask(Task):
@@ -46,8 +55,9 @@ class _DriveTask(Task):
 
 def add_tasks(app: Any, job: Job, *, broker: Broker, leash: Leash) -> None:  # noqa: ANN401 - Celery has no types
     """Limits are one behind the other: the run's own, then an exception in the process, then its end."""
-    grace = job.place.settings.runtime.signal_grace_seconds + RETRY_SECONDS
+    grace = job.place.settings.runtime.signal_grace_seconds + GRACE_SECONDS
     soft = job.options.timeout_seconds + grace
+    timed = replace(job, let_through=(SoftTimeLimitExceeded,))
 
     @app.task(name=DRIVE, base=_DriveTask, soft_time_limit=soft, time_limit=soft + grace)
     def drive(run_id: str) -> None:
@@ -56,16 +66,13 @@ def add_tasks(app: Any, job: Job, *, broker: Broker, leash: Leash) -> None:  # n
             os.kill(os.getppid(), signal.SIGTERM)
             raise Reject("the worker is leaving", requeue=True)
         try:
-            anyio.run(partial(drive_once, job, run_id, broker=broker, leash=leash))
+            anyio.run(partial(drive_once, timed, run_id, broker=broker, leash=leash))
         except SoftTimeLimitExceeded:
             anyio.run(_in_place, job, _end_in_time(job, run_id))
 
-    @app.task(name=TIME_OUT, bind=True, max_retries=20)
-    def time_out(self: Any, run_id: str) -> None:  # noqa: ANN401 - as above
-        try:
-            anyio.run(_in_place, job, _end_in_time(job, run_id))
-        except LeaseHeld as held:
-            raise self.retry(countdown=RETRY_SECONDS, exc=held) from held
+    @app.task(name=TIME_OUT)
+    def time_out(run_id: str) -> None:
+        anyio.run(_in_place, job, _end_in_time(job, run_id))
 
     del drive, time_out  # the application keeps them
 
@@ -113,7 +120,5 @@ async def _in_place(job: Job, work: Callable[[Runtime], Awaitable[None]]) -> Non
         with unwrapped(), using_plugins(job.place, report=job.report) as place:
             async with open_runtime(place) as runtime:
                 await work(runtime)
-    except LeaseHeld:
-        raise
     except MetierError as failure:
         job.report(failure.sentence)

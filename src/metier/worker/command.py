@@ -10,6 +10,7 @@ import typer
 from metier.errors import UsageError
 from metier.runtime.broker import find_broker
 from metier.runtime.place import Place
+from metier.runtime.trust import list_withheld
 from metier.settings.load import load_settings
 from metier.telemetry.redaction import build_redactor, find_secret_values
 from metier.telemetry.sanitize import sanitize_line
@@ -65,6 +66,13 @@ def worker(
 
 def _open_place(config: Path | None, flags: dict[str, str]) -> Place:
     loaded = load_settings(flags=flags, environ=os.environ, cwd=Path.cwd(), home=Path.home(), config=config)
-    for problem in loaded.warnings:
+    place = Place(
+        settings=loaded.settings,
+        workspace=Path.cwd(),
+        home=Path.home(),
+        environ=dict(os.environ),
+        trust=loaded.trust,
+    )
+    for problem in (*loaded.warnings, *list_withheld(place)):
         sys.stderr.write(f"{problem.render()}\n")
-    return Place(settings=loaded.settings, workspace=Path.cwd(), home=Path.home(), environ=dict(os.environ))
+    return place

@@ -22,6 +22,8 @@ class Job:
     place: Place
     report: Callable[[str], None]
     """Told, in one line, what is taken, what came of it, and what goes wrong."""
+    let_through: tuple[type[Exception], ...] = ()
+    """What is no fault of the run that is driven, but for whoever has the worker."""
 
     @property
     def options(self) -> WorkerOptions:
@@ -47,6 +49,8 @@ async def work_on(
     except MetierError as failure:
         job.report(f"run {run_id}: {failure.sentence}")
         return None
+    except job.let_through:
+        raise
     except Exception as error:
         logger.exception("run %s", run_id)
         job.report(f"run {run_id}: Unexpected {type(error).__name__}; it is tried again")

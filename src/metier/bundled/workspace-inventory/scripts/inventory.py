@@ -187,8 +187,11 @@ def digest(path: str, *, head_only: bool) -> str | None:
     return checksum.hexdigest()
 
 
-def find_duplicates(files: list[Entry]) -> list[dict[str, Any]]:
-    """Files with the same bytes: first equal sizes, then equal first megabytes, then equal whole contents."""
+def find_duplicates(files: list[Entry], *, most: int) -> list[dict[str, Any]]:
+    """Files with the same bytes: first equal sizes, then equal first megabytes, then equal whole contents.
+
+    `most` sets, and of each as many paths: thousands of copies of one file must not make an answer nobody can take.
+    """
     groups: list[list[Entry]] = [[entry for entry in files if entry.size]]
     for key in (lambda e: e.size, lambda e: digest(e.path, head_only=True), lambda e: digest(e.path, head_only=False)):
         finer: list[list[Entry]] = []
@@ -203,11 +206,11 @@ def find_duplicates(files: list[Entry]) -> list[dict[str, Any]]:
             "bytes": group[0].size,
             "copies": len(group),
             "wasted_bytes": group[0].size * (len(group) - 1),
-            "paths": sorted(entry.shown for entry in group),
+            "paths": sorted(entry.shown for entry in group)[:most],
         }
         for group in groups
     ]
-    return sorted(found, key=lambda row: (-row["wasted_bytes"], row["paths"]))
+    return sorted(found, key=lambda row: (-row["wasted_bytes"], row["paths"]))[:most]
 
 
 def run_git(root: str, *arguments: str) -> str | None:
@@ -312,7 +315,7 @@ def take_inventory(root: str, options: argparse.Namespace) -> dict[str, Any]:
     largest = sorted(files, key=lambda entry: -entry.size)[: options.top]
     result["largest"] = [{"path": e.shown, "bytes": e.size, "lines": e.lines} for e in largest]
     result["newest"] = [{"path": e.shown, "modified": stamp(e.modified)} for e in newest]
-    result["duplicates"] = [] if options.no_duplicates else find_duplicates(files)[: options.top]
+    result["duplicates"] = [] if options.no_duplicates else find_duplicates(files, most=options.top)
     result["git"] = read_git(root)
     result |= {"ignored": dict(walk.ignored), "skipped": walk.skipped, "truncated": walk.truncated}
     if options.list_files:
@@ -339,7 +342,8 @@ def print_text(result: dict[str, Any]) -> None:
             shown = size_text(row[value]) if value == "bytes" else row[value]
             print(f"  {shown:>25}  {row['path']}")
     for row in result["duplicates"]:
-        print(f"\nIdentical, {size_text(row['bytes'])} each: {', '.join(row['paths'])}")
+        more = [f"and {row['copies'] - len(row['paths'])} more"] if row["copies"] > len(row["paths"]) else []
+        print(f"\nIdentical, {size_text(row['bytes'])} each: {', '.join([*row['paths'], *more])}")
     for row in result["skipped"]:
         print(f"skipped {row['path']}: {row['reason']}", file=sys.stderr)
 

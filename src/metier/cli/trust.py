@@ -1,0 +1,120 @@
+"""`agent trust`: say that the files of this folder speak for you. What follows from it is in `metier.runtime.trust`."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from metier.cli.catalog import AsJson
+from metier.cli.context import current_directory, home_folder
+from metier.cli.output import warn_line, write_json, write_line
+from metier.errors import MetierError, UsageError
+from metier.runtime.place import Place
+from metier.runtime.policy import read_policy_file
+from metier.runtime.trust import list_decided, trust_place
+from metier.settings.load import LoadedSettings, load_settings
+from metier.skills.clones import find_origin
+from metier.skills.workspace_trust import digest_bytes, list_brought, revoke_trust
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command()
+def trust(
+    *,
+    show: Annotated[bool, typer.Option("--show", help="Only say how the folder stands, and what it brings.")] = False,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Take the word back.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Trust what this cloned folder brings: its settings and policy as they are now, its agents, tasks and skills.
+
+    Before that, a clone can make things stricter and not looser, and no code of its skills runs. A folder that was
+    made on this machine needs no such word.
+    """
+    if show and revoke:
+        raise UsageError("--show and --revoke exclude each other", hint="Use one of them")
+    workspace, home = current_directory(), home_folder()
+    if revoke:
+        _revoke(workspace, home, as_json=as_json)
+        return
+    loaded = open_folder(workspace, home)
+    place = Place(
+        settings=loaded.settings, workspace=workspace, home=home, environ=dict(os.environ), trust=loaded.trust
+    )
+    if not show:
+        record(place, loaded)
+        loaded = open_folder(workspace, home)
+    _write(place, loaded, as_json=as_json)
+
+
+def trust_new_folder(workspace: Path) -> None:
+    """A folder that this person has just filled. Where that cannot be kept it matters only in a clone, and is said."""
+    try:
+        home = home_folder()
+        loaded = open_folder(workspace, home)
+        place = Place(
+            settings=loaded.settings, workspace=workspace, home=home, environ=dict(os.environ), trust=loaded.trust
+        )
+        record(place, loaded)
+    except MetierError as error:
+        if find_origin(workspace):
+            warn_line(f"warning: This folder is not trusted yet: {error.message}; run `agent trust` later")
+
+
+def open_folder(workspace: Path, home: Path) -> LoadedSettings:
+    return load_settings(flags={}, environ=os.environ, cwd=workspace, home=home, config=None)
+
+
+def record(place: Place, loaded: LoadedSettings) -> None:
+    """Raises `UsageError` where the word cannot be kept."""
+    try:
+        trust_place(place, words=loaded.words, origin=loaded.trust.origin)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(
+            f"The word cannot be kept in '{place.home / '.agent/trust'}': {reason}",
+            hint="Make the folder writable, or set AGENT_TRUST=all where every folder is trusted",
+        ) from error
+
+
+def _revoke(workspace: Path, home: Path, *, as_json: bool) -> None:
+    was_trusted = revoke_trust(workspace, home=home)
+    if as_json:
+        write_json({"workspace": str(workspace), "trusted": False, "was_trusted": was_trusted})
+        return
+    warn_line("Taken back" if was_trusted else "Nobody had trusted this folder")
+
+
+def _write(place: Place, loaded: LoadedSettings, *, as_json: bool) -> None:
+    trust = loaded.trust
+    policy = digest_bytes(read_policy_file(place.workspace))
+    state = _name_state(loaded, policy)
+    brings, decides = list(list_brought(place.workspace)), list_decided(place, loaded.carried)
+    if as_json:
+        write_json(
+            {
+                "workspace": str(place.workspace),
+                "state": state,
+                "origin": trust.origin or None,
+                "brings": brings,
+                "decides": decides,
+                "trusted_at": trust.record.trusted_at.isoformat() if trust.record else None,
+            }
+        )
+        return
+    write_line(f"{state}: {place.workspace}" + (f" ({trust.origin})" if trust.origin else ""))
+    for name in brings:
+        write_line(f"  brings   {name}")
+    for line in decides:
+        write_line(f"  decides  {line}")
+
+
+def _name_state(loaded: LoadedSettings, policy: str) -> str:
+    trust = loaded.trust
+    if not trust.origin:
+        return "own"
+    if trust.record is None:
+        return "not trusted"
+    is_same = trust.counts("settings", loaded.words) and trust.counts("policy", policy)
+    return "trusted" if is_same else "changed since trusted"

@@ -1,0 +1,54 @@
+"""What a task gives when its steps are through: what the last of them gave, or what all of them foresee. Pure."""
+
+import json
+from typing import cast
+
+from pydantic import JsonValue
+
+from metier.engine.state import RunState
+
+type Foreseen = dict[str, JsonValue]
+
+
+def build_task_result(state: RunState) -> str:
+    """The result of the last step that has one; of a dry run, the plans of the steps in one."""
+    if state.is_rehearsal:
+        return json.dumps(_join_plans(state), ensure_ascii=False, indent=2)
+    given = [step.finished.text for step in state.steps if step.finished and step.finished.status == "succeeded"]
+    return given[-1] if given else ""
+
+
+def _join_plans(state: RunState) -> Foreseen:
+    order = state.started.order if state.started else None
+    plans = [_parse(step.finished.text if step.finished else "") for step in state.steps]
+    predicted = [cast("Foreseen", plan["predicted"]) for plan in plans if plan is not None]
+    return {
+        "mode": "dry_run",
+        "task": order.task_id if order else "",
+        "inputs": dict(order.inputs) if order else {},
+        "steps": [
+            {"file": planned.file, "name": planned.name, "agent": planned.agent, "plan": plan}
+            for planned, plan in zip(state.plan, plans, strict=True)
+        ],
+        "predicted": {
+            "input_tokens": _add(predicted, "input_tokens_per_request"),
+            "cost_usd": _add(predicted, "request_cost_usd"),
+            "cost_usd_at_most": _add(predicted, "request_cost_usd_at_most"),
+        },
+    }
+
+
+def _parse(text: str) -> Foreseen | None:
+    """Nothing where the step was skipped, or its plan was too long to be kept whole."""
+    try:
+        plan: JsonValue = json.loads(text)
+    except ValueError:
+        return None
+    return plan if isinstance(plan, dict) and isinstance(plan.get("predicted"), dict) else None
+
+
+def _add(predicted: list[Foreseen], key: str) -> float | None:
+    """One request of each step; nothing where the figure of one is not known."""
+    figures = [each.get(key) for each in predicted]
+    known = [figure for figure in figures if isinstance(figure, int | float)]
+    return round(sum(known), 6) if known and len(known) == len(figures) else None

@@ -1,0 +1,174 @@
+"""What the `agent.yaml` of a cloned folder may say before a person trusted it: less, and what is nobody's harm.
+
+Every setting is one of three: free (it says how to work), ordered (it may be made stricter, not looser), or the
+person's own. A setting that stands in neither list is the person's own.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from metier.definitions.problems import Problem
+from metier.settings.fields import all_leaves
+from metier.settings.origin import Given, Layer, Origin
+
+PROFILE = "runtime.profile"
+UNTRUSTED_PROFILE = "guarded"
+"""The profile of a folder that nobody trusted, where the person said nothing else."""
+
+FREE = frozenset(
+    {
+        "model.provider",
+        "model.name",
+        "model.fallback_models",
+        "model.max_tokens",
+        "model.temperature",
+        "model.max_context_tokens",
+        "model.response_headroom_tokens",
+        "model.structured_output_mode",
+        "model.timeout_seconds",
+        "model.providers.openai.api",
+        "runtime.agent",
+        "runtime.timeout_seconds",
+        "runtime.max_turns",
+        "runtime.max_llm_retries",
+        "runtime.retry_base_delay_seconds",
+        "runtime.retry_max_delay_seconds",
+        "runtime.on_step_failure",
+        "runtime.max_delegation_depth",
+        "runtime.delegation_share",
+        "runtime.signal_grace_seconds",
+        "skills.enabled",
+        "skills.prefilter_top_k",
+        "skills.prefilter_min_score",
+        "skills.prefilter_zero_candidate_strategy",
+        "skills.disclosure_max_reference_bytes",
+        "skills.disclosure_max_reference_tokens",
+        "skills.inline_body_tokens",
+        "skills.script_timeout_seconds",
+        "skills.max_script_output_bytes",
+        "shell.timeout_ms",
+        "shell.max_output_chars",
+        "mcp.file",
+        "mcp.servers",
+        "mcp.start_timeout_seconds",
+        "mcp.call_timeout_seconds",
+        "mcp.max_message_bytes",
+        "chat.summarize_at_tokens",
+        "chat.summary_model",
+        "worker.queue",
+        "worker.concurrency",
+        "worker.lease_seconds",
+        "worker.turns_per_task",
+        "worker.timeout_seconds",
+        "worker.max_attempts",
+        "worker.sweep_seconds",
+        "logging.level",
+        "logging.run_id_pattern",
+        "plugins.timeout_seconds",
+    }
+)
+"""How the work is done. A task text or a skill could bring about the same; none of it opens anything."""
+
+ORDERED: Mapping[str, tuple[str, ...]] = {
+    PROFILE: ("permissive", "guarded", "strict"),
+    "sandbox.use": ("off", "auto", "required"),
+    "sandbox.network": ("on", "auto", "off"),
+    "shell.enabled": ("true", "false"),
+    "shell.mode": ("full", "allowlist", "off"),
+    "shell.cwd": ("any", "workspace"),
+    "plugins.enabled": ("all", "none"),
+    "logging.redact_secrets": ("false", "true"),
+    "logging.sanitize_control_chars": ("false", "true"),
+    "logging.debug_llm_bodies": ("true", "false"),
+}
+"""From the loosest word to the strictest."""
+
+LOWERED = frozenset(
+    {
+        "runtime.max_cost_usd",
+        "sandbox.cpu_seconds",
+        "sandbox.memory_mb",
+        "sandbox.processes",
+        "sandbox.file_size_mb",
+    }
+)
+"""Limits: less is stricter, none is the loosest."""
+_SWITCHES = {"yes": "true", "on": "true", "no": "false", "off": "false"}
+
+
+class Narrowed(NamedTuple):
+    values: Layer
+    withheld: tuple[str, ...]
+    """The keys that do not count."""
+
+
+def digest_words(carried: Layer) -> str:
+    """Names what a person trusts of a settings file: what is not free. Free keys may change without a question."""
+    words = {key: given.value for key, given in carried.items() if key not in FREE}
+    return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()
+
+
+def narrow(carried: Layer, own: Layer) -> Narrowed:
+    """The free keys of the folder; for the others the person's own words, where the folder is not stricter."""
+    values = {key: given for key, given in own.items() if key not in FREE}
+    withheld: list[str] = []
+    for key, given in carried.items():
+        if key in FREE or _is_stricter(key, given, values.get(key)):
+            values[key] = given
+        elif _text(key, given) != _text(key, values.get(key)):
+            withheld.append(key)
+    return Narrowed(values, tuple(withheld))
+
+
+def set_profile(own: Layer) -> Layer:
+    """The same words, with the profile of a folder that nobody trusted where they name none."""
+    return {PROFILE: Given(UNTRUSTED_PROFILE, Origin(kind="default")), **own}
+
+
+def describe_withheld(carried: Layer, keys: tuple[str, ...]) -> list[Problem]:
+    return [
+        Problem(
+            severity="warning",
+            code="setting_withheld",
+            message=f"'{key}' does not count: this folder was cloned, and you have not trusted what it says",
+            file=carried[key].origin.file,
+            line=carried[key].origin.line,
+            hint="Read the file, then run `agent trust`",
+        )
+        for key in keys
+    ]
+
+
+def _is_stricter(key: str, given: Given, held: Given | None) -> bool:
+    """Stricter than what holds otherwise, or the same."""
+    if key in ORDERED:
+        order, new, old = ORDERED[key], _text(key, given), _text(key, held)
+        return new in order and (old not in order or order.index(new) >= order.index(old))
+    if key in LOWERED:
+        new_limit, old_limit = _limit(_text(key, given)), _limit(_text(key, held))
+        return new_limit is not None and (old_limit is None or new_limit <= old_limit)
+    if key == "logging.redact_names":
+        return held is None
+    if key == "model.allowed_models":
+        return held is None and bool(given.value)
+    return False
+
+
+def _text(key: str, given: Given | None) -> str:
+    """The value as one text; the default where nobody gave one."""
+    if given is None:
+        default = all_leaves()[key].default
+        return default if isinstance(default, str) else json.dumps(default)
+    if not isinstance(given.value, str):
+        return json.dumps(given.value)
+    word = given.value.strip()
+    return _SWITCHES.get(word.lower(), word.lower()) if all_leaves()[key].is_bool else word
+
+
+def _limit(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,162 @@
+"""Whose word the files of a folder are: `~/.agent/trust/<digest of its path>.json`.
+
+A folder that was made on this machine speaks for the person who made it. One that was cloned speaks for its author
+until the person says otherwise, once: `agent trust`. Its policy and its settings are trusted by content, because they
+speak with the person's own voice; its definitions and skills by place, because they are what the project is.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import AwareDatetime, TypeAdapter, ValidationError
+
+from metier.definitions.sources import SKILL_FOLDERS, WORKSPACE_FOLDERS
+from metier.definitions.walk import Walk
+from metier.definitions.whole_file import replace_file
+from metier.errors import ConfigError
+from metier.messages import Value
+from metier.skills.clones import find_origin
+
+VARIABLE = "AGENT_TRUST"
+"""`all`: every folder is trusted. `named`: only those that `agent trust` named. Unset: all but clones."""
+_FOLDER = ".agent/trust"
+_OWN_FILES = ("policy.yaml", "mcp.json", "tool-access.json")
+_OWN_FOLDERS = ("agents", "tasks", "skills")
+_CONTEXT = ("context/system_prompt.md", "context/soul.json", "context/user_profile.json")
+
+type Part = Literal["settings", "policy"]
+"""What is trusted by content."""
+
+
+class TrustRecord(Value):
+    """What a person said yes to."""
+
+    workspace: str
+    origin: str
+    trusted_at: AwareDatetime
+    digests: dict[Part, str]
+
+
+_RECORD: TypeAdapter[TrustRecord] = TypeAdapter(TrustRecord)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceTrust:
+    """The standing of one folder. One that nobody looked at was made here."""
+
+    origin: str = ""
+    """Where it came from, in words; empty where that does not matter."""
+    record: TrustRecord | None = None
+    brings: tuple[str, ...] = ()
+    """What it holds for an agent, as paths."""
+    is_directory_named: bool = False
+    """The person named the folder of skills, by a flag or in the environment."""
+
+    @property
+    def is_trusted(self) -> bool:
+        return not self.origin or self.record is not None
+
+    @property
+    def is_withheld(self) -> bool:
+        """It came from elsewhere, has something to say, and nobody trusted it."""
+        return not self.is_trusted and bool(self.brings)
+
+    def counts(self, part: Part, digest: str) -> bool:
+        """This content speaks for the person."""
+        return not self.origin or (self.record is not None and self.record.digests.get(part) == digest)
+
+
+MADE_HERE = WorkspaceTrust()
+
+
+def find_trust(workspace: Path, *, home: Path, environ: Mapping[str, str]) -> WorkspaceTrust:
+    """How the folder stands. Raises `ConfigError` where the variable holds another word."""
+    match environ.get(VARIABLE, "").strip().lower():
+        case "all":
+            return MADE_HERE
+        case "named":
+            origin = find_origin(workspace) or f"{VARIABLE}=named"
+        case "":
+            origin = find_origin(workspace)
+        case other:
+            hint = "Write 'all' to trust every folder, 'named' to trust only what `agent trust` named, or unset it"
+            raise ConfigError(f"Environment variable {VARIABLE} is {other!r}", hint=hint)
+    if not origin:
+        return MADE_HERE
+    record = _read(_path(home, workspace))
+    return WorkspaceTrust(origin=origin, record=record, brings=tuple(list_brought(workspace)))
+
+
+def record_trust(
+    workspace: Path, *, home: Path, origin: str, digests: Mapping[Part, str], now: datetime
+) -> TrustRecord:
+    """Raises `OSError` where it cannot be written down."""
+    record = TrustRecord(workspace=str(workspace.resolve()), origin=origin, trusted_at=now, digests=dict(digests))
+    path = _path(home, workspace)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    replace_file(path, _RECORD.dump_json(record, indent=1), durable=True)
+    return record
+
+
+def revoke_trust(workspace: Path, *, home: Path) -> bool:
+    """False when it was not trusted."""
+    try:
+        _path(home, workspace).unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def knows_file(workspace: Path, file: Path, *, home: Path) -> bool:
+    """This very file was made here: `note_file` was told so, and nothing took its place since."""
+    try:
+        return _path(home, workspace).with_suffix(".made").read_text(encoding="ascii") == _identify(file)
+    except (OSError, ValueError):
+        return False
+
+
+def note_file(workspace: Path, file: Path, *, home: Path) -> None:
+    """Where it cannot be written down, the file counts as one that was brought."""
+    with suppress(OSError):
+        path = _path(home, workspace).with_suffix(".made")
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(path, _identify(file).encode("ascii"))
+
+
+def list_brought(workspace: Path) -> Iterator[str]:
+    """What in this folder speaks to an agent, as paths below it."""
+    own = [f"{base}/{name}" for base in WORKSPACE_FOLDERS for name in (*_OWN_FILES, *_OWN_FOLDERS)]
+    shared = [folder for folder in SKILL_FOLDERS if folder not in own]
+    for name in ("agent.yaml", *own, *shared, *_CONTEXT):
+        if os.path.lexists(workspace / name):
+            yield name
+    if next(iter(Walk(workspace / "skills", "SKILL.md")), None) is not None:
+        yield "skills"
+
+
+def digest_bytes(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _path(home: Path, workspace: Path) -> Path:
+    name = hashlib.sha256(os.fsencode(workspace.resolve())).hexdigest()[:32]
+    return home / _FOLDER / f"{name}.json"
+
+
+def _identify(file: Path) -> str:
+    found = file.stat()
+    return f"{found.st_dev}:{found.st_ino}"
+
+
+def _read(path: Path) -> TrustRecord | None:
+    """What cannot be read was not trusted."""
+    try:
+        return _RECORD.validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None

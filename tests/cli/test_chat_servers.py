@@ -1,0 +1,120 @@
+"""External servers in a chat: started once, by the first turn that needs them, and gone when the chat is."""
+
+import os
+import select
+import signal
+
+import pytest
+from chat_pty import CTRL_C, CTRL_D, ENTER, chat_terminal
+from mcp_workspace import accept, count_lines, define, use_hostile
+from model_server import ModelServer, calls, says
+from run_workspace import Workspace
+
+PROMPT = "you>"
+
+
+def list_servers(workspace: Workspace) -> list[int]:
+    """The process of each start."""
+    return [int(line) for line in (workspace.folder / "starts.txt").read_text(encoding="utf-8").splitlines()]
+
+
+def is_gone(process: int) -> bool:
+    try:
+        handle = os.pidfd_open(process)
+    except ProcessLookupError:
+        return True
+    try:
+        watch = select.poll()
+        watch.register(handle, select.POLLIN)
+        return bool(watch.poll(60_000))
+    finally:
+        os.close(handle)
+
+
+def test_a_server_is_started_by_the_first_turn_that_needs_it_and_serves_the_next_ones(
+    workspace: Workspace, model: ModelServer
+) -> None:
+    accept(workspace, bad=use_hostile())
+    model.follow(says("Hello."), calls("bad___count"), says("One."), calls("bad___count"), says("Two."))
+    with chat_terminal(workspace.folder) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("Hello" + ENTER)
+        terminal.wait_for("Hello.")
+        terminal.wait_for(PROMPT)
+        assert count_lines(workspace, "starts.txt") == 0
+        for answer in ("One.", "Two."):
+            terminal.type("Count" + ENTER)
+            terminal.wait_for(answer)
+            terminal.wait_for(PROMPT)
+        (server,) = list_servers(workspace)
+        os.kill(server, 0)
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+
+    assert count_lines(workspace, "calls.txt") == 2
+    assert is_gone(server)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_chat_that_is_killed_at_its_prompt_leaves_no_server(
+    workspace: Workspace, model: ModelServer, number: signal.Signals
+) -> None:
+    accept(workspace, bad=use_hostile())
+    model.follow(calls("bad___count"), says("One."))
+    with chat_terminal(workspace.folder) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("Count" + ENTER)
+        terminal.wait_for("One.")
+        terminal.wait_for(PROMPT)
+        (server,) = list_servers(workspace)
+        terminal.process.send_signal(number)
+        assert terminal.wait_for_end() != 0
+
+    assert is_gone(server)
+
+
+def test_ctrl_c_in_a_call_ends_what_the_server_does_and_the_next_call_starts_it_anew(
+    workspace: Workspace, model: ModelServer
+) -> None:
+    accept(workspace, bad=use_hostile())
+    begun = workspace.folder / "begun"
+    os.mkfifo(begun)
+    model.follow(calls("bad___hang", text=str(begun)), calls("bad___count"), says("One."))
+    with chat_terminal(workspace.folder) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("Hang" + ENTER)
+        assert begun.read_text(encoding="utf-8") == "begun"
+        terminal.type(CTRL_C)
+        terminal.wait_for("Stopped by SIGINT")
+        terminal.wait_for(PROMPT)
+        first = int((workspace.folder / "child.txt").read_text(encoding="utf-8"))
+        assert is_gone(first)
+        terminal.type("Count" + ENTER)
+        terminal.wait_for("One.")
+        terminal.wait_for(PROMPT)
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+
+    assert len(list_servers(workspace)) == 2
+    assert all(is_gone(server) for server in list_servers(workspace))
+
+
+def test_a_definition_that_changes_in_the_middle_of_a_chat_takes_the_old_server_away(
+    workspace: Workspace, model: ModelServer
+) -> None:
+    accept(workspace, bad=use_hostile())
+    model.follow(calls("bad___count"), says("One."), says("Gone."))
+    with chat_terminal(workspace.folder) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("Count" + ENTER)
+        terminal.wait_for("One.")
+        terminal.wait_for(PROMPT)
+        define(workspace, bad=use_hostile("--other"))
+        terminal.type("Count again" + ENTER)
+        terminal.wait_for("agent mcp accept bad")
+        terminal.wait_for("Gone.")
+        terminal.wait_for(PROMPT)
+        (server,) = list_servers(workspace)
+        assert is_gone(server)
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0

@@ -1,0 +1,114 @@
+"""Where servers that are processes run: enclosed where a sandbox is required, and said in either case."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from mcp_workspace import accept
+from model_server import ModelServer, calls, says
+from run_workspace import Workspace
+
+from metier.tools.sandbox.bubblewrap import find_bubblewrap
+from metier.tools.sandbox.ladder import find_rung
+
+PRYING = Path(__file__).parent / "prying_mcp_server.py"
+NOTHING = {"env": False, "home": False, "settings": False, "out": True}
+EVERYTHING = dict.fromkeys(NOTHING, True)
+
+
+@pytest.fixture
+def level(workspace: Workspace) -> str:
+    """Skips aloud where no sandbox can be shown."""
+    rung = find_rung(find_bubblewrap(os.environ, workspace.folder))
+    if not rung.works:
+        pytest.skip(f"no sandbox can be shown here: {rung.told}")
+    return rung.level
+
+
+@pytest.fixture
+def prying(workspace: Workspace, model: ModelServer, tmp_path: Path) -> Workspace:
+    (workspace.folder / ".env").write_text("secret", encoding="utf-8")
+    (workspace.folder / "out").mkdir()
+    (tmp_path / "home/.ssh").mkdir()
+    (tmp_path / "home/.ssh/id_rsa").write_text("secret", encoding="utf-8")
+    accept(workspace, prying={"command": sys.executable, "args": [str(PRYING)]})
+    model.follow(calls("prying___pry"), says("Done."))
+    return workspace
+
+
+def has_planted(workspace: Workspace) -> bool:
+    """Of what it wrote beside the workspace, something is on this machine and not in a folder of its own."""
+    return (workspace.folder.parent / "planted").exists()
+
+
+def find_seen(model: ModelServer) -> dict[str, bool]:
+    """What it says it could reach; what it wrote outside, it cannot tell."""
+    text = str(model.received[-1]["messages"][-1]["content"])
+    assert "{" in text, text
+    seen = dict(json.loads(text[text.index("{") : text.rindex("}") + 1]))
+    return {name: seen[name] for name in NOTHING}
+
+
+def test_a_server_is_enclosed_where_a_sandbox_is_required(
+    prying: Workspace,
+    model: ModelServer,
+    level: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("AGENT_SANDBOX_USE", "required")
+
+    assert prying.agent("run", "Look", "-q") == 0
+
+    assert find_seen(model) == NOTHING
+    assert not has_planted(prying)
+    capsys.readouterr()
+    assert prying.agent("mcp", "list", "--json") == 0
+    assert json.loads(capsys.readouterr().out)[0]["sandbox"] == level
+
+
+@pytest.mark.parametrize("outside", ["prying", "all"])
+def test_a_server_that_the_settings_leave_out_runs_as_the_person_does_and_the_list_says_so(
+    prying: Workspace,
+    model: ModelServer,
+    level: str,
+    outside: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert level
+    monkeypatch.setenv("AGENT_SANDBOX_USE", "required")
+    monkeypatch.setenv("AGENT_MCP_OUTSIDE_SANDBOX", outside)
+
+    assert prying.agent("run", "Look", "-q") == 0
+
+    assert find_seen(model) == EVERYTHING
+    assert has_planted(prying)
+    capsys.readouterr()
+    assert prying.agent("mcp", "list") == 0
+    assert "    runs as you, outside of any sandbox\n" in capsys.readouterr().out
+
+
+def test_a_server_runs_outside_where_no_sandbox_is_required_and_the_list_says_so(
+    prying: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert prying.agent("run", "Look", "-q") == 0
+
+    assert find_seen(model) == EVERYTHING
+    assert has_planted(prying)
+    capsys.readouterr()
+    assert prying.agent("mcp", "list", "--json") == 0
+    assert json.loads(capsys.readouterr().out)[0]["sandbox"] == "outside"
+
+
+def test_no_server_is_tried_where_a_sandbox_is_required_and_turned_off(
+    prying: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AGENT_RUNTIME_PROFILE", "strict")
+    monkeypatch.setenv("AGENT_SANDBOX_USE", "off")
+
+    assert prying.agent("mcp", "list") == 9
+
+    assert "needs a sandbox" in capsys.readouterr().err

@@ -1,0 +1,115 @@
+"""Runs that are left to workers and hand work on: whoever drives the one sees the other through, whoever dies."""
+
+import signal
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from worker_fleet import is_all, leave_runs, wait_for_rows
+
+from metier.engine.entries import Delegated
+from metier.engine.journal import read_entries
+from metier.engine.orders import CHILD
+from metier.runtime.runs import Runtime, open_runtime
+from metier.settings.worker_options import WorkerOptions
+from metier.store.base import RunRow
+from metier.testing.redis_server import RedisServer
+from metier.testing.worker_load import Crew, Load, build_place, count_sent
+
+QUICK = WorkerOptions(concurrency=2, lease_seconds=3, sweep_seconds=0.5, turns_per_task=3)
+
+type Way = Literal["claimed", "celery"]
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300), pytest.mark.parametrize("way", ["claimed", "celery"])]
+
+
+@pytest.fixture
+def load(tmp_path: Path, redis_server: RedisServer, way: Way) -> Load:
+    url = redis_server.url if way == "celery" else ""
+    return Load(folder=str(tmp_path), steps=6, reply_seconds=0.02, delegates=True, broker_url=url, worker=QUICK)
+
+
+def find_child(rows: list[RunRow]) -> RunRow | None:
+    return next((row for row in rows if row.run_id.startswith(CHILD)), None)
+
+
+async def wait_for_child(runtime: Runtime, load: Load) -> None:
+    """Until what was handed on is under way, and has done something."""
+
+    def is_at_work(rows: list[RunRow]) -> bool:
+        child = find_child(rows)
+        return child is not None and bool(child.driver) and bool(count_sent(load))
+
+    assert is_at_work(await wait_for_rows(runtime, is_at_work, seconds=60))
+
+
+async def check_done(runtime: Runtime, load: Load, parent: str) -> None:
+    rows = await wait_for_rows(runtime, is_all("completed"), seconds=120, load=load)
+    assert [(row.status, row.parent_run_id) for row in rows] == [("completed", parent), ("completed", "")]
+    ordered = [entry for entry in await read_entries(runtime.store, parent) if isinstance(entry, Delegated)]
+    assert len(ordered) == 1
+    sent = count_sent(load)
+    assert (len(sent), set(sent.values())) == (3, {1})
+    assert len(list((load.effects / "kept").iterdir())) == 3
+    assert not (load.effects / "together").exists()
+
+
+async def test_a_run_that_hands_work_on_completes_with_it(load: Load, crew: Crew) -> None:
+    async with open_runtime(build_place(load)) as runtime:
+        (run_id,) = await leave_runs(runtime, load, 1)
+        crew.start(load)
+
+        await check_done(runtime, load, run_id)
+
+
+async def test_a_worker_killed_in_the_middle_of_what_was_handed_on_is_replaced(load: Load, crew: Crew) -> None:
+    load = load.model_copy(update={"reply_seconds": 0.4})
+    async with open_runtime(build_place(load)) as runtime:
+        (run_id,) = await leave_runs(runtime, load, 1)
+        first = crew.start(load)
+        await wait_for_child(runtime, load)
+
+        crew.signal(first, signal.SIGKILL)
+        crew.start(load)
+
+        await check_done(runtime, load, run_id)
+
+
+async def test_a_worker_told_to_go_in_the_middle_of_it_hands_both_back(load: Load, crew: Crew) -> None:
+    load = load.model_copy(update={"reply_seconds": 0.4})
+    async with open_runtime(build_place(load)) as runtime:
+        (run_id,) = await leave_runs(runtime, load, 1)
+        first = crew.start(load)
+        await wait_for_child(runtime, load)
+
+        crew.signal(first, signal.SIGTERM, whole_group=False)
+        await wait_for_rows(runtime, lambda _rows: crew.count_left() == 0, seconds=60)
+        rows = await runtime.store.list_runs()
+        assert [row.driver for row in rows] == ["", ""]
+        assert len(count_sent(load)) < 3
+        crew.start(load)
+
+        await check_done(runtime, load, run_id)
+
+
+async def test_poison_in_what_was_handed_on_fails_it_and_its_owner_hears_of_it(load: Load, crew: Crew) -> None:
+    options = QUICK.model_copy(update={"max_attempts": 2})
+    load = load.model_copy(update={"poisoned": True, "worker": options})
+    async with open_runtime(build_place(load)) as runtime:
+        (run_id,) = await leave_runs(runtime, load, 1)
+        for _ in range(2):
+            crew.start(load)
+        rows: list[RunRow] = []
+        for _ in range(6):  # without a broker the whole worker dies with the step
+            rows = await wait_for_rows(runtime, lambda rows: all(not row.driver for row in rows), seconds=20)
+            child = find_child(rows)
+            if child is not None and child.status == "failed":
+                break
+            crew.start(load)
+
+        rows = await wait_for_rows(runtime, lambda rows: rows[-1].status == "completed", seconds=60)
+
+        child = find_child(rows)
+        assert child is not None
+        assert (child.status, child.reason) == ("failed", "too_many_attempts")
+        assert (rows[-1].run_id, rows[-1].status) == (run_id, "completed")  # it went on without what it had ordered
