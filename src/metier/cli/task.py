@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from metier.cli.catalog import AsJson
 from metier.cli.driving import View, drive_run, open_place
 from metier.cli.output import problem_as_json, warn_line, write_json, write_line
-from metier.cli.run import Config, Output, Quiet, RunCommand
+from metier.cli.run import Config, Output, Quiet, RunCommand, check_timeout
 from metier.definitions.acceptance import render_criterion
 from metier.definitions.ids import fold_id
 from metier.definitions.problems import Problem, has_errors
@@ -125,8 +125,7 @@ def run(
 
     Exit codes are those of `agent run`.
     """
-    if timeout is not None and timeout <= 0:
-        raise UsageError(f"--timeout must be more than 0, not {timeout:g}")
+    check_timeout(timeout)
     flags: dict[str, Any] = {
         "runtime.profile": profile,
         "model.provider": provider,

@@ -28,7 +28,6 @@ async def plan_task(log: RunLog, services: Services) -> None:
         return
     task = services.task
     assert task is not None, "a run that a task plans is given the task"
-    order = log.state.started.order if log.state.started else None
     # Who is asked where neither the step nor the task says it: whom somebody named, else the default one.
     agent = (order.agent if order else "") or services.runtime.agent or ""
     steps = tuple(
