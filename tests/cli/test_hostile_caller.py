@@ -102,7 +102,6 @@ def test_empty_name_is_no_run(workspace: Workspace, model: ModelServer, command:
         ["run", "--timeout", "nan", "x"],
         ["resume", "latest", "--timeout", "nan"],
         ["resume", "latest", "--timeout", "-1"],
-        ["task", "run", "x", "--timeout", "nan"],
         ["replay", "latest", "--fork-at", "4", "--provider", "nobody"],
     ],
 )

@@ -103,6 +103,7 @@ def test_inputs_from_a_file_and_the_line_stay_the_texts_they_are(
         (["--input", "text=x", "--input", "siez=1"], "there is no input 'siez'"),
         (["--input", "text"], "Input 'text' is not name=value"),
         (["--input-file", "none.json"], "The input file 'none.json' cannot be read"),
+        (["--input", "text=x", "--timeout", "nan"], "--timeout must be more than 0, not nan"),
     ],
 )
 def test_wrong_input_is_wrong_usage_and_starts_nothing(
