@@ -77,6 +77,14 @@ class Usage(Value):
     reasoning_tokens: int = 0
 
 
+class Spent(Value):
+    """What a step paid for asking a model on its own account: advice to a skill."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
+
+
 class ModelReply(Value):
     """One answer of a model, complete: a reply that was cut off in transit is an error, never a reply."""
 

@@ -16,8 +16,10 @@ from metier.capabilities.impl_process import Advice
 from metier.capabilities.sync_check import check_source
 from metier.context.json_text import NotJson, recover_object
 from metier.errors import ProviderError, UsageError
-from metier.messages import TextPart, user
+from metier.messages import ModelReply, Spent, TextPart, user
 from metier.providers.base import ModelRequest, Provider, SystemBlock
+from metier.providers.cost import find_price
+from metier.providers.facts import FactBook
 from metier.tools.schemas import SchemaCheck
 
 MAX_ADVICE_CALLS = 8
@@ -42,6 +44,26 @@ class Advisor(Protocol):
     async def ask(self, prompt: str, schema: Schema | None) -> str: ...
 
 
+@dataclass(slots=True)
+class Bill:
+    """What advice cost since somebody paid. Two skills at once share it: the sum is right, whoever pays."""
+
+    facts: FactBook
+    _sum: Spent = field(default_factory=Spent)
+
+    def add(self, reply: ModelReply, *, asked: str) -> None:
+        self._sum = Spent(
+            input_tokens=self._sum.input_tokens + reply.usage.input_tokens,
+            output_tokens=self._sum.output_tokens + reply.usage.output_tokens,
+            cost_usd=self._sum.cost_usd + find_price(reply, asked=asked, facts=self.facts),
+        )
+
+    def pay(self) -> Spent | None:
+        """What is owed, which is nothing afterwards; None where nobody was asked."""
+        owed, self._sum = self._sum, Spent()
+        return owed if owed != Spent() else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderAdvisor:
     """Asks the model of the run."""
@@ -50,6 +72,7 @@ class ProviderAdvisor:
     model: str
     max_tokens: int = 4096
     timeout_seconds: float = 120.0
+    bill: Bill | None = None
 
     async def ask(self, prompt: str, schema: Schema | None) -> str:
         request = ModelRequest(
@@ -62,6 +85,8 @@ class ProviderAdvisor:
             timeout_seconds=self.timeout_seconds,
         )
         reply = await self.provider.reply(request)
+        if self.bill is not None:
+            self.bill.add(reply, asked=self.model)
         return "".join(part.text for part in reply.parts if isinstance(part, TextPart))
 
 

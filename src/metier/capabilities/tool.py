@@ -5,11 +5,12 @@ that is repeated after a crash is told what came of it the first time.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import anyio
 from pydantic import JsonValue
 
+from metier.capabilities.advisor import Bill
 from metier.capabilities.contract import SkillContract
 from metier.capabilities.delegation import Lineage
 from metier.capabilities.executor import Capability
@@ -36,11 +37,13 @@ class CapabilityTool:
     conversations: Conversations
     lineage: Lineage = field(default_factory=Lineage)
     """Who waits for what this tool does, where the run was ordered by another skill."""
+    bill: Bill | None = None
+    """What the model asks for its advice."""
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         response = await self.conversations.take_turn(self._build_request(arguments, context))
         forget_answers(context.spool, context.artifacts)
-        return build_result(response)
+        return replace(build_result(response), spent=self.bill.pay() if self.bill is not None else None)
 
     async def probe(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult | None:
         """What is stored of this attempt, or what its process left when it had ended; None where nothing is."""
@@ -86,7 +89,7 @@ def name_message(attempt: int) -> str:
 
 
 def build_capability_tools(
-    capabilities: Iterable[Capability], conversations: Conversations, *, lineage: Lineage
+    capabilities: Iterable[Capability], conversations: Conversations, *, lineage: Lineage, bill: Bill | None = None
 ) -> tuple[CapabilityTool, ...]:
     return tuple(
         CapabilityTool(
@@ -94,6 +97,7 @@ def build_capability_tools(
             skill=found.contract.skill,
             conversations=conversations,
             lineage=lineage,
+            bill=bill,
         )
         for found in capabilities
     )

@@ -27,9 +27,8 @@ from metier.engine.services import Services
 from metier.engine.state import RunState
 from metier.errors import ConfigError, PromptTooLarge
 from metier.events import PromptBudgetComputed, PromptComposed
-from metier.messages import ModelReply
 from metier.providers.base import ModelRequest
-from metier.providers.cost import cost_usd
+from metier.providers.cost import find_price
 from metier.providers.failures import CallFailed
 from metier.providers.retry import RetryPolicy, Turn, reply_with_retries
 
@@ -72,15 +71,8 @@ async def call_model(action: CallModel, log: RunLog, services: Services) -> None
         return
     keep_reply(action, reply, services)
     latency = round((services.clock.monotonic() - started) * 1000, 3)
-    price = _find_price(reply, request, services)
+    price = find_price(reply, asked=request.model, facts=services.facts)
     await log.record(ModelReplied(turn=action.turn, reply=reply, cost_usd=price, latency_ms=latency))
-
-
-def _find_price(reply: ModelReply, request: ModelRequest, services: Services) -> float:
-    """By the model that answered; gateways call it what they like, so else by the one that was asked."""
-    names = (reply.model, request.model)
-    prices = (cost_usd(reply.usage, services.facts.find(reply.provider, name)) for name in names)
-    return next((price for price in prices if price is not None), 0.0)
 
 
 class Composed(NamedTuple):

@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue, TypeAdapter
 from metier.decisions import ActionStep, ModelDecision, SkillCall, StepStatus
 from metier.definitions.acceptance import Criterion
 from metier.events import Candidate, DisclosedFile, TaskState
-from metier.messages import ModelReply, Value
+from metier.messages import ModelReply, Spent, Value
 from metier.tools.effects import Effect
 
 
@@ -207,6 +207,7 @@ class StepFinished(Value):
     artifacts: tuple[dict[str, JsonValue], ...] = ()
     adopted: bool = False
     """The result was found after a crash, not produced now."""
+    spent: Spent | None = None
 
 
 class StepRetried(Value):
@@ -261,6 +262,7 @@ class Delegated(Value):
     step_id: str
     child_run_id: str
     order: Order
+    spent: Spent | None = None
 
 
 class ChildEnded(Value):
@@ -328,6 +330,7 @@ class InputAsked(Value):
     fields: JsonValue = None
     resumes: bool = False
     """The step itself asked: the answer does not end it, it goes on with it."""
+    spent: Spent | None = None
 
 
 class InputGiven(Value):

@@ -17,7 +17,7 @@ from metier.engine.child import Child
 from metier.engine.phases import IllegalTransition, Phase, check_transition
 from metier.engine.steps import Step, build_exchange
 from metier.events import Candidate, TaskState
-from metier.messages import ModelReply
+from metier.messages import ModelReply, Spent
 
 _STATUS_OF_PAUSE: dict[str, TaskState] = {"input": "input_required", "delegation": "delegating"}
 
@@ -219,6 +219,13 @@ def _count_usage(state: RunState, entry: e.ModelReplied) -> None:
         state.factor = calibrate(state.factor, estimated=state.call.estimated_tokens, reported=usage.input_tokens)
 
 
+def _count_spent(state: RunState, spent: Spent | None) -> None:
+    if spent is not None:
+        state.input_tokens += spent.input_tokens
+        state.output_tokens += spent.output_tokens
+        state.cost_usd += spent.cost_usd
+
+
 def _plan_steps(state: RunState, entry: e.DecisionMade) -> None:
     state.decision, state.rejected, state.repair = entry.decision, entry.rejected, None
     actions = entry.decision.planned_actions
@@ -282,6 +289,7 @@ def _settle(state: RunState, step: Step, entry: e.DoubtResolved) -> None:
 
 def _finish_step(state: RunState, step: Step, entry: e.StepFinished) -> None:
     step.phase, step.finished = "finished", entry
+    _count_spent(state, entry.spent)
     if entry.counts_as_failure:
         return
     key = build_identity(step.action)
@@ -320,6 +328,7 @@ def _apply_work(
         case e.Delegated():
             state.step(entry.step_id).delegated = entry
             state.children.append(Child.of(entry))
+            _count_spent(state, entry.spent)
         case e.ChildEnded():
             _count_child(state, entry)
         case e.ResultChecked():
@@ -378,6 +387,7 @@ def _apply_answer(state: RunState, entry: e.ApprovalAsked | e.ApprovalDecided | 
         case e.InputAsked():
             state.question = entry
             state.step(entry.step_id).phase = "running"
+            _count_spent(state, entry.spent)
         case e.InputGiven():
             if state.question is None or state.question.request_id != entry.request_id:
                 raise IllegalTransition(f"Nothing was asked under {entry.request_id!r}")

@@ -149,10 +149,10 @@ async def _execute(step: Step, log: RunLog, services: Services) -> e.StepFinishe
         context = build_context(step, log, services, emit=told.append)
         result = await services.tools.call(name, arguments, context)
     if result.question is not None:
-        return _build_question(step, result.question, services)
+        return _build_question(step, result.question, services).model_copy(update={"spent": result.spent})
     if (work := result.handed_on) is not None:
         order = order_call(log.state, work.call)
-        return e.Delegated(step_id=step.step_id, child_run_id=work.run_id, order=order)
+        return e.Delegated(step_id=step.step_id, child_run_id=work.run_id, order=order, spent=result.spent)
     duration = round((services.clock.monotonic() - started) * 1000, 3)
     finished = await build_finished(step, name, result, duration_ms=duration, services=services)
     for payload in told:
@@ -241,6 +241,7 @@ async def build_finished(
         retryable=is_skill_failure and step.started is not None,
         counts_as_failure=is_skill_failure,
         artifacts=_artifacts(result, services),
+        spent=result.spent,
     )
 
 

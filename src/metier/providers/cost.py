@@ -1,7 +1,7 @@
 """What a reply cost, from the tokens the vendor counted and the prices that are known. Pure."""
 
-from metier.messages import Usage
-from metier.providers.facts import LongPrompt, ModelFacts, Prices
+from metier.messages import ModelReply, Usage
+from metier.providers.facts import FactBook, LongPrompt, ModelFacts, Prices
 
 _MILLION = 1_000_000
 
@@ -19,6 +19,12 @@ def cost_usd(usage: Usage, facts: ModelFacts) -> float | None:
         + usage.output_tokens * rates.output
     )
     return total / _MILLION
+
+
+def find_price(reply: ModelReply, *, asked: str, facts: FactBook) -> float:
+    """By the model that answered; gateways call it what they like, so else by the one that was asked. 0 if unknown."""
+    prices = (cost_usd(reply.usage, facts.find(reply.provider, name)) for name in (reply.model, asked))
+    return next((price for price in prices if price is not None), 0.0)
 
 
 def _rates(usage: Usage, prices: Prices) -> Prices | LongPrompt:

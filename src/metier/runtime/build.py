@@ -16,7 +16,7 @@ from metier.providers.facts import load_facts
 from metier.providers.options import ModelOptions
 from metier.providers.registry import OFFLINE
 from metier.runtime.authority import bind, find_tools_above, is_seen
-from metier.runtime.capabilities import list_callable
+from metier.runtime.capabilities import find_advisor, list_callable
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.confinement import limit_only, open_confinement
 from metier.runtime.instructions import load_instructions
@@ -71,7 +71,8 @@ async def build_services(
         models = open_models(place, facts, shelf, run=run)
         opened.push_async_callback(models.aclose)
         own = list_tools(packages, place, confinement=confinement, web=agent.web)
-        skills = list_callable(packages, place, store, run=run, provider=models.provider, confinement=confinement)
+        advisor = find_advisor(place, models.provider, facts)
+        skills = list_callable(packages, place, store, run=run, advisor=advisor, confinement=confinement)
         offered = (*own, *toolsets.tools, *servers.tools, *skills)
         known = Toolbox(offered).names()
         tools = await _choose_tools(run, offered, store)

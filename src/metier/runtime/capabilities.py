@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from metier.capabilities.adapter import name_owner
-from metier.capabilities.advisor import Advisor, ProviderAdvisor
+from metier.capabilities.advisor import Bill, ProviderAdvisor
 from metier.capabilities.check import is_capability
 from metier.capabilities.delegation import Lineage
 from metier.capabilities.executor import Capability, SkillExecutor
@@ -12,6 +12,7 @@ from metier.capabilities.turns import Conversations
 from metier.definitions.names import canonical_name
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Provider
+from metier.providers.facts import FactBook
 from metier.providers.registry import OFFLINE
 from metier.runtime.kind import RunKind
 from metier.runtime.place import Place
@@ -30,7 +31,7 @@ def list_callable(
     store: Store,
     *,
     run: RunKind,
-    provider: Provider,
+    advisor: ProviderAdvisor | None,
     confinement: Confinement,
 ) -> tuple[Tool, ...]:
     """One tool for each active skill with an `impl.py` whose contract can be used. Runs nothing."""
@@ -43,7 +44,7 @@ def list_callable(
         artifacts=run.folder / "artifacts",
         is_one_place=True,
         environ=place.environ,
-        advisor=_find_advisor(place, provider),
+        advisor=advisor,
         confinement=confinement,
     )
     logging = place.settings.logging
@@ -60,7 +61,9 @@ def list_callable(
     )
     lineage = Lineage(call.chain, call.ceiling) if call is not None else Lineage()
     callable_skills = _find_callable(executor, ordered=call.skill if call is not None else "")
-    return build_capability_tools(callable_skills, conversations, lineage=lineage)
+    return build_capability_tools(
+        callable_skills, conversations, lineage=lineage, bill=advisor.bill if advisor else None
+    )
 
 
 def _find_callable(executor: SkillExecutor, *, ordered: str) -> list[Capability]:
@@ -74,11 +77,15 @@ def _find_callable(executor: SkillExecutor, *, ordered: str) -> list[Capability]
     return [one for name in names if isinstance(one := executor.find(name), Capability)]
 
 
-def _find_advisor(place: Place, provider: Provider) -> Advisor | None:
+def find_advisor(place: Place, provider: Provider, facts: FactBook) -> ProviderAdvisor | None:
     """The model of the run; nobody where there is none."""
     if provider.name == OFFLINE or isinstance(provider, AbsentProvider):
         return None
     model = place.settings.model
     return ProviderAdvisor(
-        provider=provider, model=model.name, max_tokens=model.max_tokens, timeout_seconds=model.timeout_seconds
+        provider=provider,
+        model=model.name,
+        max_tokens=model.max_tokens,
+        timeout_seconds=model.timeout_seconds,
+        bill=Bill(facts),
     )

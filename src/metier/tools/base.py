@@ -9,6 +9,7 @@ from pydantic import JsonValue
 
 from metier.decisions import HandedOn
 from metier.events import Payload
+from metier.messages import Spent
 from metier.tools.effects import Effect, Risk
 
 type Category = Literal["read", "write", "edit", "glob", "grep", "bash", "web", "custom"]
@@ -123,6 +124,8 @@ class ToolResult:
     """Not a result yet: the run waits for an answer, then calls again."""
     handed_on: HandedOn | None = None
     """Not a result yet: another run has to do this first, then the call is made again."""
+    spent: Spent | None = None
+    """What the call paid a model."""
 
     @property
     def is_final(self) -> bool:

@@ -1,0 +1,82 @@
+"""What advice to a skill costs is part of what the run costs, and bounded with it."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+from capability_skills import write_skill
+
+from metier.engine.options import RuntimeOptions
+from metier.engine.state import RunState
+from metier.engine.tape import Divergence
+from metier.providers.options import ModelOptions
+from metier.runtime.answers import Answer
+from metier.runtime.place import Place
+from metier.runtime.replays import replay_run
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import open_runtime
+from metier.settings.model import Settings
+from metier.testing.scripted import Line, ScriptedProvider, ToolCall, calls, says
+
+HYBRID = "execution_mode: hybrid"
+NAMES = "def execute(context):\n    return {'name': context.advise('Give it a name')['name']}\n"
+NAMES_THEN_ASKS = """
+def execute(context):
+    if "colour" in context.inputs:
+        return {"outputs": {"name": context.inputs["colour"] + " boat"}}
+    context.advise("Give it a name")
+    return {"state": "input_required", "input_request": {"missing_fields": [{"name": "colour"}]}}
+"""
+WAITS = f"{HYBRID}\ninteraction_outcomes: {{allowed_intermediate_states: [input_required]}}"
+PRICES = 'scripted: {"*": {prices: {input: 10000, output: 100000, as_of: 2026-01-01}}}\n'
+USE = calls(ToolCall("use_skill", {"skill": "namer", "inputs": {}}))
+ADVICE = says('{"name": "boat"}')
+
+
+def place_of(workspace: Path, *script: Line, most_usd: float | None = None) -> Place:
+    (workspace / "prices.yaml").write_text(PRICES, encoding="utf-8")
+    settings = Settings(
+        runtime=RuntimeOptions(max_cost_usd=most_usd), model=ModelOptions(name="m", facts_file="prices.yaml")
+    )
+    return Place(settings=settings, workspace=workspace, home=workspace, environ={}, provider=ScriptedProvider(*script))
+
+
+def drive(place: Place, *, then: Answer | None = None) -> tuple[RunState, Divergence | None]:
+    async def both() -> tuple[RunState, Divergence | None]:
+        async with open_runtime(place) as runtime:
+            state = await runtime.start(RunRequest(task="name it"))
+            if then is not None:
+                state = await runtime.resume(state.run_id, then)
+            report = await replay_run(runtime, state.run_id)
+            return state, report.outcome.divergence
+
+    return anyio.run(both)
+
+
+def test_tokens_and_price_of_advice_count_as_those_of_the_run(workspace: Path) -> None:
+    write_skill(workspace / "skills", "namer", contract=HYBRID, impl=NAMES)
+
+    state, divergence = drive(place_of(workspace, USE, ADVICE, says("done")))
+
+    assert (state.status, state.input_tokens, state.output_tokens) == ("completed", 300, 30)
+    assert state.cost_usd == pytest.approx(3 * 2.0)
+    assert divergence is None
+
+
+def test_advice_before_a_question_is_counted_once(workspace: Path) -> None:
+    write_skill(workspace / "skills", "namer", contract=WAITS, impl=NAMES_THEN_ASKS)
+
+    state, divergence = drive(place_of(workspace, USE, ADVICE, says("done")), then=Answer(values={"colour": "red"}))
+
+    assert (state.status, state.input_tokens, state.output_tokens) == ("completed", 300, 30)
+    assert "red boat" in state.results[0]
+    assert divergence is None
+
+
+def test_run_whose_advice_used_up_the_money_asks_the_model_no_more(workspace: Path) -> None:
+    write_skill(workspace / "skills", "namer", contract=HYBRID, impl=NAMES)
+
+    state, _ = drive(place_of(workspace, USE, ADVICE, says("never"), most_usd=3.0))
+
+    assert state.failure is not None
+    assert (state.status, state.failure.reason) == ("escalated", "budget_exceeded")
