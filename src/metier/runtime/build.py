@@ -55,8 +55,7 @@ async def build_services(
 
     A dry run gets neither the toolsets, which say what they offer by running, nor a connection.
     """
-    settings = place.settings
-    agent = run.agent
+    settings, agent = place.settings, run.agent
     packages, changed = await use_pinned(agent.packages, run.pins, store)
     policy = await use_pinned_policy(read_policy_file(place.workspace), run.pins, store)
     access = AccessFile(place.workspace)
