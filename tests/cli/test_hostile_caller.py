@@ -241,7 +241,7 @@ def test_old_runs_can_be_listed_and_deleted_after_others_filled_the_disk(tmp_pat
     mount -t tmpfs -o size=64m none "$1" && cd "$1"
     "$2" run -q --provider offline "do nothing" > /dev/null
     head -c 90000000 /dev/zero > filler || true
-    "$2" runs list --json | grep -c run_id
+    "$2" runs list --json | grep -c '"run_id"'
     "$2" runs gc --keep 0
     """
     home = {**os.environ, "HOME": str(tmp_path)}

@@ -136,6 +136,7 @@ class Deed:
             arguments=["sh", "-c", "sleep 3600 & echo $$ $! > new && mv new pids; wait"],
             folder=self.load.effects,
             environment={"PATH": os.environ["PATH"]},
+            confinement=None,  # what must be gone afterwards is looked for from outside
         )
         async with await ProcessTree.start(command, ProcessLimits(timeout_seconds=3600)):
             while not (self.load.effects / "pids").exists():  # noqa: ASYNC110 - another process makes it
