@@ -132,6 +132,32 @@ def test_what_the_child_could_not_do_is_for_the_parent_to_judge(
     assert [row["status"] for row in list_runs(capsys)] == ["failed", "completed"]
 
 
+def test_child_that_cannot_begin_fails_the_step_and_is_not_ordered_again(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    contract = """
+interaction_outcomes: {allowed_intermediate_states: [delegating, input_required], max_turns: 4}
+depends_on: [child]
+"""
+    impl = """
+def execute(context):
+    if "name" not in context.inputs:
+        return {"state": "input_required", "input_request": {"missing_fields": [{"name": "name"}]}}
+    return {"state": "delegating", "delegation": {"skill": "child", "inputs": {"n": 2}}}
+"""
+    write_skill(workspace / "skills", "parent", contract=contract, impl=impl)
+    write_child(workspace)
+    start(capsys)
+    (workspace / ".agent").mkdir()
+    (workspace / ".agent" / "policy.yaml").write_text("tool_approvals: [", encoding="utf-8")
+
+    code, _ = call("resume", "latest", "-q", "--input", "name=ab", capsys=capsys)
+
+    shown = call("runs", "show", "latest", capsys=capsys)[1]
+    assert code == 0
+    assert "not_started" in shown
+
+
 def test_rule_that_denies_the_child_binds_it_below_its_parent_too(
     workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,7 +76,8 @@ async def stop_at_step(action: a.StopAtStep, log: RunLog) -> None:
 async def record_child_end(log: RunLog, services: Services, child: RunState) -> None:
     """The result of the other run becomes that of the step, in one write with what it cost.
 
-    A skill that had another one called goes on instead: its call is made again, and finds the result.
+    A skill that had another one called goes on instead: its call is made again, and finds the result. A run that
+    never began left none to find: the skill would hand on again, so its step fails.
     """
     step = find_open_delegation(log.state)
     assert step is not None
@@ -93,7 +94,7 @@ async def record_child_end(log: RunLog, services: Services, child: RunState) -> 
     disabled = tuple(sorted(services.read_access()))
     reason = f"Run {child.run_id} is {child.status}"
     resumed = e.RunResumed(reason=reason, driver=log.lease.owner, disabled_tools=disabled)
-    if step.delegated.order.call is not None:
+    if step.delegated.order.call is not None and child.started is not None:
         await log.record(resumed, ended, durable=True)
         return
     name, _ = name_call(step.action)
