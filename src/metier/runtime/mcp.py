@@ -94,14 +94,14 @@ async def open_servers(
         if server.name in known:
             expand_server(server, place.environ)
     # What one run may write is closed to a server that serves the next ones too.
-    frame = confinement if place.servers is None else _leave_out(confinement, run.folder)
-    connect = partial(_connect, logs=run.folder / LOG_FOLDER, confinement=frame)
+    lasting = confinement if place.servers is None else _leave_out(confinement, run.folder)
     async with _borrow_pool(place) as pool:
-        connections = {
-            server.name: await pool.get(server, partial(connect, server, place), frame=frame)
-            for server in chosen
-            if server.name in known
-        }
+        connections: dict[str, ServerConnection] = {}
+        for server in chosen:
+            if server.name in known:
+                frame = _find_frame(place, server, lasting)
+                connect = partial(_connect, server, place, logs=run.folder / LOG_FOLDER, frame=frame)
+                connections[server.name] = await pool.get(server, connect, frame=frame)
         tools = tuple(McpTool(info, connections[name]) for name, infos in known.items() for info in infos)
         yield Servers(tools=tools, notices=notices, not_listed=not_listed)
 
@@ -148,7 +148,7 @@ async def try_servers(place: Place, servers: Sequence[ServerDefinition]) -> dict
     trials: dict[str, Trial] = {}
 
     async def attempt(server: ServerDefinition) -> None:
-        connection = _connect(server, place, group, logs=None, confinement=confinement)
+        connection = _connect(server, place, group, logs=None, frame=_find_frame(place, server, confinement))
         try:
             trials[server.name] = Trial(await connection.list_tools())
         except ToolFailed as error:
@@ -169,6 +169,11 @@ def is_outside(place: Place, server: str) -> bool:
     if outside == "auto":
         return not requires_sandbox(place)
     return outside == "all" or (outside != "none" and server in outside)
+
+
+def _find_frame(place: Place, server: ServerDefinition, confinement: Confinement) -> Confinement | None:
+    """What encloses the server; nothing where it runs outside, whatever the run itself is enclosed by."""
+    return None if is_outside(place, server.name) else confinement
 
 
 def find_enclosure(place: Place, server: ServerDefinition) -> Enclosure:
@@ -213,7 +218,7 @@ def _say_not_accepted(server: ServerDefinition) -> McpServerReported:
 
 
 def _connect(
-    server: ServerDefinition, place: Place, group: TaskGroup, *, logs: Path | None, confinement: Confinement
+    server: ServerDefinition, place: Place, group: TaskGroup, *, logs: Path | None, frame: Confinement | None
 ) -> ServerConnection:
     options = place.settings.mcp
     limits = ConnectionLimits(
@@ -226,6 +231,6 @@ def _connect(
         logs=logs,
         options=options,
         clean=clean,
-        confinement=None if is_outside(place, server.name) else confinement,
+        confinement=frame,
     )
     return ServerConnection(server.name, lambda: build_target(server, spot), group, limits=limits, clean=clean)

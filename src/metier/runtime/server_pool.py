@@ -14,33 +14,36 @@ type Connect = Callable[[TaskGroup], ServerConnection]
 
 class _Kept(NamedTuple):
     definition: ServerDefinition
-    frame: Confinement
+    frame: Confinement | None
     connection: ServerConnection
 
 
 class ServerPool:
-    """Connections by the name of their server. None of them is started before the first call."""
+    """Connections by their server and what encloses it. None of them is started before the first call."""
 
     def __init__(self, group: TaskGroup) -> None:
         """The task group keeps what is started; whoever made it ends it."""
         self._group = group
-        self._kept: dict[str, _Kept] = {}
+        self._kept: list[_Kept] = []
 
     async def keep_only(self, servers: Iterable[ServerDefinition]) -> None:
         """End every other one: its definition was changed, or nobody accepts it any more."""
         wanted = {server.name: server for server in servers}
-        for name, kept in list(self._kept.items()):
-            if wanted.get(name) != kept.definition:
-                del self._kept[name]
+        for kept in list(self._kept):
+            if wanted.get(kept.definition.name) != kept.definition:
+                self._kept.remove(kept)
                 await kept.connection.aclose()
 
-    async def get(self, server: ServerDefinition, connect: Connect, *, frame: Confinement) -> ServerConnection:
-        """The connection that is there, or a new one: there is none, it was given up, or it is enclosed otherwise."""
-        kept = self._kept.get(server.name)
-        if kept is not None and kept.frame == frame and not kept.connection.is_given_up:
-            return kept.connection
-        if kept is not None:
+    async def get(self, server: ServerDefinition, connect: Connect, *, frame: Confinement | None) -> ServerConnection:
+        """The connection that is there, or a new one: there is none in this frame, or it was given up.
+
+        One in another frame stays: the run that began it may be waiting for the one that asks now. No frame: outside.
+        """
+        for kept in [each for each in self._kept if (each.definition.name, each.frame) == (server.name, frame)]:
+            if not kept.connection.is_given_up:
+                return kept.connection
+            self._kept.remove(kept)
             await kept.connection.aclose()
         connection = connect(self._group)
-        self._kept[server.name] = _Kept(server, frame, connection)
+        self._kept.append(_Kept(server, frame, connection))
         return connection

@@ -1,0 +1,104 @@
+"""Which runs of one sitting share a server: those that would have it in the same enclosure."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from metier.runtime.agents import AgentInForce
+from metier.runtime.kind import RunKind
+from metier.runtime.mcp import keep_servers, open_acceptances, open_servers
+from metier.runtime.place import Place
+from metier.runtime.server_pool import ServerPool
+from metier.settings.model import Settings
+from metier.store.opening import open_store
+from metier.store.options import StoreOptions
+from metier.tools.base import ToolInfo
+from metier.tools.mcp_config import ServerDefinition
+from metier.tools.mcp_connection import ServerConnection
+from metier.tools.mcp_tools import McpTool
+from metier.tools.sandbox.confinement import Confinement
+
+ENCLOSED = Confinement(level="kernel")
+TOOL = ToolInfo(
+    id="mcp:clock/now",
+    name="clock/now",
+    description="The time",
+    category="custom",
+    input_schema={"type": "object"},
+    risk="high",
+    effect="opaque",
+)
+
+
+def build_place(folder: Path, profile: str, servers: ServerPool | None = None) -> Place:
+    settings = Settings.model_validate({"runtime": {"profile": profile}})
+    return Place(settings=settings, workspace=folder, home=folder / "home", environ={}, servers=servers)
+
+
+def accept_clock(folder: Path) -> None:
+    (folder / ".agent").mkdir()
+    file = folder / ".agent" / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": {"clock": {"command": "clock"}}}), encoding="utf-8")
+    server = ServerDefinition(name="clock", command="clock")
+    open_acceptances(build_place(folder, "guarded")).accept(server, (TOOL,), now=datetime.now(UTC))
+
+
+async def connect_in_one_sitting(folder: Path, *runs: tuple[str, Confinement]) -> list[ServerConnection]:
+    """The connection that each run has, one within the other as a run and its children are."""
+    found: list[ServerConnection] = []
+
+    async def enter(pool: ServerPool | None, rest: tuple[tuple[str, Confinement], ...]) -> None:
+        if not rest:
+            return
+        profile, confinement = rest[0]
+        place = build_place(folder, profile, pool)
+        run = RunKind(folder=folder / "runs" / "r1", agent=AgentInForce(place=place))
+        async with open_servers(place, store, run=run, confinement=confinement) as servers:
+            (tool,) = servers.tools
+            assert isinstance(tool, McpTool)
+            found.append(tool.connection)
+            await enter(pool, rest[1:])
+
+    store = await open_store(StoreOptions(), runs=folder / "runs", environ={})
+    try:
+        async with keep_servers(build_place(folder, "guarded")) as sitting:
+            await enter(sitting.servers, runs)
+    finally:
+        await store.close()
+    return found
+
+
+@pytest.mark.anyio
+async def test_strict_run_has_no_server_that_was_started_outside_the_sandbox(tmp_path: Path) -> None:
+    accept_clock(tmp_path)
+
+    guarded, strict, again = await connect_in_one_sitting(
+        tmp_path, ("guarded", ENCLOSED), ("strict", ENCLOSED), ("guarded", ENCLOSED)
+    )
+
+    assert strict is not guarded
+    assert again is guarded
+
+
+@pytest.mark.anyio
+async def test_runs_that_have_a_server_outside_share_it_whatever_encloses_them(tmp_path: Path) -> None:
+    accept_clock(tmp_path)
+
+    parent, child = await connect_in_one_sitting(tmp_path, ("permissive", Confinement()), ("guarded", ENCLOSED))
+
+    assert child is parent
+
+
+@pytest.mark.anyio
+async def test_enclosed_child_leaves_the_differently_enclosed_server_of_its_parent_alone(tmp_path: Path) -> None:
+    accept_clock(tmp_path)
+    open_to_more = Confinement(level="kernel", network=True)
+
+    parent, child, again = await connect_in_one_sitting(
+        tmp_path, ("strict", open_to_more), ("strict", ENCLOSED), ("strict", open_to_more)
+    )
+
+    assert child is not parent
+    assert again is parent
