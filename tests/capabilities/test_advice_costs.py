@@ -27,6 +27,12 @@ def execute(context):
     context.advise("Give it a name")
     return {"state": "input_required", "input_request": {"missing_fields": [{"name": "colour"}]}}
 """
+CALLS_NAMER = """
+def execute(context):
+    if context.delegated is None:
+        return {"state": "delegating", "delegation": {"skill": "namer", "inputs": {}}}
+    return {"outputs": {"summary": repr(context.delegated)}}
+"""
 WAITS = f"{HYBRID}\ninteraction_outcomes: {{allowed_intermediate_states: [input_required]}}"
 PRICES = 'scripted: {"*": {prices: {input: 10000, output: 100000, as_of: 2026-01-01}}}\n'
 USE = calls(ToolCall("use_skill", {"skill": "namer", "inputs": {}}))
@@ -80,3 +86,19 @@ def test_run_whose_advice_used_up_the_money_asks_the_model_no_more(workspace: Pa
 
     assert state.failure is not None
     assert (state.status, state.failure.reason) == ("escalated", "budget_exceeded")
+
+
+def test_skill_called_by_another_one_is_not_called_again_when_its_advice_used_up_its_share(workspace: Path) -> None:
+    hands_on = "interaction_outcomes: {allowed_intermediate_states: [delegating]}\ndepends_on: [namer]"
+    write_skill(workspace / "skills", "caller", contract=hands_on, impl=CALLS_NAMER)
+    write_skill(workspace / "skills", "namer", contract=WAITS, impl=NAMES_THEN_ASKS)
+    use = calls(ToolCall("use_skill", {"skill": "caller", "inputs": {}}))
+    place = place_of(workspace, use, ADVICE, says("done"), most_usd=4.1)
+
+    state, divergence = drive(place, then=Answer(values={"colour": "red"}))
+
+    assert [child.status for child in state.children] == ["escalated"]
+    assert "red boat" not in state.results[0]
+    assert "over the limit" in state.results[0]
+    assert (state.status, state.cost_usd) == ("completed", pytest.approx(3 * 2.0))
+    assert divergence is None

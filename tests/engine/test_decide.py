@@ -19,9 +19,11 @@ from journals import (
     use_skill,
 )
 
+from metier.decisions import SkillCall
 from metier.engine import actions as a
 from metier.engine import entries as e
 from metier.engine.decide import decide
+from metier.messages import Spent
 
 LOOK = tool("look", "c1")
 LOOK_AGAIN = tool("look-again", "c2")
@@ -279,3 +281,21 @@ def test_new_skill_is_shown_before_the_model_is_asked_again() -> None:
     state = folded(until_call("a"), turn_of(use_skill("a")), intent("1.1", use_skill("a")), ended("1.1"))
 
     assert decide(state, ALLOW) == a.Proceed("DISCLOSE_CONTEXT_STAGE", "More of the skill is needed")
+
+
+def test_run_that_only_calls_a_skill_stops_when_what_the_skill_spent_is_over_the_limit() -> None:
+    call = SkillCall(skill="namer", chain=("caller",))
+    began = started(max_cost_usd=1.0).model_copy(update={"order": e.Order(task="call it", call=call)})
+    invoke = use_skill("namer")
+    asked_for = e.InputAsked(
+        request_id="in", step_id="1.1", question="?", resumes=True, spent=Spent(input_tokens=1, cost_usd=1.5)
+    )
+    given = e.InputGiven(request_id="in", values={"colour": "red"})
+
+    first = folded(began, e.CallPlanned(action=invoke))
+    later = folded(began, e.CallPlanned(action=invoke), intent("1.1", invoke), asked_for, given)
+
+    assert decide(first, ALLOW) == a.RunSteps(("1.1",))
+    assert decide(later, ALLOW) == a.Fail(
+        "budget_exceeded", "The run cost 1.5000 USD, which is over the limit", "escalated"
+    )

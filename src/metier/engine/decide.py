@@ -125,7 +125,13 @@ def _start(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
         return a.AskInput(first.step_id)
     if is_delegation(first.action):
         return a.Delegate(first.step_id)
-    return a.RunSteps(_together(state, pending, policy))
+    return _run_or_stop(state, pending, policy)
+
+
+def _run_or_stop(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
+    """The steps of a turn were paid for; a run that only calls a skill has no turns, and is bounded here."""
+    stop = _stop_over_budget(state, get_limits(state)) if is_planned(state) else None
+    return stop or a.RunSteps(_together(state, pending, policy))
 
 
 def judge_step(state: RunState, step: Step, policy: Policy) -> Verdict:
