@@ -102,3 +102,15 @@ def test_skill_called_by_another_one_is_not_called_again_when_its_advice_used_up
     assert "over the limit" in state.results[0]
     assert (state.status, state.cost_usd) == ("completed", pytest.approx(3 * 2.0))
     assert divergence is None
+
+
+def test_advice_of_two_skills_that_ask_at_once_is_counted_for_both(workspace: Path) -> None:
+    for name in ("namer", "other"):
+        write_skill(workspace / "skills", name, contract=WAITS, impl=NAMES_THEN_ASKS)
+    both = calls(ToolCall("namer.invoke", {}), ToolCall("other.invoke", {}))
+
+    state, divergence = drive(place_of(workspace, both, ADVICE, ADVICE))
+
+    assert (state.status, state.input_tokens, state.output_tokens) == ("input_required", 300, 30)
+    assert state.cost_usd == pytest.approx(3 * 2.0)
+    assert divergence is None

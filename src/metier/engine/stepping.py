@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -26,6 +26,7 @@ from metier.engine.services import Services
 from metier.engine.steps import Step
 from metier.engine.unwrapping import unwrapped
 from metier.events import Payload, SkillDisclosureLoaded, SkillStepExecuted
+from metier.messages import Spent
 from metier.telemetry.excerpt import cut_middle
 from metier.tools.base import Question, ToolContext, ToolResult
 
@@ -73,12 +74,28 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
             )
         raise
     await log.record(*(result for result in results if isinstance(result, e.StepFinished)))
-    # One at a time: another step that waits says so again when this one has what it wants.
-    open_ended = next((result for result in results if isinstance(result, e.InputAsked | e.Delegated)), None)
-    if isinstance(open_ended, e.InputAsked):
-        await log.record(open_ended, e.RunPaused(pause="input", reason=open_ended.question), durable=True)
-    elif open_ended is not None:
-        await log.record(open_ended, wait_for(open_ended.child_run_id), durable=True)
+    if waiting := [result for result in results if isinstance(result, e.InputAsked | e.Delegated)]:
+        await _record_wait(waiting, log)
+
+
+async def _record_wait(waiting: Sequence[e.InputAsked | e.Delegated], log: RunLog) -> None:
+    """One at a time: another step that waits says so again when this one has what it wants. All have spent."""
+    first = waiting[0].model_copy(update={"spent": _add_spent([each.spent for each in waiting])})
+    if isinstance(first, e.InputAsked):
+        await log.record(first, e.RunPaused(pause="input", reason=first.question), durable=True)
+    else:
+        await log.record(first, wait_for(first.child_run_id), durable=True)
+
+
+def _add_spent(parts: Iterable[Spent | None]) -> Spent | None:
+    known = [part for part in parts if part is not None]
+    if not known:
+        return None
+    return Spent(
+        input_tokens=sum(part.input_tokens for part in known),
+        output_tokens=sum(part.output_tokens for part in known),
+        cost_usd=sum(part.cost_usd for part in known),
+    )
 
 
 def _interrupted(step: Step) -> e.StepFinished:
