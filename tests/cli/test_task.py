@@ -239,6 +239,24 @@ def test_tools_rules_and_reach_of_steps_are_checked_and_a_run_of_such_a_task_is_
     assert pack.run_ids() == []
 
 
+def test_steps_that_name_no_agent_are_checked_against_the_one_that_is_named(
+    pack: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rules = "tool_approvals: {rules: [{tool: Write, allow: false}]}"
+    pack.write(".agent/agents/clerk/AGENT.md", f"---\nname: Clerk\n{rules}\n---\n\nYou are the clerk.\n")
+    pack.write(".agent/agents/builder/AGENT.md", "---\nname: Builder\n---\n\nYou are the builder.\n")
+    pack.write(".agent/tasks/count/tell.md", SECOND.replace("name: Tell\n", "name: Tell\ntools: [inherit, Write]\n"))
+    told = ("task", "run", "count", "--input", "text=a b", "-q")
+
+    pack.configure(model={"provider": "offline"}, runtime={"agent": "clerk"})
+    by_clerk, by_builder = pack.agent(*told), pack.agent(*told, "--agent", "builder")
+    pack.configure(model={"provider": "offline"}, runtime={"agent": "builder"})
+    by_clerk_again = pack.agent(*told, "--agent", "clerk")
+
+    assert (by_clerk, by_builder, by_clerk_again) == (2, 0, 2)
+    assert "Tool 'Write' is denied by the rules of agent 'clerk'" in capsys.readouterr().err
+
+
 def test_steps_that_name_no_agent_are_done_by_the_one_that_is_named_else_the_default_one(
     pack: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:

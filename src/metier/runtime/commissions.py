@@ -64,7 +64,7 @@ def commission_task(place: Place, task_id: str, given: Mapping[str, JsonValue], 
     a task whose steps cannot all be run.
     """
     task = get_task(place, task_id)
-    if has_errors(problems := check_task(place, task.id)):
+    if has_errors(problems := check_task(place, task.id, agent=agent)):
         raise ConfigError(f"Task {task.id!r} cannot be used", hint="Correct the lines above", problems=problems)
     if default := agent or ("" if task.agent else place.settings.runtime.agent or ""):
         find_agent_file(place.workspace, default)

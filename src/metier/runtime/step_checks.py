@@ -36,10 +36,11 @@ class StepChecker:
     """Holds steps against their agents, and against the rules and settings of the workspace."""
 
     def __init__(
-        self, place: Place, agents: Mapping[str, AgentDefinition | None], *, is_tool: Callable[[str], bool]
+        self, place: Place, agents: Mapping[str, AgentDefinition | None], *, is_tool: Callable[[str], bool], agent: str
     ) -> None:
-        """`agents` by folded ID; nothing for one that is there and cannot be used."""
+        """`agents` by folded ID, nothing for one that cannot be used; `agent` does steps that name none."""
         self._place = place
+        self._agent = agent
         self._agents = agents
         self._broken = {name for name, agent in agents.items() if agent is None}
         self._is_tool = is_tool
@@ -65,7 +66,7 @@ class StepChecker:
 
     def _find_agent(self, step: TaskStep, task: TaskDefinition) -> AgentDefinition | None:
         """Nothing for the built-in one, and for one that is not there."""
-        name = step.agent or task.agent or self._place.settings.runtime.agent
+        name = step.agent or task.agent or self._agent
         return self._agents.get(fold_id(name)) if name else None
 
     def _find_broken_agents(self, references: Iterable[Reference]) -> list[Problem]:

@@ -82,16 +82,17 @@ def find_all_problems(place: Place, kind: str) -> dict[str, tuple[Problem, ...]]
     return {item.id: item.problems for item in checked if item.kind == kind}
 
 
-def check_task(place: Place, task_id: str) -> tuple[Problem, ...]:
+def check_task(place: Place, task_id: str, *, agent: str = "") -> tuple[Problem, ...]:
     """What `agent validate` would say on the lists, rules and steps of one task, with the agents that it names.
 
-    Plugins are asked which tools they have only where a name is not known without them.
+    `agent` does the steps that name none, instead of the default one. Plugins are asked which tools they have only where a name is not known without them.
     """
     found = list_definitions(place.workspace, "tasks", TASK_FILE)
     item = read_task(found[fold_id(task_id)])
     listed = list_definitions(place.workspace, "agents", AGENT_FILE)
     named = {fold_id(each.name) for each in item.references if each.kind == "agent"}
-    named.add(fold_id(place.settings.runtime.agent or ""))
+    agent = agent or place.settings.runtime.agent or ""
+    named.add(fold_id(agent))
     agents = [read_agent(listed[name]) for name in sorted(named & listed.keys())]
     skills = [package.definition for package in find_skills(place).packages]
     catalog, servers = load_place_catalog(place), _check_servers(place)
@@ -100,7 +101,7 @@ def check_task(place: Place, task_id: str) -> tuple[Problem, ...]:
     for tools in (lambda: place.tools, lambda: _list_plugin_tools(place)):
         known = _build_known(place, catalog, servers=servers, tools=tools(), skills=skills)
         checker = _Checker(root=place.workspace, known=known, tasks=tasks, model=place.settings.model, strict=False)
-        problems = _check_all((*agents, item), checker, place)[-1].problems
+        problems = _check_all((*agents, item), checker, place, agent=agent)[-1].problems
         if not any(problem.code == "unknown_tool" for problem in problems):
             break
     return problems
@@ -114,8 +115,9 @@ def validate_workspace(place: Place, catalog: Catalog, *, strict: bool = False) 
     known = _build_known(place, catalog, servers=servers, tools=_list_plugin_tools(place), skills=skills)
     tasks = frozenset(item.id for item in workspace.checked if item.kind == "task")
     checker = _Checker(root=place.workspace, known=known, tasks=tasks, model=place.settings.model, strict=strict)
+    agent = place.settings.runtime.agent or ""
     return Validation(
-        workspace=replace(workspace, checked=_check_all(workspace.checked, checker, place)),
+        workspace=replace(workspace, checked=_check_all(workspace.checked, checker, place, agent=agent)),
         files=(
             *_check_policy(place.workspace, checker),
             *_check_access(place.workspace, known),
@@ -267,11 +269,11 @@ def _build_known(
     )
 
 
-def _check_all(items: Iterable[Checked], checker: _Checker, place: Place) -> tuple[Checked, ...]:
+def _check_all(items: Iterable[Checked], checker: _Checker, place: Place, *, agent: str) -> tuple[Checked, ...]:
     """Each for itself, then the steps of tasks against the agents among them."""
     checked = [checker.check(item) for item in items]
     agents = {fold_id(item.id): _find_usable(item) for item in checked if item.kind == "agent"}
-    steps = StepChecker(place, agents, is_tool=lambda name: checker.known.find_fault(name) is None)
+    steps = StepChecker(place, agents, is_tool=lambda name: checker.known.find_fault(name) is None, agent=agent)
     return tuple(_check_steps(item, steps) for item in checked)
 
 
