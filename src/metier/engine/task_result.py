@@ -21,7 +21,12 @@ def build_task_result(state: RunState) -> str:
 def _join_plans(state: RunState) -> Foreseen:
     order = state.started.order if state.started else None
     plans = [_parse(step.finished.text if step.finished else "") for step in state.steps]
-    predicted = [cast("Foreseen", plan["predicted"]) for plan in plans if plan is not None]
+    # A plan that is missing has no figures, so nobody knows the sum; a step that was skipped costs nothing.
+    predicted = [
+        cast("Foreseen", plan["predicted"]) if plan is not None else {}
+        for plan, step in zip(plans, state.steps, strict=True)
+        if plan is not None or step.finished is None or step.finished.status != "skipped"
+    ]
     return {
         "mode": "dry_run",
         "task": order.task_id if order else "",
