@@ -74,7 +74,12 @@ async def enclose(workspace: Path) -> Confinement:
 
 
 async def probe_after_a_kill(
-    workspace: Path, *, fails: bool = False, is_forged: bool = False, is_enclosed: bool = False
+    workspace: Path,
+    *,
+    fails: bool = False,
+    is_forged: bool = False,
+    is_secret_empty: bool = False,
+    is_enclosed: bool = False,
 ) -> ToolResult | None:
     """The process of the skill ran to its end, and whoever started it died at that moment."""
     spool = workspace / "runs" / "r1" / "spool" / "1.1-1"
@@ -93,6 +98,9 @@ async def probe_after_a_kill(
         assert stat.S_IMODE(kept.stat().st_mode) == 0o600
         if is_forged:
             kept.write_text('{"secret": "", "reply": {"response": {"summary": "forged"}}}', encoding="utf-8")
+        if is_secret_empty:
+            (secret,) = spool.parent.glob("*.answer")
+            secret.write_text("", encoding="ascii")
         context = ToolContext(
             workspace=workspace, run_id="r1", step_id="1.1", spool=spool, artifacts=turn.artifacts, attempt=1
         )
@@ -121,8 +129,11 @@ def test_answer_is_kept_by_a_process_in_a_sandbox_that_may_not_write_to_the_runs
     assert "launched" in str(result.output)
 
 
-def test_answer_that_another_program_put_there_is_nobodys(workspace: Path) -> None:
-    assert anyio.run(partial(probe_after_a_kill, workspace, is_forged=True)) is None
+@pytest.mark.parametrize("is_secret_empty", [False, True])
+def test_answer_that_another_program_put_there_is_nobodys(workspace: Path, is_secret_empty: bool) -> None:
+    probed = partial(probe_after_a_kill, workspace, is_forged=True, is_secret_empty=is_secret_empty)
+
+    assert anyio.run(probed) is None
 
 
 def test_answers_are_gone_when_the_store_has_them(workspace: Path) -> None:

@@ -8,12 +8,13 @@ are for the owner's eyes, and go as soon as the store has the answer.
 """
 
 import json
-import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import JsonValue
+
+from metier.definitions.whole_file import replace_file
 
 _SUFFIX = ".answer"
 
@@ -65,14 +66,10 @@ def _get_file(spool: Path) -> Path:
 
 
 def _get_secret(spool: Path) -> str:
-    """The same for every process that works on this attempt."""
+    """The same for every process that works on this attempt; never empty, which any program could name."""
     file = _get_file(spool)
-    try:
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return file.read_text(encoding="ascii")
-    with os.fdopen(descriptor, "w", encoding="ascii") as stream:
-        stream.write(secret := secrets.token_hex(16))
-        stream.flush()
-        os.fsync(stream.fileno())
+    secret = file.read_text(encoding="ascii") if file.exists() else ""
+    if not secret:
+        secret = secrets.token_hex(16)
+        replace_file(file, secret.encode("ascii"), durable=True)
     return secret
