@@ -85,7 +85,8 @@ def find_all_problems(place: Place, kind: str) -> dict[str, tuple[Problem, ...]]
 def check_task(place: Place, task_id: str, *, agent: str = "") -> tuple[Problem, ...]:
     """What `agent validate` would say on the lists, rules and steps of one task, with the agents that it names.
 
-    `agent` does the steps that name none, instead of the default one. Plugins are asked which tools they have only where a name is not known without them.
+    `agent` does the steps that name none, instead of the default one. Plugins are asked which tools they have
+    only where a name is not known without them.
     """
     found = list_definitions(place.workspace, "tasks", TASK_FILE)
     item = read_task(found[fold_id(task_id)])
