@@ -225,6 +225,40 @@ async def test_cancelling_the_parent_cancels_the_child(tmp_path: Path) -> None:
     assert (ended.status, below.status) == ("canceled", "canceled")
 
 
+async def test_end_that_the_next_driver_hears_of_ends_the_child_and_its_approvals_too(tmp_path: Path) -> None:
+    write_agents(tmp_path, "writer", more="tool_approvals:\n  rules:\n    - {tool: pay, verdict: ask}\n")
+    cast = Cast({"boss": [ASK], "writer": [("pay", {})]})
+
+    async with open_team(tmp_path, cast, tools=[Deed("pay")]) as runtime:
+        state = await runtime.start(RunRequest(task="Get it paid"))
+        lease = await runtime.store.take_lease(state.run_id, owner="somebody deaf", seconds=600)
+        asked = await runtime.cancel(state.run_id, by="kim")
+        await runtime.store.release_lease(lease)
+        ended = await runtime.resume(state.run_id)
+        below = await runtime.read(state.children[0].run_id)
+        still_open = await runtime.approvals.find_all(status="open")
+
+    assert asked.status == "delegating"
+    assert (ended.status, below.status) == ("canceled", "canceled")
+    assert still_open == []
+
+
+async def test_end_that_the_next_driver_hears_of_closes_the_approvals_of_the_run(tmp_path: Path) -> None:
+    write_agents(tmp_path, "writer", more="tool_approvals:\n  rules:\n    - {tool: pay, verdict: ask}\n")
+    cast = Cast({"writer": [("pay", {})]})
+
+    async with open_team(tmp_path, cast, tools=[Deed("pay")]) as runtime:
+        state = await runtime.start(RunRequest(task="Pay", agent="writer"))
+        lease = await runtime.store.take_lease(state.run_id, owner="somebody deaf", seconds=600)
+        await runtime.cancel(state.run_id, by="kim")
+        await runtime.store.release_lease(lease)
+        ended = await runtime.resume(state.run_id)
+        still_open = await runtime.approvals.find_all(status="open")
+
+    assert ended.status == "canceled"
+    assert still_open == []
+
+
 async def test_child_that_cannot_begin_is_a_step_that_failed(tmp_path: Path) -> None:
     write_agents(tmp_path, "writer")
     write(

@@ -264,10 +264,14 @@ class Runtime:
 
     async def _obey_word(self, log: RunLog) -> None:
         """Somebody wanted the end while nobody drove, or while somebody did who could not hear it any more."""
-        if log.state.started is not None and log.state.phase not in FINAL:
-            failure = await find_wanted_end(self.store, log.state.run_id)
-            if failure is not None:
-                await log.record(failure, durable=True)
+        if log.state.started is None or log.state.phase in FINAL:
+            return
+        failure = await find_wanted_end(self.store, log.state.run_id)
+        if failure is not None:
+            for child in log.state.children:
+                await self._end_or_ask(child.run_id, failure)
+            await log.record(failure, durable=True)
+            await self.approvals.close(log.state.run_id)
 
     async def _begin(self, log: RunLog, services: Services, *, run: RunKind, request: RunRequest | None) -> None:
         """The first entry, where there is none yet."""
