@@ -10,7 +10,7 @@ from model_server import ModelServer, calls, says
 from run_workspace import Workspace
 
 from metier.cli.main import run
-from metier.runtime.archive import load_archive, render_archive
+from metier.runtime.archive import Archive, load_archive, render_archive
 
 type Capture = pytest.CaptureFixture[str]
 
@@ -232,3 +232,29 @@ def test_a_run_that_works_for_nobody_in_the_file_is_refused(
     assert run(["runs", "import", str(one)]) == 1
 
     assert "works for none of the others" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_top", [False, True])
+def test_runs_that_work_for_each_other_in_a_circle_are_refused(
+    *, is_top: bool, workspace: Workspace, model: ModelServer, elsewhere: Path, capsys: Capture
+) -> None:
+    model.follow(says("One."))
+    assert workspace.agent("run", "One", "-q") == 0
+    file = elsewhere / "a"
+    assert run(["runs", "export", workspace.run_ids()[0], "-o", str(file), "--exact"]) == 0
+    archive = load_archive(file)
+
+    def work_for(parent: str, run_id: str) -> Archive:
+        started = archive.started.model_copy(update={"parent_run_id": parent})
+        return replace(archive, run_id=run_id, entries=(started, *archive.entries[1:]))
+
+    circle = (
+        replace(work_for("child-x", "child-y"), children=(work_for("child-y", "child-x"),))
+        if is_top
+        else replace(archive, children=(work_for("child-x", "child-y"), work_for("child-y", "child-x")))
+    )
+    file.write_bytes(render_archive(circle))
+
+    assert run(["runs", "import", str(file)]) == 1
+
+    assert "works for" in capsys.readouterr().err
