@@ -32,3 +32,14 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: ModelServe
     made.configure(model=use_model(model), runtime=QUICK)
     made.add_skill("greeter", "Greet somebody kindly with a script.", greet=GREET)
     return made
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: ModelServer, workspace: Workspace) -> Workspace:
+    """An empty folder that the person fills with `fill`; the model is the person's own word."""
+    monkeypatch.setenv("AGENT_MODEL_PROVIDERS_OPENAI_BASE_URL", model.url)
+    monkeypatch.setenv("AGENT_MODEL_PROVIDER", "openai")
+    monkeypatch.setenv("AGENT_MODEL_NAME", "m")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("AGENT_TRUST", raising=False)
+    return workspace

@@ -1,13 +1,15 @@
 """A server of the Model Context Protocol that does what the call says, most of it bad. Plain JSON-RPC, no SDK.
 
 It works in its current folder: `calls.txt` gets a line for each call, `starts.txt` one for each start with its process,
-and while there is a file `changed` it describes its tools differently.
+and while there is a file `changed` it describes its tools differently. Where there is a file `mute`, it says there that
+it has begun, and nothing else to anybody.
 """
 
 import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +110,9 @@ def main() -> None:
     if "--dead" in sys.argv:
         sys.stderr.write("no configuration found\n")
         sys.exit(2)
+    if Path("mute").exists():
+        Path("mute").write_text("begun")
+        time.sleep(600)
     for line in sys.stdin:
         request = json.loads(line)
         if "id" not in request or "method" not in request:

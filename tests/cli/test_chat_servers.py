@@ -99,6 +99,26 @@ def test_ctrl_c_in_a_call_ends_what_the_server_does_and_the_next_call_starts_it_
     assert all(is_gone(server) for server in list_servers(workspace))
 
 
+def test_ctrl_c_while_a_server_starts_ends_the_server_and_not_the_chat(
+    workspace: Workspace, model: ModelServer
+) -> None:
+    accept(workspace, bad=use_hostile())
+    mute = workspace.folder / "mute"
+    os.mkfifo(mute)
+    model.follow(calls("bad___count"))
+    with chat_terminal(workspace.folder) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("Count" + ENTER)
+        assert mute.read_text(encoding="utf-8") == "begun"
+        (server,) = list_servers(workspace)
+        terminal.type(CTRL_C)
+        terminal.wait_for("Stopped by SIGINT")
+        terminal.wait_for(PROMPT)
+        assert is_gone(server)
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+
+
 def test_a_definition_that_changes_in_the_middle_of_a_chat_takes_the_old_server_away(
     workspace: Workspace, model: ModelServer
 ) -> None:

@@ -5,9 +5,15 @@ import os
 import subprocess
 from pathlib import Path
 
+import anyio
 import pytest
 from model_server import ModelServer, calls, says
 from run_workspace import AGENT, WAIT, Workspace
+
+from metier.cli.driving import open_place
+from metier.runtime.requests import RunRequest, keep_request
+from metier.runtime.runs import open_runtime
+from metier.store.base import RunRow
 
 type Capture = pytest.CaptureFixture[str]
 
@@ -99,6 +105,29 @@ def test_cancel_ends_a_run_that_waits(workspace: Workspace, model: ModelServer, 
         json.loads((workspace.folder / "runs" / workspace.run_ids()[0] / "run.json").read_text())["status"]
         == "canceled"
     )
+
+
+def test_cancel_ends_a_run_that_was_killed_before_its_first_entry(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    run_id = "20260101-000000-killed"
+
+    async def leave() -> None:
+        async with open_runtime(open_place(None)) as runtime:
+            now = runtime.place.clock.now()
+            row = RunRow(
+                run_id=run_id, context_id=run_id, status="pending", task="Go", created_at=now, updated_at=now,
+                reason=await keep_request(RunRequest(task="Go"), runtime.store),
+            )  # fmt: skip
+            await runtime.store.create_run(row)
+
+    anyio.run(leave)
+
+    assert workspace.agent("runs", "cancel", run_id) == 0
+
+    assert capsys.readouterr().out == f"{run_id} is canceled\n"
+    assert workspace.agent("resume", run_id, "-q") != 0
+    assert model.received == []
 
 
 def test_cancel_ends_a_run_that_another_process_drives_with_its_children(

@@ -5,12 +5,16 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 
+import anyio
 import pytest
 from model_server import ModelServer, calls, says
 from run_workspace import Workspace
 
+from metier.cli.driving import open_place
 from metier.cli.main import run
-from metier.runtime.archive import load_archive, render_archive
+from metier.runtime.archive import Archive, load_archive, render_archive
+from metier.runtime.runs import open_runtime
+from metier.store.base import RunRow
 
 type Capture = pytest.CaptureFixture[str]
 
@@ -66,6 +70,42 @@ def test_a_run_is_not_imported_twice(run_id: str, elsewhere: Path, capsys: Captu
     assert json.loads(capsys.readouterr().out)["redacted"] is True
 
     assert run(["runs", "import", str(file)]) == 2
+
+
+def test_an_import_that_was_cut_short_before_the_journal_can_be_done_again(
+    *, workspace: Workspace, model: ModelServer, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    workspace.write(".agent/tasks/say/TASK.md", "---\nname: Say\n---\n\nSay something.\n")
+    model.follow(says("Something."))
+    assert workspace.agent("task", "run", "say", "-q") == 0
+    run_id = workspace.run_ids()[0]
+    file = elsewhere / "a.metier-run"
+    assert run(["runs", "export", run_id, "-o", str(file)]) == 0
+    archive = load_archive(file)
+    monkeypatch.chdir(elsewhere)
+
+    async def cut_short() -> None:
+        async with open_runtime(open_place(None)) as runtime:
+            now = runtime.place.clock.now()
+            for each in (archive, *archive.children):
+                row = RunRow(
+                    run_id=each.run_id,
+                    context_id=each.run_id,
+                    status="completed",
+                    task="",
+                    created_at=now,
+                    updated_at=now,
+                )
+                await runtime.store.create_run(row)
+
+    anyio.run(cut_short)
+
+    assert run(["runs", "import", str(file)]) == 0
+
+    for each in (archive, *archive.children):
+        assert run(["replay", each.run_id, "--execute"]) == 0
+    assert run(["runs", "import", str(file)]) == 2
+    assert capsys.readouterr().out.count("equal: ") == 2
 
 
 def rewrite(file: Path, change: dict[str, bytes | None]) -> None:
@@ -232,3 +272,29 @@ def test_a_run_that_works_for_nobody_in_the_file_is_refused(
     assert run(["runs", "import", str(one)]) == 1
 
     assert "works for none of the others" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_top", [False, True])
+def test_runs_that_work_for_each_other_in_a_circle_are_refused(
+    *, is_top: bool, workspace: Workspace, model: ModelServer, elsewhere: Path, capsys: Capture
+) -> None:
+    model.follow(says("One."))
+    assert workspace.agent("run", "One", "-q") == 0
+    file = elsewhere / "a"
+    assert run(["runs", "export", workspace.run_ids()[0], "-o", str(file), "--exact"]) == 0
+    archive = load_archive(file)
+
+    def work_for(parent: str, run_id: str) -> Archive:
+        started = archive.started.model_copy(update={"parent_run_id": parent})
+        return replace(archive, run_id=run_id, entries=(started, *archive.entries[1:]))
+
+    circle = (
+        replace(work_for("child-x", "child-y"), children=(work_for("child-y", "child-x"),))
+        if is_top
+        else replace(archive, children=(work_for("child-x", "child-y"), work_for("child-y", "child-x")))
+    )
+    file.write_bytes(render_archive(circle))
+
+    assert run(["runs", "import", str(file)]) == 1
+
+    assert "works for" in capsys.readouterr().err

@@ -3,29 +3,16 @@
 import json
 import os
 import shutil
-import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from cloned_folder import TOOLSET, fill, git
 from model_server import ModelServer, calls, says
 from run_workspace import GREET, SKILL, Workspace, use_model
 
 from metier.settings.carried import FREE, LOWERED, ORDERED
 from metier.settings.fields import all_leaves
 
-TOOLSET = """from pathlib import Path
-
-from metier.tools.toolsets import AgentToolset
-
-Path({mark!r}).write_text("ran")
-
-
-class Tools(AgentToolset):
-    async def nothing(self) -> dict[str, object]:
-        \"\"\"Do nothing.\"\"\"
-        return {{"success": True, "result": "", "message": ""}}
-"""
 ALLOW_ALL = "rules: [{tool: '*', allow: true}]"
 AGENT = """---
 name: clerk
@@ -36,39 +23,6 @@ tool_approvals:
 
 Work.
 """
-
-
-def git(folder: Path, *words: str) -> None:
-    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    subprocess.run(["git", *identity, *words], cwd=folder, env=clean, check=True, capture_output=True)
-
-
-@pytest.fixture
-def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: ModelServer, workspace: Workspace) -> Workspace:
-    """An empty folder that the person fills with `fill`; the model is the person's own word."""
-    monkeypatch.setenv("AGENT_MODEL_PROVIDERS_OPENAI_BASE_URL", model.url)
-    monkeypatch.setenv("AGENT_MODEL_PROVIDER", "openai")
-    monkeypatch.setenv("AGENT_MODEL_NAME", "m")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("AGENT_TRUST", raising=False)
-    return workspace
-
-
-def fill(clone: Workspace, files: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> Workspace:
-    """What a stranger pushed, as `git clone` brings it."""
-    upstream = clone.folder.with_name("upstream")
-    for name, text in files.items():
-        file = upstream / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-    git(upstream, "init", "-q")
-    git(upstream, "add", "-A", "-f")
-    git(upstream, "commit", "-q", "-m", "all")
-    target = clone.folder.with_name("cloned")
-    git(clone.folder.parent, "clone", "-q", str(upstream), str(target))
-    monkeypatch.chdir(target)
-    return Workspace(target)
 
 
 def test_the_rules_of_a_clone_allow_nothing_until_the_person_trusts_them(
@@ -392,7 +346,7 @@ def test_runs_that_came_with_a_clone_are_not_resumed(
 
     for command in (("resume", "latest"), ("worker", "--once"), ("runs", "list")):
         assert cloned.agent(*command) == 2
-        assert "came with this folder" in capsys.readouterr().err
+        assert "may have come with this folder" in capsys.readouterr().err
 
     assert not (cloned.folder / "owned").exists()
 

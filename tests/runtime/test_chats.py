@@ -22,7 +22,7 @@ from metier.runtime.place import Place
 from metier.runtime.prompts import show_turn
 from metier.runtime.requests import REQUESTED, RunRequest
 from metier.runtime.runs import Watch, open_runtime
-from metier.store.failures import VersionConflictError
+from metier.store.failures import LeaseHeld, VersionConflictError
 
 pytestmark = pytest.mark.anyio
 
@@ -230,6 +230,24 @@ async def test_a_stopped_turn_goes_on_when_asked_to_and_is_ended_by_the_next_mes
 
         assert (await chat.runtime.read(second.run_id)).status == "canceled"
         assert "[Stopped before an answer]" in text_of_all(model.requests[-1].messages)
+
+
+async def test_a_message_that_is_refused_leaves_the_turn_to_whoever_drives_it(tmp_path: Path) -> None:
+    model = CountingModel(echo)
+    async with chatting(build_place(tmp_path, model)) as chat:
+        stopper = Stopper(0)
+        stopper.request("the test")
+        stopped = await chat.send("Do it", Watch(stopper=stopper))
+        store = chat.runtime.store
+        lease = await store.take_lease(stopped.run_id, owner="somebody else", seconds=600)
+
+        with pytest.raises(LeaseHeld, match="driven by 'somebody else'"):
+            await chat.send("Never mind")
+
+        await store.release_lease(lease)
+        done = await chat.go_on()
+        assert done is not None
+        assert (done.run_id, done.status) == (stopped.run_id, "completed")
 
 
 def text_of_all(messages: tuple[Message, ...]) -> str:

@@ -265,6 +265,7 @@ async def test_a_listed_command_does_not_follow_a_link_out_of_the_workspace(fold
     put(folder, {"sub/x": ""})
     put(folder, {"docs/readme": ""})
     (folder / "home").symlink_to("../outside")
+    (folder / "docs/a").symlink_to("../sub/x")  # an innocent one that comes first
     (folder / "docs/key").symlink_to("../../outside/key")
     listed = ", ".join(f"{{startsWith: {program}}}" for program in ("cat", "grep", "cd", "diff"))
     rules = f"rules: [{{tool: Bash, allow: true, when: {{command: {{anyOf: [{listed}]}}}}}}]"

@@ -97,8 +97,11 @@ async def test_a_redirect_within_the_allowed_host_is_followed(tmp_path: Path, se
     assert driven.told[-1].endswith("page")
 
 
-async def test_an_approved_fetch_is_not_sent_on_to_another_host(tmp_path: Path, server: Redirecting) -> None:
-    driven = drill(tmp_path, server, "http://evil.example:PORT/stolen", profile="guarded")
+@pytest.mark.parametrize("target", ["http://evil.example:PORT/stolen", "http://site.example:8081/admin"])
+async def test_an_approved_fetch_is_not_sent_on_to_another_host_or_port(
+    tmp_path: Path, server: Redirecting, target: str
+) -> None:
+    driven = drill(tmp_path, server, target, profile="guarded")
     state = await driven.run()
 
     await driven.decide("approved")

@@ -245,7 +245,7 @@ def create(
     """Write a new skill that passes `agent skills validate --strict`."""
     was_empty = next(list_brought(current_directory()), None) is None
     folder = create_skill(path, name=name)
-    if was_empty:
+    if was_empty and folder.resolve().is_relative_to(current_directory().resolve()):
         trust_new_folder(current_directory())
     say(f"Wrote {folder}; start with {folder / 'SKILL.md'}")
     if json:

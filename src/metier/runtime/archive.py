@@ -154,11 +154,26 @@ def _read_children(archive: Archive, members: Mapping[str, bytes], path: Path) -
     for run_id, own in below.items():
         if not _RUN_ID.fullmatch(run_id):
             raise _refuse(path, f"{run_id!r} is not the id of a run")
-        child = _build(run_id, own, archive.blobs, redacted=archive.redacted, path=path)
-        if child.started.parent_run_id not in {archive.run_id, *below}:
-            raise _refuse(path, f"run {run_id!r} in it works for none of the others")
-        children.append(child)
+        children.append(_build(run_id, own, archive.blobs, redacted=archive.redacted, path=path))
+    _check_parents(archive, children, path)
     return tuple(children)
+
+
+def _check_parents(archive: Archive, children: Sequence[Archive], path: Path) -> None:
+    """From every run the way up leads to the one of the archive, and from there out of the file: never in a circle."""
+    below: dict[str, list[str]] = {}
+    for child in children:
+        below.setdefault(child.started.parent_run_id, []).append(child.run_id)
+    left = {child.run_id for child in children}
+    if archive.run_id in left or archive.started.parent_run_id in {archive.run_id, *left}:
+        raise _refuse(path, f"run {archive.run_id!r} in it works for itself")
+    waiting = [archive.run_id]
+    while waiting:
+        found = below.get(waiting.pop(), [])
+        left.difference_update(found)
+        waiting += found
+    if left:
+        raise _refuse(path, f"run {min(left)!r} in it works for none of the others")
 
 
 def find_digests(entries: Sequence[Entry]) -> tuple[str, ...]:

@@ -59,6 +59,21 @@ _AMQP_OPTIONS = {
 }
 
 
+def send(app: Any, task: str, run_id: str, *, queue: str) -> None:  # noqa: ANN401 - Celery has no types
+    """Returns when the broker has the message. Raises one of `list_failures` where it does not take it in time."""
+    app.send_task(task, args=[run_id], queue=queue, retry=True, retry_policy=_RETRY, confirm_timeout=_SEND_SECONDS)
+
+
+def list_failures(app: Any) -> tuple[type[Exception], ...]:  # noqa: ANN401 - Celery has no types
+    """What sending can raise; the errors of Redis are known only where it is used."""
+    connection: Any = app.connection_for_write()
+    return (
+        *(KombuError, AMQPError, MessageNacked, OSError),
+        *connection.connection_errors,
+        *connection.channel_errors,
+    )
+
+
 class CeleryBroker:
     """`runtime.broker.Broker`."""
 
@@ -73,9 +88,7 @@ class CeleryBroker:
     def wake(self, run_ids: Iterable[str], *, queue: str) -> None:
         with self._translated():
             for run_id in run_ids:
-                self._app.send_task(
-                    DRIVE, args=[run_id], queue=queue, retry=True, retry_policy=_RETRY, confirm_timeout=_SEND_SECONDS
-                )
+                send(self._app, DRIVE, run_id, queue=queue)
 
     def count_waiting(self, queue: str) -> int:
         with self._translated(), self._app.connection_for_write() as connection:
@@ -93,14 +106,8 @@ class CeleryBroker:
 
     @contextmanager
     def _translated(self) -> Generator[None]:
-        """The errors of every transport as `BrokerUnavailable`; those of Redis are known only where it is used."""
-        connection: Any = self._app.connection_for_write()
-        known: tuple[type[Exception], ...] = (
-            *(KombuError, AMQPError, MessageNacked, OSError),
-            *connection.connection_errors,
-            *connection.channel_errors,
-        )
+        """The errors of every transport as `BrokerUnavailable`."""
         try:
             yield
-        except known as error:
+        except list_failures(self._app) as error:
             raise build_unavailable(self._address) from error

@@ -260,13 +260,15 @@ class Chat:
         return OpenTurn(state=state, waiting=await self.runtime.find_waiting(state), task=row.task)
 
     async def _end(self, row: RunRow) -> RunState:
-        state = await self.runtime.cancel(row.run_id, by=CHAT)
-        if state.started is not None and state.phase not in FINAL:
-            raise LeaseHeld(
-                f"Run {row.run_id!r} of this conversation is driven by {row.driver!r}",
-                hint=f"Wait with `agent runs watch {row.run_id}`, or end it with `agent runs cancel {row.run_id}`",
-            )
-        return state
+        """What somebody else drives is theirs: it is not even asked to end. Raises `LeaseHeld`."""
+        if not row.driver:
+            state = await self.runtime.cancel(row.run_id, by=CHAT)
+            if state.started is None or state.phase in FINAL:
+                return state
+        raise LeaseHeld(
+            f"Run {row.run_id!r} of this conversation is driven by {row.driver or 'somebody else'!r}",
+            hint=f"Wait with `agent runs watch {row.run_id}`, or end it with `agent runs cancel {row.run_id}`",
+        )
 
     async def _mark_undone(self, run_id: str) -> None:
         """In the index too, which forgets nothing."""

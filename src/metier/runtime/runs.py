@@ -172,7 +172,10 @@ class Runtime:
         return await self._drive(row.run_id, watch, prepare=prepare, request=request)
 
     async def cancel(self, run_id: str, *, by: str) -> RunState:
-        """End a run for good. One that somebody drives is ended by its driver, which is only asked: see `read`."""
+        """End a run for good. One that somebody drives is ended by its driver, which is only asked: see `read`.
+
+        One without a first entry is ended by whoever begins it, right after that.
+        """
         return await self._end_or_ask(run_id, build_cancellation(by))
 
     async def time_out(self, run_id: str, *, seconds: float) -> RunState:
@@ -188,8 +191,13 @@ class Runtime:
 
     async def _end(self, run_id: str, failure: e.RunFailed) -> RunState:
         state = await self.read(run_id)
-        if state.phase in FINAL or state.started is None:
+        if state.phase in FINAL:
             return state
+        if state.started is None:
+            # Nothing can be written before the first entry: whoever writes that one finds the word.
+            with suppress(RunUnknown):
+                await ask_to_end(self.store, run_id, failure)
+            return await self.read(run_id)
         # From below: where this is cut short, the run itself is still there to be canceled again.
         if (row := await self.store.find_run(run_id)) is not None and not row.driver:
             for child in state.children:
@@ -254,7 +262,9 @@ class Runtime:
                             run.agent.place, self.store, run=run, observe=watch.observe
                         ) as services:
                             await self._begin(log, services, run=run, request=request)
-                            if answer is None or await self._take_answer(log, answer, services, is_told=is_told):
+                            if log.state.phase not in FINAL and (
+                                answer is None or await self._take_answer(log, answer, services, is_told=is_told)
+                            ):
                                 await self._go_on(log, services, watch, answer=answer)
                     await self._settle(log)
                     if watch.stopper is not None and watch.stopper.is_handing_back:
@@ -264,10 +274,14 @@ class Runtime:
 
     async def _obey_word(self, log: RunLog) -> None:
         """Somebody wanted the end while nobody drove, or while somebody did who could not hear it any more."""
-        if log.state.started is not None and log.state.phase not in FINAL:
-            failure = await find_wanted_end(self.store, log.state.run_id)
-            if failure is not None:
-                await log.record(failure, durable=True)
+        if log.state.started is None or log.state.phase in FINAL:
+            return
+        failure = await find_wanted_end(self.store, log.state.run_id)
+        if failure is not None:
+            for child in log.state.children:
+                await self._end_or_ask(child.run_id, failure)
+            await log.record(failure, durable=True)
+            await self.approvals.close(log.state.run_id)
 
     async def _begin(self, log: RunLog, services: Services, *, run: RunKind, request: RunRequest | None) -> None:
         """The first entry, where there is none yet."""
@@ -275,6 +289,7 @@ class Runtime:
             pins = await pin(services, run)
             await log.record(build_start(request, run.agent, services, pins=pins), durable=True)
             self._tell_of_cuts(log, services)
+            await self._obey_word(log)
 
     async def _go_on(self, log: RunLog, services: Services, watch: Watch, *, answer: Answer | None) -> None:
         stopper = watch.stopper or Stopper(services.runtime.signal_grace_seconds)

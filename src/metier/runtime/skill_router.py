@@ -53,7 +53,9 @@ def create_run_router(
     workspace, variables = Path(repo_root).resolve(), os.environ if environ is None else environ
     folder = home or Path.home()
     loaded = load_settings(flags={}, environ=variables, cwd=workspace, home=folder, config=None)
-    return RunRouter(Place(settings=loaded.settings, workspace=workspace, home=folder, environ=dict(variables)))
+    return RunRouter(
+        Place(settings=loaded.settings, workspace=workspace, home=folder, environ=dict(variables), trust=loaded.trust)
+    )
 
 
 async def _create(work: HandedOn, request: DelegationRequest, runtime: Runtime) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -77,12 +78,12 @@ async def import_run(runtime: Runtime, archive: Archive) -> RunState:
 
     Those come first, so that an import which was cut short can be done again; one that is here already stays as it is.
     """
-    if await runtime.store.find_run(archive.run_id) is not None:
+    if await read_entries(runtime.store, archive.run_id):
         raise RunExists(f"There is already a run {archive.run_id!r}", hint="It is here already: `agent runs show` it")
     for data in {digest: data for each in (archive, *archive.children) for digest, data in each.blobs.items()}.values():
         await runtime.store.put_blob(data)
     for child in archive.children:
-        if await runtime.store.find_run(child.run_id) is None:
+        if not await read_entries(runtime.store, child.run_id):
             await _import_one(runtime, child)
     return await _import_one(runtime, archive)
 
@@ -105,7 +106,9 @@ async def _import_one(runtime: Runtime, archive: Archive) -> RunState:
         reason=state.failure.reason if state.failure else "",
     )
     store = runtime.store
-    await store.create_run(row)
+    # An import that was cut short right here left a row without a journal.
+    with suppress(RunExists):
+        await store.create_run(row)
     lease = await store.take_lease(archive.run_id, owner=runtime.place.owner, seconds=60)
     try:
         stored = [StoredEntry(n, entry.kind, render_entry(entry)) for n, entry in enumerate(archive.entries, start=1)]

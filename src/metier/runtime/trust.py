@@ -12,6 +12,7 @@ from metier.errors import ConfigError, UsageError
 from metier.runtime.catalog import find_all_skills, list_definitions
 from metier.runtime.place import Place
 from metier.runtime.policy import DEFINITIONS, HOST_FILE, read_policy_file
+from metier.skills.clones import is_tracked
 from metier.skills.trust import TRUSTED_UNREAD
 from metier.skills.workspace_trust import Part, TrustRecord, digest_bytes, knows_file, note_file, record_trust
 from metier.store.opening import DATABASE
@@ -70,20 +71,22 @@ def check_runs(place: Place) -> bool:
     `UsageError` for runs that came with a clone.
     """
     database = place.runs / DATABASE
-    if place.trust.is_trusted or place.settings.store.backend != "sqlite":
+    is_inside = database.resolve().is_relative_to(place.workspace.resolve()) or database.is_relative_to(place.workspace)
+    if place.trust.is_trusted or place.settings.store.backend != "sqlite" or not is_inside:
         return False
     if not database.exists():
         return True
-    if not knows_file(place.workspace, database, home=place.home):
+    if is_tracked(database) or not knows_file(database, home=place.home):
         raise UsageError(
-            f"The runs in {str(place.runs)!r} came with this folder, which was cloned and which you have not trusted",
-            hint="Move them away; or read what the folder brings, then run `agent trust`",
+            f"The runs in {str(place.runs)!r} may have come with this folder, which you have not trusted "
+            f"({place.trust.origin})",
+            hint="Read what the folder brings, then run `agent trust`; or move the runs away",
         )
     return False
 
 
 def note_runs(place: Place) -> None:
-    note_file(place.workspace, place.runs / DATABASE, home=place.home)
+    note_file(place.runs / DATABASE, home=place.home)
 
 
 def trust_place(place: Place, *, words: str, origin: str) -> TrustRecord:

@@ -145,7 +145,8 @@ def _is_stricter(key: str, given: Given, held: Given | None) -> bool:
     """Stricter than what holds otherwise, or the same."""
     if key in ORDERED:
         order, new, old = ORDERED[key], _text(key, given), _text(key, held)
-        return new in order and (old not in order or order.index(new) >= order.index(old))
+        least = order.index(old) if old in order else len(order) - 1
+        return new in order and order.index(new) >= least
     if key in LOWERED:
         new_limit, old_limit = _limit(_text(key, given)), _limit(_text(key, held))
         return new_limit is not None and (old_limit is None or new_limit <= old_limit)

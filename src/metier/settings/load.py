@@ -93,18 +93,19 @@ def _read_counting(file: SettingsFile | None, trust: WorkspaceTrust, *, own: Set
     is_carried = file is not None and file.is_carried
     words = digest_words(read.values if is_carried else {})
     carried = tuple(key for key in read.values if key not in FREE) if is_carried else ()
+    is_changed = trust.record is not None and not trust.counts("settings", words)
     if not is_carried:
-        values = set_profile(read.values) if trust.is_withheld else read.values
-        return _Counting(values=values, problems=problems, words=words)
+        values = set_profile(read.values) if trust.is_withheld or is_changed else read.values
+        return _Counting(values=values, problems=problems, withheld=_describe_change(is_changed), words=words)
     if trust.counts("settings", words):
         return _Counting(values=read.values, problems=problems, words=words, carried=carried)
     mine = read_file(own) if own else FileLayer({}, ())
-    base = set_profile(mine.values) if trust.is_withheld else mine.values
+    base = set_profile(mine.values) if trust.is_withheld or is_changed else mine.values
     narrowed = narrow(read.values, base)
     return _Counting(
         values=narrowed.values,
         problems=(*problems, *mine.problems, *check_alone(mine.values)),
-        withheld=tuple(describe_withheld(read.values, narrowed.withheld)),
+        withheld=(*_describe_change(is_changed), *describe_withheld(read.values, narrowed.withheld)),
         words=words,
         carried=carried,
     )
@@ -119,6 +120,15 @@ def _describe_folder(trust: WorkspaceTrust) -> list[Problem]:
     )
     hint = "Read what it brings, then run `agent trust`"
     return [Problem(severity="warning", code="folder_not_trusted", message=message, hint=hint)]
+
+
+def _describe_change(is_changed: bool) -> tuple[Problem, ...]:  # noqa: FBT001  one question, one answer
+    if not is_changed:
+        return ()
+    message = "The settings changed since you trusted this folder: they count as those of a folder that nobody trusted"
+    return (
+        Problem(severity="warning", code="settings_changed", message=message, hint="Read them, then run `agent trust`"),
+    )
 
 
 def _note_flags(trust: WorkspaceTrust, merged: Layer) -> WorkspaceTrust:

@@ -3,6 +3,7 @@
 Finding looks at disk; choosing is pure but for the trust check, which reads the bytes.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -69,7 +70,10 @@ def build_roots(
 def _list_carried(directories: Sequence[Path], workspace: Path, trust: WorkspaceTrust) -> Iterator[Path]:
     """Those that nobody named and that lie in the folder."""
     for directory in directories:
-        if not trust.is_directory_named and directory.resolve().is_relative_to(workspace.resolve()):
+        # By its name and by where it leads: a link out of the folder is the folder's own word too.
+        places = (Path(os.path.abspath(directory)), directory.resolve())  # noqa: PTH100  links must not be followed
+        roots = (Path(os.path.abspath(workspace)), workspace.resolve())  # noqa: PTH100
+        if not trust.is_directory_named and any(place.is_relative_to(root) for place in places for root in roots):
             yield directory
 
 

@@ -21,7 +21,7 @@ from metier.definitions.walk import Walk
 from metier.definitions.whole_file import replace_file
 from metier.errors import ConfigError
 from metier.messages import Value
-from metier.skills.clones import find_origin
+from metier.skills.clones import find_origin, find_source
 
 VARIABLE = "AGENT_TRUST"
 """`all`: every folder is trusted. `named`: only those that `agent trust` named. Unset: all but clones."""
@@ -41,6 +41,11 @@ class TrustRecord(Value):
     origin: str
     trusted_at: AwareDatetime
     digests: dict[Part, str]
+    source: str = ""
+    """A digest of the address it was cloned from: another repository at the same place is another one."""
+
+    def is_about(self, workspace: Path) -> bool:
+        return not self.source or self.source == find_source(workspace)
 
 
 _RECORD: TypeAdapter[TrustRecord] = TypeAdapter(TrustRecord)
@@ -90,6 +95,8 @@ def find_trust(workspace: Path, *, home: Path, environ: Mapping[str, str]) -> Wo
     if not origin:
         return MADE_HERE
     record = _read(_path(home, workspace))
+    if record is not None and not record.is_about(workspace):
+        record = None
     return WorkspaceTrust(origin=origin, record=record, brings=tuple(list_brought(workspace)))
 
 
@@ -97,7 +104,13 @@ def record_trust(
     workspace: Path, *, home: Path, origin: str, digests: Mapping[Part, str], now: datetime
 ) -> TrustRecord:
     """Raises `OSError` where it cannot be written down."""
-    record = TrustRecord(workspace=str(workspace.resolve()), origin=origin, trusted_at=now, digests=dict(digests))
+    record = TrustRecord(
+        workspace=str(workspace.resolve()),
+        origin=origin,
+        trusted_at=now,
+        digests=dict(digests),
+        source=find_source(workspace),
+    )
     path = _path(home, workspace)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     replace_file(path, _RECORD.dump_json(record, indent=1), durable=True)
@@ -113,18 +126,18 @@ def revoke_trust(workspace: Path, *, home: Path) -> bool:
     return True
 
 
-def knows_file(workspace: Path, file: Path, *, home: Path) -> bool:
+def knows_file(file: Path, *, home: Path) -> bool:
     """This very file was made here: `note_file` was told so, and nothing took its place since."""
     try:
-        return _path(home, workspace).with_suffix(".made").read_text(encoding="ascii") == _identify(file)
+        return _path(home, file).with_suffix(".made").read_text(encoding="ascii") == _identify(file)
     except (OSError, ValueError):
         return False
 
 
-def note_file(workspace: Path, file: Path, *, home: Path) -> None:
+def note_file(file: Path, *, home: Path) -> None:
     """Where it cannot be written down, the file counts as one that was brought."""
     with suppress(OSError):
-        path = _path(home, workspace).with_suffix(".made")
+        path = _path(home, file).with_suffix(".made")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(path, _identify(file).encode("ascii"))
 

@@ -150,10 +150,15 @@ class ServerConnection:
         open_conversation = load_sdk()
         life = _Life()
         self._group.start_soon(self._keep, life, open_conversation)
-        with anyio.move_on_after(self._limits.start_timeout_seconds):
-            await life.ready.wait()
-            if life.conversation is not None:
-                return life
+        try:
+            with anyio.move_on_after(self._limits.start_timeout_seconds):
+                await life.ready.wait()
+                if life.conversation is not None:
+                    return life
+        except anyio.get_cancelled_exc_class():
+            # Nobody has it yet who could end it later.
+            await life.end()
+            raise
         if not life.ready.is_set():
             life.problem = f"it did not answer within {self._limits.start_timeout_seconds:g} s"
         await self._end(life)

@@ -29,22 +29,21 @@ def _follow(command: SimpleCommand, folders: Sequence[str]) -> SimpleCommand:
     program, *words = command.argv
     followed = [_follow_word(word, folders) for word in words]
     if program == _FOLLOWS_ENTRIES:
-        followed = [_follow_entry(word, folders) for word in followed]
+        followed = [each for word in followed for each in (word, *_follow_entries(word, folders))]
     return replace(command, argv=(program, *followed))
 
 
-def _follow_entry(word: str, folders: Sequence[str]) -> str:
-    """A folder stands for the first of its entries that leads elsewhere."""
+def _follow_entries(word: str, folders: Sequence[str]) -> list[str]:
+    """A folder also stands for every entry of it that is a link: each may lead elsewhere."""
+    leading: set[str] = set()
     for folder in folders:
         path = os.path.join(folder, word)  # noqa: PTH118  as above
         try:
             with os.scandir(path) as entries:
-                leading = sorted(entry.path for entry in entries if entry.is_symlink())
+                leading |= {os.path.realpath(entry.path) for entry in entries if entry.is_symlink()}
         except OSError:
             continue
-        if leading:
-            return os.path.realpath(leading[0])
-    return word
+    return sorted(leading)
 
 
 def _follow_word(word: str, folders: Sequence[str]) -> str:

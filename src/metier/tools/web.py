@@ -179,8 +179,9 @@ class WebFetch:
 
 
 def _check_hop(before: WebUrl, url: WebUrl, guard: PathGuard) -> None:
-    """Within a host, what was allowed or approved holds unless a rule denies it. Another host is another call."""
-    if _strip(url.host) != _strip(before.host):
+    """Within a site, what was allowed or approved holds unless a rule denies it. Another host or port is another."""
+    is_same_port = url.port == before.port or (before.port, url.port) == (80, 443)
+    if _strip(url.host) != _strip(before.host) or not is_same_port:
         guard.check(url.text, key="url")
     elif guard.hides(url.text, key="url"):
         raise ToolFailed(f"It is sent on to {url.text!r}, which a rule denies", code="permission_denied")

@@ -8,17 +8,15 @@ from functools import partial
 from typing import Any, cast, override
 
 import anyio
-from amqp.exceptions import AMQPError
 from celery import Task
 from celery.exceptions import Reject, SoftTimeLimitExceeded
 from celery.worker.request import Request
-from kombu.exceptions import KombuError
 
 from metier.engine.state import RunState
 from metier.engine.unwrapping import unwrapped
 from metier.errors import BrokerUnavailable, MetierError
 from metier.runtime.broker import Broker, name_recovery
-from metier.runtime.celery_broker import DRIVE, TIME_OUT
+from metier.runtime.celery_broker import DRIVE, TIME_OUT, list_failures, send
 from metier.runtime.detached import can_go_on
 from metier.runtime.plugins import using_plugins
 from metier.runtime.runs import Runtime, open_runtime
@@ -42,11 +40,12 @@ class _DriveRequest(Request):
         if soft:
             return
         queue = str(request.delivery_info.get("routing_key") or "")
+        (run_id,) = request.args
         try:
-            request.app.send_task(TIME_OUT, args=request.args, queue=queue)
-        except (KombuError, AMQPError, OSError) as error:
+            send(request.app, TIME_OUT, run_id, queue=queue)
+        except list_failures(request.app) as error:
             # The process is killed only if this returns. Its run is then taken up again, and counted as a try.
-            logger.warning("run %s: nobody could be told that it took too long: %s", request.args, error)
+            logger.warning("run %s: nobody could be told that it took too long: %s", run_id, error)
 
 
 class _DriveTask(Task):

@@ -1,0 +1,117 @@
+"""Ways by which a clone could pass for a folder that the person made or trusted."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from cloned_folder import TOOLSET, fill, git
+from model_server import ModelServer, says
+from run_workspace import SKILL, Workspace
+
+STRICT = json.dumps({"runtime": {"profile": "strict"}, "sandbox": {"use": "required"}})
+
+
+def show_state(cloned: Workspace, capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    assert cloned.agent("trust", "--show", "--json") == 0
+    return str(json.loads(capsys.readouterr().out)["state"])
+
+
+@pytest.mark.parametrize("marker", [".hg/requires", ".hg/hgrc", "sub/.hg/requires"])
+def test_marks_of_another_version_control_do_not_make_a_clone_ones_own(
+    clone: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], marker: str
+) -> None:
+    cloned = fill(clone, {"agent.yaml": "{}", marker: "", "sub/agent.yaml": "{}"}, monkeypatch)
+    monkeypatch.chdir(cloned.folder / "sub")
+
+    assert show_state(cloned, capsys) == "not trusted"
+
+
+def test_folder_of_skills_that_is_a_link_out_of_the_workspace_runs_no_code(
+    clone: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mark = tmp_path / "ran"
+    files = {
+        "app/README.md": "x",
+        "evil/own/SKILL.md": SKILL.format(
+            name="own", description="Own it.\ntoolsets: [toolsets.tools:Tools]", body="x"
+        ),
+        "evil/own/toolsets/__init__.py": "",
+        "evil/own/toolsets/tools.py": TOOLSET.format(mark=str(mark)),
+    }
+    upstream = clone.folder.with_name("upstream")
+    (upstream / "app").mkdir(parents=True)
+    (upstream / "app/skills").symlink_to("../evil")
+    cloned = fill(clone, files, monkeypatch)
+    monkeypatch.chdir(cloned.folder / "app")
+    monkeypatch.setenv("AGENT_SKILLS", "all")
+    model.follow(says("Done."))
+
+    cloned.agent("run", "own it")
+
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("change", ["emptied", "removed"])
+def test_settings_that_a_pull_takes_back_leave_the_folder_as_one_that_nobody_trusted(
+    clone: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], change: str
+) -> None:
+    cloned = fill(clone, {"agent.yaml": STRICT, ".agent/policy.yaml": "rules: []"}, monkeypatch)
+    assert cloned.agent("trust") == 0
+    file = cloned.folder / "agent.yaml"
+    file.unlink() if change == "removed" else file.write_text("{}")
+    capsys.readouterr()
+
+    assert cloned.agent("config", "show", "--json") == 0
+
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["settings"]["runtime"]["profile"] == "guarded"
+    assert cloned.agent("config", "validate") == 0
+    assert "The settings changed since you trusted this folder" in capsys.readouterr().err
+
+
+def test_clone_does_not_turn_on_every_plugin_where_the_person_named_some(
+    clone: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = Path(os.environ["HOME"]) / ".config/agent/agent.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("plugins: {enabled: [mine]}\n")
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    cloned = fill(clone, {"agent.yaml": "plugins: {enabled: all}"}, monkeypatch)
+
+    assert cloned.agent("config", "show", "--json") == 0
+
+    assert json.loads(capsys.readouterr().out)["settings"]["plugins"]["enabled"] == ["mine"]
+
+
+def test_another_repository_at_a_trusted_place_is_not_trusted(
+    clone: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloned = fill(clone, {"agent.yaml": STRICT}, monkeypatch)
+    assert cloned.agent("trust") == 0
+    assert show_state(cloned, capsys) == "trusted"
+    other = clone.folder.with_name("other")
+    shutil.move(clone.folder.with_name("upstream"), other)
+    shutil.rmtree(cloned.folder)
+    git(other.parent, "clone", "-q", str(other), str(cloned.folder))
+    monkeypatch.chdir(cloned.folder)
+
+    assert show_state(cloned, capsys) == "not trusted"
+
+
+def test_log_of_a_database_that_a_pull_brings_is_not_played_into_ones_own_runs(
+    clone: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloned = fill(clone, {"agent.yaml": "{}"}, monkeypatch)
+    model.follow(says("Done."))
+    assert cloned.agent("run", "hello") == 0
+    assert cloned.agent("runs", "list") == 0
+    (cloned.folder / "runs/state.db-wal").write_bytes(b"planted")
+    git(cloned.folder, "add", "-f", "runs/state.db-wal")  # as a pull does
+    capsys.readouterr()
+
+    assert cloned.agent("runs", "list") == 2
+
+    assert "may have come with this folder" in capsys.readouterr().err
