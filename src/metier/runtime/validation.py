@@ -227,6 +227,9 @@ class _Checker:
         reading = read_contract(skill, strict=False)
         entry = skill.contract.find("depends_on") or skill.contract.find("contract")
         names = reading.contract.depends_on if reading.contract is not None else ()
+        missing = [name for name in names if self.known.catalog.find(name) is None]
+        if not missing:
+            return []
         known = [each.canonical for each in self.known.catalog.skills]
         return [
             Problem(
@@ -237,8 +240,7 @@ class _Checker:
                 line=entry.line if entry is not None else 1,
                 hint=hint_nearest(name, known) or "Add the skill, or take the name out",
             )
-            for name in names
-            if self.known.catalog.find(name) is None
+            for name in missing
         ]
 
     def _check_tools(self, permits: Permits, skills: Iterable[str]) -> list[Problem]:
