@@ -1,6 +1,8 @@
 """Servers of the Model Context Protocol for tests: the real ones that `./dev test` installs, and a hostile one."""
 
 import json
+import os
+import select
 import shutil
 import sys
 from collections.abc import Mapping
@@ -60,3 +62,17 @@ def _use_installed(program: str, *args: str) -> Definition:
     if not (SERVERS / program).is_file():
         pytest.skip(f"{program} is not installed: `./dev test` does that")
     return {"command": str(SERVERS / program), "args": list(args)}
+
+
+def is_gone(process: int) -> bool:
+    """Waits for the end of a process that was told to go."""
+    try:
+        handle = os.pidfd_open(process)
+    except ProcessLookupError:
+        return True
+    try:
+        watch = select.poll()
+        watch.register(handle, select.POLLIN)
+        return bool(watch.poll(60_000))
+    finally:
+        os.close(handle)

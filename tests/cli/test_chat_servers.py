@@ -1,12 +1,11 @@
 """External servers in a chat: started once, by the first turn that needs them, and gone when the chat is."""
 
 import os
-import select
 import signal
 
 import pytest
 from chat_pty import CTRL_C, CTRL_D, ENTER, chat_terminal
-from mcp_workspace import accept, count_lines, define, use_hostile
+from mcp_workspace import accept, count_lines, define, is_gone, use_hostile
 from model_server import ModelServer, calls, says
 from run_workspace import Workspace
 
@@ -16,19 +15,6 @@ PROMPT = "you>"
 def list_servers(workspace: Workspace) -> list[int]:
     """The process of each start."""
     return [int(line) for line in (workspace.folder / "starts.txt").read_text(encoding="utf-8").splitlines()]
-
-
-def is_gone(process: int) -> bool:
-    try:
-        handle = os.pidfd_open(process)
-    except ProcessLookupError:
-        return True
-    try:
-        watch = select.poll()
-        watch.register(handle, select.POLLIN)
-        return bool(watch.poll(60_000))
-    finally:
-        os.close(handle)
 
 
 def test_a_server_is_started_by_the_first_turn_that_needs_it_and_serves_the_next_ones(

@@ -2,12 +2,11 @@
 
 import json
 import os
-import select
 import subprocess
 from typing import Any
 
 import pytest
-from mcp_workspace import accept, count_lines, define, use_git, use_hostile, use_time
+from mcp_workspace import accept, count_lines, define, is_gone, use_git, use_hostile, use_time
 from model_server import ModelServer, calls, says
 from run_workspace import QUICK, Workspace, use_model
 
@@ -165,20 +164,6 @@ def test_a_server_that_hangs_is_ended_in_time_with_everything_it_started(
     assert "did not answer within 2 s" in get_result(model)
     child = int((workspace.folder / "child.txt").read_text())
     assert is_gone(child)
-
-
-def is_gone(process: int) -> bool:
-    """Waits for the end of a process that was told to go."""
-    try:
-        handle = os.pidfd_open(process)
-    except ProcessLookupError:
-        return True
-    try:
-        watch = select.poll()
-        watch.register(handle, select.POLLIN)
-        return bool(watch.poll(60_000))
-    finally:
-        os.close(handle)
 
 
 def configure(workspace: Workspace, model: ModelServer, **mcp: object) -> None:

@@ -285,3 +285,4 @@ def test_task_that_stops_at_a_step_ends_with_the_code_of_the_step(
     assert pack.agent("task", "run", "count", "--input", "text=a b", *told) == 8
 
     assert "failed:  Step 'TASK.md' failed: Provider 'anthropic' has no API key" in capsys.readouterr().err
+    assert pack.agent("runs", "watch", "latest") == 8

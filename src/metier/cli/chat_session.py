@@ -11,8 +11,8 @@ from metier.cli.chat_commands import Desk, Leave, Turn, run_command
 from metier.cli.chat_screen import Screen
 from metier.cli.chat_view import ChatView
 from metier.cli.context import get_user
-from metier.cli.driving import Driven, build_outcome, describe_cause
-from metier.cli.exit_codes import SIGNALS, get_exit_code
+from metier.cli.driving import Driven, build_outcome, describe_cause, find_standing
+from metier.cli.exit_codes import SIGNALS
 from metier.cli.failure import report
 from metier.cli.output import warn_line
 from metier.cli.signals import obeying_signals
@@ -21,7 +21,6 @@ from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
 from metier.errors import MetierError
 from metier.runtime.answers import Answer
-from metier.runtime.causes import find_failed
 from metier.runtime.chats import Chat
 from metier.runtime.cleaning import find_place_secrets
 from metier.runtime.runs import Watch
@@ -175,13 +174,10 @@ class Session:
         self._signal = stopper.signal if stopper.signal not in ("", "SIGINT") else self._signal
         if state is None:
             return None
-        runtime = self._chat.runtime
-        waiting = await runtime.find_waiting(state)
-        failed = await find_failed(runtime.store, waiting)
-        driven = Driven(state=state, waiting=waiting, folder=runtime.folder(state.run_id), failed=failed)
-        self._exit_code = get_exit_code(waiting, signal=stopper.signal)
+        driven = await find_standing(self._chat.runtime, state)
+        self._exit_code = driven.find_exit_code(signal=stopper.signal)
         self._tell(driven, view)
-        return waiting
+        return driven.waiting
 
     def _tell(self, driven: Driven, view: ChatView) -> None:
         state = driven.state

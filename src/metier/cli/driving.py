@@ -73,6 +73,18 @@ class Driven:
         """What a step that failed gave back."""
         return get_cause(self.failed)
 
+    def find_exit_code(self, *, signal: str = "") -> int:
+        """That of the run that is waited for; a task that stopped at a step ends as the step did."""
+        code = get_exit_code(self.waiting, signal=signal)
+        return (get_exit_code(self.failed) or FAILED) if code == FAILED and self.failed is not None else code
+
+
+async def find_standing(runtime: Runtime, state: RunState) -> Driven:
+    """How a run stands, with the runs below it that it waits for or failed by."""
+    waiting = await runtime.find_waiting(state)
+    failed = await find_failed(runtime.store, waiting)
+    return Driven(state=state, waiting=waiting, folder=runtime.folder(state.run_id), failed=failed)
+
 
 def open_place(config: Path | None, flags: Mapping[str, str] | None = None, *, is_new_run: bool = False) -> Place:
     """This folder, with the settings that hold in it. What they warn about is said."""
@@ -109,10 +121,7 @@ def drive_run(place: Place, work: Work, view: View) -> int:
     """Do the work until it ends or waits; the exit code says which."""
     stopper = Stopper(place.settings.runtime.signal_grace_seconds)
     driven = anyio.run(_drive, place, work, view, stopper)
-    exit_code = get_exit_code(driven.waiting, signal=stopper.signal)
-    if exit_code == FAILED and driven.failed is not None:
-        # A task that stopped at a step ends as the step did.
-        exit_code = get_exit_code(driven.failed) or FAILED
+    exit_code = driven.find_exit_code(signal=stopper.signal)
     write_outcome(driven, view, exit_code=exit_code)
     return exit_code
 
@@ -133,10 +142,7 @@ async def _drive(place: Place, work: Work, view: View, stopper: Stopper) -> Driv
     try:
         with unwrapped(), using_plugins(place, report=warn_line) as extended:
             async with obeying_signals(stopper), open_runtime(extended) as runtime:
-                state = await work(runtime, watch)
-                waiting = await runtime.find_waiting(state)
-                failed = await find_failed(runtime.store, waiting)
-                return Driven(state=state, waiting=waiting, folder=runtime.folder(state.run_id), failed=failed)
+                return await find_standing(runtime, await work(runtime, watch))
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -11,7 +11,8 @@ from pathlib import Path
 import anyio
 from pydantic import ValidationError
 
-from metier.cli.exit_codes import FAILED, get_exit_code
+from metier.cli.driving import find_standing
+from metier.cli.exit_codes import FAILED
 from metier.engine.journal import read_entries
 from metier.event_record import EventRecord
 from metier.runtime.runs import Runtime
@@ -33,7 +34,7 @@ async def follow_run(runtime: Runtime, run_id: str, sink: Sink) -> int:
     if state.status == "in_progress":
         sys.stderr.write(f"Nobody drives this run any more; `agent resume {run_id}` goes on with it\n")
         return FAILED
-    return get_exit_code(state)
+    return (await find_standing(runtime, state)).find_exit_code()
 
 
 class _Told:

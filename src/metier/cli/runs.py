@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from metier.cli.catalog import AsJson
 from metier.cli.context import get_user
-from metier.cli.driving import Driven, describe_cause, describe_waiting, find_last_lines, open_place
+from metier.cli.driving import Driven, describe_cause, describe_waiting, find_last_lines, find_standing, open_place
 from metier.cli.follow import follow_run
 from metier.cli.live import JsonLines
 from metier.cli.output import write_json, write_line
@@ -27,7 +27,6 @@ from metier.engine.phases import FINAL
 from metier.engine.state import RunState, fold
 from metier.errors import MetierError, UsageError
 from metier.events import TaskState
-from metier.runtime.causes import find_failed
 from metier.runtime.record import build_record
 from metier.runtime.runs import Runtime, open_runtime
 from metier.store.base import RUNNABLE, RunRow
@@ -91,10 +90,7 @@ def show(run: RunName, *, as_json: AsJson = False, config: Config = None) -> Non
             entries = await read_entries(runtime.store, row.run_id)
             state = fold(row.run_id, entries)
             record = build_record(entries, state, now=row.updated_at) if state.started else {}
-            waiting = await runtime.find_waiting(state)
-            failed = await find_failed(runtime.store, waiting)
-            folder = runtime.folder(row.run_id)
-            return row, Driven(state=state, waiting=waiting, folder=folder, failed=failed), record
+            return row, await find_standing(runtime, state), record
 
     row, driven, record = anyio.run(read)
     if as_json:
