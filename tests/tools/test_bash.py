@@ -117,8 +117,8 @@ async def test_the_approved_words_are_the_executed_words(terminal: Terminal) -> 
     quoted = " ".join("'" + word.replace("'", "'\"'\"'") + "'" for word in words)
     program = "import sys; sys.stdout.write(repr(sys.argv[1:]))"
 
-    single = await terminal.output(f"{sys.executable} -c '{program}' {quoted}")
-    piped = await terminal.output(f"{sys.executable} -c '{program}' {quoted} | cat")
+    single = await terminal.output(f"'{sys.executable}' -c '{program}' {quoted}")
+    piped = await terminal.output(f"'{sys.executable}' -c '{program}' {quoted} | cat")
 
     assert single == piped == repr(words)
     assert not (terminal.folder / "PWNED").exists()
