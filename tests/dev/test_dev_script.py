@@ -77,3 +77,19 @@ def test_ci_runs_exactly_the_test_command_of_the_readme() -> None:
     assert ci.splitlines()[-1] == "./dev test"
     assert "$ ./dev test\n" in readme
     assert "$ ./dev demo\n" in readme
+
+
+def test_missing_programs_are_named_where_they_cannot_be_installed(tmp_path: Path) -> None:
+    script = (ROOT / "dev").read_text(encoding="utf-8")
+    function = script[script.index("install_test_programs() {") :]
+    function = function[: function.index("\n}\n") + 2]
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "id").write_text("#!/bin/sh\necho 1000\n", encoding="utf-8")
+    (tools / "id").chmod(0o755)
+    lines = f'say() {{ printf "%s\\n" "$*"; }}\n{function}\ninstall_test_programs\n'
+
+    done = run(["/bin/sh", "-c", lines], tmp_path, PATH=str(tools))
+
+    assert done.returncode == 0, done.stderr
+    assert "their tests are skipped: bubblewrap ripgrep strace rabbitmq-server" in done.stdout
