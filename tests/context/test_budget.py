@@ -2,15 +2,21 @@
 
 import itertools
 import random
+import re
 from dataclasses import replace
 
 import anyio
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from metier.context.budget import STUB, FittedPrompt, TokenBudget, fit, fit_exactly
+from metier.context.budget import FittedPrompt, TokenBudget, fit, fit_exactly
 from metier.context.layers import Disclosed, Exchange, Prompt
 from metier.context.tokens import TokenCounter, calibrate, estimate_tokens
+from metier.context.trimming import History, Trim, apply_trims
 from metier.decisions import StepExecutionResult
+from metier.engine.entries import ModelCallStarted
+from metier.engine.state import RunState, apply
 from metier.errors import PromptTooLarge
 from metier.messages import Message, TextPart, ToolCallPart, ToolResultPart, ToolSpec, assistant, user
 from metier.providers.base import ModelRequest
@@ -37,6 +43,7 @@ def exchange(turn: int, text: str = "short", tool: str = "Read") -> Exchange:
         reply=Message(role="assistant", parts=(TextPart(text=f"turn {turn}"), call)),
         results=(Message(role="tool", parts=(result,)),),
         steps=(step,),
+        number=turn,
     )
 
 
@@ -71,51 +78,77 @@ def test_prompt_that_fits_is_left_whole_and_accounted_for() -> None:
     assert [block.cache for block in result.system] == [False, True]
 
 
-def test_references_go_first_oldest_first_and_the_overview_stays() -> None:
+def test_text_of_an_earlier_skill_goes_first_and_that_of_the_skill_in_charge_stays() -> None:
     prompt = Prompt(
         base="Be good.",
         task="Tidy up",
-        disclosed=(piece("SKILL.md", 400, stage=1), piece("a.md", 1500), piece("b.md", 1000), piece("c.md", 400)),
+        skill="notes",
+        disclosed=(
+            piece("SKILL.md", 400, stage=1),
+            replace(piece("old.md", 2_000), skill="other", digest="d1"),
+            piece("b.md", 1_000),
+        ),
         run=(exchange(1),),
     )
 
     result = fitted(prompt)
 
-    assert result.trimmed == ("disclosed:notes:a.md",)
+    assert result.trimmed == ("disclosed:other:old.md",)
+    assert [trim.digest for trim in result.trims] == ["d1"]
     assert "<SKILL.md>" in text_of(result)
-    assert "<c.md>" in text_of(result)
+    assert "<b.md>" in text_of(result)
 
 
-def test_references_read_by_a_call_lose_their_text_and_stay_a_pair() -> None:
-    run = (exchange(1, "word " * 2500, tool="read_skill_files"), exchange(2), exchange(3))
+def test_old_results_shrink_before_what_was_read_of_the_skill_in_charge() -> None:
+    reading = replace(exchange(1, "rate " * 1_000, tool="read_skill_files"), skill="notes", reads=True)
+    run = (reading, exchange(2, "word " * 1_500), exchange(3, "word " * 300))
 
-    result = fitted(Prompt(base="Be good.", task="Tidy up", run=run))
+    result = fitted(Prompt(base="Be good.", task="Tidy up", skill="notes", run=run))
 
-    assert result.trimmed == ("disclosed:turn 1",)
-    assert STUB in text_of(result)
+    assert result.trimmed == ("run:results of 1 turns shortened",)
+    assert "rate " * 1_000 in text_of(result)
+    assert "word " * 300 in text_of(result)
     assert calls_and_results(result.messages) == ({"c1", "c2", "c3"}, {"c1", "c2", "c3"})
 
 
 def test_old_turns_are_dropped_in_groups_and_told_in_a_line_each() -> None:
-    run = tuple(exchange(turn, "word " * 300) for turn in range(1, 13))
+    run = tuple(exchange(turn, "word " * 50 + "x" * 60) for turn in range(1, 61))
 
     result = fitted(Prompt(base="Be good.", task="Tidy up", run=run))
 
     calls, results = calls_and_results(result.messages)
-    assert calls == results == {"c9", "c10", "c11", "c12"}
-    assert result.trimmed == ("run:8 turns",)
-    assert "- s8 Read succeeded: word word" in text_of(result)
+    gone = 60 - len(calls)
+    assert calls == results == {f"c{turn}" for turn in range(gone + 1, 61)}
+    assert gone % 4 == 0
+    assert result.trimmed[-1] == f"run:{gone} turns"
+    assert f"- s{gone} Read succeeded: word word" in text_of(result)
 
 
-def test_the_prefix_stays_the_same_while_a_run_grows() -> None:
-    run = tuple(exchange(turn, "word " * 200) for turn in range(1, 40))
-    prompt = Prompt(base="Be good.", task="Tidy up")
-    firsts = [fitted(replace(prompt, run=run[:length])).messages[0] for length in range(20, 39)]
+def test_the_beginning_stays_the_same_while_a_run_grows() -> None:
+    prompt, history = Prompt(base="Be good.", task="Tidy up"), History(run=())
+    sent: list[tuple[Message, ...]] = []
+    for turn in range(1, 60):
+        history = replace(history, run=(*history.run, exchange(turn, "word " * 200)))
+        result = fitted(replace(prompt, run=history.run, earlier=history.earlier))
+        history = apply_trims(history, result.trims)
+        sent.append(result.messages)
 
-    changes = sum(1 for before, after in itertools.pairwise(firsts) if before != after)
+    changes = sum(1 for before, after in itertools.pairwise(sent) if after[: len(before)] != before)
 
-    assert changes <= len(firsts) // 4 + 1
-    assert len({fitted(replace(prompt, run=run[:length])).prefix_hash for length in range(20, 39)}) == 1
+    assert changes <= len(sent) // 2
+    assert history.earlier
+
+
+def test_trimmed_history_gives_the_same_request_again() -> None:
+    run = tuple(exchange(turn, "word " * 400) for turn in range(1, 20))
+    prompt = Prompt(base="Be good.", task="Tidy up", run=run)
+
+    first = fitted(prompt)
+    history = apply_trims(History(run=run), first.trims)
+    again = fitted(replace(prompt, run=history.run, earlier=history.earlier))
+
+    assert again.messages == first.messages
+    assert again.trims == ()
 
 
 def test_conversation_goes_before_results_are_shortened_and_starts_with_a_user() -> None:
@@ -125,14 +158,25 @@ def test_conversation_goes_before_results_are_shortened_and_starts_with_a_user()
     result = fitted(prompt)
 
     assert result.messages[0].role == "user"
-    assert "left out" not in text_of(result)
+    assert "taken out" not in text_of(result)
 
 
 def test_one_giant_result_is_shortened_in_the_middle() -> None:
     result = fitted(Prompt(base="Be good.", task="Tidy up", run=(exchange(1, "a" + "word " * 50_000 + "z"),)))
 
-    assert "characters left out" in text_of(result)
+    assert "characters taken out" in text_of(result)
     assert result.tokens <= BUDGET.limit
+
+
+def test_missing_characters_are_counted_over_several_cuts() -> None:
+    history = History(run=(exchange(1, "word " * 10_000),))
+    for most in (8_000, 2_000):
+        history = apply_trims(history, [Trim(what="exchange", exchange=1, size="short", characters=most)])
+
+    text = next(part.text for part in history.run[0].results[0].parts if isinstance(part, ToolResultPart))
+    mark = re.search(r"\n\[… (\d+) characters taken out.*\]\n", text)
+    assert mark is not None
+    assert int(mark[1]) + len(text) - len(mark[0]) == 50_000
 
 
 def test_system_layers_are_never_trimmed_and_too_much_of_them_is_said() -> None:
@@ -157,6 +201,52 @@ def test_a_thousand_random_prompts_stay_inside_the_budget_and_are_trimmed_alike(
         assert prompt.task in text_of(first)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    turns=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 9_000), st.booleans()), min_size=1, max_size=40),
+    window=st.integers(2_500, 9_000),
+)
+def test_newest_results_are_whole_or_marked_and_nothing_is_removed_twice(
+    turns: list[tuple[int, int, bool]], window: int
+) -> None:
+    """A run of random calls, driven as the engine drives it: each request starts from what the one before left."""
+    state = RunState("r")
+    whole: dict[int, str] = {}
+    for number, (file, size, reads) in enumerate(turns, start=1):
+        tool = "read_skill_files" if reads else "Read"
+        text = f"{file} begins " + "word " * (size // 5) + f" {file} ends"
+        each = replace(exchange(number, text, tool=tool), skill="notes", reads=reads, asked=frozenset({str(file)}))
+        state.run.append(replace(each, is_kept=not state.lost.isdisjoint(each.asked)))
+        whole[number] = text
+        before = list(state.run)
+
+        prompt = Prompt(base="Be good.", task="Tidy up", skill="notes", run=tuple(state.run), earlier=state.earlier)
+        result = fitted(prompt, TokenBudget(max_context_tokens=window, response_headroom_tokens=200))
+        apply(state, ModelCallStarted(turn=number, request_hash="", prefix_hash="", estimated_tokens=1,
+                                      trims=result.trims))  # fmt: skip
+
+        newest = _result_text(result.messages[-1])
+        assert newest == whole[number] or MARK in newest
+        assert result.tokens <= window - 200
+        _check_kept_go_last(before, result)
+
+
+MARK = "characters taken out to save room"
+
+
+def _check_kept_go_last(before: list[Exchange], result: FittedPrompt) -> None:
+    """What was removed once and asked for again is touched only when every other old result is a line or gone."""
+    touched = {trim.exchange for trim in result.trims}
+    if not any(each.is_kept and each.number in touched for each in before[:-1]):
+        return
+    others = [each for each in result.prompt.run[:-1] if not each.is_kept and not each.reads]
+    assert all(len(_result_text(each.results[0])) < 600 for each in others)
+
+
+def _result_text(message: Message) -> str:
+    return "".join(part.text for part in message.parts if isinstance(part, ToolResultPart))
+
+
 def random_prompt(rng: random.Random) -> Prompt:
     def words(most: int) -> str:
         return rng.choice(SCRIPTS) * rng.randrange(most)
@@ -170,7 +260,8 @@ def random_prompt(rng: random.Random) -> Prompt:
             replace(piece(f"r{i}.md", 0, stage=rng.choice([1, 2, 3])), text=words(80)) for i in range(rng.randrange(4))
         ),
         run=tuple(
-            exchange(i, words(80), tool=rng.choice(["Read", "read_skill_files"])) for i in range(rng.randrange(12))
+            exchange(i, words(80), tool=rng.choice(["Read", "read_skill_files"]))
+            for i in range(1, rng.randrange(2, 13))
         ),
     )
 

@@ -59,6 +59,9 @@ class Disclosed:
     path: str
     stage: Literal[1, 2, 3]
     text: str
+    digest: str = ""
+    is_new: bool = False
+    """It was asked for in the turn before this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +72,16 @@ class Exchange:
     results: tuple[Message, ...] = ()
     steps: tuple[StepExecutionResult, ...] = ()
     """What remains of the exchange when it is dropped."""
+    number: int = 0
+    """Its place in the run, from 1; it keeps it when others are dropped. None of its own: it is always told whole."""
+    skill: str = ""
+    """The skill that was in charge."""
+    reads: bool = False
+    """It shows more of that skill."""
+    asked: frozenset[str] = frozenset()
+    """What it gives, in a spelling that is the same when the same is asked for again."""
+    is_kept: bool = False
+    """It gives again what an earlier request had lost to the budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +107,8 @@ class Prompt:
     run: tuple[Exchange, ...] = ()
     earlier: tuple[StepExecutionResult, ...] = ()
     """Steps of exchanges that are no longer told in full."""
+    skill: str = ""
+    """The skill in charge: its text is among the last to go."""
 
     def layer(self, name: LayerName) -> str:
         """The text of a layer that is plain text, with its title."""

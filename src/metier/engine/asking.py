@@ -56,6 +56,7 @@ async def call_model(action: CallModel, log: RunLog, services: Services) -> None
         counted_tokens=counted,
         repair=action.repair,
         disabled_tools=tuple(sorted(disabled)),
+        trims=fitted.trims,
     )
     await log.record(intent)
     keep_request(action, request, services)

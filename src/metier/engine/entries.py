@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, TypeAdapter
 
+from metier.context.trimming import Trim
 from metier.decisions import ActionStep, ModelDecision, SkillCall, StepStatus
 from metier.definitions.acceptance import Criterion
 from metier.events import Candidate, DisclosedFile, TaskState
@@ -128,6 +129,8 @@ class ModelCallStarted(Value):
     repair: bool = False
     disabled_tools: tuple[str, ...] = ()
     """What the access file turned off in this turn."""
+    trims: tuple[Trim, ...] = ()
+    """What this request and those that follow no longer hold, for want of room."""
 
 
 class ModelReplied(Value):

@@ -58,7 +58,14 @@ def build_prompt(state: RunState, services: Services, texts: Mapping[str, str]) 
     shown = [candidate.skill_name for candidate in state.candidates[: services.skills.prefilter_top_k]]
     others = [name for name in state.skills if name not in shown]
     disclosed = tuple(
-        Disclosed(skill=piece.skill, path=piece.file.path, stage=piece.stage, text=texts[piece.digest])
+        Disclosed(
+            skill=piece.skill,
+            path=piece.file.path,
+            stage=piece.stage,
+            text=texts[piece.digest],
+            digest=piece.digest,
+            is_new=piece.digest in state.new_pieces,
+        )
         for piece in state.pieces
     )
     order = state.started.order
@@ -70,6 +77,8 @@ def build_prompt(state: RunState, services: Services, texts: Mapping[str, str]) 
         disclosed=disclosed,
         input=state.started.extra_context,
         run=(*state.run, *_repair_exchange(state)),
+        earlier=state.earlier,
+        skill=state.skill,
     )
 
 

@@ -5,12 +5,13 @@ A state belongs to the one loop that folds it, so entries change it in place: fo
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from metier.context.layers import Exchange
 from metier.context.tokens import calibrate
-from metier.decisions import ActionStep, ModelDecision, find_invocation
+from metier.context.trimming import History, Trim, apply_trims
+from metier.decisions import ActionStep, ModelDecision, StepExecutionResult, find_invocation
 from metier.engine import entries as e
 from metier.engine.calls import build_identity, build_memory_key, edit_arguments
 from metier.engine.child import Child
@@ -54,7 +55,15 @@ class RunState:
     steps: list[Step] = field(default_factory=list[Step])
     """Those of the current turn."""
     run: list[Exchange] = field(default_factory=list[Exchange])
-    """Completed turns, oldest first."""
+    """Completed turns, oldest first, as far as requests still have room for them."""
+    earlier: tuple[StepExecutionResult, ...] = ()
+    """The steps of turns that requests no longer hold."""
+    closed: int = 0
+    """How many turns were completed, those among them that are not in `run` any more."""
+    lost: set[str] = field(default_factory=set[str])
+    """What requests held once and no longer hold, see `Exchange.asked`."""
+    new_pieces: frozenset[str] = frozenset()
+    """Digests of the pieces that were disclosed since the last turn."""
     fell_back: bool = False
     repeated: dict[str, int] = field(default_factory=dict[str, int])
     """How often each identical call was made."""
@@ -176,6 +185,7 @@ def _apply_planning(
             state.enter("DISCLOSE_CONTEXT_STAGE")
         case e.ContextDisclosed():
             state.pieces.extend(entry.pieces)
+            state.new_pieces = frozenset(piece.digest for piece in entry.pieces)
             state.wanted = ()
             state.enter("CALL_LLM")
         case e.HandedOff():
@@ -198,6 +208,7 @@ def _apply_model(state: RunState, entry: e.ModelCallStarted | e.ModelReplied | e
             if not entry.repair and (state.call is None or state.call.turn != entry.turn):
                 state.turn = entry.turn
             state.call, state.disabled = entry, frozenset(entry.disabled_tools)
+            _forget(state, entry.trims)
         case e.ModelReplied():
             _count_usage(state, entry)
             state.reply, state.call = entry.reply, None
@@ -208,6 +219,22 @@ def _apply_model(state: RunState, entry: e.ModelCallStarted | e.ModelReplied | e
             state.repair = entry
             if entry.repair:
                 state.enter("CALL_LLM")
+
+
+def _forget(state: RunState, trims: tuple[Trim, ...]) -> None:
+    """What a request had no room for is not in the next ones either; asking for it again is no repetition."""
+    if not trims:
+        return
+    smaller = {trim.exchange for trim in trims if trim.what == "exchange"}
+    for exchange in state.run:
+        if exchange.number in smaller:
+            state.lost |= exchange.asked
+            for asked in exchange.asked:
+                state.repeated.pop(asked, None)
+    history = apply_trims(History(run=tuple(state.run), earlier=state.earlier), trims)
+    state.run, state.earlier = list(history.run), history.earlier
+    gone = {trim.digest for trim in trims if trim.what == "piece"}
+    state.pieces = [piece for piece in state.pieces if piece.digest not in gone]
 
 
 def _count_usage(state: RunState, entry: e.ModelReplied) -> None:
@@ -414,5 +441,8 @@ def _close_turn(state: RunState) -> None:
     """What was said and what came of it becomes history."""
     if state.reply is None:
         return
-    state.run.append(build_exchange(state.reply, state.steps, state.rejected))
+    state.closed += 1
+    exchange = build_exchange(state.reply, state.steps, state.rejected, number=state.closed, skill=state.skill)
+    state.run.append(replace(exchange, is_kept=not state.lost.isdisjoint(exchange.asked)))
+    state.new_pieces = frozenset()
     state.reply, state.decision, state.rejected, state.steps = None, None, (), []

@@ -6,10 +6,13 @@ from typing import Literal
 
 from pydantic import JsonValue
 
+from metier.approval.judge import name_call
 from metier.context.fences import TOOL_OUTPUT, fence
 from metier.context.layers import Exchange
+from metier.context.trimming import READING_TOOL
 from metier.decisions import ActionStep, StepExecutionResult
 from metier.engine import entries as e
+from metier.engine.calls import build_identity
 from metier.messages import Message, ModelReply, Part, TextPart, ToolResultPart
 
 type StepPhase = Literal["pending", "approved", "asking", "running", "in_doubt", "finished"]
@@ -42,7 +45,9 @@ class Step:
     """The run that does it, while it is under way and after."""
 
 
-def build_exchange(reply: ModelReply, steps: Sequence[Step], rejected: Sequence[e.Rejection]) -> Exchange:
+def build_exchange(
+    reply: ModelReply, steps: Sequence[Step], rejected: Sequence[e.Rejection], *, number: int = 0, skill: str = ""
+) -> Exchange:
     """A turn as history: every call has exactly one result, in call order."""
     results = _answer_calls(reply, steps, rejected) or _tell_in_words(steps, rejected)
     role: Literal["tool", "user"] = "tool" if any(part.kind == "tool_result" for part in results) else "user"
@@ -50,7 +55,20 @@ def build_exchange(reply: ModelReply, steps: Sequence[Step], rejected: Sequence[
         reply=Message(role="assistant", parts=reply.parts),
         results=(Message(role=role, parts=tuple(results)),) if results else (),
         steps=tuple(_summarise(step) for step in steps if step.finished is not None),
+        number=number,
+        skill=skill,
+        reads=any(name_call(step.action)[0] == READING_TOOL for step in steps),
+        asked=frozenset(asked for step in steps for asked in _list_asked(step.action, skill)),
     )
+
+
+def _list_asked(action: ActionStep, skill: str) -> list[str]:
+    """What a call asks for; of a skill's files each for itself, so that they are known again in other company."""
+    name, arguments = name_call(action)
+    paths = arguments.get("paths")
+    if name == READING_TOOL and isinstance(paths, list):
+        return [build_identity(action), *(f"{skill}:{path}" for path in paths)]
+    return [build_identity(action)]
 
 
 def _answer_calls(reply: ModelReply, steps: Sequence[Step], rejected: Sequence[e.Rejection]) -> list[Part]:
@@ -71,16 +89,14 @@ def _answer_calls(reply: ModelReply, steps: Sequence[Step], rejected: Sequence[e
 
 
 def _tell_in_words(steps: Sequence[Step], rejected: Sequence[e.Rejection]) -> list[Part]:
-    """A decision that was written as JSON has no calls to answer."""
-    if not steps:
-        return []
+    """A decision that was written as JSON has no calls to answer; each result is a part of its own."""
     lines = [
-        f"Result of {step.action.type} {step.step_id}:\n{fence(step.finished.text, tag=TOOL_OUTPUT)}"
+        f"Result of {name_call(step.action)[0]} ({step.step_id}):\n{fence(step.finished.text, tag=TOOL_OUTPUT)}"
         for step in steps
         if step.finished is not None
     ]
     lines += [f"Not run, {no.tool}: {no.message}" for no in rejected]
-    return [TextPart(text="\n\n".join(lines))] if lines else []
+    return [TextPart(text=line) for line in lines]
 
 
 def _summarise(step: Step) -> StepExecutionResult:

@@ -1,0 +1,296 @@
+"""Take things out of a prompt that is too large, the least useful first. Pure and deterministic.
+
+The order, each only as far as needed:
+
+    1  skill text of a skill that is no longer in charge
+    2  old results: head and tail of each, then one line, the oldest first
+    3  old turns as a whole; each step stays as one line
+    4  the previous conversation, its summary, the lines of step 3
+    5  the newest results, down to `FIRST_CUT` characters each
+    6  what was read of the skill in charge, and what was taken out once and asked for again
+    7  the newest results, down to the last of `NEWEST_CHARACTERS`
+
+The overview of the skill in charge, the system layers, the task and half of a call and its result are never taken out.
+What is taken out of the run stays out (`Trim` is on record), so the beginning of the next request is the same bytes.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from metier.context.layers import Disclosed, Exchange, Prompt, render_steps
+from metier.context.tokens import TokenCounter, estimate_tokens
+from metier.decisions import StepExecutionResult
+from metier.messages import Message, Part, TextPart, ToolResultPart, Value
+from metier.telemetry.excerpt import one_line
+
+KEPT_TURNS = 2
+"""The latest turns are never dropped as a whole."""
+SLACK = 5
+"""Old results go until a fifth of the room is free again: several turns then share one beginning."""
+DROPPED_TOGETHER = 4
+SHORT_CHARACTERS = 2_000
+LINE_CHARACTERS = 160
+NEWEST_CHARACTERS = (24_000, 16_000, 11_000, 8_000, 6_000, 4_000, 2_500, 1_500, 800, 400)
+FIRST_CUT = 6_000
+READING_TOOL = "read_skill_files"
+AGAIN = "call the tool again if you need them"
+
+_LINE = "[Result: "
+_MARK = re.compile(r"\n\[… (\d{1,12}) characters taken out to save room; [a-z ]{1,60} …\]\n")
+
+type Size = Literal["short", "line", "gone"]
+
+
+class Trim(Value):
+    """One thing that is taken out of a request and of all that follow it."""
+
+    what: Literal["exchange", "piece"]
+    exchange: int = 0
+    """Its number in the run."""
+    size: Size = "short"
+    characters: int = 0
+    """Where it is `short`: the most that is left of one result."""
+    digest: str = ""
+    """Of the piece of skill text."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Trimmer:
+    """A prompt while it gets smaller. `excess` is by how many tokens it is too large; below zero there is room."""
+
+    whole: Prompt
+    counter: TokenCounter
+    excess: int
+    limit: int
+    trims: list[Trim] = field(default_factory=list[Trim])
+    """What has to stay out of the requests that follow."""
+    labels: list[str] = field(default_factory=list[str])
+    """The same and the rest for people."""
+    prompt: Prompt = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.prompt = self.whole
+
+    def trim(self) -> Prompt:
+        """The prompt after as many of the steps as it takes; it may still be too large."""
+        steps: tuple[Callable[[], None], ...] = (
+            self._drop_foreign_pieces,
+            lambda: self._shrink(self._list_old(), "short", SHORT_CHARACTERS),
+            lambda: self._shrink(self._list_old(), "line"),
+            self._drop_turns,
+            self._drop_conversation,
+            lambda: self._cut_newest(FIRST_CUT),
+            lambda: self._shrink(self._list_precious(), "short", SHORT_CHARACTERS),
+            lambda: self._shrink(self._list_precious(), "line"),
+            self._drop_own_pieces,
+            lambda: self._cut_newest(NEWEST_CHARACTERS[-1]),
+        )
+        for step in steps:
+            if self.excess <= 0:
+                break
+            step()
+        return self.prompt
+
+    def _list_old(self) -> list[Exchange]:
+        return [each for each in self._list_before_newest() if not self._is_precious(each)]
+
+    def _list_precious(self) -> list[Exchange]:
+        return [each for each in self._list_before_newest() if self._is_precious(each)]
+
+    def _list_before_newest(self) -> list[Exchange]:
+        newest = _find_newest(self.prompt.run)
+        return [each for each in self.prompt.run if each.number and each.number != newest]
+
+    def _is_precious(self, exchange: Exchange) -> bool:
+        """It shows the skill in charge, or gives again what an earlier request had lost."""
+        return exchange.is_kept or (bool(exchange.skill) and exchange.skill == self.prompt.skill and exchange.reads)
+
+    def _shrink(self, exchanges: Iterable[Exchange], size: Size, characters: int = 0) -> None:
+        """Old results, the oldest first, until there is room to spare."""
+        count = 0
+        for exchange in exchanges:
+            if self.excess <= -self.limit // SLACK:
+                break
+            count += self._apply(Trim(what="exchange", exchange=exchange.number, size=size, characters=characters))
+        if count:
+            self.labels.append(f"run:results of {count} turns {'shortened' if size == 'short' else 'to one line'}")
+
+    def _cut_newest(self, least: int) -> None:
+        """To the largest of the sizes that fits, counted from the whole text each time."""
+        newest = _find_newest(self.prompt.run)
+        if not newest:
+            return
+        for characters in NEWEST_CHARACTERS:
+            if self.excess <= 0 or characters < least:
+                break
+            self._restore_newest(newest)
+            self._apply(Trim(what="exchange", exchange=newest, size="short", characters=characters))
+        cut = [trim.characters for trim in self.trims if trim.exchange == newest]
+        if cut and cut[-1] >= least:
+            self.labels.append(f"run:newest results over {cut[-1]} characters")
+
+    def _restore_newest(self, newest: int) -> None:
+        now = next(each for each in self.prompt.run if each.number == newest)
+        whole = next(each for each in self.whole.run if each.number == newest)
+        if now is whole:
+            return
+        run = tuple(whole if each is now else each for each in self.prompt.run)
+        self._change(replace(self.prompt, run=run), self._cost(now) - self._cost(whole))
+        self.trims = [trim for trim in self.trims if trim.exchange != newest]
+
+    def _drop_turns(self) -> None:
+        """In groups, so that what is left begins with the same turn for a while."""
+        latest = {each.number for each in self.prompt.run[-KEPT_TURNS:]}
+        old = [each for each in self._list_old() if each.number not in latest]
+        count = 0
+        for exchange in old:
+            if self.excess <= -self.limit // SLACK and count % DROPPED_TOGETHER == 0:
+                break
+            count += self._apply(Trim(what="exchange", exchange=exchange.number, size="gone"))
+        if count:
+            self.labels.append(f"run:{count} turns")
+
+    def _drop_conversation(self) -> None:
+        while self.excess > 0 and self.prompt.conversation:
+            rest = self.prompt.conversation[2:]
+            while rest and rest[0].role != "user":
+                rest = rest[1:]
+            gone = self.prompt.conversation[: len(self.prompt.conversation) - len(rest)]
+            self._change(replace(self.prompt, conversation=rest), sum(map(self.counter.message, gone)))
+            self.labels.append("conversation:oldest")
+        if self.excess > 0 and self.prompt.summary:
+            saved = estimate_tokens(self.prompt.layer("summary"))
+            self._change(replace(self.prompt, summary=""), saved)
+            self.labels.append("conversation:summary")
+        if self.excess > 0 and self.prompt.earlier:
+            saved = estimate_tokens(render_steps(self.prompt.earlier))
+            self._change(replace(self.prompt, earlier=()), saved)
+            self.labels.append("run:summaries")
+
+    def _drop_foreign_pieces(self) -> None:
+        self._drop_pieces([each for each in self.prompt.disclosed if each.skill != self.prompt.skill], (2, 3, 1))
+
+    def _drop_own_pieces(self) -> None:
+        """References and script descriptors that are not new; never the overview."""
+        own = [each for each in self.prompt.disclosed if each.skill == self.prompt.skill and not each.is_new]
+        self._drop_pieces(own, (2, 3))
+
+    def _drop_pieces(self, pieces: Sequence[Disclosed], stages: Sequence[int]) -> None:
+        for piece in [piece for stage in stages for piece in pieces if piece.stage == stage]:
+            if self.excess <= 0:
+                return
+            rest = tuple(other for other in self.prompt.disclosed if other is not piece)
+            self._change(replace(self.prompt, disclosed=rest), self.counter.text(piece.text))
+            self.trims.append(Trim(what="piece", digest=piece.digest))
+            self.labels.append(f"disclosed:{piece.skill}:{piece.path}")
+
+    def _apply(self, trim: Trim) -> bool:
+        """False where it would change nothing."""
+        before = next(each for each in self.prompt.run if each.number == trim.exchange)
+        kept = apply_trims(History(run=(before,)), (trim,))
+        after = kept.run[0] if kept.run else None
+        if after is before:
+            return False
+        run = tuple(after if each is before else each for each in self.prompt.run)
+        prompt = replace(self.prompt, run=tuple(each for each in run if each is not None))
+        saved = self._cost(before) - (self._cost(after) if after else 0)
+        if after is None:
+            told = estimate_tokens(render_steps(self.prompt.earlier)) if self.prompt.earlier else 0
+            prompt = replace(prompt, earlier=(*self.prompt.earlier, *before.steps))
+            saved -= (estimate_tokens(render_steps(prompt.earlier)) if prompt.earlier else 0) - told
+        self._change(prompt, saved)
+        self.trims.append(trim)
+        return True
+
+    def _change(self, prompt: Prompt, saved: int) -> None:
+        self.prompt = prompt
+        self.excess -= saved
+
+    def _cost(self, exchange: Exchange) -> int:
+        return self.counter.message(exchange.reply) + sum(map(self.counter.message, exchange.results))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """The turns of a run as they are told: in full or shortened, and those that are only told as steps."""
+
+    run: tuple[Exchange, ...]
+    earlier: tuple[StepExecutionResult, ...] = ()
+
+
+def apply_trims(history: History, trims: Iterable[Trim]) -> History:
+    """The history after these; those about other things than exchanges change nothing. Untouched turns stay the same
+    objects, so that what was counted and mapped once is not counted and mapped again."""
+    wanted: dict[int, list[Trim]] = {}
+    for trim in trims:
+        if trim.what == "exchange":
+            wanted.setdefault(trim.exchange, []).append(trim)
+    if not wanted:
+        return history
+    run: list[Exchange] = []
+    earlier = list(history.earlier)
+    for exchange in history.run:
+        smaller: Exchange | None = exchange
+        for trim in wanted.get(exchange.number, ()):
+            smaller = _make_smaller(smaller, trim) if smaller is not None else None
+        if smaller is None:
+            earlier.extend(exchange.steps)
+        else:
+            run.append(smaller)
+    return History(run=tuple(run), earlier=tuple(earlier))
+
+
+def _make_smaller(exchange: Exchange, trim: Trim) -> Exchange | None:
+    match trim.size:
+        case "gone":
+            return None
+        case "line":
+            results = tuple(_map_texts(message, _to_line) for message in exchange.results)
+        case "short":
+            most = trim.characters or SHORT_CHARACTERS
+            results = tuple(_map_texts(message, lambda text: _shorten(text, most)) for message in exchange.results)
+    is_same = all(one is other for one, other in zip(results, exchange.results, strict=True))
+    return exchange if is_same else replace(exchange, results=results)
+
+
+def _map_texts(message: Message, change: Callable[[str], str]) -> Message:
+    parts: tuple[Part, ...] = tuple(
+        part.model_copy(update={"text": text})
+        if isinstance(part, ToolResultPart | TextPart) and (text := change(part.text)) is not part.text
+        else part
+        for part in message.parts
+    )
+    is_same = all(one is other for one, other in zip(parts, message.parts, strict=True))
+    return message if is_same else message.model_copy(update={"parts": parts})
+
+
+def _shorten(text: str, most: int) -> str:
+    """Head and tail, between them how many characters are missing, also those that were missing before."""
+    if len(text) <= most:
+        return text
+    before = _count_missing(text)
+    room = max(0, most - len(_mark(len(text) + before)))
+    head, tail = room - room // 2, room // 2
+    return f"{text[:head]}{_mark(len(text) - room + before)}{text[len(text) - tail :]}"
+
+
+def _to_line(text: str) -> str:
+    if len(text) <= 2 * LINE_CHARACTERS or text.startswith(_LINE):
+        return text
+    whole = len(text) + _count_missing(text)
+    return f"{_LINE}{whole} characters taken out to save room; {AGAIN}. They began: {one_line(text, LINE_CHARACTERS)}]"
+
+
+def _mark(characters: int) -> str:
+    return f"\n[… {characters} characters taken out to save room; {AGAIN} …]\n"
+
+
+def _count_missing(text: str) -> int:
+    """Behind the marks in the text, less the marks themselves."""
+    return sum(int(mark[1]) - len(mark[0]) for mark in _MARK.finditer(text))
+
+
+def _find_newest(run: Sequence[Exchange]) -> int:
+    return next((each.number for each in reversed(run) if each.number), 0)
