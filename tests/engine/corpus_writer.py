@@ -117,6 +117,9 @@ def _without_place(entry: Entry) -> Entry:
             return entry.model_copy(update={"workspace": "/project"})
         case e.RunResumed():
             return entry.model_copy(update={"driver": "host:1"})
+        case e.StepStarted() if entry.spool is not None:
+            spool = e.SpoolIdentity(machine="0" * 16, boot="1" * 8, folder="2" * 32)
+            return entry.model_copy(update={"spool": spool})
         case _:
             return entry
 

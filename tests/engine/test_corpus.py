@@ -17,6 +17,7 @@ ENDINGS = {
     "retry-fallback-abort": "failed",
     "repair-and-signal": "completed",
     "in-doubt": "completed",
+    "in-doubt-elsewhere": "completed",
     "task": "completed",
     "step": "completed",
     "skill-that-delegates": "completed",

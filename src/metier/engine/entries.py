@@ -170,6 +170,17 @@ class DecodeFailed(Value):
     """The model is told, once."""
 
 
+class SpoolIdentity(Value):
+    """Where the notes of a step's effect are written. Only a process that sees this very folder may read from a missing
+    note that the effect never began.
+    """
+
+    machine: str
+    boot: str = ""
+    folder: str
+    """A random name that lies in the folder itself: a path says nothing about which disk is behind it."""
+
+
 class StepStarted(Value):
     """The intent, synced before the effect begins."""
 
@@ -185,6 +196,8 @@ class StepStarted(Value):
     """Which rule of which scope said so; empty where the profile did."""
     before: JsonValue = None
     """What the tool noted of the world before its effect, e.g. the hash of the file it will replace."""
+    spool: SpoolIdentity | None = None
+    """None for effects that may be repeated, and in journals of versions that did not record it."""
 
 
 class StepFinished(Value):

@@ -1,6 +1,7 @@
 """A step that has an intent and no result: find out what happened, repeat what may be repeated, else ask a person."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from metier.engine import actions as a
 from metier.engine import entries as e
@@ -8,6 +9,7 @@ from metier.engine.journal import RunLog
 from metier.engine.projection import tool_of
 from metier.engine.services import Services
 from metier.engine.stepping import (
+    REPEATABLE,
     build_context,
     build_finished,
     finish_steps,
@@ -16,10 +18,13 @@ from metier.engine.stepping import (
     name_and_arguments,
 )
 from metier.engine.steps import Step
+from metier.store.machine import MachineIdentity
 from metier.tools.base import Probing
-from metier.tools.spool import SpoolNote, read_spool, wait_until_released
+from metier.tools.spool import SpoolNote, find_identity, read_spool, wait_until_released
 
-REPEATABLE = frozenset({"read", "idempotent", "keyed"})
+_OUT_OF_SIGHT = (
+    "it was begun on another machine, in another folder or in one that is gone; its end cannot be seen from here"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +69,36 @@ async def _find_out(step: Step, log: RunLog, services: Services) -> e.StepFinish
     if tool is None or not tool.info.spools:
         return _Unknown("the tool leaves no trace of its own")
     spool = get_spool_path(step, services)
+    assert step.started is not None
+    sight = judge_sight(step.started.spool, folder=find_identity(spool.parent), machine=services.machine)
+    if sight == "other folder":
+        return _Unknown(_OUT_OF_SIGHT)
     if not await wait_until_released(spool):
         return _Unknown("it is still running, and cannot be ended")
-    return _judge_note(step, name, read_spool(spool))
+    return _judge_note(step, name, read_spool(spool), sight=sight)
 
 
-def _judge_note(step: Step, name: str, note: SpoolNote) -> e.StepFinished | _Unknown | None:
+type Sight = Literal["whole", "notes only", "other folder"]
+
+
+def judge_sight(intent: e.SpoolIdentity | None, *, folder: str, machine: MachineIdentity) -> Sight:
+    """How much of what an effect leaves behind can be seen from here.
+
+    `whole`: its notes, and whether its process still runs; so a missing note means that it never began. `notes only`:
+    what is noted counts, what is not may still come. `other folder`: the notes here are not those of this effect.
+    """
+    if intent is None:  # written by a version that did not record it
+        return "notes only"
+    if not folder or folder != intent.folder:
+        return "other folder"
+    # The same boot shares the locks. Another boot of the same machine has no process of the earlier one left.
+    is_same_boot = bool(intent.boot) and intent.boot == machine.boot
+    return "whole" if is_same_boot or intent.machine == machine.machine else "notes only"
+
+
+def _judge_note(step: Step, name: str, note: SpoolNote, *, sight: Sight) -> e.StepFinished | _Unknown | None:
     if not note.started:
-        return None
+        return None if sight == "whole" else _Unknown(_OUT_OF_SIGHT)
     if not note.ended:
         return _Unknown("it was started, and nothing says how it ended")
     if note.stopped:

@@ -24,6 +24,7 @@ from metier.providers.options import ModelOptions
 from metier.providers.retry import Candidate, Seams
 from metier.skills.options import SkillsOptions
 from metier.store.base import Store
+from metier.store.machine import MachineIdentity, identify_machine
 from metier.tools.toolbox import Toolbox
 
 
@@ -93,6 +94,8 @@ class Services:
     workspace: Path
     run_folder: Path
     """`runs/<run_id>`: artifacts, spool, debug bodies."""
+    machine: MachineIdentity = field(default_factory=identify_machine)
+    """Where effects happen; intents name it."""
     clean: Callable[[str], str]
     """Redacts and sanitises outside text before the model, the journal or the log sees it."""
     clean_body: Callable[[JsonValue], JsonValue] | None = None

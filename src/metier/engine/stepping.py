@@ -29,6 +29,7 @@ from metier.events import Payload, SkillDisclosureLoaded, SkillStepExecuted
 from metier.messages import Spent
 from metier.telemetry.excerpt import cut_middle
 from metier.tools.base import Question, ToolContext, ToolResult
+from metier.tools.spool import take_identity
 
 MAX_RESULT_CHARACTERS = 30_000
 """More than this of a result is kept as a blob; the model gets the beginning and the end."""
@@ -36,17 +37,36 @@ SUMMARY_CHARACTERS = 500
 FAILURES_OF_SKILLS = frozenset({"timeout", "execution_failed"})
 """Codes of a script or toolset that ran and did not do its work: the failure policy applies to these."""
 POLICY_TOOLS = frozenset({"script_run"})
+REPEATABLE = frozenset({"read", "idempotent", "keyed"})
+"""Effects that happen once however often their step is run."""
+SPOOL = "spool"
+"""The folder of a run in which effects leave notes of their beginning and end."""
 
 
 async def run_steps(action: a.RunSteps, log: RunLog, services: Services) -> None:
     """Intents first; then the effects; then the results in call order."""
-    await finish_steps(await record_intents(action, log, services), log, services)
+    steps = await record_intents(action, log, services, identify=identify_spool)
+    await finish_steps(steps, log, services)
 
 
-async def record_intents(action: a.RunSteps, log: RunLog, services: Services) -> list[Step]:
-    """Write down what is about to happen, synced where an effect cannot be repeated."""
+async def record_intents(
+    action: a.RunSteps,
+    log: RunLog,
+    services: Services,
+    *,
+    identify: Callable[[Services], e.SpoolIdentity] | None = None,
+) -> list[Step]:
+    """Write down what is about to happen, synced where an effect cannot be repeated.
+
+    `identify` names the spool folder in intents of such effects; a replay has none.
+    """
     steps = [log.state.step(step_id) for step_id in action.step_ids]
     intents = [build_intent(step, log, services) for step in steps]
+    if identify is not None and any(intent.effect not in REPEATABLE for intent in intents):
+        spool = identify(services)
+        intents = [
+            intent if intent.effect in REPEATABLE else intent.model_copy(update={"spool": spool}) for intent in intents
+        ]
     await log.record(*intents, durable=any(intent.effect != "read" for intent in intents))
     return steps
 
@@ -224,10 +244,22 @@ def build_context(
 
 def get_spool_path(step: Step, services: Services) -> Path:
     """One name per attempt: how an earlier one ended says nothing about this one."""
-    folder = services.run_folder / "spool"
+    return _get_spool_folder(services) / f"{step.step_id}-{step.attempts}"
+
+
+def identify_spool(services: Services) -> e.SpoolIdentity:
+    """What an intent says of the folder in which its effect leaves notes."""
+    machine = services.machine
+    return e.SpoolIdentity(
+        machine=machine.machine, boot=machine.boot, folder=take_identity(_get_spool_folder(services))
+    )
+
+
+def _get_spool_folder(services: Services) -> Path:
+    folder = services.run_folder / SPOOL
     if not folder.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{step.step_id}-{step.attempts}"
+    return folder
 
 
 async def build_finished(

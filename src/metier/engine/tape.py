@@ -9,9 +9,21 @@ from pydantic import JsonValue
 from metier.engine import entries as e
 
 IGNORED = frozenset(
-    {"duration_ms", "latency_ms", "driver", "expires_at", "cost_usd", "preview", "base", "leads_to", "verdict", "rule"}
+    {
+        "duration_ms",
+        "latency_ms",
+        "driver",
+        "expires_at",
+        "cost_usd",
+        "preview",
+        "base",
+        "leads_to",
+        "verdict",
+        "rule",
+        "spool",
+    }
 )
-"""Times, prices, who drove, what the files were like and whose word it was: these say nothing about what a run did."""
+"""Times, prices, who drove and where, what the files were like, which rule decided: not what the run did."""
 
 _GIVEN = ("run_started", "run_resumed", "approval_decided", "input_given", "doubt_resolved", "child_ended")
 _GIVEN_PAUSES = ("signal", "explicit", "storage", "delegation")

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -114,10 +114,11 @@ async def live(build: Build, order: Order) -> Outcome:
     folder = Path(order.folder)
     points = Points(folder / "points", at=order.point, at_index=order.index, action=order.action)
     scenario = build(folder, points.reach)
-    place = instrument(scenario.place, points)
+    shared = instrument(scenario.place, points)
+    place = replace(shared, workspace=_make_own_folder(folder)) if scenario.apart else shared
     watch_files(place.runs, points)
     machine = MachineAhead(SystemMachine(), order.ahead_seconds) if order.ahead_seconds else None
-    store = await scenario.open_store(place, points, machine=machine)
+    store = await scenario.open_store(shared, points, machine=machine)
     runtime = scenario.open_runtime(place, store)
     sink = PointedSink(place.runs, points)
     watch = Watch(sinks=[sink])
@@ -138,6 +139,12 @@ async def live(build: Build, order: Order) -> Outcome:
         return Outcome(error=f"{type(error).__name__}: {error.message}", asked=tuple(asked))
     finally:
         await store.close()
+
+
+def _make_own_folder(folder: Path) -> Path:
+    own = folder / f"life-{sum(1 for _ in folder.glob('life-*')) + 1}"
+    own.mkdir()
+    return own
 
 
 async def _go_on(runtime: Runtime, scenario: Scenario, watch: Watch) -> RunState:

@@ -52,6 +52,9 @@ class Scenario:
     artifacts: tuple[Path, ...] = ()
     """Files that must have the same bytes as after a run that nobody disturbed."""
     open_store: OpenStore = open_pointed_sqlite
+    apart: bool = False
+    """Each process has a workspace of its own below the folder, as each machine of a fleet has: of what the run writes
+    they share the store only."""
     open_runtime: Callable[[Place, Store], Runtime] = Runtime
 
 

@@ -18,7 +18,7 @@ from metier.errors import ToolFailed
 from metier.tools.base import ToolContext
 from metier.tools.beneath import READ_FILE
 from metier.tools.scope import Scope, Target
-from metier.tools.spool import STARTED
+from metier.tools.spool import STARTED, sync_folder
 
 NO_FILE = "no file"
 """Stands for the hash of a file that is not there."""
@@ -166,7 +166,7 @@ def _write_note(spool: Path | None, note: Note) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def _read_note(spool: Path | None) -> Note | None:
@@ -184,12 +184,4 @@ def _withdraw_note(spool: Path | None) -> None:
     """The change did not happen: without a note the step counts as never begun, and is run again."""
     if spool is not None:
         spool.with_name(spool.name + STARTED).unlink(missing_ok=True)
-        _sync_folder(spool.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_folder(spool.parent)

@@ -6,6 +6,7 @@ has waited for it reads notes that will not change any more.
 
 import errno
 import os
+import secrets
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,8 @@ else:
 
 
 STARTED, ENDED, LOCK = ".started", ".ended", ".lock"
+IDENTITY = "identity"
+"""The file in a spool folder that tells it from every other one."""
 WAIT_SECONDS = 20.0
 """A wrapper whose agent died ends everything within half of this."""
 _RETRY_SECONDS = 0.01
@@ -57,6 +60,30 @@ def read_spool(path: Path) -> SpoolNote:
     return SpoolNote(started=True, ended=True, exit_code=None if number else exit_code, stopped=bool(stopped))
 
 
+def find_identity(folder: Path) -> str:
+    """The identity of a spool folder; empty where it has none."""
+    try:
+        return (folder / IDENTITY).read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def take_identity(folder: Path) -> str:
+    """The identity of a spool folder, made when it is missing.
+
+    Not synced: a power cut that takes it away leaves a folder that counts as another one, and that only costs a
+    question.
+    """
+    if found := find_identity(folder):
+        return found
+    made = secrets.token_hex(16)
+    # One name for all: the next attempt replaces what a kill left.
+    part = folder / f".{IDENTITY}.part"
+    part.write_text(made, encoding="ascii")
+    part.replace(folder / IDENTITY)
+    return made
+
+
 def note_start(path: Path) -> None:
     """Write down, synced, that an effect without a wrapper begins now."""
     descriptor = os.open(path.with_name(path.name + STARTED), os.O_WRONLY | os.O_CREAT, 0o600)
@@ -64,6 +91,8 @@ def note_start(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+    # The name is on disk only when the folder is: without it a power cut leaves an effect that nothing tells of.
+    sync_folder(path.parent)
 
 
 def hold(path: Path) -> int:
@@ -93,5 +122,14 @@ def is_held(path: Path) -> bool:
         return False
     try:
         return not _lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Put the names in a folder on disk."""
+    descriptor = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+    try:
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)

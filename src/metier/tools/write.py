@@ -3,6 +3,7 @@
 from anyio.to_thread import run_sync
 from pydantic import JsonValue
 
+from metier.errors import ToolFailed
 from metier.tools.base import Preview, ToolContext, ToolInfo, ToolResult
 from metier.tools.previews import preview_write
 from metier.tools.replacing import judge_note, read_target, replace_file
@@ -44,11 +45,21 @@ class Write:
         return {"path": await run_sync(self._scope.canonical, str(arguments["path"]))}
 
     async def probe(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult | None:
-        """After a crash: the new file is there, or nothing happened and the engine may run it, or nobody knows."""
+        """After a crash: the result where the new file is there; None where the engine has to find out or ask."""
         path = str(arguments["path"])
-        if await run_sync(judge_note, self._scope, path, context) != "after":
+        finding = await run_sync(judge_note, self._scope, path, context)
+        if finding == "no note" and await run_sync(self._holds, path, str(arguments["content"])):
+            finding = "after"  # noted in another folder, perhaps; the file itself says enough
+        if finding != "after":
             return None
         return ToolResult(ok=True, output=f"Wrote {path!r}; found so after an interruption")
+
+    def _holds(self, path: str, content: str) -> bool:
+        try:
+            with self._scope.open_target(path, create_folders=False) as target:
+                return read_target(target) == content.encode("utf-8", "surrogatepass")
+        except ToolFailed:
+            return False
 
     def _write(self, path: str, content: str, context: ToolContext) -> str:
         data = content.encode("utf-8", "surrogatepass")

@@ -1,0 +1,107 @@
+"""The reference run, killed and taken over in another folder each time: effects are asked about, not repeated.
+
+A sample of the points by default; `METIER_CRASH_ALL=1` kills at every point, more than 300 times.
+"""
+
+import os
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from apart_scenario import build, build_on_postgres
+from postgres_scenario import VARIABLE
+
+from metier.testing.crash_kit import Baseline, CrashKit, CrashReport
+from metier.testing.crash_points import CrashPoint
+from metier.testing.postgres_server import PostgresServer
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="processes are looked for in /proc"),
+    pytest.mark.timeout(600),
+]
+
+IS_WHOLE = bool(os.environ.get("METIER_CRASH_ALL"))
+CHUNKS = 48 if IS_WHOLE else 2
+EACH = ("effect:launch", "effect:pay", "script:", "tool:script_run", "tool:launch")
+"""Boundaries of effects that must not be repeated: killed at every occurrence."""
+FEW = ("journal:step_", "journal:run_", "store:take_lease", "process:", "event:before", "file:rename:N/spool")
+
+
+@pytest.fixture(scope="module")
+def kit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashKit]:
+    with CrashKit(build, tmp_path_factory.mktemp("apart")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def baseline(kit: CrashKit) -> Baseline:
+    return kit.survey()
+
+
+def choose(points: tuple[CrashPoint, ...]) -> list[CrashPoint]:
+    """All of them, or those at which effects begin and end, and one of each other name."""
+    most = Counter(point.name for point in points)
+    return [
+        point
+        for point in points
+        if IS_WHOLE
+        or point.name.startswith(EACH)
+        or (point.name.startswith(FEW) and point.occurrence == zlib.crc32(point.name.encode()) % most[point.name] + 1)
+    ]
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_a_run_taken_over_in_another_folder_repeats_no_effect_without_a_question(
+    chunk: int, kit: CrashKit, baseline: Baseline
+) -> None:
+    points = choose(baseline.points)[chunk::CHUNKS]
+
+    report = CrashReport(outcomes=tuple(kit.check(point, baseline) for point in points))
+
+    print(report.render())
+    assert report.ok, report.render()
+
+
+def test_a_script_killed_in_another_folder_is_in_doubt_before_during_and_after_its_effect(
+    kit: CrashKit, baseline: Baseline
+) -> None:
+    names = ("script:record:begun", "script:record:middle", "script:record:done")
+    points = [point for point in baseline.points if point.name in names]
+
+    outcomes = [kit.check(point, baseline) for point in points]
+
+    assert len(points) == 3
+    assert [outcome.violations for outcome in outcomes] == [()] * 3
+    assert all("in_doubt" in outcome.asked for outcome in outcomes)
+
+
+@pytest.mark.parametrize("again", [(25,), (40, 40)])
+def test_a_recovery_in_another_folder_may_be_killed_too(
+    again: tuple[int, ...], kit: CrashKit, baseline: Baseline
+) -> None:
+    names = ("effect:launch:done", "script:record:middle", "script:report:done")
+    points = [point for point in baseline.points if point.name in names and point.occurrence == 1]
+
+    report = CrashReport(outcomes=tuple(kit.check(point, baseline, again=again) for point in points))
+
+    assert len(points) == 3
+    assert report.ok, report.render()
+
+
+def test_a_fleet_on_postgres_with_a_folder_per_worker_repeats_no_effect_without_a_question(
+    tmp_path_factory: pytest.TempPathFactory, postgres_server: PostgresServer
+) -> None:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv(VARIABLE, postgres_server.url())
+        with CrashKit(build_on_postgres, tmp_path_factory.mktemp("fleet")) as kit:
+            baseline = kit.survey()
+            first = {point.name: point for point in reversed(baseline.points) if point.name.startswith(EACH)}
+            points = list(baseline.points) if IS_WHOLE else list(first.values())
+            report = CrashReport(outcomes=tuple(kit.check(point, baseline) for point in points))
+
+    print(report.render())
+    assert len(points) >= 12
+    assert report.ok, report.render()

@@ -1,0 +1,36 @@
+"""How much of an interrupted effect can be seen from where the run is gone on with."""
+
+import pytest
+
+from metier.engine.entries import SpoolIdentity
+from metier.engine.recovery import Sight, judge_sight
+from metier.store.machine import MachineIdentity, identify_machine
+
+HERE = MachineIdentity(machine="here", boot="b1")
+
+
+@pytest.mark.parametrize(
+    ("intent", "folder", "sight"),
+    [
+        (SpoolIdentity(machine="here", boot="b1", folder="f"), "f", "whole"),
+        (SpoolIdentity(machine="here", boot="b0", folder="f"), "f", "whole"),
+        (SpoolIdentity(machine="renamed", boot="b1", folder="f"), "f", "whole"),
+        (SpoolIdentity(machine="there", boot="b9", folder="f"), "f", "notes only"),
+        (SpoolIdentity(machine="there", boot="", folder="f"), "f", "notes only"),
+        (SpoolIdentity(machine="here", boot="b1", folder="f"), "g", "other folder"),
+        (SpoolIdentity(machine="here", boot="b1", folder="f"), "", "other folder"),
+        (None, "f", "notes only"),
+        (None, "", "notes only"),
+    ],
+)
+def test_a_missing_note_counts_only_in_the_folder_and_on_the_machine_of_the_intent(
+    intent: SpoolIdentity | None, folder: str, sight: Sight
+) -> None:
+    assert judge_sight(intent, folder=folder, machine=HERE) == sight
+
+
+def test_a_machine_is_the_same_from_one_look_to_the_next_and_its_own_id_is_not_shown() -> None:
+    found = identify_machine()
+
+    assert found == identify_machine()
+    assert len(found.machine) == 16
