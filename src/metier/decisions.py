@@ -1,5 +1,6 @@
 """What a model's reply means (which skill, what to disclose, what to do next), and what came of it. Pure values."""
 
+import json
 from typing import Literal
 
 from pydantic import Field, JsonValue
@@ -13,6 +14,10 @@ type AutonomyLevel = Literal["read", "suggest", "implement", "commit"]
 """How much a skill may do, the least first."""
 
 type StepStatus = Literal["succeeded", "failed", "skipped", "timeout", "denied", "in_doubt"]
+
+
+SCRIPT_TOOLS = frozenset({"script_list", "script_help", "script_run"})
+"""Tools that name the skill they are about in `skill_name`."""
 
 
 class ActionStep(Value):
@@ -34,6 +39,16 @@ def find_invocation(action: ActionStep) -> dict[str, JsonValue] | None:
     """The inputs with which an action calls a skill's code; nothing where it does not."""
     inputs = action.params.get("inputs") if action.type == "call_skill" else None
     return inputs if isinstance(inputs, dict) else None
+
+
+def find_owner(action: ActionStep) -> str:
+    """The skill whose script, toolset or code an action runs; empty where it runs none."""
+    if find_invocation(action) is not None:
+        return str(action.params.get("skill", ""))
+    tool, arguments = str(action.params.get("tool", "")), action.params.get("arguments")
+    if tool in SCRIPT_TOOLS and isinstance(arguments, dict):
+        return str(arguments.get("skill_name") or "")
+    return tool.rpartition(".")[0] if "." in tool and "/" not in tool else ""
 
 
 class SkillCall(Value):
@@ -61,6 +76,23 @@ class ModelDecision(Value):
     reasoning_summary: str = ""
     required_disclosure_paths: tuple[str, ...] = ()
     planned_actions: tuple[ActionStep, ...] = ()
+
+
+def read_failure(text: str) -> dict[str, JsonValue] | None:
+    """The fields of a failed result in the form `{"success": false, "error", "message", …}`; None for other text."""
+    if not text.startswith("{"):
+        return None
+    try:
+        parsed: JsonValue = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return parsed if isinstance(parsed, dict) and parsed.get("success") is False else None
+
+
+def describe_failure(text: str) -> str:
+    """What a failed result says in words: its message where it is JSON, else the text itself."""
+    failure = read_failure(text)
+    return text if failure is None else str(failure.get("message") or failure.get("error") or text)
 
 
 class StepExecutionResult(Value):

@@ -85,6 +85,14 @@ class Spent(Value):
     cost_usd: float = 0.0
 
 
+class Shortfall(Value):
+    """What the offline backbone says of a request that it could not do, or not wholly: how the run ends, and why."""
+
+    status: Literal["failed", "timeout", "blocked", "escalated"] = "failed"
+    reason: str
+    message: str
+
+
 class ModelReply(Value):
     """One answer of a model, complete: a reply that was cut off in transit is an error, never a reply."""
 
@@ -95,6 +103,8 @@ class ModelReply(Value):
     model: str
     """The name the vendor answered with, which may be more exact than the one asked for."""
     response_id: str = ""
+    shortfall: Shortfall | None = None
+    """Only of the offline backbone, with the result that it finishes with."""
 
 
 def user(text: str) -> Message:

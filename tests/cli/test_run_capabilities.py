@@ -166,7 +166,7 @@ def test_contract_that_cannot_be_used_leaves_the_skill_readable_and_its_code_unu
 ) -> None:
     add_capability(workspace, "counter", "execution_mode: magic", COUNT)
 
-    assert workspace.agent("run", "--provider", "offline", "use the skill counter") == 0
+    assert workspace.agent("run", "--provider", "offline", "use the skill counter") == 1
 
     assert "the tool 'counter.invoke' is not offered in this run" in capsys.readouterr().out
 

@@ -83,7 +83,9 @@ def test_handoff_between_two_skills(workspace: Workspace, model: ModelServer) ->
     check("handoff", workspace)
 
 
-def test_a_script_that_fails_is_retried_then_another_skill_takes_over(workspace: Workspace, model: ModelServer) -> None:
+def test_a_script_that_fails_is_read_by_the_model_which_uses_another_skill(
+    workspace: Workspace, model: ModelServer
+) -> None:
     workspace.add_skill("breaker", "Greet somebody kindly, and break.", broken=BREAK)
     model.follow(
         calls("use_skill", skill="breaker", reason="Try it"), run_script("breaker", "broken"),
@@ -92,7 +94,7 @@ def test_a_script_that_fails_is_retried_then_another_skill_takes_over(workspace:
 
     assert workspace.agent("run", "Greet somebody kindly") == 0
 
-    check("script_failure_retry_fallback", workspace)
+    check("script_failure_fallback", workspace)
 
 
 def test_a_script_that_fails_with_no_other_skill_ends_the_run(workspace: Workspace, model: ModelServer) -> None:
@@ -102,7 +104,7 @@ def test_a_script_that_fails_with_no_other_skill_ends_the_run(workspace: Workspa
 
     assert workspace.agent("run", "Break something") == 1
 
-    check("script_failure_retry_abort", workspace)
+    check("script_failure_abort", workspace)
 
 
 def test_a_provider_that_recovers_is_asked_again_in_the_same_turn(workspace: Workspace, model: ModelServer) -> None:

@@ -15,6 +15,7 @@ ENDINGS = {
     "skills-and-hand-off": "completed",
     "approvals-and-input": "completed",
     "retry-fallback-abort": "failed",
+    "failure-told": "failed",
     "repair-and-signal": "completed",
     "in-doubt": "completed",
     "in-doubt-elsewhere": "completed",

@@ -186,14 +186,16 @@ FAILED = [*turn_of(PUSH), intent("1.1", PUSH), broke("1.1")]
 RETRIED = [*FAILED, e.StepRetried(step_id="1.1", reason="x"), intent("1.1", PUSH, attempt=2), broke("1.1")]
 RETRY = a.RetryStep("1.1", "execution_failed")
 FALL_BACK = a.HandOff("b", "Step 1.1 failed: it broke", fallback=True)
+TELL = a.TellFailure("1.1", ("b",))
+TELL_ALONE = a.TellFailure("1.1")
 ABORT = a.Fail("step_failed", "Step 1.1 failed: it broke")
 
 
 @pytest.mark.parametrize(
     ("policy", "then"),
     [
-        ("retry_once_then_fallback_then_abort", (RETRY, FALL_BACK, ABORT)),
-        ("fallback_then_abort", (FALL_BACK, FALL_BACK, ABORT)),
+        ("retry_once_then_fallback_then_abort", (RETRY, TELL, TELL_ALONE)),
+        ("fallback_then_abort", (TELL, TELL, TELL_ALONE)),
         ("retry_once_then_abort", (RETRY, ABORT, ABORT)),
         ("abort", (ABORT, ABORT, ABORT)),
     ],
@@ -208,10 +210,29 @@ def test_failure_policy(policy: str, then: tuple[a.Action, a.Action, a.Action]) 
 def test_failure_that_a_retry_cannot_help_is_not_retried() -> None:
     failed = [*turn_of(PUSH), intent("1.1", PUSH), broke("1.1", retryable=False)]
 
-    assert decide(folded(until_call("b"), failed), ALLOW) == FALL_BACK
+    assert decide(folded(until_call("b"), failed), ALLOW) == TELL
 
 
-def test_there_is_one_fallback_and_never_to_a_skill_that_was_in_charge() -> None:
+def test_the_same_call_failing_after_the_model_read_why_ends_the_run() -> None:
+    told = [*FAILED, e.FailureTold(step_id="1.1", candidates=("b",)), e.ProgressVerified(following="CALL_LLM")]
+    again = [*turn_of(PUSH, turn=2), intent("2.1", PUSH), broke("2.1")]
+    other = tool("push", "t2", hard="no")
+    corrected = [*turn_of(other, turn=2), intent("2.1", other), broke("2.1", retryable=False)]
+
+    assert decide(folded(until_call("b"), told, again), ALLOW) == a.Fail("step_failed", "Step 2.1 failed: it broke")
+    assert decide(folded(until_call("b"), told, corrected), ALLOW) == a.TellFailure("2.1", ("b",))
+
+
+def test_a_candidate_below_the_score_is_no_fallback() -> None:
+    weak = [
+        entry.model_copy(update={"min_score": 100.1}) if isinstance(entry, e.SkillsRanked) else entry
+        for entry in until_call("b")
+    ]
+
+    assert decide(folded(weak, RETRIED), ALLOW) == TELL_ALONE
+
+
+def test_there_is_one_fallback_without_a_model_and_never_to_a_skill_that_was_in_charge() -> None:
     entries: list[e.Entry] = [
         *FAILED,
         e.HandedOff(from_skill="", to_skill="b", rationale="x", fallback=True),
@@ -221,9 +242,13 @@ def test_there_is_one_fallback_and_never_to_a_skill_that_was_in_charge() -> None
         broke("2.1", retryable=False),
     ]
 
-    state = folded(until_call("b", "c", on_step_failure="fallback_then_abort"), entries)
+    offline = [
+        entry.model_copy(update={"provider": "offline"}) if isinstance(entry, e.RunStarted) else entry
+        for entry in until_call("b", "c", on_step_failure="fallback_then_abort")
+    ]
 
-    assert decide(state, ALLOW) == a.Fail("step_failed", "Step 2.1 failed: it broke")
+    assert decide(folded(offline, FAILED), ALLOW) == FALL_BACK
+    assert decide(folded(offline, entries), ALLOW) == a.TellFailure("2.1", ("c",))
 
 
 def test_run_does_not_finish_over_a_failed_sibling() -> None:

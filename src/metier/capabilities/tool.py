@@ -121,7 +121,7 @@ def build_result(response: AgentResponse) -> ToolResult:
     code = _find_code(response)
     report = "".join(f"\n- {line}" for line in response.metadata.report)
     message = f"{response.message}{report}"
-    output: JsonValue = {"success": False, "error": code, "message": message}
+    output: JsonValue = {"success": False, "error": code, "message": message, "state": response.state.value}
     return ToolResult(ok=False, output=output, error=message, meta={**meta, "code": code})
 
 

@@ -16,6 +16,7 @@ from metier.cli.ask import find_asker
 from metier.cli.context import current_settings
 from metier.cli.exit_codes import FAILED, get_exit_code
 from metier.cli.live import JsonLines, LiveView
+from metier.cli.next_step import suggest
 from metier.cli.output import printable, warn_line, write_json
 from metier.cli.plan import parse_plan, render_plan
 from metier.cli.signals import obeying_signals
@@ -233,6 +234,7 @@ def describe_next(driven: Driven) -> Sequence[str]:
     lines = [f"run:     {state.run_id} is {state.status}, in {_short(folder)}"]
     lines += [f"step:    {step.file}  {step.state}" for step in list_task_steps(state)]
     lines += describe_waiting(driven.waiting, resume=state.run_id, cause=driven.cause)
+    lines += suggest(driven.failed or state)
     lines += [f"file:    {_short(file)}" for file in sorted((folder / "artifacts").glob("*"))[:MAX_FILES_NAMED]]
     lines.append(f"replay:  agent replay {state.run_id} --event-stream")
     return lines

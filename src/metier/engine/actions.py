@@ -76,6 +76,14 @@ class RetryStep:
 
 
 @dataclass(frozen=True, slots=True)
+class TellFailure:
+    """Let the model read why a step failed, with the other skills that it may hand over to."""
+
+    step_id: str
+    candidates: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PlanTask:
     """Take the steps from the task definition."""
 
@@ -134,6 +142,8 @@ class Fail:
     reason: str
     message: str
     status: TaskState = "failed"
+    result: str = ""
+    """What was done before it failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +163,7 @@ type Action = (
     | AskApproval
     | AskInput
     | RetryStep
+    | TellFailure
     | PlanTask
     | Delegate
     | AwaitChild

@@ -4,7 +4,8 @@ from typing import Protocol, assert_never
 
 from metier.approval.judge import name_call
 from metier.approval.verdict import ALLOW, Verdict
-from metier.decisions import ActionStep
+from metier.decisions import ActionStep, describe_failure, find_owner
+from metier.definitions.names import canonical_name
 from metier.engine import actions as a
 from metier.engine.calls import build_identity, build_memory_key
 from metier.engine.entries import Limits
@@ -12,6 +13,8 @@ from metier.engine.orders import find_refusal, is_delegation
 from metier.engine.state import RunState
 from metier.engine.steps import Step
 from metier.engine.task_result import build_task_result
+from metier.events import TaskState
+from metier.providers.registry import OFFLINE
 from metier.tools.effects import Effect
 
 _MESSAGE_CHARACTERS = 300
@@ -165,24 +168,37 @@ def _after_failure(state: RunState, failed: Step) -> a.Action:
     """Retry once, then another skill, then the end: as far as `on_step_failure` goes."""
     policy = get_limits(state).on_step_failure
     assert failed.finished is not None
-    message = (
-        failed.finished.text.strip().splitlines()[0][:_MESSAGE_CHARACTERS]
-        if failed.finished.text.strip()
-        else "no output"
-    )
+    text = describe_failure(failed.finished.text).strip()
+    message = text.splitlines()[0][:_MESSAGE_CHARACTERS] if text else "no output"
     if state.plan:
         file = state.plan[state.steps.index(failed)].file
         return a.StopAtStep(failed.step_id, f"Step {file!r} failed: {message}")
-    if "retry_once" in policy and failed.finished.retryable and not failed.failed_once:
+    was_told = build_identity(failed.action) in state.told_failures
+    if "retry_once" in policy and failed.finished.retryable and not failed.failed_once and not was_told:
         return a.RetryStep(failed.step_id, failed.finished.error_type or "failed")
-    if "fallback" in policy and not state.fell_back and find_fallback(state):
-        return a.HandOff(find_fallback(state), f"Step {failed.step_id} failed: {message}", fallback=True)
-    return a.Fail("step_failed", f"Step {failed.step_id} failed: {message}")
+    if "fallback" in policy and not was_told and not is_planned(state):
+        return _tell_or_hand_over(state, failed, message)
+    status: TaskState = failed.finished.outcome or ("timeout" if failed.finished.status == "timeout" else "failed")
+    return a.Fail("step_failed", f"Step {failed.step_id} failed: {message}", status)
 
 
-def find_fallback(state: RunState) -> str:
-    """The best candidate that was not in charge yet; empty when there is none."""
-    return next((c.skill_name for c in state.candidates if c.skill_name not in state.used_skills), "")
+def _tell_or_hand_over(state: RunState, failed: Step, message: str) -> a.Action:
+    """A model reads the error and chooses; without a model the next candidate that fits takes over."""
+    others = find_fallbacks(state)
+    is_offline = state.started is not None and state.started.provider == OFFLINE
+    if is_offline and others and not state.fell_back:
+        return a.HandOff(others[0], f"Step {failed.step_id} failed: {message}", fallback=True)
+    return a.TellFailure(failed.step_id, others)
+
+
+def find_fallbacks(state: RunState) -> tuple[str, ...]:
+    """The candidates that fit the request and were not in charge yet, best first."""
+    tried = {canonical_name(name) for name in (*state.used_skills, *(find_owner(step.action) for step in state.steps))}
+    return tuple(
+        candidate.skill_name
+        for candidate in state.candidates
+        if candidate.score >= state.min_score and canonical_name(candidate.skill_name) not in tried
+    )
 
 
 def _verify(state: RunState) -> a.Action:
@@ -217,11 +233,16 @@ def _end_call(step: Step) -> a.Action:
     """What the skill gave is the result of a run that only calls it."""
     assert step.finished is not None
     text = step.finished.text
-    return a.Fail("skill_failed", text[:_MESSAGE_CHARACTERS]) if step.finished.is_error else a.Finish(text)
+    if not step.finished.is_error:
+        return a.Finish(text)
+    return a.Fail("skill_failed", describe_failure(text)[:_MESSAGE_CHARACTERS], step.finished.outcome or "failed")
 
 
 def _check_or_finish(state: RunState, result: str) -> a.Action:
-    """What somebody ordered is held against the order before it is given."""
+    """What was ordered is held against the order before it is given."""
+    short = state.reply.shortfall if state.reply is not None else None
+    if short is not None:
+        return a.Fail(short.reason, short.message, short.status, result)
     order = state.started.order if state.started is not None else None
     if order is None or not order.checks_result or state.accepted or state.is_rehearsal:
         return a.Finish(result)

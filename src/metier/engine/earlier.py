@@ -12,7 +12,7 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from metier.decisions import ActionStep, find_invocation
+from metier.decisions import ActionStep, find_invocation, read_failure
 from metier.engine.entries import Entry, StepFinished, StepStarted
 from metier.engine.journal import read_entries
 from metier.engine.services import Services
@@ -60,7 +60,7 @@ def _find_name(action: ActionStep) -> str:
 
 async def _read_result(finished: StepFinished, store: Store) -> dict[str, JsonValue]:
     if finished.is_error:
-        return {"success": False, "message": finished.text}
+        return read_failure(finished.text) or {"success": False, "message": finished.text}
     text = finished.text
     if finished.digest:
         text = (await store.get_blob(finished.digest)).decode("utf-8", "surrogatepass")

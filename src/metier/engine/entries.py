@@ -97,6 +97,8 @@ class SkillsRanked(Value):
     candidates: tuple[Candidate, ...]
     considered: int
     strategy: str = ""
+    min_score: float = 55.0
+    """From this score on a candidate counts as an answer to the request."""
 
 
 class DisclosedPiece(Value):
@@ -224,12 +226,25 @@ class StepFinished(Value):
     adopted: bool = False
     """The result was found after a crash, not produced now."""
     spent: Spent | None = None
+    outcome: TaskState | None = None
+    """How a skill that failed says it ended: `timeout`, `blocked`, `escalated`."""
+    skill_name: str = ""
+    """The skill whose script or code ran; empty for other tools."""
+    script: str = ""
 
 
 class StepRetried(Value):
     kind: Literal["step_retried"] = "step_retried"
     step_id: str
     reason: str
+
+
+class FailureTold(Value):
+    """The work of a skill failed and the run goes on: the model reads the error, and who else could do the work."""
+
+    kind: Literal["failure_told"] = "failure_told"
+    step_id: str
+    candidates: tuple[str, ...] = ()
 
 
 class StepInDoubt(Value):
@@ -394,6 +409,8 @@ class RunFailed(Value):
     reason: str
     message: str
     status: TaskState = "failed"
+    result: str = ""
+    """What was done before it failed, where there is something to give."""
 
 
 type Entry = Annotated[
@@ -408,6 +425,7 @@ type Entry = Annotated[
     | StepStarted
     | StepFinished
     | StepRetried
+    | FailureTold
     | StepInDoubt
     | DoubtResolved
     | TaskPlanned

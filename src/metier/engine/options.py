@@ -54,7 +54,7 @@ class RuntimeOptions(Value):
     )
     on_step_failure: StepFailurePolicy = Field(
         default="retry_once_then_fallback_then_abort",
-        description="What follows a failed step: one retry if it can help, a fallback skill, the end of the run.",
+        description="What follows a failed step: a safe retry, the model or a fallback skill, the end of the run.",
     )
     max_delegation_depth: int = Field(
         default=4, ge=0, le=32, description="How often work may be handed on from one agent or task to the next."

@@ -12,7 +12,7 @@ from metier.engine.journal import RunLog
 from metier.engine.planning import disclose, load_catalog, rank_skills
 from metier.engine.recovery import settle_doubt
 from metier.engine.services import Services
-from metier.engine.stepping import ask_input, refuse_step, retry_step, run_steps
+from metier.engine.stepping import ask_input, refuse_step, retry_step, run_steps, tell_failure
 
 
 async def perform(action: a.Action, log: RunLog, services: Services) -> None:
@@ -38,7 +38,7 @@ async def perform(action: a.Action, log: RunLog, services: Services) -> None:
 
 
 async def _perform_step(
-    action: a.RunSteps | a.SettleDoubt | a.RefuseStep | a.AskApproval | a.AskInput | a.RetryStep,
+    action: a.RunSteps | a.SettleDoubt | a.RefuseStep | a.AskApproval | a.AskInput | a.RetryStep | a.TellFailure,
     log: RunLog,
     services: Services,
 ) -> None:
@@ -56,6 +56,8 @@ async def _perform_step(
             await ask_input(action, log)
         case a.RetryStep():
             await retry_step(action, log)
+        case a.TellFailure():
+            await tell_failure(action, log)
         case _:
             assert_never(action)
 
@@ -93,5 +95,7 @@ async def _record_turn_end(action: a.Proceed | a.HandOff | a.Finish | a.Fail, lo
         case a.Finish():
             await log.record(e.RunFinished(result=action.result), durable=True)
         case a.Fail():
-            failed = e.RunFailed(reason=action.reason, message=action.message, status=action.status)
+            failed = e.RunFailed(
+                reason=action.reason, message=action.message, status=action.status, result=action.result
+            )
             await log.record(failed, durable=True)

@@ -49,7 +49,12 @@ def build_ranking(task: str, services: Services) -> SkillsRanked:
         for candidate in chosen.candidates
     )
     strategy = options.prefilter_zero_candidate_strategy if chosen.fell_back else ""
-    return SkillsRanked(candidates=candidates, considered=chosen.considered, strategy=strategy)
+    return SkillsRanked(
+        candidates=candidates,
+        considered=chosen.considered,
+        strategy=strategy,
+        min_score=options.prefilter_min_score,
+    )
 
 
 async def disclose(action: Disclose, log: RunLog, services: Services) -> None:

@@ -1,6 +1,7 @@
 """What is told of work that is handed on, and of the steps of a task. Pure, like the rest of the projection."""
 
 from metier import task_events as ev
+from metier.decisions import describe_failure
 from metier.engine import entries as e
 from metier.engine.state import RunState
 from metier.events import Payload
@@ -44,7 +45,7 @@ def project_task_step(entry: e.StepFinished, state: RunState) -> list[Payload]:
     """The step of a task has an end; nothing for the steps of other runs."""
     if entry.status == "succeeded":
         return _change(entry.step_id, state, "succeeded")
-    return _change(entry.step_id, state, "failed", message=entry.text[:SUMMARY_CHARACTERS])
+    return _change(entry.step_id, state, "failed", message=describe_failure(entry.text)[:SUMMARY_CHARACTERS])
 
 
 def list_task_steps(state: RunState) -> list[ev.TaskStepChanged]:
@@ -57,10 +58,14 @@ def list_task_steps(state: RunState) -> list[ev.TaskStepChanged]:
             file=planned.file,
             name=planned.name,
             state=_find_state(step.phase, step.finished),
-            message=step.finished.text[:SUMMARY_CHARACTERS] if step.finished and step.finished.is_error else "",
+            message=_describe(step.finished),
         )
         for planned, step in zip(state.plan, state.steps, strict=True)
     ]
+
+
+def _describe(finished: e.StepFinished | None) -> str:
+    return describe_failure(finished.text)[:SUMMARY_CHARACTERS] if finished is not None and finished.is_error else ""
 
 
 def _find_state(phase: str, finished: e.StepFinished | None) -> ev.TaskStepState:

@@ -9,7 +9,6 @@ from metier.engine.journal import RunLog
 from metier.engine.projection import tool_of
 from metier.engine.services import Services
 from metier.engine.stepping import (
-    REPEATABLE,
     build_context,
     build_finished,
     finish_steps,
@@ -20,6 +19,7 @@ from metier.engine.stepping import (
 from metier.engine.steps import Step
 from metier.store.machine import MachineIdentity
 from metier.tools.base import Probing
+from metier.tools.effects import REPEATABLE
 from metier.tools.spool import SpoolNote, find_identity, read_spool, wait_until_released
 
 _OUT_OF_SIGHT = (
@@ -112,7 +112,6 @@ def _judge_note(step: Step, name: str, note: SpoolNote, *, sight: Sight) -> e.St
         is_error=is_failed,
         exit_code=note.exit_code,
         error_type="execution_failed" if is_failed else "",
-        retryable=is_failed,
         counts_as_failure=is_failed and is_work_of_skill(name),
         adopted=True,
     )

@@ -16,7 +16,7 @@ from metier.engine import entries as e
 from metier.engine.calls import build_identity, build_memory_key, edit_arguments
 from metier.engine.child import Child
 from metier.engine.phases import IllegalTransition, Phase, check_transition
-from metier.engine.steps import Step, build_exchange
+from metier.engine.steps import Step, add_candidates, build_exchange
 from metier.events import Candidate, TaskState
 from metier.messages import ModelReply, Spent
 
@@ -37,6 +37,8 @@ class RunState:
     skills: tuple[str, ...] = ()
     candidates: tuple[Candidate, ...] = ()
     strategy: str = ""
+    min_score: float = 0.0
+    """From this score on a candidate counts as an answer to the request."""
     skill: str = ""
     """The skill in charge."""
     next_skill: str = ""
@@ -65,6 +67,8 @@ class RunState:
     new_pieces: frozenset[str] = frozenset()
     """Digests of the pieces that were disclosed since the last turn."""
     fell_back: bool = False
+    told_failures: set[str] = field(default_factory=set[str])
+    """Calls whose failure the model has read; see `build_identity`. The same one failing again ends the run."""
     repeated: dict[str, int] = field(default_factory=dict[str, int])
     """How often each identical call was made."""
     results: list[str] = field(default_factory=list[str])
@@ -140,6 +144,8 @@ def apply(state: RunState, entry: e.Entry) -> None:
             _apply_model(state, entry)
         case e.StepStarted() | e.StepFinished() | e.StepRetried() | e.StepInDoubt() | e.DoubtResolved():
             _apply_step(state, entry)
+        case e.FailureTold():
+            _tell_failure(state, state.step(entry.step_id), entry)
         case e.ApprovalAsked() | e.ApprovalDecided() | e.InputAsked() | e.InputGiven():
             _apply_answer(state, entry)
         case e.TaskPlanned() | e.CallPlanned() | e.Delegated() | e.ChildEnded() | e.ResultChecked():
@@ -169,6 +175,7 @@ def _apply_run(state: RunState, entry: e.RunStarted | e.RunPaused | e.RunResumed
             state.enter("DONE")
         case e.RunFailed():
             state.failure, state.status, state.pause = entry, entry.status, None
+            state.result = entry.result
             state.enter("ERROR")
 
 
@@ -182,6 +189,7 @@ def _apply_planning(
             state.enter("PREFILTER_SKILLS")
         case e.SkillsRanked():
             state.candidates, state.strategy = entry.candidates, entry.strategy
+            state.min_score = entry.min_score
             state.enter("DISCLOSE_CONTEXT_STAGE")
         case e.ContextDisclosed():
             state.pieces.extend(entry.pieces)
@@ -317,8 +325,20 @@ def _settle(state: RunState, step: Step, entry: e.DoubtResolved) -> None:
 def _finish_step(state: RunState, step: Step, entry: e.StepFinished) -> None:
     step.phase, step.finished = "finished", entry
     _count_spent(state, entry.spent)
-    if entry.counts_as_failure:
-        return
+    if not entry.counts_as_failure:
+        _take_result(state, step, entry)
+
+
+def _tell_failure(state: RunState, step: Step, entry: e.FailureTold) -> None:
+    """The failure becomes an ordinary result: the run goes on, and the model chooses how."""
+    assert step.finished is not None
+    state.told_failures.add(build_identity(step.action))
+    text = add_candidates(step.finished.text, entry.candidates)
+    step.finished = step.finished.model_copy(update={"text": text, "counts_as_failure": False})
+    _take_result(state, step, step.finished)
+
+
+def _take_result(state: RunState, step: Step, entry: e.StepFinished) -> None:
     key = build_identity(step.action)
     state.repeated[key] = state.repeated.get(key, 0) + 1
     is_work = step.action.type in ("call_tool", "run_command") or find_invocation(step.action) is not None

@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from metier.approval.judge import name_call
 from metier.approval.verdict import ALLOW
 from metier.context.disclosure import disclose_files
-from metier.decisions import StepStatus
+from metier.decisions import StepStatus, describe_failure, find_owner
 from metier.engine import actions as a
 from metier.engine import entries as e
 from metier.engine.approvals import find_approved_base
@@ -25,10 +25,11 @@ from metier.engine.planning import get_limits
 from metier.engine.services import Services
 from metier.engine.steps import Step
 from metier.engine.unwrapping import unwrapped
-from metier.events import Payload, SkillDisclosureLoaded, SkillStepExecuted
+from metier.events import Payload, SkillDisclosureLoaded, SkillStepExecuted, TaskState
 from metier.messages import Spent
 from metier.telemetry.excerpt import cut_middle
 from metier.tools.base import Question, ToolContext, ToolResult
+from metier.tools.effects import REPEATABLE
 from metier.tools.spool import take_identity
 
 MAX_RESULT_CHARACTERS = 30_000
@@ -36,11 +37,13 @@ MAX_RESULT_CHARACTERS = 30_000
 SUMMARY_CHARACTERS = 500
 FAILURES_OF_SKILLS = frozenset({"timeout", "execution_failed"})
 """Codes of a script or toolset that ran and did not do its work: the failure policy applies to these."""
+TRANSIENT = "execution_failed"
+USAGE_ERROR = 2
+"""The exit code of a program that was called with wrong arguments."""
 POLICY_TOOLS = frozenset({"script_run"})
-REPEATABLE = frozenset({"read", "idempotent", "keyed"})
-"""Effects that happen once however often their step is run."""
 SPOOL = "spool"
 """The folder of a run in which effects leave notes of their beginning and end."""
+_OUTCOMES: dict[str, TaskState] = {"timeout": "timeout", "blocked": "blocked", "escalated": "escalated"}
 
 
 async def run_steps(action: a.RunSteps, log: RunLog, services: Services) -> None:
@@ -132,6 +135,10 @@ async def refuse_step(action: a.RefuseStep, log: RunLog) -> None:
     )
 
 
+async def tell_failure(action: a.TellFailure, log: RunLog) -> None:
+    await log.record(e.FailureTold(step_id=action.step_id, candidates=action.candidates))
+
+
 async def retry_step(action: a.RetryStep, log: RunLog) -> None:
     await log.record(e.StepRetried(step_id=action.step_id, reason=action.reason))
 
@@ -195,7 +202,7 @@ async def _execute(step: Step, log: RunLog, services: Services) -> e.StepFinishe
     for payload in told:
         if not isinstance(payload, SkillStepExecuted):
             log.emit(payload)
-    return _add_facts(finished, told)
+    return _add_facts(finished, told, services.clean)
 
 
 def _build_question(step: Step, question: Question, services: Services) -> e.InputAsked:
@@ -208,13 +215,18 @@ def _build_question(step: Step, question: Question, services: Services) -> e.Inp
     )
 
 
-def _add_facts(finished: e.StepFinished, told: list[Payload]) -> e.StepFinished:
-    """What the tool itself knows of its process: exit code and sizes. The event of the step says it, once."""
+def _add_facts(finished: e.StepFinished, told: list[Payload], clean: Callable[[str], str]) -> e.StepFinished:
+    """What the tool itself knows of its process: exit code, sizes, what a failed one printed."""
     facts = next((payload for payload in told if isinstance(payload, SkillStepExecuted)), None)
     if facts is None:
         return finished
-    names = ("exit_code", "stdout_bytes", "stderr_bytes", "truncated")
-    return finished.model_copy(update={name: getattr(facts, name) for name in names})
+    names = ("exit_code", "stdout_bytes", "stderr_bytes", "truncated", "script")
+    known = {name: getattr(facts, name) for name in names}
+    if finished.is_error:
+        # The model reads both; the log keeps them apart.
+        summaries = {name: clean(getattr(facts, name)) for name in ("stdout_summary", "stderr_summary")}
+        known |= {name: text for name, text in summaries.items() if text}
+    return finished.model_copy(update=known)
 
 
 def name_and_arguments(step: Step) -> tuple[str, dict[str, JsonValue]]:
@@ -266,8 +278,7 @@ async def build_finished(
     step: Step, name: str, result: ToolResult, *, duration_ms: float, services: Services
 ) -> e.StepFinished:
     """What is recorded of a result: cleaned, bounded, and judged by the failure policy's own words."""
-    raw = result.error if not result.ok else _as_text(result.output)
-    text = services.clean(raw)
+    text = services.clean(_as_text(result.output) if result.ok else _render_failure(result, services.clean))
     kept = cut_middle(text, MAX_RESULT_CHARACTERS)
     is_cut = kept is not text
     digest = await services.store.put_blob(text.encode("utf-8", "surrogatepass")) if is_cut else ""
@@ -276,22 +287,34 @@ async def build_finished(
     if code == "permission_denied":
         status = "denied"
     is_skill_failure = code in FAILURES_OF_SKILLS and is_work_of_skill(name)
+    state = str(result.meta.get("state", ""))
     return e.StepFinished(
         step_id=step.step_id,
         status=status,
         text=kept,
         is_error=not result.ok,
         stdout_summary=kept[:SUMMARY_CHARACTERS] if result.ok else "",
-        stderr_summary=_sum_up_error(kept) if not result.ok else "",
+        stderr_summary=_sum_up_error(describe_failure(kept)) if not result.ok else "",
         duration_ms=duration_ms,
         error_type=code,
         truncated=is_cut,
         digest=digest,
-        retryable=is_skill_failure and step.started is not None,
+        retryable=is_skill_failure and is_worth_repeating(step, result),
         counts_as_failure=is_skill_failure,
         artifacts=_artifacts(result, services),
         spent=result.spent,
+        outcome=_OUTCOMES.get(state) if not result.ok else None,
+        skill_name=str(result.meta.get("skill") or find_owner(step.action)),
     )
+
+
+def is_worth_repeating(step: Step, result: ToolResult) -> bool:
+    """A failure that may pass, of a call that is safe to repeat.
+
+    A time-out has used its time already, and a wrong call is wrong again: both are for the model to read.
+    """
+    is_safe = step.started is not None and step.started.effect in REPEATABLE
+    return is_safe and result.meta.get("code") == TRANSIENT and result.meta.get("exit_code") != USAGE_ERROR
 
 
 def is_work_of_skill(name: str) -> bool:
@@ -344,6 +367,15 @@ def _sum_up_error(text: str) -> str:
     mark = "\n[…]\n"
     head = SUMMARY_CHARACTERS // 5
     return text[:head] + mark + text[head + len(mark) - SUMMARY_CHARACTERS :]
+
+
+def _render_failure(result: ToolResult, clean: Callable[[str], str]) -> str:
+    """What the model reads: the error code and the message as JSON where the tool has them, else a sentence."""
+    if not isinstance(result.output, dict):
+        return result.error
+    # Cleaned before it is quoted: a secret with a quotation mark in it is known as it is, not as JSON writes it.
+    fields = {name: clean(value) if isinstance(value, str) else value for name, value in result.output.items()}
+    return _as_text(fields)
 
 
 def _as_text(output: JsonValue) -> str:

@@ -1,5 +1,6 @@
 """The steps of a turn, and what becomes of them when it closes: results for the model, a line each for later. Pure."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -10,7 +11,7 @@ from metier.approval.judge import name_call
 from metier.context.fences import TOOL_OUTPUT, fence
 from metier.context.layers import Exchange
 from metier.context.trimming import READING_TOOL
-from metier.decisions import ActionStep, StepExecutionResult
+from metier.decisions import ActionStep, StepExecutionResult, read_failure
 from metier.engine import entries as e
 from metier.engine.calls import build_identity
 from metier.messages import Message, ModelReply, Part, TextPart, ToolResultPart
@@ -69,6 +70,16 @@ def _list_asked(action: ActionStep, skill: str) -> list[str]:
     if name == READING_TOOL and isinstance(paths, list):
         return [build_identity(action), *(f"{skill}:{path}" for path in paths)]
     return [build_identity(action)]
+
+
+def add_candidates(text: str, candidates: Sequence[str]) -> str:
+    """The text of a failed step, with the skills that could take over; JSON stays JSON."""
+    if not candidates:
+        return text
+    failure = read_failure(text)
+    if failure is None:
+        return f"{text}\n\nOther skills for this request: {', '.join(candidates)}"
+    return json.dumps({**failure, "other_skills": list(candidates)}, ensure_ascii=False)
 
 
 def _answer_calls(reply: ModelReply, steps: Sequence[Step], rejected: Sequence[e.Rejection]) -> list[Part]:

@@ -13,7 +13,7 @@ from metier.decisions import ActionStep, ModelDecision
 from metier.definitions.scripts import discover_scripts, find_impl
 from metier.definitions.skill import SkillDefinition
 from metier.definitions.yaml_text import Mapping
-from metier.messages import ModelReply, Part, TextPart, ToolCallPart
+from metier.messages import ModelReply, Part, Shortfall, TextPart, ToolCallPart
 from metier.providers.base import Delta, ModelRequest, Observer, OneTool
 from metier.providers.offline_plan import (
     MIN_SCORE,
@@ -27,7 +27,15 @@ from metier.providers.offline_plan import (
     build_script_call,
 )
 from metier.providers.offline_progress import Progress, find_task, read_progress
-from metier.providers.offline_result import Ending, is_settled, render_hint, render_result, render_without_skills
+from metier.providers.offline_result import (
+    NO_SKILL,
+    Ending,
+    find_shortfall,
+    is_settled,
+    render_hint,
+    render_result,
+    render_without_skills,
+)
 from metier.providers.registry import BUILT_IN, OFFLINE
 from metier.skills.package import SkillPackage
 
@@ -219,20 +227,26 @@ class _Turn:
     def _finish(self) -> ModelReply:
         hint = render_hint(BUILT_IN)
         result = render_without_skills(hint)
+        short: Shortfall | None = Shortfall(reason=NO_SKILL, message="No skill is active, and no model is configured")
         if self.planner.skills:
-            ending = Ending(blocked=self._find_block(), covered=self._find_covered(), hint=hint)
+            ending = self._build_ending(hint)
             result = render_result(self.plan, self.progress, ending)
-        if "finish" not in self.offered:
-            return _say(result)
+            short = find_shortfall(self.plan, self.progress, ending)
         call_id = f"{OFFLINE}-{self.progress.turn}-0"
-        return _build_reply([ToolCallPart(id=call_id, name="finish", arguments={"result": result})])
+        reply = _say(result)
+        if "finish" in self.offered:
+            reply = _build_reply([ToolCallPart(id=call_id, name="finish", arguments={"result": result})])
+        return reply.model_copy(update={"shortfall": short})
 
-    def _find_block(self) -> str:
+    def _build_ending(self, hint: str) -> Ending:
         wanted = {self._script_call(step).tool for step in self.plan.steps if step.skill and not step.problem}
         missing = sorted(wanted - self.offered)
+        covered = self._find_covered()
         if missing:
-            return f"the tool {missing[0]!r} is not offered in this run"
-        return f"the run has {self.max_turns} turns (runtime.max_turns), and they are used up"
+            why = f"the tool {missing[0]!r} is not offered in this run"
+            return Ending(blocked=why, covered=covered, hint=hint, reason="tool_not_offered")
+        why = f"the run has {self.max_turns} turns (runtime.max_turns), and they are used up"
+        return Ending(blocked=why, covered=covered, hint=hint)
 
 
 def _find_offered(request: ModelRequest) -> frozenset[str]:
@@ -262,4 +276,5 @@ def _refuse_json() -> ModelReply:
         "Set it to 'native'."
     )
     decision = ModelDecision(planned_actions=(ActionStep(type="finish", params={"result": result}),))
-    return _say(decision.model_dump_json())
+    short = Shortfall(reason="tool_not_offered", message="The offline provider needs tool calls")
+    return _say(decision.model_dump_json()).model_copy(update={"shortfall": short})

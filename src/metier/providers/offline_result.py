@@ -4,10 +4,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, cast
 
 from pydantic import JsonValue
 
+from metier.decisions import describe_failure, read_failure
+from metier.messages import Shortfall
 from metier.providers.offline_plan import Plan, Step
 from metier.providers.offline_progress import Attempt, Progress
 from metier.providers.offline_request import READ_CHARACTERS
@@ -18,6 +20,12 @@ SUMMARY_CHARACTERS = 2_000
 REASON_CHARACTERS = 300
 QUOTED_CHARACTERS = 80
 FILES_SHOWN = 20
+NO_SKILL = "no_skill"
+_STATUSES: dict[str, Literal["failed", "timeout", "blocked", "escalated"]] = {
+    "timeout": "timeout",
+    "blocked": "blocked",
+    "escalated": "escalated",
+}
 
 _CUT_SUMMARY = re.compile(r'\{"success":\s*true,\s*"result":\s*\{"summary":\s*(?=")')
 
@@ -39,6 +47,8 @@ class Ending:
     covered: frozenset[int] = frozenset()
     """Steps whose call another step had made already."""
     hint: str = ""
+    reason: str = "max_turns_exceeded"
+    """`blocked` as a code."""
 
 
 def render_result(plan: Plan, progress: Progress, ending: Ending) -> str:
@@ -137,7 +147,38 @@ def _render_undone(step: Step, progress: Progress, ending: Ending) -> str:
 
 
 def _why(attempt: Attempt) -> str:
-    return one_line(attempt.text, REASON_CHARACTERS).rstrip(".") or "it gave no reason"
+    return one_line(describe_failure(attempt.text), REASON_CHARACTERS).rstrip(".") or "it gave no reason"
+
+
+def find_shortfall(plan: Plan, progress: Progress, ending: Ending) -> Shortfall | None:
+    """How the run ends where a part of the request was not done: as the first part did that was not."""
+    if not plan.steps:
+        return Shortfall(reason=NO_SKILL, message="The request does not say what to do")
+    undone = [step for step in plan.steps if _render_undone(step, progress, ending)]
+    if undone:
+        return _judge_step(undone[0], progress, ending)
+    if plan.left_out or plan.is_cut:
+        return Shortfall(reason="request_too_long", message="A part of the request was not read or not done")
+    return None
+
+
+def _judge_step(step: Step, progress: Progress, ending: Ending) -> Shortfall:
+    if step.problem:
+        return Shortfall(reason=NO_SKILL, message=f"{_quote(step)} was not done: {step.problem}")
+    attempts = progress.of(step.number)
+    if not attempts:
+        refused = any(number == step.number for number, _ in progress.refused)
+        reason = "step_failed" if refused else ending.reason
+        status = "escalated" if reason == "max_turns_exceeded" else "failed"
+        return Shortfall(
+            status=status, reason=reason, message=_render_undone(step, progress, ending).removeprefix("- ")
+        )
+    last = attempts[-1]
+    failure = read_failure(last.text) or {}
+    word = str(failure.get("state") or failure.get("error") or "")
+    status = _STATUSES.get(word, "failed")
+    reason = "step_failed" if status == "failed" else f"skill_{status}"
+    return Shortfall(status=status, reason=reason, message=f"Skill {last.call.skill!r} failed: {_why(last)}")
 
 
 def _quote(step: Step) -> str:

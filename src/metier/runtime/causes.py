@@ -1,5 +1,6 @@
 """Why a run stopped: the run that failed, itself or one below it, and the last thing that its step said."""
 
+from metier.decisions import describe_failure, read_failure
 from metier.engine.state import RunState
 from metier.engine.steps import Step
 from metier.runtime.children import read_run
@@ -18,7 +19,11 @@ async def find_failed(store: Store, state: RunState) -> RunState | None:
 def get_cause(state: RunState | None) -> str:
     """What the failed step gave back, redacted and bounded as in the journal; empty where no step is to blame."""
     step = _find_step(state) if state is not None else None
-    return step.finished.text if step is not None and step.finished is not None else ""
+    if step is None or step.finished is None:
+        return ""
+    failure = read_failure(step.finished.text) or {}
+    printed = f"{failure['stdout']}\n" if failure.get("stdout") else ""
+    return printed + describe_failure(step.finished.text)
 
 
 def _find_step(state: RunState) -> Step | None:

@@ -6,3 +6,6 @@ type Risk = Literal["low", "medium", "high"]
 
 type Effect = Literal["read", "idempotent", "keyed", "opaque"]
 """What may happen when a call is repeated after a crash: nothing, the same, the same under one key, or who knows."""
+
+REPEATABLE: frozenset[Effect] = frozenset({"read", "idempotent", "keyed"})
+"""Effects of calls that may be made again without asking a person."""

@@ -40,13 +40,17 @@ class ScriptLimits:
     max_args_bytes: int = 4096
     stderr_tail_bytes: int = 500
     """How much of standard error a failure quotes."""
+    stdout_tail_bytes: int = 2000
+    """How much of standard output a failure quotes."""
 
 
 class ScriptFailed(ToolFailed):
     """A script tool's answer is one of its error codes."""
 
-    def __init__(self, code: ScriptErrorCode, message: str) -> None:
+    def __init__(self, code: ScriptErrorCode, message: str, *, stdout: str = "") -> None:
         super().__init__(message, code=code)
+        self.stdout = stdout
+        """The end of what the script printed before it failed."""
 
 
 def parse_skill_name(name: str) -> str:
@@ -93,9 +97,10 @@ def build_success(result: JsonValue, message: str, *, meta: dict[str, JsonValue]
 def build_failure(error: ToolFailed, *, meta: dict[str, JsonValue] | None = None) -> ToolResult:
     code = error.code if error.code in _CODES else "execution_failed"
     message = f"{error.message}. {error.hint}" if error.hint else error.message
+    printed: dict[str, JsonValue] = {"stdout": error.stdout} if isinstance(error, ScriptFailed) and error.stdout else {}
     return ToolResult(
         ok=False,
-        output={"success": False, "error": code, "message": message},
+        output={"success": False, "error": code, "message": message, **printed},
         error=message,
         meta={"code": code, **(meta or {})},
     )

@@ -276,17 +276,20 @@ def _process_limits(limits: ScriptLimits, timeout_seconds: float, context: ToolC
 
 
 def _check_outcome(outcome: Outcome, process_limits: ProcessLimits, limits: ScriptLimits) -> None:
-    """Raises `ScriptFailed`: `timeout` or `execution_failed`, with the end of standard error."""
+    """Raises `ScriptFailed`: `timeout` or `execution_failed`, with the end of both outputs."""
     stderr = _quote(outcome.stderr, limits)
+    stdout = outcome.stdout.last(limits.stdout_tail_bytes).strip()
     if outcome.timed_out:
-        raise ScriptFailed("timeout", f"Script timed out after {process_limits.timeout_seconds:g}s{stderr}")
+        message = f"Script timed out after {process_limits.timeout_seconds:g}s{stderr}"
+        raise ScriptFailed("timeout", message, stdout=stdout)
     if outcome.signal:
-        raise ScriptFailed("execution_failed", f"Script was ended by signal {outcome.signal}{stderr}")
+        raise ScriptFailed("execution_failed", f"Script was ended by signal {outcome.signal}{stderr}", stdout=stdout)
     if outcome.exit_code != 0:
         hint = ""
         if outcome.exit_code == _USAGE_ERROR and "--json" in outcome.stderr.last(limits.stderr_tail_bytes):
             hint = " (if it does not know --json, call it with json=false)"
-        raise ScriptFailed("execution_failed", f"Script failed with exit code {outcome.exit_code}{hint}{stderr}")
+        message = f"Script failed with exit code {outcome.exit_code}{hint}{stderr}"
+        raise ScriptFailed("execution_failed", message, stdout=stdout)
 
 
 def _load_json(text: str) -> JsonValue:

@@ -1,0 +1,23 @@
+"""What a person can do about a run that failed, as one line with a command. Pure."""
+
+from metier.engine.state import RunState
+
+
+def suggest(state: RunState) -> list[str]:
+    """Nothing where the sentence of the failure says all there is to say."""
+    advice = _find_advice(state)
+    return [f"next:    {advice}"] if advice else []
+
+
+def _find_advice(state: RunState) -> str:
+    if state.failure is None:
+        return ""
+    return _BY_REASON.get(state.failure.reason, "")
+
+
+_BY_REASON = {
+    "no_skill": '`agent skills route "…"` shows which skills fit; a model (`--provider`, `--model`) needs none',
+    "skill_timeout": "raise `timeout_seconds` of the skill, or ask for less at once",
+    "skill_blocked": "`agent runs show` says what was refused; change the contract of the skill or the rules",
+    "skill_escalated": "the skill gave up: read what it says, then ask again with what it needs",
+}

@@ -1,0 +1,118 @@
+"""Failed work of skills: what is repeated, what the model reads of it, what ends the run, what the log keeps."""
+
+import json
+from typing import Any, cast
+
+import pytest
+from model_server import ModelServer, calls, says
+from run_workspace import GREET, QUICK, Workspace, use_model
+
+COUNTS = """import sys
+open("calls", "a").write("x")
+print("half of the work is done")
+sys.stderr.write("usage: counts [-h] --from FROM\\n" if "--from" not in sys.argv else "broken\\n")
+sys.exit(2 if "--from" not in sys.argv else 3 if sys.argv[2] == "never" else 0)
+"""
+"""Counts its calls in its own folder; the first argument must be `--from`."""
+NAPS = 'open("calls", "a").write("x")\nimport time\ntime.sleep(60)\n'
+
+
+def run_script(*args: str, script: str = "count", json: bool = True) -> dict[str, Any]:
+    return {"skill_name": "counter", "script_name": script, "args": list(args), "json": json}
+
+
+def read_results(model: ModelServer) -> list[dict[str, Any]]:
+    """What the last request gives back for calls, as JSON."""
+    messages = cast("list[dict[str, Any]]", model.received[-1]["messages"])
+    texts = [str(message["content"]) for message in messages if message["role"] == "tool"]
+    return [json.loads(text[text.index("{") : text.rindex("}") + 1]) for text in texts]
+
+
+@pytest.fixture
+def counter(workspace: Workspace) -> Workspace:
+    workspace.add_skill("counter", "Count things from a number.", count=COUNTS, nap=NAPS)
+    return workspace
+
+
+def count_calls(workspace: Workspace) -> int:
+    return len((workspace.folder / "skills" / "counter" / "scripts" / "calls").read_text())
+
+
+def test_a_wrong_argument_is_read_by_the_model_which_corrects_it(counter: Workspace, model: ModelServer) -> None:
+    model.follow(
+        calls("script_run", **run_script("wrong", json=False)),
+        calls("script_run", **run_script("--from", "1", json=False)),
+        says("Counted."),
+    )
+
+    assert counter.agent("run", "Count") == 0
+
+    first, second = read_results(model)
+    assert (first["success"], first["error"]) == (False, "execution_failed")
+    assert first["message"].startswith("Script failed with exit code 2\nstderr: usage: counts")
+    assert first["stdout"] == "half of the work is done"
+    assert second["success"] is True
+    assert count_calls(counter) == 2
+
+
+def test_the_same_call_failing_again_ends_the_run(counter: Workspace, model: ModelServer) -> None:
+    model.follow(calls("script_run", **run_script("--from", "never")), says("Never asked."))
+    model.script = [model.script[0], model.script[0], model.script[1]]
+
+    assert counter.agent("run", "Count") == 1
+
+    assert len(model.received) == 2
+    assert count_calls(counter) == 2
+    assert counter.events()[-1]["payload"]["reason"] == "step_failed"
+
+
+def test_a_script_is_not_repeated_after_a_timeout(
+    counter: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCRIPT_TIMEOUT", "1")
+    model.follow(calls("script_run", **run_script(script="nap")), says("It takes too long."))
+
+    assert counter.agent("run", "Nap") == 0
+
+    assert [result["error"] for result in read_results(model)] == ["timeout"]
+    assert count_calls(counter) == 1
+
+
+def test_the_model_reads_which_other_skills_fit_and_keeps_control(counter: Workspace, model: ModelServer) -> None:
+    counter.add_skill("counting-house", "Count things from a number, slowly.", greet=GREET)
+    model.follow(calls("script_run", **run_script("wrong")), says("I give up."))
+
+    assert counter.agent("run", "Count things from a number") == 0
+
+    (result,) = read_results(model)
+    assert "counting-house" in result["other_skills"]
+    assert "greeter" not in result["other_skills"]
+    assert "handoff" not in counter.event_types()
+
+
+def test_the_log_names_the_script_its_skill_and_what_it_printed(counter: Workspace, model: ModelServer) -> None:
+    model.follow(
+        calls("use_skill", skill="greeter"), calls("script_run", **run_script("--from", "never")), says("It broke.")
+    )
+
+    assert counter.agent("run", "Count") == 0
+
+    told = [event["payload"] for event in counter.events() if event["event_type"] == "skill_step_executed"][-1]
+    assert (told["skill_name"], told["script"], told["exit_code"]) == ("counter", "count.py", 3)
+    assert told["stdout_summary"].strip() == "half of the work is done"
+    assert told["stderr_summary"].strip() == "broken"
+
+
+@pytest.mark.parametrize(
+    ("policy", "requests"), [("retry_once_then_abort", 1), ("abort", 1), ("fallback_then_abort", 2)]
+)
+def test_a_policy_without_fallback_ends_the_run_at_the_first_failure(
+    *, policy: str, requests: int, counter: Workspace, model: ModelServer
+) -> None:
+    counter.configure(model=use_model(model), runtime={**QUICK, "on_step_failure": policy})
+    model.follow(calls("script_run", **run_script("wrong")), says("It broke."))
+
+    counter.agent("run", "Count")
+
+    assert len(model.received) == requests
+    assert count_calls(counter) == 1
