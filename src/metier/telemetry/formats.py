@@ -30,6 +30,7 @@ _SHAPE = bytes(0x61 if byte in _WORD_BYTES else 0x20 for byte in range(256))
 _WORDS = bytes(byte if byte in _WORD_BYTES else 0x20 for byte in range(256))
 _SEGMENT = re.compile(rb"(?<![A-Za-z0-9])[A-Za-z0-9][A-Za-z0-9_.-]{3}")
 _MIN_PEM = 16
+_REST = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def find_long_words(text: bytes) -> bytes:
@@ -71,7 +72,14 @@ def find_keys(key_format: KeyFormat, text: str) -> Iterator[Span]:
     for match in _matches(key_format, text):
         start, end = match.span(group)
         if not is_code_or_placeholder(match[group], quoted=True):
-            yield Span(start, end, match.start(), key_format.kind)
+            yield Span(start, _word_end(text, end), match.start(), key_format.kind)
+
+
+def _word_end(text: str, end: int) -> int:
+    """The end of the word that a key ends in: a key written twice without a blank between is hidden whole."""
+    if text[end - 1 : end].isalnum() and (rest := _REST.match(text, end)):
+        return rest.end()
+    return end
 
 
 def _matches(key_format: KeyFormat, text: str) -> Iterator[re.Match[str]]:

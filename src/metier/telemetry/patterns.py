@@ -158,6 +158,17 @@ _AFTER_PREFIX: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ),
     ("mailgun", ("key-", "pubkey-"), r"[0-9a-z]{32}" + _END),
     ("mapbox", ("sk.eyJ", "tk.eyJ"), r"[A-Za-z0-9_-]{20,}(?:\.[A-Za-z0-9_-]+)?"),
+    ("adafruit", ("aio_",), r"[A-Za-z0-9]{28}" + _END),
+    ("octopus", ("API-",), r"(?=[A-Z]*\d)[A-Z0-9]{26}" + _END),
+    ("scalingo", ("tk-us-",), r"[A-Za-z0-9_-]{48}"),
+    ("clickhouse", ("4b1d",), r"(?=[A-Za-z0-9]*[G-Zg-z])[A-Za-z0-9]{38}" + _END),
+    ("defined-networking", ("dnkey-",), r"[A-Za-z0-9=_-]{26}-[A-Za-z0-9=_-]{52}"),
+    ("dependency-track", ("odt_",), r"[A-Za-z0-9]{32}" + _END),
+    ("fleetbase", ("flb_live_", "flb_test_"), r"[A-Za-z0-9]{20,}"),
+    ("flexport", ("shltm_",), r"[A-Za-z0-9_-]{40,}"),
+    ("elevenlabs", ("sk_",), r"[a-f0-9]{48}" + _END),
+    ("authress", ("authress_", "scauth_"), r"[A-Za-z0-9]{5,30}\.[A-Za-z0-9]{4,6}\.acc[_-][A-Za-z0-9.+/_=-]{40,}"),
+    ("discord", ("mfa.",), r"[A-Za-z0-9_-]{20,}"),
 )
 """Kind, prefixes, and what follows one of the prefixes."""
 
@@ -239,6 +250,7 @@ _IN_ADDRESS: tuple[tuple[Gate, str, tuple[str, ...], str], ...] = (
 _INSIDE: tuple[tuple[bytes, str, str], ...] = (
     (rb"\.atlasv1\.", "terraform", r"[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,}"),
     (rb"AA[A-Za-z0-9_-]{32}", "telegram", r"(?:bot)?(?P<v>\d{8,10}:AA[A-Za-z0-9_-]{32,33})(?![A-Za-z0-9_-])"),
+    (rb"_mmk", "maxmind", r"[A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk"),
     (rb"Q~", "azure", r"[A-Za-z0-9_~.]{3}\dQ~[A-Za-z0-9_~.-]{31,34}"),
     (rb"-us\d", "mailchimp", r"[0-9a-f]{32}-us\d{1,2}" + _END),
     (

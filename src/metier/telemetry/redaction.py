@@ -12,6 +12,7 @@ from metier.telemetry.exact import MIN_LENGTH, build_needles
 from metier.telemetry.formats import PEM_BEGIN, PEM_BODY, FormatFinder, Span, find_long_words
 from metier.telemetry.names import NameRules, is_secret_name
 from metier.telemetry.patterns import LONG_WORD
+from metier.telemetry.random_words import find_random_words
 from metier.telemetry.signs import find_signs, lower_ascii
 from metier.telemetry.values import MARK, is_code_or_placeholder, is_ordinary_word
 
@@ -98,6 +99,8 @@ class Redactor:
         lowered = lower_ascii(text)
         signs = find_signs(text, lowered)
         found = [*self._formats.find(text, words=words, gates=signs.gates)]
+        if words:
+            found += find_random_words(text, lowered, words)
         if self._needles and self._may_hold_known(text, words):
             found += self._find_known(text)
         if signs.names or self._names.has_configured:

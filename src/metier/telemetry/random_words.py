@@ -1,0 +1,156 @@
+"""Finds long random words that no table of formats knows: keys of new vendors, session cookies, generated passwords.
+
+A word is random by its letters: how often upper case, lower case and digits follow each other. Random alone is not
+secret: hashes, ids and encoded data are random too. So the context decides: a telling word nearby, a vendor's kind of
+prefix, or, for words that cannot be a hash, a sentence around it. Pure.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from metier.telemetry.formats import Span
+from metier.telemetry.values import word_set
+
+type Degree = Literal["mixed", "plain", "hex"]
+"""`mixed` has both cases and digits, `plain` one case and digits, `hex` may be a hash."""
+
+_CORE = re.compile(rb"[A-Za-z0-9]{15,}")
+_HEX_BYTES = re.compile(rb"[0-9a-f]+|[0-9A-F]+")
+_HEX = re.compile(r"[0-9a-f]+|[0-9A-F]+")
+_LEFT = re.compile(r"[A-Za-z0-9_+/~.-]*")
+_RIGHT = re.compile(r"[A-Za-z0-9_+/~.-]*={0,2}")
+_SEPARATORS = re.compile(r"[_/+~.-]")
+_PREFIX = re.compile(r"(?:[A-Za-z][A-Za-z0-9]{1,11}[_-]){1,3}(?=[A-Za-z0-9_-]{20,}\Z)")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_RUNS = re.compile(r"A+|a+|0+")
+_FILE = re.compile(r"\.[a-z]{1,5}\Z")
+_CLASSES = str.maketrans(
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789", "A" * 26 + "a" * 26 + "0" * 10, "_+/=~.-"
+)
+_NAMES = re.compile(r"[a-z0-9]+")
+_TELLING = word_set(
+    """
+    api apikey auth bearer bot cookie cookies cred creds credential credentials jwt key keys leaked license login
+    otp pass passcode passphrase passwd password pat phpsessid jsessionid psk pw pwd rotate secret secrets sess sessid
+    session sessionid sid signin signing token tokens vault webhook
+    """
+)
+_STRONG_WORDS = ("token", "secret", "key", "passw", "passp", "cookie", "sess", "sid", "credential", "bearer", "pat")
+_STRONG = re.compile(
+    r"(?:tokens?|secrets?|keys?|password|passphrase|cookies?|sess(?:ion|id)?(?:[ _-]?id)?|sid|credentials?|bearer|pat)"
+    r"""["'`]?\s{0,2}(?:is|was|=|:|->|=>)?\s{0,2}["'`(]?\Z"""
+)
+_HARMLESS = word_set(
+    """
+    sha sha1 sha256 sha384 sha512 md5 hash hashes digest checksum integrity commit revision etag fingerprint blob tree
+    base64 ssh ecdsa ed25519 public cert certificate nonce uuid trace span call toolu msg resp chatcmpl req run request
+    example cache version build gpg recv font svg png pubkey thumbprint signature chunk anchor placeholder
+    """
+)
+_IN_QUERY = re.compile(r"(?:token|key|secret|sig|auth|session|code)=\Z")
+_OF_CODE = re.compile(r"[;{}=<>\\]|\w\(")
+_IDS = re.compile(r"(?:toolu|call|msg|req|resp|run|chatcmpl|fc|rs|evt|srvtoolu|batch|file|gen)[_-]", re.IGNORECASE)
+"""Ids that models and their servers give to calls, messages and requests."""
+
+_MIN_MIXED = 0.36
+_MIN_PLAIN = 0.24
+"""Changes between kinds of characters, per character. Random words have about 0.6 and 0.4, names of code 0.2."""
+_ALONE: dict[Degree, int] = {"mixed": 20, "plain": 24}
+"""From this length on a word of a sentence is taken for a secret without a telling word. A hash never is."""
+_MAX_WORD = 512
+_BEFORE = 72
+_RIGHT_BEFORE = 28
+_BEHIND = 32
+
+
+class _Word(NamedTuple):
+    text: str
+    start: int
+    end: int
+    degree: Degree
+
+
+def find_random_words(text: str, lowered: str, words: bytes) -> Iterator[Span]:
+    """Words that are random and that their context gives away.
+
+    `lowered` has the same places as `text`; `words` are its long words, as `find_long_words` gives them.
+    """
+    for core in dict.fromkeys(_CORE.findall(words)):
+        if core.isalpha() or core.isdigit():
+            continue
+        if _HEX_BYTES.fullmatch(core) and not _may_tell_of_hex(lowered, words, core):
+            continue
+        for word in _find_words(text, core.decode()):
+            if _is_given_away(lowered, word):
+                yield Span(word.start, word.end, word.start, "random")
+
+
+def judge_randomness(word: str) -> Degree | None:
+    """How a random word is made up, or None for a word that people wrote."""
+    if word.startswith("/") or word.count("/") > 3 or (word.count("-") > 3 and _UUID.search(word)):
+        return None
+    if "." in word and _FILE.search(word):
+        return None
+    shape = word.translate(_CLASSES)
+    upper, lower, digits = shape.count("A"), shape.count("a"), shape.count("0")
+    if digits < 2 or upper + lower < 4:
+        return None
+    if not (upper and lower) and _HEX.fullmatch(word):
+        return "hex"
+    is_mixed = min(upper, lower) >= 2
+    changes = (len(_RUNS.findall(shape)) - 1) / len(shape)
+    if changes < (_MIN_MIXED if is_mixed else _MIN_PLAIN) or len(set(word)) < len(word) ** 0.5 + 3:
+        return None
+    if is_mixed:
+        return "mixed"
+    return "plain" if digits >= 4 else None
+
+
+def _may_tell_of_hex(lowered: str, words: bytes, core: bytes) -> bool:
+    """A quick look: most hexadecimal words are hashes, and nothing near them speaks of a secret."""
+    return b"_" + core in words or any(word in lowered for word in _STRONG_WORDS)
+
+
+def _find_words(text: str, core: str) -> Iterator[_Word]:
+    """Every random word around this core."""
+    at = text.find(core)
+    while at >= 0:
+        before = _LEFT.match(text[max(0, at - _MAX_WORD) : at][::-1])
+        start = at - (before.end() if before else 0)
+        if text[start - 1 : start] == "\\" and text[start] in "nrt":
+            start += 1  # the line feed of a string inside a string
+        behind = _RIGHT.match(text, at + len(core), at + len(core) + _MAX_WORD)
+        whole = text[start : behind.end() if behind else at + len(core)].rstrip("~-_+/.")
+        degree = judge_randomness(whole.rstrip("="))
+        if degree:
+            yield _Word(whole, start, start + len(whole), degree)
+        at = text.find(core, max(start + len(whole), at + len(core)))
+
+
+def _is_given_away(lowered: str, word: _Word) -> bool:
+    if _IDS.match(word.text):
+        return False
+    line = lowered.rfind("\n", 0, word.start) + 1
+    before = lowered[max(line, word.start - _BEFORE) : word.start]
+    strong = _STRONG.search(before[-_RIGHT_BEFORE:]) is not None
+    names = frozenset(_NAMES.findall(before + lowered[word.start : word.end].rpartition("_")[0]))
+    if word.degree == "hex":
+        return strong and len(word.text) >= 24 and names.isdisjoint(_HARMLESS)
+    if "://" in before.rpartition(" ")[2]:
+        return _IN_QUERY.search(before) is not None
+    if not strong and not names.isdisjoint(_HARMLESS):
+        return False
+    if strong or _PREFIX.match(word.text) or not names.isdisjoint(_TELLING):
+        return word.degree == "mixed" or len(word.text) >= 24
+    end = lowered.find("\n", word.end)
+    behind = lowered[word.end : min(end if end >= 0 else len(lowered), word.end + _BEHIND)]
+    if not _TELLING.isdisjoint(_NAMES.findall(behind)):
+        return word.degree == "mixed" or len(word.text) >= 24
+    return len(word.text) >= _ALONE[word.degree] and _is_sentence(before, behind)
+
+
+def _is_sentence(before: str, behind: str) -> bool:
+    """Words of a sentence on the same line, and no sign of code or of encoded data."""
+    around = f"{before} {behind}"
+    return sum(word.isalpha() for word in around.split()) >= 2 and not _OF_CODE.search(around)
