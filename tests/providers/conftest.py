@@ -1,4 +1,4 @@
-"""A local server that answers as it is told, and the real SDKs pointed at it."""
+"""A local server that answers as it is told, and the providers pointed at it."""
 
 import sys
 from collections.abc import AsyncGenerator

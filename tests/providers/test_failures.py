@@ -1,4 +1,4 @@
-"""Every error status of every vendor, through the real SDKs, as one of our failures."""
+"""Every error status of every vendor as one of our failures."""
 
 from datetime import UTC, datetime
 from typing import cast
@@ -9,8 +9,11 @@ from vendors import KEY, VENDORS, Vendor, ask
 from wire_server import Answer, WireServer, whole
 
 from metier.errors import ProviderError
+from metier.events import Payload
+from metier.providers.facts import load_facts
 from metier.providers.failures import AuthFailed, CallFailed, RateLimited
 from metier.providers.http_status import parse_retry_after
+from metier.providers.retry import RetryPolicy, Turn, reply_with_retries
 from metier.providers.transport import exchange
 
 type Case = tuple[int, object, dict[str, str], str]
@@ -75,6 +78,31 @@ async def test_error_page_is_shown_on_one_line_and_without_the_key(server: WireS
     assert "[key]" in message
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("vendor", VENDORS, ids=lambda vendor: vendor.folder)
+@pytest.mark.parametrize(
+    ("status", "headers", "reason"),
+    [
+        (409, {}, "bad_request"),
+        (503, {"x-should-retry": "false"}, "overloaded"),
+        (429, {"x-should-retry": "false", "retry-after": "1"}, "rate_limited"),
+    ],
+)
+async def test_conflict_and_a_server_that_forbids_it_are_not_tried_again(
+    server: WireServer, vendor: Vendor, status: int, headers: dict[str, str], reason: str
+) -> None:
+    server.will_answer(whole({"error": {"message": "not again"}}, status=status, headers=headers))
+    told: list[Payload] = []
+    turn = Turn(number=1, emit=told.append, policy=RetryPolicy(max_retries=3), facts=load_facts())
+
+    async with vendor.opened(server.url) as provider:
+        with pytest.raises(CallFailed) as caught:
+            await reply_with_retries(provider, ask(), turn)
+
+    assert (len(server.received), caught.value.reason, caught.value.retryable) == (1, reason, False)
+    assert [each.event_type for each in told] == ["llm_request_sent", "llm_request_failed"]
+
+
 def http_errors() -> list[type[httpx2.HTTPError]]:
     found = [cast("object", getattr(httpx2, name)) for name in httpx2.__all__]
     return [each for each in found if isinstance(each, type) and issubclass(each, httpx2.HTTPError)]
@@ -86,7 +114,7 @@ async def test_no_error_of_the_http_library_gets_out(kind: type[httpx2.HTTPError
     response = httpx2.Response(500, request=httpx2.Request("POST", "http://here"))
     error = kind("x", request=response.request, response=response) if kind is httpx2.HTTPStatusError else kind("x")
 
-    with pytest.raises(CallFailed), exchange("x", 5, sdk_errors=(), translate=lambda _: CallFailed("never")):
+    with pytest.raises(CallFailed), exchange("x", 5):
         raise error
 
 

@@ -1,4 +1,4 @@
-"""What servers answer, read through the real SDKs: equal replies whoever gave them, and nothing from half a message."""
+"""What servers answer: equal replies whoever gave them, and nothing from half a message."""
 
 import pytest
 from vendors import NAMES, VENDORS, Vendor, ask

@@ -1,6 +1,6 @@
 """A call and its result in each vendor's words: whatever comes of a call, the next request carries a proper result.
 
-The real SDKs talk to a local server. It answers the first request with a call and the second with text; what stands
+The providers talk to a local server. It answers the first request with a call and the second with text; what stands
 in the second request is what a vendor would have accepted or refused.
 """
 

@@ -30,7 +30,6 @@ from metier.tools.sandbox.options import SandboxOptions
 type State = Literal["ok", "off", "problem"]
 """Works; not there and not needed as things are set; needed and does not work."""
 
-PACKAGES = {"anthropic": "anthropic", "gemini": "google-genai", "openai": "openai"}
 PROBE_SECONDS = 5
 _LEVELS: Mapping[Level, str] = {"full": "bubblewrap", "kernel": "landlock"}
 
@@ -59,7 +58,7 @@ def examine(settings: Settings, environ: Mapping[str, str], *, cwd: Path, home: 
 
 
 def examine_providers(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Which models could answer: package there, key set, address reachable."""
+    """Which models could answer: key set, address reachable."""
     yield _provider(settings, "offline", "no model: routing, scripts and templates only", missing="")
     for name, options in (
         ("anthropic", settings.model.providers.anthropic),
@@ -68,10 +67,9 @@ def examine_providers(settings: Settings, environ: Mapping[str, str]) -> Iterato
     ):
         variable = options.api_key_env
         key_is_set = bool(environ.get(variable, "").strip())
-        version = _version_of(PACKAGES[name])
-        told = f"package {version or 'not installed'}, {variable} {'set' if key_is_set else 'not set'}"
-        missing = "" if version else f"Install it: pip install 'metier[{name}]'"
-        if version and not key_is_set and not (name == "openai" and options.base_url):
+        told = f"{variable} {'set' if key_is_set else 'not set'}"
+        missing = ""
+        if not key_is_set and not (name == "openai" and options.base_url):
             missing = f'Set the key: export {variable}="…"'
         if options.base_url and not _answers(options.base_url):
             missing = missing or f"Nothing answers at {_without_password(options.base_url)}"

@@ -17,7 +17,7 @@ from metier.messages import (
 from metier.providers.base import Delta, ModelRequest, Observer, OneTool, ToolChoice
 from metier.providers.facts import ModelFacts
 from metier.providers.failures import ReplyBroken
-from metier.providers.json_values import Wire, as_count, as_object, as_objects, as_text, read_arguments
+from metier.providers.json_values import Wire, as_count, as_object, as_objects, as_text, read_arguments, serialise
 from metier.providers.tool_names import own_names, wire_name
 from metier.providers.transcript import (
     OPEN_PIECES,
@@ -34,6 +34,9 @@ NAME = "anthropic"
 
 _MARK = {"type": "ephemeral"}
 _MAX_MARKS = 4
+_END_OF_BODY = b"]}"
+"""The history stands last in a body, see `encode_body`."""
+_COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 _REDACTED = "redacted:"
 """Begins the signature of a thinking part whose text the vendor keeps to itself."""
 
@@ -84,13 +87,34 @@ def parse_reply(body: Wire, request: ModelRequest) -> ModelReply:
     )
 
 
+def is_paused(message: Wire) -> bool:
+    """The server stopped in the middle of the turn and wants the same request again, with what it said so far."""
+    return message.get("stop_reason") == "pause_turn" and bool(as_objects(message.get("content")))
+
+
+def continue_body(body: bytes, message: Wire) -> bytes:
+    """The request of a paused turn, with what was said so far at the end of its history, block by block as it came."""
+    said = serialise({"role": "assistant", "content": message.get("content")})
+    return b"".join((body.removesuffix(_END_OF_BODY), b",", said, _END_OF_BODY))
+
+
+def join_messages(message: Wire, more: Wire) -> Wire:
+    """A paused turn and its continuation as one message. Each request is paid for, so counts are added."""
+    counts = as_object(message.get("usage")), as_object(more.get("usage"))
+    usage = {**counts[0], **counts[1]}
+    usage |= {name: sum(as_count(each.get(name)) for each in counts) for name in _COUNTS}
+    content = [*as_objects(message.get("content")), *as_objects(more.get("content"))]
+    return {**more, "content": content, "usage": usage}
+
+
 class StreamAssembly:
     """Builds from stream events the very message that the server would have sent at once."""
 
     def __init__(self, observe: Observer) -> None:
         self._observe = observe
         self._message: Wire = {}
-        self._blocks: list[Wire] = []
+        self._blocks: dict[int, Wire] = {}
+        """By the index that every event of a block carries: blocks may grow side by side."""
         self._inputs: dict[int, list[str]] = {}
         self._complete = False
 
@@ -99,11 +123,9 @@ class StreamAssembly:
             case "message_start":
                 self._message = dict(as_object(event.get("message")))
             case "content_block_start":
-                self._blocks.append(dict(as_object(event.get("content_block"))))
+                self._blocks[self._find_index(event, len(self._blocks))] = dict(as_object(event.get("content_block")))
             case "content_block_delta":
-                self._extend(as_object(event.get("delta")))
-            case "content_block_stop":
-                self._close_block()
+                self._extend(self._find_index(event, len(self._blocks) - 1), as_object(event.get("delta")))
             case "message_delta":
                 self._message |= as_object(event.get("delta"))
                 self._message["usage"] = as_object(self._message.get("usage")) | as_object(event.get("usage"))
@@ -115,12 +137,18 @@ class StreamAssembly:
     def message(self) -> Wire:
         if not self._complete:
             raise ReplyBroken("anthropic ended the stream before the message was complete")
-        return {**self._message, "content": self._blocks}
+        for index, pieces in self._inputs.items():
+            self._blocks[index]["input"] = "".join(pieces)
+        return {**self._message, "content": [self._blocks[index] for index in sorted(self._blocks)]}
 
-    def _extend(self, delta: Wire) -> None:
-        if not self._blocks:
+    def _find_index(self, event: Wire, otherwise: int) -> int:
+        index = event.get("index")
+        return index if isinstance(index, int) else otherwise
+
+    def _extend(self, index: int, delta: Wire) -> None:
+        block = self._blocks.get(index)
+        if block is None:
             raise ReplyBroken("anthropic sent a piece of a block that never began")
-        block = self._blocks[-1]
         match delta.get("type"):
             case "text_delta":
                 block["text"] = as_text(block.get("text")) + as_text(delta.get("text"))
@@ -131,14 +159,9 @@ class StreamAssembly:
             case "signature_delta":
                 block["signature"] = as_text(block.get("signature")) + as_text(delta.get("signature"))
             case "input_json_delta":
-                self._inputs.setdefault(len(self._blocks), []).append(as_text(delta.get("partial_json")))
+                self._inputs.setdefault(index, []).append(as_text(delta.get("partial_json")))
             case _:
                 pass
-
-    def _close_block(self) -> None:
-        pieces = self._inputs.get(len(self._blocks))
-        if pieces:
-            self._blocks[-1]["input"] = "".join(pieces)
 
 
 def _parse_block(block: Wire, names: Mapping[str, str]) -> Part | None:

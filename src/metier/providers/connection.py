@@ -1,9 +1,37 @@
-"""What a provider needs to reach its server. A value: nothing is opened here."""
+"""What a provider needs to reach its server, and what the providers of one host share."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from metier.providers.facts import FactBook
 from metier.providers.options import ApiStyle
+
+
+class Closeable(Protocol):
+    async def aclose(self) -> None: ...
+
+
+class SharedClients:
+    """Clients that belong to a host and are shared by its runs: each is made at first use, all are closed together.
+
+    A client of its own for every run costs a TLS context (some 20 ms of CPU) and a handshake before the first byte.
+    Knows no library, so that a host which asks no model loads none. Belongs to the event loop that first used it.
+    """
+
+    def __init__(self) -> None:
+        self._opened: dict[type[Closeable], Closeable] = {}
+
+    def get[Client: Closeable](self, kind: type[Client], make: Callable[[], Client]) -> Client:
+        found = self._opened.get(kind)
+        if not isinstance(found, kind):
+            found = self._opened[kind] = make()
+        return found
+
+    async def aclose(self) -> None:
+        while self._opened:
+            _, client = self._opened.popitem()
+            await client.aclose()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,8 +41,12 @@ class Connection:
     facts: FactBook
     key: str = field(default="", repr=False)
     base_url: str = ""
-    """Empty: the vendor's own address, or what its SDK reads from the environment."""
+    """Empty: the vendor's own address."""
     api: ApiStyle = "auto"
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Sent with every request, beside those that the format asks for."""
+    shared: SharedClients | None = None
+    """The clients of the host; without them a provider opens its own and closes it with itself."""
 
 
 @dataclass(frozen=True, slots=True)

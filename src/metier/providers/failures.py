@@ -7,7 +7,7 @@ CallFailed                      a ProviderError: exit code 8
 ├── TimedOut           retry    no complete answer in time
 ├── ConnectionLost     retry    no connection, or it broke before the answer was complete
 ├── ReplyBroken        retry    an answer that is malformed, cut off or of the wrong kind
-├── BadRequest                  the server refuses this request
+├── BadRequest                  the server refuses this request, or it is at odds with another one
 │   └── ContextTooLong          it refuses it because it does not fit the model's window
 ├── AuthFailed                  the key is wrong or may not do this
 │   └── MissingKey              no key was given at all; found before any call
@@ -25,12 +25,20 @@ class CallFailed(ProviderError):
     """One attempt at a reply failed. `reason` is its word in events, `retryable` says if another attempt may help."""
 
     reason: ClassVar[str] = "provider_failed"
-    retryable: ClassVar[bool] = False
+    retryable: bool = False
 
     def __init__(
-        self, message: str, *, hint: str = "", status: int | None = None, retry_after_seconds: float | None = None
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        status: int | None = None,
+        retry_after_seconds: float | None = None,
+        may_retry: bool = True,
     ) -> None:
+        """`may_retry`: False where the server said that the same request must not be sent again."""
         super().__init__(message, hint=hint)
+        self.retryable = self.retryable and may_retry
         self.status = status
         """The HTTP status, where there was one."""
         self.retry_after_seconds = retry_after_seconds

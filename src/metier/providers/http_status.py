@@ -55,7 +55,9 @@ def failure_of_status(
     message = f"{server.provider} answered {status}: {_clean(said.message, server)}"
     after = parse_retry_after(headers, now=now)
     wait = said.retry_after_seconds if after is None else after
-    return _choose(status, said.words, server)(message, status=status, retry_after_seconds=wait)
+    failure = _choose(status, said.words, server)
+    may_retry = headers.get("x-should-retry", "").strip().lower() != "false"
+    return failure(message, status=status, retry_after_seconds=wait, may_retry=may_retry)
 
 
 def failure_of_event(server: Server, error: Wire) -> CallFailed:
@@ -98,8 +100,12 @@ class _Failure:
     def __init__(self, kind: type[CallFailed], hint: str = "") -> None:
         self._kind, self._hint = kind, hint
 
-    def __call__(self, message: str, *, status: int, retry_after_seconds: float | None) -> CallFailed:
-        return self._kind(message, hint=self._hint, status=status, retry_after_seconds=retry_after_seconds)
+    def __call__(
+        self, message: str, *, status: int, retry_after_seconds: float | None, may_retry: bool = True
+    ) -> CallFailed:
+        return self._kind(
+            message, hint=self._hint, status=status, retry_after_seconds=retry_after_seconds, may_retry=may_retry
+        )
 
 
 def _choose(status: int, words: str, server: Server) -> _Failure:
@@ -121,7 +127,6 @@ def _choose(status: int, words: str, server: Server) -> _Failure:
 
 _KIND_OF_STATUS: Mapping[int, type[CallFailed]] = {
     408: TimedOut,
-    409: ServerFailed,  # two requests met; the same one may pass a moment later
     425: Overloaded,
     429: RateLimited,
     503: Overloaded,
@@ -152,7 +157,7 @@ def _read(body: object) -> _Said:
         return _Said(text, text, None)
     outer = as_object(value)
     inner = outer.get("error")
-    # Some servers send {"error": "text"}, some SDKs hand over what is inside {"error": …}.
+    # Some servers send {"error": "text"}, some leave the object around it out.
     error = as_object(inner) or outer
     message = as_text(error.get("message")) or as_text(inner) or as_text(outer.get("detail")) or "no explanation"
     return _Said(message, json.dumps(outer, default=str), _retry_delay(error))

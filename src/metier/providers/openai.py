@@ -1,44 +1,22 @@
-"""The connection to OpenAI or any compatible server, through the SDK's low-level request.
+"""OpenAI's two APIs over HTTP, for OpenAI itself and every compatible server."""
 
-Auth, base URL and errors are the SDK's. Its typed methods are not used: they walk the whole history on every call.
-"""
-
-from typing import Protocol
-
-import httpx2
-import openai
+from functools import partial
+from urllib.parse import urlsplit
 
 from metier.messages import ModelReply
 from metier.providers import openai_chat_wire as chat
 from metier.providers import openai_responses_wire as responses
 from metier.providers.base import ModelRequest, Observer
 from metier.providers.connection import Connection, Server
-from metier.providers.failures import CallFailed, NotFound
-from metier.providers.http_status import failure_of_event, failure_of_status, single_line
+from metier.providers.failures import NotFound
+from metier.providers.http_status import failure_of_event
 from metier.providers.json_values import Wire, as_count, as_object
+from metier.providers.rest import Assembly, Rest
 from metier.providers.transcript import HistoryCache
-from metier.providers.transport import (
-    Translate,
-    connection_lost,
-    exchange,
-    is_event_stream,
-    open_http_client,
-    raw_response,
-    read_events,
-    read_object,
-    timed_out,
-)
+from metier.providers.transport import exchange
 
-_ERRORS = (openai.OpenAIError,)
+ADDRESS = "https://api.openai.com/v1"
 _OWN_HOST = "api.openai.com"
-_NO_KEY = "none"
-"""Sent where a server of your own wants no key; the SDK insists on some text."""
-
-
-class _Assembly(Protocol):
-    def add(self, event: Wire) -> None: ...
-
-    def message(self) -> Wire: ...
 
 
 class OpenAIProvider:
@@ -50,105 +28,65 @@ class OpenAIProvider:
         self._facts = connection.facts
         self._server = Server(self.name, connection.key)
         self._cache = HistoryCache()
-        self._client = openai.AsyncOpenAI(
-            api_key=connection.key or _NO_KEY,
-            base_url=connection.base_url or None,
-            max_retries=0,
-            http_client=open_http_client(),
-        )
-        self._root = str(self._client.base_url).rstrip("/")
-        self._is_own_server = self._client.base_url.host == _OWN_HOST
+        root = connection.base_url or ADDRESS
+        # A server that wants no key gets no header: some refuse a key that they do not know.
+        headers = {"Authorization": f"Bearer {connection.key}"} if connection.key else {}
+        self._rest = Rest(connection, self._server, root=root, headers=headers)
+        self._is_own_server = urlsplit(root).hostname == _OWN_HOST
         self._speaks_responses = connection.api == "responses" or (connection.api == "auto" and self._is_own_server)
 
     async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
-        with exchange(self.name, request.timeout_seconds, sdk_errors=_ERRORS, translate=self._translate(request)):
-            if self._speaks_responses:
-                return await self._ask_responses(request, observe)
-            return await self._ask_chat(request, observe)
+        with exchange(self.name, request.timeout_seconds):
+            try:
+                ask = self._ask_responses if self._speaks_responses else self._ask_chat
+                return await ask(request, observe)
+            except NotFound as failure:
+                if self._speaks_responses and not self._is_own_server:
+                    failure.hint = (
+                        "Check model.name; a server without responses needs `model.providers.openai.api: chat`"
+                    )
+                raise
 
     async def count_tokens(self, request: ModelRequest) -> int | None:
-        """Only the responses format has a way to ask."""
+        """Only the responses format has a way to ask, and not every server with it."""
         if not self._speaks_responses:
             return None
         body = responses.build_count_body(request, self._cache)
-        with exchange(self.name, request.timeout_seconds, sdk_errors=_ERRORS, translate=self._translate(request)):
+        with exchange(self.name, request.timeout_seconds):
             try:
-                counted = await self._post("/responses/input_tokens", body, request)
-            except openai.NotFoundError:
+                counted = await self._rest.fetch("/responses/input_tokens", body)
+            except NotFound:
                 return None
-            return as_count((await self._read(counted, None)).get("input_tokens")) or None
+        return as_count(counted.get("input_tokens")) or None
 
     async def close(self) -> None:
-        await self._client.close()
+        await self._rest.aclose()
 
     async def _ask_chat(self, request: ModelRequest, observe: Observer | None) -> ModelReply:
         facts = self._facts.find(self.name, request.model)
         stream = observe is not None
         body = chat.build_body(request, facts, self._cache, stream=stream, own_server=self._is_own_server)
-        response = await self._post("/chat/completions", body, request)
         assembly = chat.StreamAssembly(observe) if observe is not None else None
-        return chat.parse_reply(await self._read(response, assembly), request)
+        return chat.parse_reply(await self._fetch("/chat/completions", body, assembly), request)
 
     async def _ask_responses(self, request: ModelRequest, observe: Observer | None) -> ModelReply:
         facts = self._facts.find(self.name, request.model)
         body = responses.build_body(request, facts, self._cache, stream=observe is not None)
-        response = await self._post("/responses", body, request)
         assembly = responses.StreamAssembly(observe) if observe is not None else None
-        reply = await self._read(response, assembly)
+        reply = await self._fetch("/responses", body, assembly)
         if reply.get("status") == "failed":
             raise failure_of_event(self._server, as_object(reply.get("error")))
         return responses.parse_reply(reply, request)
 
-    async def _read(self, response: httpx2.Response, assembly: _Assembly | None) -> Wire:
-        def each(event: Wire) -> None:
-            if event.get("error") and "response" not in event:
-                raise failure_of_event(self._server, as_object(event.get("error")))
-            if event.get("type") == "error":
-                raise failure_of_event(self._server, {**event, "type": ""})
-            if assembly is not None:
-                assembly.add(event)
+    async def _fetch(self, path: str, body: bytes, assembly: Assembly | None) -> Wire:
+        return await self._rest.fetch(path, body, assembly=assembly, check=partial(_check, self._server))
 
-        try:
-            if assembly is None or not is_event_stream(response):
-                return await read_object(response, self.name)
-            await read_events(response, self.name, each)
-            return assembly.message()
-        finally:
-            await response.aclose()
 
-    async def _post(self, path: str, body: bytes, request: ModelRequest) -> httpx2.Response:
-        response = await self._client.post(
-            self._root + path,  # whole, so that the SDK need not put it together on every call
-            content=body,
-            cast_to=httpx2.Response,
-            stream=True,
-            stream_cls=openai.AsyncStream[object],
-            options={
-                "timeout": httpx2.Timeout(request.timeout_seconds),
-                "headers": {"Content-Type": "application/json"},
-            },
-        )
-        return raw_response(response)
-
-    def _translate(self, request: ModelRequest) -> Translate:
-        def translate(error: Exception) -> CallFailed:
-            match error:
-                case openai.APIStatusError():
-                    return self._failure(error)
-                case openai.APITimeoutError():
-                    return timed_out(self.name, request.timeout_seconds)
-                case openai.APIConnectionError():
-                    return connection_lost(self.name, error.__cause__ or error)
-                case _:
-                    return CallFailed(f"{self.name} failed: {single_line(str(error))}")
-
-        return translate
-
-    def _failure(self, error: openai.APIStatusError) -> CallFailed:
-        failure = failure_of_status(self._server, error.status_code, error.body, headers=error.response.headers)
-        if isinstance(failure, NotFound) and self._speaks_responses and not self._is_own_server:
-            failure.hint = "Check model.name; a server without responses needs `model.providers.openai.api: chat`"
-        return failure
+def _check(server: Server, event: Wire) -> None:
+    if event.get("error") and "response" not in event:
+        raise failure_of_event(server, as_object(event.get("error")))
+    if event.get("type") == "error":
+        raise failure_of_event(server, {**event, "type": ""})
 
 
 def open_provider(connection: Connection) -> OpenAIProvider:

@@ -116,9 +116,18 @@ class StreamAssembly:
         self._add_text("content", as_text(delta.get("content")))
         self._add_text("reasoning_content", as_text(delta.get("reasoning_content")) or as_text(delta.get("reasoning")))
         self._add_text("refusal", as_text(delta.get("refusal")))
-        for position, piece in enumerate(as_objects(delta.get("tool_calls"))):
-            index = piece.get("index")
-            self._extend_call(index if isinstance(index, int) else position, piece)
+        for piece in as_objects(delta.get("tool_calls")):
+            self._extend_call(self._find_call(piece), piece)
+
+    def _find_call(self, piece: Wire) -> int:
+        """The call that a piece belongs to: by its index; by its id where a server leaves the index out."""
+        index, call_id = piece.get("index"), as_text(piece.get("id"))
+        if isinstance(index, int):
+            return index
+        if call_id:
+            known = [each for each, call in self._calls.items() if call["id"] == call_id]
+            return known[0] if known else len(self._calls)
+        return max(0, len(self._calls) - 1)
 
     def _add_text(self, key: str, text: str) -> None:
         if not text:

@@ -1,18 +1,17 @@
-"""Which providers there are. The only place that loads vendor modules, and only for the provider in use.
+"""Which providers there are. The only place that loads their modules, and only for the provider in use.
 
 A new provider is one file with `open_provider(connection)` and one line here.
 """
 
 import importlib
-import importlib.util
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 from urllib.parse import urlsplit
 
 from metier.errors import UsageError
 from metier.providers.base import Provider
-from metier.providers.connection import Connection
+from metier.providers.connection import Connection, SharedClients
 from metier.providers.facts import FactBook
 from metier.providers.failures import MissingKey
 from metier.providers.options import ApiStyle, ModelOptions
@@ -24,14 +23,12 @@ class Registration:
 
     module: str
     """Has `open_provider(connection: Connection) -> Provider`."""
-    package: str = ""
-    """The import name of the vendor's SDK; empty where none is needed."""
-    extra: str = ""
-    """The optional dependency of Metier that installs it."""
     keys: tuple[str, ...] = ()
     """Environment variables that may hold the key, first found wins; empty where no key is needed."""
     base_url_variable: str = ""
-    """Where the SDK looks for another address."""
+    """The environment variable that may name another address."""
+    header_variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Headers whose value an environment variable gives, each by its variable."""
     key_is_optional_elsewhere: bool = False
     """A server at another address may want no key."""
 
@@ -39,24 +36,19 @@ class Registration:
 BUILT_IN: Mapping[str, Registration] = {
     "anthropic": Registration(
         module="metier.providers.anthropic",
-        package="anthropic",
-        extra="anthropic",
         keys=("ANTHROPIC_API_KEY",),
         base_url_variable="ANTHROPIC_BASE_URL",
     ),
     "gemini": Registration(
         module="metier.providers.gemini",
-        package="google.genai",
-        extra="gemini",
         keys=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
         base_url_variable="GOOGLE_GEMINI_BASE_URL",
     ),
     "openai": Registration(
         module="metier.providers.openai",
-        package="openai",
-        extra="openai",
         keys=("OPENAI_API_KEY",),
         base_url_variable="OPENAI_BASE_URL",
+        header_variables={"OPENAI_ORG_ID": "OpenAI-Organization", "OPENAI_PROJECT_ID": "OpenAI-Project"},
         key_is_optional_elsewhere=True,
     ),
 }
@@ -98,11 +90,14 @@ def open_provider(
     *,
     environment: Mapping[str, str],
     registrations: Mapping[str, Registration] = BUILT_IN,
+    shared: SharedClients | None = None,
 ) -> Provider:
-    """Check everything that can be checked without a call, then load the vendor's code.
+    """Check everything that can be checked without a call, then load the provider's code.
+
+    With `shared` it sends through the clients of its host; closing it leaves them open.
 
     Raises:
-        UsageError: No such provider, its package is not installed, the base URL is no address, or it is `offline`.
+        UsageError: No such provider, the base URL is no address, or it is `offline`.
         MissingKey: The environment holds no key.
     """
     if choice.name == OFFLINE:
@@ -112,13 +107,15 @@ def open_provider(
         )
     registration = get_registration(choice.name, registrations)
     key = get_key(choice, registration, environment)
-    check_package(choice.name, registration)
     base_url = choice.base_url or environment.get(registration.base_url_variable, "")
     check_base_url(base_url)
     module = importlib.import_module(registration.module)
     # The registration promises a function of this type.
     build = cast("Callable[[Connection], Provider]", module.open_provider)
-    return build(Connection(facts=facts, key=key, base_url=base_url, api=choice.api))
+    named = registration.header_variables.items()
+    headers = {header: value for variable, header in named if (value := environment.get(variable, "").strip())}
+    connection = Connection(facts=facts, key=key, base_url=base_url, api=choice.api, headers=headers, shared=shared)
+    return build(connection)
 
 
 def get_registration(name: str, registrations: Mapping[str, Registration] = BUILT_IN) -> Registration:
@@ -158,22 +155,5 @@ def check_base_url(base_url: str) -> None:
         raise UsageError(f"Base URL {base_url!r} is not an address", hint="Write it like `http://localhost:8080/v1`")
 
 
-def check_package(name: str, registration: Registration) -> None:
-    """Raises `UsageError` where the vendor's SDK is not installed. Does not import it."""
-    if not registration.package or _is_installed(registration.package):
-        return
-    package = registration.package.replace("google.genai", "google-genai")
-    raise UsageError(
-        f"Provider {name!r} needs the package {package!r}", hint=f"Run `pip install 'metier[{registration.extra}]'`"
-    )
-
-
 def _choice(name: str, base_url: str | None, key_variable: str, *, api: ApiStyle = "auto") -> ProviderChoice:
     return ProviderChoice(name=name, base_url=base_url or "", key_variable=key_variable, api=api)
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:  # a parent package is missing
-        return False

@@ -1,4 +1,4 @@
-"""The HTTP client that vendor SDKs are given, the deadline of one exchange, and reading a reply from the wire.
+"""The HTTP client of providers, the deadline of one exchange, and reading a reply from the wire.
 
 Knows no vendor. Whatever goes wrong below becomes a `CallFailed`.
 """
@@ -10,13 +10,11 @@ import anyio
 import httpx2
 from pydantic import ValidationError
 
-from metier.providers.failures import CallFailed, ConnectionLost, ReplyBroken, TimedOut
+from metier.providers.failures import ConnectionLost, ReplyBroken, TimedOut
 from metier.providers.json_values import Wire, as_object, parse_json
 
 MAX_REPLY_BYTES = 32 * 1024 * 1024
 CONNECT_TIMEOUT_SECONDS = 15.0
-
-type Translate = Callable[[Exception], CallFailed]
 
 
 class ReplyTooLarge(httpx2.TransportError):
@@ -28,21 +26,18 @@ def open_http_client() -> httpx2.AsyncClient:
     return httpx2.AsyncClient(
         event_hooks={"response": [_cap]},
         headers={"Accept-Encoding": "identity"},  # so that the cap counts what is read, not what it unfolds to
-        limits=httpx2.Limits(max_connections=100, max_keepalive_connections=20),
+        # Of a whole host: a call in flight holds a connection, and each run of the host may have one in flight.
+        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
         timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT_SECONDS),
     )
 
 
 @contextmanager
-def exchange(
-    provider: str, seconds: float, *, sdk_errors: tuple[type[Exception], ...], translate: Translate
-) -> Generator[None]:
+def exchange(provider: str, seconds: float) -> Generator[None]:
     """Bound everything inside by one deadline and let nothing out but `CallFailed`s."""
     try:
         with anyio.fail_after(seconds):
             yield
-    except sdk_errors as error:
-        raise translate(error) from error
     except ReplyTooLarge as error:
         raise ReplyBroken(f"{provider} sent more than {MAX_REPLY_BYTES} bytes as a reply") from error
     except (TimeoutError, httpx2.TimeoutException) as error:
@@ -84,13 +79,6 @@ async def read_object(response: httpx2.Response, provider: str) -> Wire:
     if not as_object(value):
         raise ReplyBroken(f"{provider} sent JSON that is not a reply", hint="Check the base URL")
     return as_object(value)
-
-
-def raw_response(response: object) -> httpx2.Response:
-    """What an SDK hands out when it is asked for the open response, whatever its overloads say."""
-    if not isinstance(response, httpx2.Response):
-        raise TypeError(f"the SDK gave a {type(response).__name__}, not the response")
-    return response
 
 
 def is_event_stream(response: httpx2.Response) -> bool:

@@ -50,12 +50,12 @@ def open_models(place: Place, facts: FactBook, shelf: Shelf, *, run: RunKind) ->
         build = get_brought(
             options.provider, [each.providers for each in place.plugins], kind="provider", failure=UsageError
         )
-        return guard(Models(build(Connection(facts=facts))), options.allowed_models)
+        return guard(Models(build(Connection(facts=facts, shared=place.clients))), options.allowed_models)
     choice = choose_provider(options)
     if not choice.base_url:
         check_owner(options.name, choice.name, facts)
     try:
-        provider = open_provider(choice, facts, environment=place.environ)
+        provider = open_provider(choice, facts, environment=place.environ, shared=place.clients)
     except MissingKey as missing:
         return Models(AbsentProvider(choice.name, missing))
     return guard(Models(provider, _open_fallbacks(place, facts, provider)), options.allowed_models)
@@ -87,7 +87,7 @@ def _open_fallbacks(place: Place, facts: FactBook, primary: Provider) -> tuple[C
         if provider_name not in opened:
             choice = choose_provider(place.settings.model, provider_name)
             try:
-                opened[provider_name] = open_provider(choice, facts, environment=place.environ)
+                opened[provider_name] = open_provider(choice, facts, environment=place.environ, shared=place.clients)
             except MissingKey as missing:
                 raise UsageError(
                     f"Fallback model {name!r} cannot be used: {missing.message}", hint=missing.hint

@@ -10,6 +10,7 @@ from metier.engine.decide import Policy
 from metier.ids import Clock, Ids, SystemClock, SystemIds
 from metier.plugins.registry import Registry
 from metier.providers.base import Provider
+from metier.providers.connection import SharedClients
 from metier.providers.retry import Seams
 from metier.runtime.server_pool import ServerPool
 from metier.settings.model import Settings
@@ -43,6 +44,8 @@ class Place:
     """Get the events of every run, beside whoever watches one of them."""
     report: Callable[[str], None] = _ignore
     """Told when a plugin is left out."""
+    clients: SharedClients | None = None
+    """The clients that runs ask models with; `open_runtime` brings them and closes them."""
     servers: ServerPool | None = None
     """Keeps external servers from run to run; without it they end with the run that started them."""
     narrow: Callable[[Policy], Policy] | None = None

@@ -24,6 +24,7 @@ from metier.errors import ApprovalClosed, ConfigError, UsageError
 from metier.events import PinnedDefinitionUsed, PromptLayerCut
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
+from metier.providers.connection import SharedClients
 from metier.runtime.agents import BUILT_IN, AgentInForce, resolve_agent
 from metier.runtime.answers import Answer, take_answer
 from metier.runtime.approvals import Approvals, Question, Reply
@@ -444,7 +445,10 @@ async def open_runtime(place: Place) -> AsyncGenerator[Runtime]:
     store = await open_place_store(place)
     if is_first:
         note_runs(place)
+    clients = SharedClients()
     try:
-        yield Runtime(place, store)
+        yield Runtime(replace(place, clients=clients), store)
     finally:
+        with anyio.CancelScope(shield=True):
+            await clients.aclose()
         await store.close()

@@ -1,0 +1,93 @@
+"""One server with a REST interface: address, headers, the exchange of one request and its reply. Knows no vendor."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import httpx2
+
+from metier import __version__
+from metier.providers.connection import Connection, Server
+from metier.providers.http_status import failure_of_status
+from metier.providers.json_values import Wire, parse_json
+from metier.providers.transport import is_event_stream, open_http_client, read_events, read_object
+
+_HEADERS = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": f"metier/{__version__}"}
+
+
+class Assembly(Protocol):
+    """Builds from stream events the reply that the server would have sent at once."""
+
+    def add(self, event: Wire, /) -> None: ...
+
+    def message(self) -> Wire: ...
+
+
+type CheckEvent = Callable[[Wire], None]
+"""Raises the `CallFailed` that an event of a stream stands for, where it reports an error."""
+
+
+class Rest:
+    """Sends requests to one server with the host's client; without a host it has a client of its own."""
+
+    def __init__(self, connection: Connection, server: Server, *, root: str, headers: Mapping[str, str]) -> None:
+        self.root = root.rstrip("/")
+        self._server = server
+        self._own = open_http_client() if connection.shared is None else None
+        self._client = self._own or _find_shared(connection)
+        # Built once: parsing an address and checking headers costs more than sending them.
+        self._headers = httpx2.Headers({**_HEADERS, **headers, **connection.headers})
+        self._urls: dict[str, httpx2.URL] = {}
+
+    async def fetch(
+        self, path: str, body: bytes, *, assembly: Assembly | None = None, check: CheckEvent | None = None
+    ) -> Wire:
+        """The JSON object of the reply; with an `assembly` the reply may also be a stream of events.
+
+        Raises `CallFailed` for an error status. Use it inside `exchange`, which bounds it and translates the rest.
+        """
+        response = await self._client.send(self._build_request(path, body), stream=True)
+        try:
+            if not response.is_success:
+                raise await self._read_failure(response)
+            if assembly is None or not is_event_stream(response):
+                return await read_object(response, self._server.provider)
+            await read_events(response, self._server.provider, _checked(assembly, check))
+            return assembly.message()
+        finally:
+            await response.aclose()
+
+    async def aclose(self) -> None:
+        """Close the client, unless it is the host's."""
+        if self._own is not None:
+            await self._own.aclose()
+
+    def _build_request(self, path: str, body: bytes) -> httpx2.Request:
+        url = self._urls.get(path)
+        if url is None:
+            url = self._urls[path] = httpx2.URL(self.root + path)
+        # The client's own timeouts are left out: `exchange` bounds the whole, from the connection to the last byte.
+        return self._client.build_request("POST", url, headers=self._headers, content=body)
+
+    async def _read_failure(self, response: httpx2.Response) -> Exception:
+        raw = await response.aread()
+        try:
+            body = parse_json(raw)
+        except ValueError:
+            body = raw
+        return failure_of_status(self._server, response.status_code, body, headers=response.headers)
+
+
+def _find_shared(connection: Connection) -> httpx2.AsyncClient:
+    assert connection.shared is not None
+    return connection.shared.get(httpx2.AsyncClient, open_http_client)
+
+
+def _checked(assembly: Assembly, check: CheckEvent | None) -> Callable[[Wire], None]:
+    if check is None:
+        return assembly.add
+
+    def add(event: Wire) -> None:
+        check(event)
+        assembly.add(event)
+
+    return add
