@@ -116,22 +116,24 @@ def test_every_problem_is_collected_and_good_skills_still_load(tmp_path: Path) -
     assert all(problem.file and problem.line for problem in catalog.problems)
 
 
-def test_link_loops_end_and_linked_skills_are_found(tmp_path: Path) -> None:
+def test_link_loops_end_linked_skills_are_found_and_links_out_are_not_followed(tmp_path: Path) -> None:
     root = tmp_path / "root"
     write_skill(root / "a", "one")
-    write_skill(tmp_path / "elsewhere", "linked")
+    write_skill(tmp_path / "elsewhere", "out")
     (root / "a" / "up").symlink_to(root)
     (root / "a" / "self").symlink_to(root / "a")
     (root / "b").mkdir()
     (root / "b" / "x").symlink_to(root / "c")
     (root / "c").mkdir()
     (root / "c" / "y").symlink_to(root / "b")
-    (root / "linked").symlink_to(tmp_path / "elsewhere" / "linked")
+    write_skill(root / ".shared", "linked")
+    (root / "linked").symlink_to(root / ".shared" / "linked")
+    (root / "out").symlink_to(tmp_path / "elsewhere" / "out")
 
     catalog = catalog_of(root)
 
     assert names(catalog) == ["linked", "one"]
-    assert codes(catalog.problems) == {"link_loop"}
+    assert codes(catalog.problems) == {"link_loop", "link_out"}
 
 
 def test_a_source_that_does_not_exist_is_empty(tmp_path: Path) -> None:

@@ -25,13 +25,12 @@ async def test_a_policy_that_is_a_link_to_nothing_usable_is_an_error_and_not_a_l
     assert refused.value.exit_code == 2
 
 
-async def test_a_policy_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+async def test_a_policy_that_is_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / ".agent").mkdir()
     os.mkfifo(tmp_path / ".agent/policy.yaml")
 
-    state = await Drill(tmp_path, [says("Done.")]).run()
-
-    assert state.status == "completed"
+    with pytest.raises(ConfigError, match="is not a regular file"):
+        await Drill(tmp_path, [says("Done.")]).run()
 
 
 async def test_a_policy_that_is_a_link_to_a_file_is_read(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from metier.tools.mcp_config import McpConfig, choose_servers, expand_server, fi
 def load(folder: Path, text: str) -> McpConfig:
     file = folder / "mcp.json"
     file.write_text(text, encoding="utf-8")
-    return load_mcp_config(file)
+    return load_mcp_config(file, workspace=file.parent)
 
 
 def load_servers(folder: Path, **servers: object) -> McpConfig:
@@ -34,7 +34,7 @@ def test_servers_of_both_kinds_are_read(tmp_path: Path) -> None:
 
 
 def test_no_file_is_no_servers(tmp_path: Path) -> None:
-    assert load_mcp_config(tmp_path / "mcp.json") == McpConfig()
+    assert load_mcp_config(tmp_path / "mcp.json", workspace=tmp_path) == McpConfig()
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from metier.definitions.contained_path import Opener, choose_opener, open_by_kernel, open_by_walking
 from metier.errors import ToolFailed
-from metier.tools.beneath import Opener, choose_opener, open_by_kernel, open_by_walking
 from metier.tools.protected import protected
 from metier.tools.scope import Scope, canonical_path
 

@@ -74,6 +74,11 @@ def looping(root: Path) -> None:
     (root / ".agent/agents/a/back").symlink_to("..")
 
 
+def leading_out(root: Path) -> None:
+    (root / ".agent/agents").mkdir(parents=True)
+    (root / ".agent/agents/out").symlink_to("../../..")
+
+
 def deep(root: Path) -> None:
     (root / ".agent/agents" / "/".join("abcdefghijklm")).mkdir(parents=True)
 

@@ -11,6 +11,7 @@ from problem_row import (
     file_as_folder,
     folder_as_file,
     folder_as_policy,
+    leading_out,
     looping,
     rules,
     shared,
@@ -142,6 +143,11 @@ ROWS: tuple[Row, ...] = (
         name="folder that should be a file",
         prepare=folder_as_file,
         says=(".agent/agents/a/AGENT.md:1: error: 'AGENT.md' is not a file [not_a_file]",),
+    ),
+    Row(
+        name="a link out of the project",
+        prepare=leading_out,
+        says=(".agent/agents/out:1: error: Link 'out' leads out of the project and is not followed [link_out]",),
     ),
     Row(
         name="link that leads back",

@@ -51,6 +51,8 @@ CODE = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9*]+)*")
 NOT_VALIDATION = {
     "no_skill_file": "`agent skills validate FOLDER` says it; a walk finds files, not folders without one",
     "missing_variable": "said when a server is about to be started: variables belong to the machine",
+    "conflict": "for a model: a file that changed while a tool opened it",
+    "permission_denied": "for a model: a path that a tool does not open",
     "duplicate_name": "said by `agent skills list`",
     "shadowed_skill": "said by `agent skills list`",
 }

@@ -47,9 +47,9 @@ class ScopeReader:
         fields.check_keys(POLICY_KEYS)
         return self._build(kind, fields.node("tool_approvals"), fields.node("task_approvals"), file=file)
 
-    def read_definition(self, file: Path) -> Scope:
-        """The approvals of a Markdown definition, whatever kind it is."""
-        fields = load_document(file).fields
+    def read_definition(self, file: Path, *, within: Path | None = None) -> Scope:
+        """The approvals of a Markdown definition, whatever kind it is; see `load_document`."""
+        fields = load_document(file, within=within).fields
         self.problems.extend(fields.problems)
         return self._build("agent", fields.node("tool_approvals"), fields.node("task_approvals"), file=str(file))
 

@@ -83,7 +83,7 @@ def _read_rows(place: Place) -> Iterator[_Row]:
     listed = list_definitions(place.workspace, "agents", FILE_NAME)
     problems = find_all_problems(place, "agent")
     for key, found in sorted(listed.items()):
-        reading = load_agent(Path(found.path), id=found.id)
+        reading = load_agent(Path(found.path), id=found.id, within=found.within)
         yield _Row(found.id, reading, is_default=key == default, problems=problems[found.id])
 
 

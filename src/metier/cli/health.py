@@ -176,7 +176,7 @@ def examine_servers(settings: Settings, environ: Mapping[str, str]) -> Iterator[
 def examine_mcp(settings: Settings, cwd: Path, *, home: Path) -> Iterator[Finding]:
     """The external tool servers of this workspace; none is started, `agent mcp list` does that."""
     try:
-        servers = choose_servers(load_mcp_config(cwd / settings.mcp.file), settings.mcp.servers)
+        servers = choose_servers(load_mcp_config(cwd / settings.mcp.file, workspace=cwd), settings.mcp.servers)
     except ConfigError as error:
         detail = f"{error.message}{''.join(f'; {problem.render()}' for problem in error.problems)}"
         yield Finding(area="mcp", name="servers", state="problem", detail=detail, hint="Correct the file")

@@ -119,7 +119,7 @@ def _find_reading(name: str, skills_dir: Path | None) -> SkillReading:
     if os.sep in name or name in (".", "..") or path.name == "SKILL.md":
         return load_skill((path.parent if path.is_file() else path).resolve())
     found = open_catalog(skills_dir).get(name)
-    return load_skill(found.folder, id=found.id)
+    return load_skill(found.folder, id=found.id, within=found.source.within)
 
 
 def _first_reason(reading: SkillReading) -> str:

@@ -72,7 +72,7 @@ def check_sync(
 
 
 def _read(found: CatalogSkill, known: set[str]) -> tuple[SkillDefinition, ContractReading] | None:
-    skill = load_skill(found.folder, id=found.id).skill
+    skill = load_skill(found.folder, id=found.id, within=found.source.within).skill
     if skill is None or not (has_contract(skill) or is_capability(skill)):
         return None
     reading = read_contract(skill, strict=found.source.kind != _FOREIGN)

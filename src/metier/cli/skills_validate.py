@@ -43,7 +43,9 @@ def _judge(path: Path, *, strict: bool) -> Iterator[Verdict]:
     is_skill = not isinstance(found, Problem)
     # Below a skill, what lies in its own parts is material, e.g. a template; in a collection every file counts.
     walk = Walk(path, FILE_NAME, everywhere=not is_skill)
-    verdicts = [Verdict(_as_given(path, item.path), _read(Path(item.path), strict=strict)) for item in walk]
+    verdicts = [
+        Verdict(_as_given(path, item.path), _read(Path(item.path), strict=strict, within=item.within)) for item in walk
+    ]
     verdicts += [
         Verdict(_as_given(path, problem.file), SkillReading(None, (problem,)))
         for problem in walk.problems
@@ -54,12 +56,12 @@ def _judge(path: Path, *, strict: bool) -> Iterator[Verdict]:
     yield from verdicts
 
 
-def _read(file: Path, *, strict: bool) -> SkillReading:
+def _read(file: Path, *, strict: bool, within: Path | None = None) -> SkillReading:
     if file.is_symlink() and not file.exists():
         message = f"{file.name!r} is a link to nothing"
         problem = Problem(severity="error", code="dangling_link", message=message, file=str(file), line=1)
         return SkillReading(None, (problem,))
-    data = read_skill_file(file, limit=MAX_FILE_BYTES)
+    data = read_skill_file(file, limit=MAX_FILE_BYTES, within=within)
     if isinstance(data, Problem):
         return SkillReading(None, (data,))
     # `SKILL.md` and `../SKILL.md` have a folder with a name too.

@@ -42,7 +42,7 @@ TaskId = Annotated[str, typer.Argument(help="The task: the path of its folder be
 def list_tasks(*, as_json: AsJson = False, config: Config = None) -> int:
     """List the tasks of this workspace. Exit code 1: one of them cannot be used."""
     place = open_place(config)
-    found = [(each.id, load_task(Path(each.path), id=each.id)) for each in _find_all(place)]
+    found = [(each.id, load_task(Path(each.path), id=each.id, within=each.within)) for each in _find_all(place)]
     problems = find_all_problems(place, "task")
     broken = {task_id for task_id, _ in found if has_errors(problems[task_id])}
     if as_json:

@@ -76,9 +76,9 @@ class AgentReading:
     """What it says on what may be used, likewise."""
 
 
-def load_agent(file: Path, *, id: str = "") -> AgentReading:  # noqa: A002 - the word of the format
+def load_agent(file: Path, *, id: str = "", within: Path | None = None) -> AgentReading:  # noqa: A002 - the word of the format
     """Read an `AGENT.md`. Unknown keys and wrong values are errors, all of them reported."""
-    return _read_agent(load_document(file), file=file, id=id or file.parent.name)
+    return _read_agent(load_document(file, within=within), file=file, id=id or file.parent.name)
 
 
 def parse_agent(data: bytes, *, file: Path, id: str) -> AgentReading:  # noqa: A002 - the word of the format

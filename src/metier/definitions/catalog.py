@@ -94,7 +94,7 @@ def load_catalog(sources: Sequence[SkillSource], *, cache_folder: Path | None = 
 
 
 def _read_source(source: SkillSource, cache: CatalogCache | None, problems: list[Problem]) -> list[CatalogSkill]:
-    walk = Walk(source.folder, FILE_NAME)
+    walk = Walk(source.folder, FILE_NAME, within=source.within)
     skills: list[CatalogSkill] = []
     for found in walk:
         stamp = stamp_of(found.stat)
@@ -115,7 +115,7 @@ def _read_payload(found: FoundDefinition) -> Payload:
     """What the cache keeps: the fields of the skill, or nothing, and the problems."""
     file = Path(found.path)
     problems = misnamed(file)
-    data = read_skill_file(file, limit=MAX_FILE_BYTES)
+    data = read_skill_file(file, limit=MAX_FILE_BYTES, within=found.within)
     if isinstance(data, Problem):
         return [None, _pack_problems((*problems, data))]
     reading = parse_skill(data, file=file, id=found.id)

@@ -12,7 +12,7 @@ from typing import cast
 from metier import __version__
 from metier.definitions.whole_file import replace_file
 
-FORMAT = 1
+FORMAT = 2
 _FRESH_NS = 100_000_000
 """A file younger than this when it was read may change again without a new time stamp, so it is not remembered."""
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from metier.definitions.contained_file import read_contained
 from metier.definitions.fields import Fields
 from metier.definitions.front_matter import read_front_matter
 from metier.definitions.problems import Problem
@@ -16,13 +17,16 @@ class Document:
     fields: Fields
     body: str
     body_line: int
+    data: bytes = b""
+    """The bytes that all of this was read from."""
 
 
-def load_document(file: Path) -> Document:
-    """Never raises: what is wrong with the file is in `fields.problems`."""
+def load_document(file: Path, *, within: Path | None = None) -> Document:
+    """Never raises: what is wrong with the file is in `fields.problems`. No link leads out of `within`, or of the
+    file's own folder.
+    """
     try:
-        with file.open("rb") as stream:
-            data = stream.read(MAX_FILE_BYTES + 1)
+        data = read_contained(file, within=within or file.parent, limit=MAX_FILE_BYTES)
     except OSError as error:
         return _without_text(file, "unreadable", f"The file cannot be read: {error.strerror}")
     return parse_document(data, file=file)
@@ -35,7 +39,7 @@ def parse_document(data: bytes, *, file: Path) -> Document:
     front = read_front_matter(data, file=str(file), strict=True)
     mapping = front.mapping or Mapping((), 1)
     fields = Fields(mapping, file=str(file), strict=True, problems=list(front.problems))
-    return Document(fields, front.body, front.body_line)
+    return Document(fields, front.body, front.body_line, data)
 
 
 def require_text(fields: Fields, key: str) -> str:

@@ -43,6 +43,8 @@ class SkillDefinition:
     description: str
     folder: Path
     file: Path
+    data: bytes = field(default=b"", repr=False, compare=False)
+    """The bytes that it was read from: what is shown, hashed and kept is one and the same."""
     body: str = ""
     body_line: int = 1
     """The line of the file in which `body` begins."""
@@ -87,12 +89,21 @@ class SkillReading:
     """What it says on what may be used, likewise."""
 
 
-def load_skill(folder: Path, *, strict: bool = False, id: str = "") -> SkillReading:  # noqa: A002 - the word of the format
-    """Read the skill in a folder. `strict` is the Agent Skills specification; else everything usable is taken."""
+def load_skill(
+    folder: Path,
+    *,
+    strict: bool = False,
+    id: str = "",  # noqa: A002 - the word of the format
+    within: Path | None = None,
+) -> SkillReading:
+    """Read the skill in a folder. `strict` is the Agent Skills specification; else everything usable is taken.
+
+    No link leads out of `within`, or of the folder itself.
+    """
     found = find_skill_file(folder)
     if isinstance(found, Problem):
         return SkillReading(None, (found,))
-    data = read_skill_file(found.path, limit=MAX_FILE_BYTES)
+    data = read_skill_file(found.path, limit=MAX_FILE_BYTES, within=within or folder)
     if isinstance(data, Problem):
         return SkillReading(None, (*found.problems, data))
     reading = parse_skill(data, file=found.path, id=id, strict=strict)
@@ -105,12 +116,12 @@ def parse_skill(data: bytes, *, file: Path, id: str = "", strict: bool = False) 
     fields = Fields(front.mapping or _NO_ENTRIES, file=str(file), strict=strict, problems=list(front.problems))
     if fields.is_unreadable:
         return SkillReading(None, tuple(fields.problems))
-    skill = _build(fields, front, file=file, id=id)
+    skill = _build(fields, front, file=file, id=id, data=data)
     found = None if has_errors(fields.problems) else skill
     return SkillReading(found, tuple(fields.problems), read_references(fields), read_permits(fields))
 
 
-def _build(fields: Fields, front: FrontMatter, *, file: Path, id: str) -> SkillDefinition:  # noqa: A002
+def _build(fields: Fields, front: FrontMatter, *, file: Path, id: str, data: bytes) -> SkillDefinition:  # noqa: A002
     folder = file.parent
     name = read_name(fields, folder_name=folder.name)
     description = read_description(fields, fallback=lambda: first_paragraph(front.body))
@@ -123,6 +134,7 @@ def _build(fields: Fields, front: FrontMatter, *, file: Path, id: str) -> SkillD
         description=description,
         folder=folder,
         file=file,
+        data=data,
         body=front.body,
         body_line=front.body_line,
         header=front.header,

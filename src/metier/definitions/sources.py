@@ -20,6 +20,8 @@ USER_FOLDERS = (".agent/skills", ".agents/skills")
 class SkillSource:
     kind: SourceKind
     folder: Path
+    within: Path | None = None
+    """No link in it is followed to a place outside of this folder; without it, outside of its own."""
 
 
 def find_bundled_folder() -> Path:
@@ -35,13 +37,15 @@ def build_search_path(
     A folder that was asked for hides the workspace's skills of the same name, the workspace hides bundled and user
     skills. Bundled skills are not hidden by user skills: what is installed cannot take the place of what is trusted.
     """
-    asked = () if skills_dir is None else (SkillSource("folder", skills_dir),)
+    asked = ()
+    if skills_dir is not None:
+        asked = (SkillSource("folder", skills_dir, workspace if skills_dir.is_relative_to(workspace) else None),)
     users = [home / folder for folder in USER_FOLDERS]
     # In the home folder itself the two meet: what was installed there is no part of a project.
     own = [workspace / folder for folder in SKILL_FOLDERS if workspace / folder not in users]
     return (
         *asked,
-        *(SkillSource("workspace", folder) for folder in own),
+        *(SkillSource("workspace", folder, workspace) for folder in own),
         SkillSource("bundled", bundled or find_bundled_folder()),
         *(SkillSource("user", folder) for folder in users),
     )

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from metier.definitions.acceptance import Criterion, read_acceptance
@@ -53,6 +54,8 @@ class TaskStep:
     file: Path
     body: str
     body_line: int = 1
+    data: bytes = field(default=b"", repr=False, compare=False)
+    """The bytes that it was read from."""
     description: str = ""
     metadata: dict[str, Plain] = field(default_factory=dict[str, Plain])
     agent: str | None = None
@@ -108,13 +111,15 @@ def load_task(
     file: Path,
     *,
     id: str = "",  # noqa: A002 - the word of the format
-    load: Callable[[Path], Document] = load_document,
+    within: Path | None = None,
+    load: Callable[[Path], Document] | None = None,
     exists: Callable[[Path], bool] = Path.is_file,
 ) -> TaskReading:
     """Read a `TASK.md` and the chain of steps that follows it. Every problem of every step is reported.
 
     `load` and `exists` find the files elsewhere than on disk, for a task as it once was.
     """
+    load = load or partial(load_document, within=within)
     problems: list[Problem] = []
     references: list[Reference] = []
     permits: list[Permits] = []
@@ -166,6 +171,7 @@ def _read_step(document: Document, file: Path, *, is_first: bool) -> TaskStep:
         tool_approvals=fields.node("tool_approvals"),
         task_approvals=fields.node("task_approvals"),
         next=fields.text("next"),
+        data=document.data,
         output_schema=_read_mapping(fields, "output_schema"),
         acceptance=read_acceptance(fields),
     )

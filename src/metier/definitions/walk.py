@@ -3,8 +3,10 @@
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
+from metier.definitions.contained_file import is_contained
 from metier.definitions.problems import Problem
 
 MAX_DEPTH = 12
@@ -20,15 +22,19 @@ class FoundDefinition:
     """The folder's path under the root, with slashes; the root's own name for a file in the root."""
     path: str
     stat: os.stat_result
+    within: Path
+    """The folder that no link on the way to it may lead out of."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Walk:
     """One walk over one root. Iterate over it, then read `problems`."""
 
     root: Path
     file_name: str
     """Found in any case; the exact one wins."""
+    within: Path | None = None
+    """Linked folders are entered where they lead to a place below this one; without it, below the root."""
     everywhere: bool = False
     """Look into dot folders and into the parts of a skill too: for checking files, not for using them."""
     problems: list[Problem] = field(default_factory=list[Problem])
@@ -37,7 +43,14 @@ class Walk:
     def __iter__(self) -> Iterator[FoundDefinition]:
         root = os.path.abspath(self.root)  # noqa: PTH100 - links stay as written; only loops are resolved
         self._entered.add(os.path.realpath(root))
+        if self.within is not None and not is_contained(root, base=self._base):
+            self._report("link_out", "The folder is a link out of the project and is not read", root)
+            return
         yield from self._folder(root, "", 0)
+
+    @cached_property
+    def _base(self) -> str:
+        return os.path.realpath(self.within or self.root)
 
     def _folder(self, path: str, id: str, depth: int) -> Iterator[FoundDefinition]:  # noqa: A002
         try:
@@ -69,7 +82,7 @@ class Walk:
                 self._report("dangling_link", f"{entry.name!r} is a link to nothing", entry.path)
                 continue
             if entry.is_file():
-                return FoundDefinition(id, entry.path, stat)
+                return FoundDefinition(id, entry.path, stat, self.within or self.root)
             self._report("not_a_file", f"{entry.name!r} is not a file", entry.path)
         return None
 
@@ -90,6 +103,9 @@ class Walk:
     def _may_enter(self, link: os.DirEntry[str]) -> bool:
         """A linked folder is entered once, and never when it leads back to where we came from."""
         target = os.path.realpath(link.path)
+        if not is_contained(target, base=self._base):
+            self._report("link_out", f"Link {link.name!r} leads out of the project and is not followed", link.path)
+            return False
         here = os.path.realpath(os.path.dirname(link.path))  # noqa: PTH120 - text, not a Path: speed
         if target in self._entered or f"{here}/".startswith(f"{target}/"):
             self._report("link_loop", f"Link {link.name!r} leads to a folder that is read already", link.path)
@@ -98,7 +114,7 @@ class Walk:
         return True
 
     def _report(self, code: str, message: str, path: str) -> None:
-        severity = "error" if code in ("dangling_link", "not_a_file", "unreadable") else "warning"
+        severity = "error" if code in ("dangling_link", "link_out", "not_a_file", "unreadable") else "warning"
         self.problems.append(Problem(severity=severity, code=code, message=message, file=path, line=1))
 
 

@@ -73,7 +73,7 @@ def load_workspace(root: Path, catalog: Catalog, *, strict: bool = False) -> Wor
 
 
 def read_agent(found: FoundDefinition) -> Checked:
-    reading = load_agent(Path(found.path), id=found.id)
+    reading = load_agent(Path(found.path), id=found.id, within=found.within)
     return Checked(
         kind="agent",
         id=found.id,
@@ -86,7 +86,7 @@ def read_agent(found: FoundDefinition) -> Checked:
 
 
 def read_task(found: FoundDefinition) -> Checked:
-    reading = load_task(Path(found.path), id=found.id)
+    reading = load_task(Path(found.path), id=found.id, within=found.within)
     unknown = check_placeholders(reading.draft) if reading.draft else ()
     return Checked(
         kind="task",
@@ -101,7 +101,7 @@ def read_task(found: FoundDefinition) -> Checked:
 
 
 def _checked_skill(found: FoundDefinition, *, is_own: bool, strict: bool) -> Checked:
-    reading = load_skill(Path(found.path).parent, strict=strict or is_own, id=found.id)
+    reading = load_skill(Path(found.path).parent, strict=strict or is_own, id=found.id, within=found.within)
     # Our own fields are what a project's skills are written with; only who asks for the specification hears of them.
     problems = [problem for problem in reading.problems if strict or problem.code != "extension_field"]
     return Checked(
@@ -123,7 +123,7 @@ def _load_kind(
     taken: dict[str, str] = {}
     checked: list[Checked] = []
     for base in WORKSPACE_FOLDERS:
-        walk = Walk(root / base / folder, file_name)
+        walk = Walk(root / base / folder, file_name, within=root)
         for found in walk:
             first = taken.setdefault(fold_id(found.id), found.path)
             if first == found.path:
@@ -138,7 +138,7 @@ def _load_skills(root: Path, problems: list[Problem], *, strict: bool) -> list[C
     checked: list[Checked] = []
     for folder in SKILL_FOLDERS:
         taken: dict[str, str] = {}
-        walk = Walk(root / folder, SKILL_FILE)
+        walk = Walk(root / folder, SKILL_FILE, within=root)
         for found in walk:
             first = taken.setdefault(fold_id(found.id), found.path)
             if first != found.path:

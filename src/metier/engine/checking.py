@@ -12,6 +12,7 @@ from pydantic import JsonValue
 from metier.approval.rules import SHELL
 from metier.decisions import ActionStep
 from metier.definitions.acceptance import Criterion, render_criterion
+from metier.definitions.contained_file import read_contained
 from metier.engine import actions as a
 from metier.engine import entries as e
 from metier.engine.decide import describe_disabled
@@ -62,12 +63,8 @@ async def _check(criterion: Criterion, log: RunLog, services: Services) -> str:
 
 
 def _check_file(criterion: Criterion, workspace: Path) -> str:
-    file = (workspace / criterion.file).resolve()
-    if not file.is_relative_to(workspace.resolve()):
-        return "it lies outside the workspace"
     try:
-        with file.open("rb") as stream:
-            data = stream.read(MOST_READ_BYTES)
+        data = read_contained(workspace / criterion.file, within=workspace, limit=MOST_READ_BYTES)
     except OSError as error:
         return error.strerror or "it cannot be read"
     if not data.strip():

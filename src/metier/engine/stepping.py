@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
@@ -13,6 +14,7 @@ from metier.approval.judge import name_call
 from metier.approval.verdict import ALLOW
 from metier.context.disclosure import disclose_files
 from metier.decisions import StepStatus, describe_failure, find_owner
+from metier.definitions.contained_file import read_contained
 from metier.engine import actions as a
 from metier.engine import entries as e
 from metier.engine.approvals import find_approved_base
@@ -44,6 +46,8 @@ POLICY_TOOLS = frozenset({"script_run"})
 SPOOL = "spool"
 """The folder of a run in which effects leave notes of their beginning and end."""
 _OUTCOMES: dict[str, TaskState] = {"timeout": "timeout", "blocked": "blocked", "escalated": "escalated"}
+_MOST_ARTIFACT_BYTES = 1 << 30
+"""A larger file that a script names is not listed among what it made."""
 
 
 async def run_steps(action: a.RunSteps, log: RunLog, services: Services) -> None:
@@ -391,7 +395,8 @@ def _artifacts(result: ToolResult, services: Services) -> tuple[dict[str, JsonVa
     for path in paths if isinstance(paths, list) else []:
         file = services.workspace / str(path)
         # The script may be enclosed where the agent is not: what lies elsewhere is not looked at for it.
-        if file.is_file() and file.resolve().is_relative_to(services.workspace.resolve()):
-            data = file.read_bytes()
-            found.append({"path": str(file), "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)})
+        with suppress(OSError):
+            data = read_contained(file, within=services.workspace, limit=_MOST_ARTIFACT_BYTES)
+            if len(data) <= _MOST_ARTIFACT_BYTES:
+                found.append({"path": str(file), "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)})
     return tuple(found)

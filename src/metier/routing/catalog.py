@@ -33,7 +33,7 @@ def open_index(catalog: Catalog, *, cache_folder: Path | None = None) -> Routing
 
 def load_routable(skill: CatalogSkill) -> RoutableSkill:
     """The skill with its body, code blocks left out; a body that cannot be read any more is empty."""
-    data = read_skill_file(skill.file, limit=MAX_FILE_BYTES)
+    data = read_skill_file(skill.file, limit=MAX_FILE_BYTES, within=skill.source.within or skill.source.folder)
     body = "" if isinstance(data, Problem) else read_front_matter(data).body[:MAX_BODY_CHARACTERS]
     return RoutableSkill(
         id=skill.id,

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from metier.definitions.agent import FILE_NAME, AgentDefinition, Profile, parse_agent
-from metier.definitions.document import parse_document
+from metier.definitions.contained_file import read_contained
+from metier.definitions.document import MAX_FILE_BYTES, parse_document
 from metier.definitions.ids import fold_id
 from metier.definitions.inherit import INHERIT, resolve_list
 from metier.definitions.names import canonical_name
@@ -112,7 +113,19 @@ def resolve_agent(place: Place, agent_id: str, *, model: str = "") -> AgentInFor
             problems=skills.problems,
         )
     file, found_id = find_agent_file(place.workspace, agent_id)
-    return build_agent(place, found_id, file.read_bytes(), file=file, model=model)
+    try:
+        data = read_definition_file(file, place.workspace)
+    except OSError as error:
+        raise ConfigError(
+            f"Agent {found_id!r} cannot be used: '{file}' cannot be read: {error.strerror}",
+            hint="Mend it, or remove it",
+        ) from error
+    return build_agent(place, found_id, data, file=file, model=model)
+
+
+def read_definition_file(file: Path, workspace: Path) -> bytes:
+    """The bytes of an agent or of a step of a task. Raises `OSError`, also for a link out of the folder."""
+    return read_contained(file, within=workspace, limit=MAX_FILE_BYTES)
 
 
 def find_agent_file(workspace: Path, agent_id: str) -> tuple[Path, str]:

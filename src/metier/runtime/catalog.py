@@ -49,6 +49,6 @@ def list_definitions(workspace: Path, folder: str, file_name: str) -> dict[str, 
     """Definitions of one kind by folded ID; of two with one ID the first counts, in `.agent` before `.nanobot`."""
     listed: dict[str, FoundDefinition] = {}
     for base in WORKSPACE_FOLDERS:
-        for found in Walk(workspace / base / folder, file_name):
+        for found in Walk(workspace / base / folder, file_name, within=workspace):
             listed.setdefault(fold_id(found.id), found)
     return listed

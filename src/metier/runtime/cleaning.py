@@ -8,7 +8,7 @@ from metier.tools.mcp_config import McpConfig, find_server_secrets, load_mcp_con
 
 def load_place_config(place: Place) -> McpConfig:
     """The external tool servers of a place. Raises `ConfigError`."""
-    return load_mcp_config(place.workspace / place.settings.mcp.file)
+    return load_mcp_config(place.workspace / place.settings.mcp.file, workspace=place.workspace)
 
 
 def find_place_secrets(place: Place) -> tuple[str, ...]:

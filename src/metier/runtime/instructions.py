@@ -9,6 +9,7 @@ from pathlib import Path
 from metier.context.base_prompt import BASE, SAFETY
 from metier.context.caps import CAPS, cap_conversation, cap_layer
 from metier.context.layers import LayerName
+from metier.definitions.contained_file import read_contained
 from metier.definitions.problems import Problem
 from metier.engine.services import Instructions, LayerSource
 from metier.errors import ConfigError
@@ -45,8 +46,6 @@ class _Layer:
 def load_instructions(agent: AgentInForce, said: Said | None = None) -> Instructions:
     """The workspace's own words where it has them. Raises `ConfigError` for a file that cannot be used."""
     workspace = agent.place.workspace
-    if not agent.place.trust.is_trusted:
-        _check_links(workspace)
     found = {name: _load(workspace, name) for name in FILES}
     if agent.definition is not None and agent.body:
         found["agent"] = _build("agent", agent.body, agent.data, file=_shorten(agent.definition.file, workspace))
@@ -98,22 +97,10 @@ def find_context_problems(workspace: Path) -> dict[Path, tuple[Problem, ...]]:
     return found
 
 
-def _check_links(workspace: Path) -> None:
-    """A clone shows its own words to a model: no link brings in a file of the person's. Raises `ConfigError`."""
-    for name in FILES.values():
-        file = workspace / FOLDER / name
-        if file.exists() and not file.resolve().is_relative_to(workspace.resolve()):
-            raise _refuse(file, "It is a link out of this folder, which was cloned and which you have not trusted")
-
-
 def _load(workspace: Path, layer: LayerName) -> _Layer | None:
     file = workspace / FOLDER / FILES[layer]
     try:
-        if file.exists() and not (file.is_file() or file.is_dir()):
-            # A pipe or a terminal would be waited for.
-            raise _refuse(file, "It is not a regular file")
-        with file.open("rb") as stream:
-            data = stream.read(MAX_FILE_BYTES + 1)
+        data = read_contained(file, within=workspace, limit=MAX_FILE_BYTES)
     except (FileNotFoundError, IsADirectoryError):  # a folder holds the place while a program is in the sandbox
         return None
     except OSError as error:

@@ -48,7 +48,7 @@ def _list_agents(run: RunKind, lineage: tuple[str, ...]) -> tuple[Partner, ...]:
     waiting = {fold_id(name) for name in (*lineage, f"agent:{run.agent.id}")}
     found: list[Partner] = []
     for each in _sorted(list_definitions(run.agent.place.workspace, "agents", FILE_NAME)):
-        reading = load_agent(Path(each.path), id=each.id)
+        reading = load_agent(Path(each.path), id=each.id, within=each.within)
         if reading.agent is not None and fold_id(f"agent:{each.id}") not in waiting:
             found.append(Partner(id=each.id, name=reading.agent.name, description=reading.agent.description))
     return tuple(found)
@@ -61,7 +61,7 @@ def _list_tasks(run: RunKind, lineage: tuple[str, ...]) -> tuple[Partner, ...]:
     for each in _sorted(list_definitions(run.agent.place.workspace, "tasks", TASK_FILE)):
         if fold_id(each.id) not in allowed or fold_id(f"task:{each.id}") in waiting:
             continue
-        task = load_task(Path(each.path), id=each.id).task
+        task = load_task(Path(each.path), id=each.id, within=each.within).task
         if task is not None:
             inputs = read_inputs(task)
             found.append(Partner(id=each.id, name=task.name, description=task.description, inputs=inputs))

@@ -17,7 +17,7 @@ from metier.engine.entries import RunStarted
 from metier.engine.partners import Partners
 from metier.engine.services import Instructions, Services
 from metier.errors import UsageError
-from metier.runtime.agents import AgentInForce, find_agent_file, restore_agent
+from metier.runtime.agents import AgentInForce, find_agent_file, read_definition_file, restore_agent
 from metier.runtime.catalog import find_skills
 from metier.runtime.kind import RunKind
 from metier.runtime.place import Place
@@ -87,7 +87,7 @@ async def pin(services: Services, run: RunKind) -> dict[str, str]:
     if run.is_planned and run.task is not None and not any(name.startswith(TASK) for name in run.inherited):
         pins |= await pin_task(run.task, store)
     for package in packages:
-        data = package.definition.file.read_bytes()
+        data = package.definition.data
         keep = len(packages) <= MOST_KEPT
         pins[_id(package)] = await store.put_blob(data) if keep else hashlib.sha256(data).hexdigest()
     return {**run.inherited, **pins}
@@ -148,7 +148,7 @@ def _find_file(workspace: Path, agent_id: str) -> tuple[Path, bytes]:
     """Where the definition lies and what is in it; where it would lie and nothing, if it is gone."""
     try:
         file, _ = find_agent_file(workspace, agent_id)
-        return file, file.read_bytes()
+        return file, read_definition_file(file, workspace)
     except (UsageError, OSError):
         return workspace / ".agent/agents" / agent_id / AGENT_FILE, b""
 
@@ -214,7 +214,7 @@ async def _rebuild_package(name: str, digest: str, store: Store) -> SkillPackage
 
 
 def _digest(package: SkillPackage) -> str:
-    return hashlib.sha256(package.definition.file.read_bytes()).hexdigest()
+    return hashlib.sha256(package.definition.data).hexdigest()
 
 
 def _id(package: SkillPackage) -> str:

@@ -50,7 +50,7 @@ def read_policy_file(workspace: Path) -> bytes:
     if not file.exists() and not file.is_symlink():
         return b""
     # A link to nowhere is not "no rules", and a link to a device has no end.
-    found = read_skill_file(file, limit=MAX_FILE_BYTES)
+    found = read_skill_file(file, limit=MAX_FILE_BYTES, within=workspace)
     if isinstance(found, Problem):
         raise ConfigError(f"The policy '{file}' cannot be used: {found.message}", hint="Mend it, or remove it")
     return found

@@ -17,7 +17,7 @@ from metier.engine.shelf import build_shelf
 from metier.providers.absent import AbsentProvider
 from metier.providers.facts import load_facts
 from metier.providers.failures import MissingKey
-from metier.runtime.agents import AgentInForce, find_agent_file, restore_agent
+from metier.runtime.agents import AgentInForce, find_agent_file, read_definition_file, restore_agent
 from metier.runtime.authority import bind
 from metier.runtime.build import get_model_options, narrow
 from metier.runtime.commissions import restore_run
@@ -83,7 +83,7 @@ def get_start(run_id: str, entries: Sequence[e.Entry]) -> e.RunStarted:
 def find_changed(started: e.RunStarted, agent: AgentInForce) -> tuple[str, ...]:
     """The agent and the skills whose files differ from the pinned bytes, that are new, or that are gone."""
     now = {
-        f"{SKILL}{package.definition.name}": hashlib.sha256(package.definition.file.read_bytes()).hexdigest()
+        f"{SKILL}{package.definition.name}": hashlib.sha256(package.definition.data).hexdigest()
         for package in agent.packages
     }
     then = {name: digest for name, digest in started.pins.items() if name.startswith(SKILL)}
@@ -103,7 +103,7 @@ async def build_replay_services(
     place, settings = agent.place, agent.place.settings
     if with_current_files and agent.id:
         file, _ = find_agent_file(place.workspace, agent.id)
-        agent = restore_agent(place, agent.id, file.read_bytes(), file=file)
+        agent = restore_agent(place, agent.id, read_definition_file(file, place.workspace), file=file)
     packages = agent.packages if with_current_files else await rebuild_packages(started.pins, agent.packages, store)
     pinned = None if with_current_files else await find_instructions(started.pins, store)
     tools = Toolbox(

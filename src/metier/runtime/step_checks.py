@@ -14,6 +14,7 @@ from metier.approval.rules import SHELL, RuleList, Scope
 from metier.approval.scopes import ScopeReader
 from metier.decisions import ActionStep
 from metier.definitions.agent import AgentDefinition
+from metier.definitions.contained_file import read_contained
 from metier.definitions.ids import fold_id
 from metier.definitions.inherit import INHERIT, resolve_list
 from metier.definitions.permits import Permits
@@ -178,8 +179,7 @@ def _find_unreached(task: TaskDefinition) -> Iterator[Problem]:
 
 def _is_step(file: Path) -> bool:
     try:
-        with file.open("rb") as stream:
-            return stream.read(len(FENCE)) == FENCE
+        return read_contained(file, within=file.parent, limit=len(FENCE))[: len(FENCE)] == FENCE
     except OSError:
         return False
 

@@ -20,7 +20,7 @@ from metier.definitions.task import FILE_NAME, TaskDefinition, TaskReading, Task
 from metier.engine.orders import read_output_schema
 from metier.engine.partners import InputSpec, fill_inputs, read_inputs
 from metier.errors import ConfigError, UsageError
-from metier.runtime.agents import AgentInForce
+from metier.runtime.agents import AgentInForce, read_definition_file
 from metier.runtime.catalog import activate_named, find_all_skills, list_definitions
 from metier.runtime.kind import RunKind
 from metier.runtime.model_choice import choose_profile
@@ -42,7 +42,7 @@ def get_task(place: Place, task_id: str) -> TaskDefinition:
         known = sorted(each.id for each in listed.values())
         there = f"There are: {', '.join(known)}" if known else "Write '.agent/tasks/<id>/TASK.md'"
         raise UsageError(f"No task is called {task_id!r}", hint=hint_nearest(task_id, known) or there)
-    reading = load_task(Path(found.path), id=found.id)
+    reading = load_task(Path(found.path), id=found.id, within=found.within)
     problems = find_problems(place, reading)
     if reading.task is None or has_errors(problems):
         raise ConfigError(f"Task {found.id!r} cannot be used", hint="Correct the lines above", problems=problems)
@@ -68,7 +68,7 @@ def check_schemas(task: TaskDefinition) -> tuple[Problem, ...]:
 
 async def pin_task(task: TaskDefinition, store: Store) -> dict[str, str]:
     """Every file of the task, by `task:<id>/<file>`."""
-    return {_name(task.id, step.file.name): await store.put_blob(step.file.read_bytes()) for step in task.steps}
+    return {_name(task.id, step.file.name): await store.put_blob(step.data) for step in task.steps}
 
 
 async def find_pinned_task(
@@ -94,7 +94,8 @@ def find_changed_task(run: RunKind) -> tuple[str, ...]:
     """The pins of files that are no longer what the run began with."""
     steps = run.task.steps if run.task is not None else ()
     names = [(_name(run.task.id, step.file.name), step.file) for step in steps if run.task is not None]
-    return tuple(name for name, file in names if name in run.pins and _digest(file) != run.pins[name])
+    workspace = run.agent.place.workspace
+    return tuple(name for name, file in names if name in run.pins and _digest(file, workspace) != run.pins[name])
 
 
 def apply_step(agent: AgentInForce, steps: Sequence[TaskStep]) -> AgentInForce:
@@ -207,8 +208,8 @@ def _name(task_id: str, file: str) -> str:
     return f"{TASK}{task_id}/{file}"
 
 
-def _digest(file: Path) -> str:
+def _digest(file: Path, workspace: Path) -> str:
     try:
-        return hashlib.sha256(file.read_bytes()).hexdigest()
+        return hashlib.sha256(read_definition_file(file, workspace)).hexdigest()
     except OSError:
         return ""

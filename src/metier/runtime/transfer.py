@@ -163,7 +163,7 @@ def _read_definitions(missing: Collection[str], place: Place) -> dict[str, bytes
     """Of large catalogs only hashes are pinned; files that are still the same can go along."""
     if not missing:
         return {}
-    files = [package.definition.file.read_bytes() for package in find_skills(place)[0]]
+    files = [package.definition.data for package in find_skills(place)[0]]
     return {digest: data for data in files if (digest := hashlib.sha256(data).hexdigest()) in missing}
 
 

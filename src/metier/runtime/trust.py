@@ -54,10 +54,16 @@ def list_decided(place: Place, settings: Sequence[str]) -> list[str]:
     found += [f"{POLICY_FILE}: {line}" for line in _list_allows(host)]
     for listed in list_definitions(place.workspace, "agents", AGENT_FILE).values():
         file = Path(listed.path)
-        found += [f"{_shorten(file, place)}: {line}" for line in _list_allows(reader.read_definition(file))]
+        found += [
+            f"{_shorten(file, place)}: {line}"
+            for line in _list_allows(reader.read_definition(file, within=place.workspace))
+        ]
     for listed in list_definitions(place.workspace, "tasks", TASK_FILE).values():
         for file in sorted(Path(listed.path).parent.glob("*.md")):
-            found += [f"{_shorten(file, place)}: {line}" for line in _list_allows(reader.read_definition(file))]
+            found += [
+                f"{_shorten(file, place)}: {line}"
+                for line in _list_allows(reader.read_definition(file, within=place.workspace))
+            ]
     for package in find_all_skills(place).packages:
         if package.source in TRUSTED_UNREAD and _has_code(package.folder):
             found.append(f"{_shorten(package.folder, place)}: code of skill {package.definition.name!r}")

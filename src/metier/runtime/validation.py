@@ -176,7 +176,7 @@ class _Known:
     def _has_toolset(self, skill: str) -> bool:
         if skill not in self._brings:
             found = self.catalog.find(skill)
-            reading = load_skill(found.folder) if found else None
+            reading = load_skill(found.folder, within=found.source.within) if found else None
             self._brings[skill] = bool(reading and reading.skill and reading.skill.toolsets)
         return self._brings[skill]
 

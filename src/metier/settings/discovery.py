@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from metier.definitions.contained_file import read_contained
 from metier.definitions.problems import Problem
 from metier.definitions.yaml_text import MAX_BYTES
 
@@ -68,8 +69,12 @@ def read_text(file: SettingsFile) -> FileText:
             return _refuse(file, "not_a_file", "This is a directory, not a file", hint=f"Name the {FILE_NAME} in it")
         if not (stat.S_ISREG(mode) or file.was_named):
             return _refuse(file, "not_a_file", "This is not a regular file")
-        with file.path.open("rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
+        if file.is_carried:
+            raw = read_contained(file.path, within=file.path.parent, limit=MAX_BYTES)
+        else:
+            # Named by the person, or in their own configuration folder, which may well be a link to their dotfiles.
+            with file.path.open("rb") as stream:
+                raw = stream.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         return _refuse(file, "unreadable", f"The file cannot be read: {reason}", hint=_hint_for(file, error))

@@ -43,6 +43,8 @@ class SkillRoots:
     workspace: tuple[Path, ...] = ()
     directories: tuple[Path, ...] = ()
     """Named by `--skills-dir` or `skills.dir`."""
+    within: Path | None = None
+    """The workspace: no link of its skills leads out of it. Those of other places do not lead out of their root."""
     withheld: frozenset[Path] = frozenset()
     """Those of them that came with a cloned folder which nobody trusted."""
 
@@ -63,6 +65,7 @@ def build_roots(
         user=tuple(home / folder for folder in USER_FOLDERS[1:]),
         workspace=own,
         directories=tuple(directories),
+        within=workspace,
         withheld=frozenset() if trust.is_trusted else frozenset((*own, *_list_carried(directories, workspace, trust))),
     )
 
@@ -252,13 +255,15 @@ def _missing(name: str, found: FoundSkills) -> Problem:
 def _load_all(roots: SkillRoots, registry: Registry, passed_over: list[Problem]) -> Iterator[_Loaded]:
     entries = {roots.home.folder_of(entry): entry for entry in registry.skills.values()}
     for root, source in _list_places(roots):
-        walk = Walk(root, FILE_NAME)
+        is_inside = roots.within is not None and source in ("workspace", "directory")
+        within = roots.within if is_inside and root.is_relative_to(roots.within or root) else None
+        walk = Walk(root, FILE_NAME, within=within)
         for found in walk:
             folder = Path(found.path).parent
             entry = entries.get(folder) if source == "user" else None
             kind: PackageSource = "installed" if entry and entry.is_installed else source
             yield _Loaded(
-                reading=load_skill(folder, id=found.id),
+                reading=load_skill(folder, id=found.id, within=found.within),
                 folder=folder,
                 source=kind,
                 entry=entry,

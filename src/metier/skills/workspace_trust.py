@@ -149,7 +149,7 @@ def list_brought(workspace: Path) -> Iterator[str]:
     for name in ("agent.yaml", *own, *shared, *_CONTEXT):
         if os.path.lexists(workspace / name):
             yield name
-    if next(iter(Walk(workspace / "skills", "SKILL.md")), None) is not None:
+    if next(iter(Walk(workspace / "skills", "SKILL.md", within=workspace)), None) is not None:
         yield "skills"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from metier.definitions.contained_file import read_contained
 from metier.definitions.problems import Problem
 from metier.definitions.sources import WORKSPACE_FOLDERS
 from metier.errors import ConfigError
@@ -19,6 +20,7 @@ class AccessFile:
     """The file of one workspace; where there is none, nothing is turned off."""
 
     def __init__(self, workspace: Path) -> None:
+        self._workspace = workspace
         self._files = tuple(workspace / folder / FILE_NAME for folder in WORKSPACE_FOLDERS)
 
     def read(self) -> frozenset[str]:
@@ -34,8 +36,7 @@ class AccessFile:
         for file in self._files:
             try:
                 file.stat()  # mostly there is none, and asking costs a fraction of trying to open it
-                with file.open("rb") as stream:
-                    data = stream.read(MAX_BYTES + 1)
+                data = read_contained(file, within=self._workspace, limit=MAX_BYTES)
             except FileNotFoundError:
                 continue
             except OSError as error:

@@ -5,8 +5,8 @@ import stat
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from metier.definitions.contained_path import READ_FOLDER
 from metier.tools.base import PathGuard
-from metier.tools.beneath import READ_FOLDER
 from metier.tools.path_patterns import PathPattern
 from metier.tools.scope import Scope
 

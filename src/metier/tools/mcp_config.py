@@ -16,6 +16,7 @@ from typing import cast
 
 from pydantic import JsonValue
 
+from metier.definitions.contained_file import read_contained
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem, has_errors
 from metier.errors import ConfigError
@@ -66,11 +67,11 @@ class McpConfig:
     warnings: tuple[Problem, ...] = ()
 
 
-def load_mcp_config(file: Path) -> McpConfig:
+def load_mcp_config(file: Path, *, workspace: Path) -> McpConfig:
     """What the file says; nothing where there is none. Raises `ConfigError` with every problem found."""
     try:
-        with file.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
+        within = workspace if file.is_relative_to(workspace) else file.parent
+        data = read_contained(file, within=within, limit=MAX_BYTES)
     except FileNotFoundError:
         return McpConfig()
     except OSError as error:

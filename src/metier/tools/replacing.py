@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
+from metier.definitions.contained_path import READ_FILE
 from metier.errors import ToolFailed
 from metier.tools.base import ToolContext
-from metier.tools.beneath import READ_FILE
 from metier.tools.scope import Scope, Target
 from metier.tools.spool import STARTED, sync_folder
 

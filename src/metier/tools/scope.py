@@ -13,9 +13,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from metier.definitions.contained_path import READ_FOLDER, Opened, Opener, choose_opener, leads_out
 from metier.errors import ToolFailed
 from metier.tools.base import NoGuard, PathGuard
-from metier.tools.beneath import READ_FOLDER, Opened, Opener, choose_opener, leads_out
 from metier.tools.protected import protected, recorded
 
 MAX_PATH_BYTES = 4096
