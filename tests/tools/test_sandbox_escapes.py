@@ -6,13 +6,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from confined import BOMB, LEVELS, SECRET, Scene, make_scene, read_tree
 
-from metier.tools.process import ProcessLimits
-from metier.tools.sandbox.confinement import Level
+from metier.tools.process import ProcessLimits, run_process
+from metier.tools.sandbox.confinement import SCRATCH, Level
 
 pytestmark = pytest.mark.anyio
 
@@ -279,3 +280,38 @@ async def test_memory_files_and_time_are_bounded(scene: Scene) -> None:
     assert disk.exit_code != 0
     assert (scene.workspace / "src/big").stat().st_size <= 1_048_576
     assert time.signal is not None
+
+
+async def test_a_variable_of_the_command_reaches_nothing_outside_of_the_sandbox(scene: Scene) -> None:
+    """The loader of a program that sees these variables writes a file: it could as well load a library."""
+    seen = scene.base / "seen"
+    seen.mkdir()
+    loud = {"LD_DEBUG": "files", "LD_DEBUG_OUTPUT": f"{seen}/log"}
+    command = scene.command("import os; print(os.environ['LD_DEBUG'])")
+
+    outcome = await run_process(replace(command, environment={**command.environment, **loud}))
+
+    assert "files" in outcome.stdout.text.splitlines()
+    assert [path.name for path in seen.iterdir()] == []
+
+
+async def test_a_tree_that_resists_is_removed_and_nothing_else(scene: Scene) -> None:
+    """Deep, without rights, full of links that lead outside, with names that a cleaner might use itself."""
+    code = (
+        "top = os.environ['TMPDIR']\nos.chdir(top)\nos.makedirs('0/0.removed')\n"
+        "for n in range(3000):\n"
+        "  os.mkdir('d'); os.symlink(T['workspace'], 'd/link'); os.symlink('..', 'd/up'); os.chdir('d')\n"
+        "  if n % 1000 == 0: os.mkdir('shut'); open('shut/f', 'w'); os.chmod('shut', 0)\n"
+        "os.chdir(top)\nos.chmod('d', 0)\nos.chmod(top, 0o500)\n"
+        "mounts = [line.split() for line in open('/proc/self/mountinfo')]\n"
+        "print(([m[3] for m in mounts if m[4] == '/tmp' and 'metier-' in m[3]] or [top])[-1])"
+    )
+    before = read_tree(scene.base)
+
+    outcome = await scene.run(code)
+
+    assert outcome.exit_code == 0, outcome.stderr.text
+    assert read_tree(scene.base) == before
+    name = Path(outcome.stdout.text.strip()).name
+    assert name.startswith(SCRATCH)
+    assert list(Path(tempfile.gettempdir()).glob(f"{name}*")) == []

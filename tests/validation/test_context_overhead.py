@@ -147,7 +147,7 @@ async def measure(folder: Path, names: tuple[str, ...]) -> Cost:
     )
     toolsets = await load_toolsets(packages, os.environ)
     try:
-        runner = ScriptRunner(environments=default_environments(os.environ), environ=os.environ)
+        runner = ScriptRunner(environments=default_environments(os.environ, workspace=Path.cwd()), environ=os.environ)
         scripts = build_script_tools(ScriptCatalog(packages), runner) if packages else ()
         await _run(folder, provider, packages=packages, toolbox=Toolbox([*scripts, *toolsets.tools]))
     finally:

@@ -51,7 +51,11 @@ async def _run(turn: Turn, environ: Mapping[str, str]) -> Outcome:
     )
     limit = turn.contract.timeout_seconds
     limit = limit if turn.timeout_seconds is None else min(limit, turn.timeout_seconds)
-    runner = ScriptRunner(environments=default_environments(environ), environ=environ, confinement=turn.confinement)
+    runner = ScriptRunner(
+        environments=default_environments(environ, workspace=turn.workspace),
+        environ=environ,
+        confinement=turn.confinement,
+    )
     return await runner.run(call, ProcessLimits(timeout_seconds=limit))
 
 

@@ -20,6 +20,7 @@ from metier.errors import ConfigError
 from metier.runtime.confinement import build_confinement, find_place_rung, requires_sandbox, wants_sandbox
 from metier.runtime.place import Place
 from metier.settings.model import Settings
+from metier.skills.trusted_programs import build_trusted_environment, find_trusted_program
 from metier.tools.mcp_acceptance import AcceptedServers
 from metier.tools.mcp_config import choose_servers, load_mcp_config
 from metier.tools.sandbox.bubblewrap import find_bubblewrap
@@ -49,7 +50,7 @@ def examine(settings: Settings, environ: Mapping[str, str], *, cwd: Path, home: 
     python = f"{platform.python_version()} ({sys.executable})"
     yield Finding(area="runtime", name="python", state="ok", detail=python)
     yield from examine_providers(settings, environ)
-    yield from examine_programs()
+    yield from examine_programs(environ, cwd)
     yield examine_shell(settings)
     yield from examine_sandbox(settings, environ, cwd)
     yield from examine_servers(settings, environ)
@@ -83,7 +84,7 @@ def _provider(settings: Settings, name: str, told: str, *, missing: str) -> Find
     return Finding(area="providers", name=name, state=state, detail=told + chosen, hint=missing)
 
 
-def examine_programs() -> Iterator[Finding]:
+def examine_programs(environ: Mapping[str, str], cwd: Path) -> Iterator[Finding]:
     uses = {
         "git": "installs skills from repositories",
         "rg": "searches faster; Metier has its own search without it",
@@ -91,8 +92,8 @@ def examine_programs() -> Iterator[Finding]:
     }
     yield Finding(area="programs", name="uv", state="ok", detail=_first_line([find_uv_bin(), "--version"]))
     for program, use in uses.items():
-        if shutil.which(program):
-            yield Finding(area="programs", name=program, state="ok", detail=_first_line([program, "--version"]))
+        if found := find_trusted_program(program, environ, writable=(cwd,)):
+            yield Finding(area="programs", name=program, state="ok", detail=_first_line([found, "--version"]))
         else:
             package = {"rg": "ripgrep", "bwrap": "bubblewrap"}.get(program, program)
             hint = f"It {use}; the system package is {package!r}"
@@ -220,7 +221,13 @@ def _first_line(command: list[str]) -> str:
 def _run(command: list[str]) -> subprocess.CompletedProcess[str] | None:
     try:
         return subprocess.run(
-            command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False, stdin=subprocess.DEVNULL
+            command,
+            capture_output=True,
+            text=True,
+            timeout=PROBE_SECONDS,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env=build_trusted_environment(os.environ, writable=(Path.cwd(),), names=("SYSTEMROOT",)),
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -43,7 +43,9 @@ def build_toolbox(package: SkillPackage, options: SkillsOptions, confinement: Co
         help_timeout_seconds=options.script_timeout_seconds,
         max_output_bytes=options.max_script_output_bytes,
     )
-    runner = ScriptRunner(environments=default_environments(os.environ), environ=os.environ, confinement=confinement)
+    runner = ScriptRunner(
+        environments=default_environments(os.environ, workspace=Path.cwd()), environ=os.environ, confinement=confinement
+    )
     return Toolbox(build_script_tools(ScriptCatalog([package]), runner, limits))
 
 

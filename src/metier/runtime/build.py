@@ -205,7 +205,9 @@ def _script_tools(packages: Sequence[SkillPackage], place: Place, confinement: C
         max_output_bytes=place.settings.skills.max_script_output_bytes,
     )
     runner = ScriptRunner(
-        environments=default_environments(place.environ), environ=place.environ, confinement=confinement
+        environments=default_environments(place.environ, workspace=place.workspace),
+        environ=place.environ,
+        confinement=confinement,
     )
     return build_script_tools(ScriptCatalog(packages), runner, limits)
 

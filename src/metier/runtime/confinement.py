@@ -49,7 +49,7 @@ def find_place_rung(place: Place) -> Rung:
     if place.home.resolve().is_relative_to(workspace):
         told = f"the workspace {str(workspace)!r} holds the home folder, which a sandbox hides"
         return Rung(level="none", works=False, told=told, hint="change to the folder of a project")
-    rung = find_rung(find_bubblewrap(place.environ, workspace))
+    rung = find_rung(_find_bubblewrap(place))
     if rung.level == "kernel" and not requires_sandbox(place):
         told = "level 'kernel' would keep programs from making files at the top of the workspace, so it is not used"
         hint = "install the system package bubblewrap, or set sandbox.use to 'required' to have it all the same"
@@ -64,12 +64,12 @@ def build_confinement(place: Place, rung: Rung) -> Confinement:
     skills = place.workspace / place.settings.skills.dir
     return Confinement(
         level=rung.level,
-        bubblewrap=find_bubblewrap(place.environ, workspace),
+        bubblewrap=_find_bubblewrap(place),
         workspace=workspace,
         records=place.runs.resolve(),
         own=(skills.resolve(),),
         readable=tuple(_locate(text, place) for text in options.readable),
-        writable=tuple(_locate(text, place) for text in options.writable),
+        writable=_list_writable(place),
         network=options.network == "on" or (options.network == "auto" and place.settings.runtime.profile != "strict"),
         resources=limits.resources,
         processes=limits.processes,
@@ -86,6 +86,14 @@ def limit_only(options: SandboxOptions) -> Confinement:
     }
     resources = {name: value for name, value in wanted.items() if value is not None}
     return Confinement(resources=resources, processes=options.processes or 0)
+
+
+def _find_bubblewrap(place: Place) -> str:
+    return find_bubblewrap(place.environ, place.workspace, _list_writable(place))
+
+
+def _list_writable(place: Place) -> tuple[Path, ...]:
+    return tuple(_locate(text, place) for text in place.settings.sandbox.writable)
 
 
 def _locate(text: str, place: Place) -> Path:

@@ -14,12 +14,13 @@ from anyio.abc import ByteReceiveStream, Process
 
 from metier.errors import SkillError, SkillRejected
 from metier.skills.limits import InstallLimits
+from metier.skills.trusted_programs import build_trusted_environment, find_trusted_program
 
 type Sleep = Callable[[float], Awaitable[None]]
 
 _PASSED_ON = frozenset(
     {
-        *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "SSH_AUTH_SOCK"),
+        *("HOME", "USER", "LOGNAME", "TMPDIR", "SSH_AUTH_SOCK"),
         *("SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE"),
         *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"),
         *("SYSTEMROOT", "USERPROFILE", "APPDATA", "COMSPEC", "TEMP"),
@@ -112,7 +113,7 @@ async def run_git(session: GitSession, *args: str, is_remote: bool = False, max_
 @asynccontextmanager
 async def start_git(session: GitSession, *args: str, has_input: bool = False) -> AsyncGenerator[Process]:
     """A running git; its whole session is killed when the block is left before it ended."""
-    command = ["git", *(part for setting in _SETTINGS for part in ("-c", setting))]
+    command = [_find_git(), *(part for setting in _SETTINGS for part in ("-c", setting))]
     command += ["--git-dir", str(session.repository), *args] if args[0] != "init" else args
     process = await _open(command, session, has_input=has_input)
     try:
@@ -124,11 +125,17 @@ async def start_git(session: GitSession, *args: str, has_input: bool = False) ->
             await process.aclose()
 
 
+def _find_git() -> str:
+    found = find_trusted_program("git", os.environ, writable=(Path.cwd(),))
+    if not found:
+        raise SkillError("git is not installed", hint="Install git, or add the skill from a local folder")
+    return found
+
+
 async def _open(command: list[str], session: GitSession, *, has_input: bool) -> Process:
-    process: Process | None = None
     # Starting is not cut in two by a cancellation: a process whose handle nobody has could not be killed.
-    with anyio.CancelScope(shield=True), suppress(FileNotFoundError):
-        process = await anyio.open_process(
+    with anyio.CancelScope(shield=True):
+        return await anyio.open_process(
             command,
             stdin=subprocess.PIPE if has_input else subprocess.DEVNULL,
             stderr=subprocess.DEVNULL if has_input else subprocess.PIPE,
@@ -136,9 +143,7 @@ async def _open(command: list[str], session: GitSession, *, has_input: bool) -> 
             env=build_environment(session, os.environ),
             start_new_session=True,
         )
-    if process is None:
-        raise SkillError("git is not installed", hint="Install git, or add the skill from a local folder")
-    return process
+    raise AssertionError("the block above returns or raises")
 
 
 def open_pipe[Pipe](pipe: Pipe | None) -> Pipe:
@@ -150,7 +155,7 @@ def open_pipe[Pipe](pipe: Pipe | None) -> Pipe:
 
 def build_environment(session: GitSession, inherited: Mapping[str, str]) -> dict[str, str]:
     """Everything git may know. Every GIT_… variable of the caller is left out."""
-    environment = {name: inherited[name] for name in _PASSED_ON if name in inherited}
+    environment = build_trusted_environment(inherited, writable=(Path.cwd(),), names=_PASSED_ON)
     protocols = "https:http:ssh:git" + (":file" if session.url.startswith("file://") else "")
     environment |= {
         "LC_ALL": "C",

@@ -1,13 +1,15 @@
 """Run a program so that nothing of it is left: time limit, whole-tree kill, bounded output. No policy, no shell."""
 
+import errno
 import os
 import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +22,7 @@ from anyio.abc import ByteReceiveStream, ByteSendStream, Process
 from metier.errors import ToolFailed
 from metier.tools.interpreter import base_interpreter
 from metier.tools.output import Capture, Output
-from metier.tools.sandbox.confinement import Confinement, Launch
+from metier.tools.sandbox.confinement import Confinement, Launch, locate_scratch
 from metier.tools.spool import hold
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
@@ -152,28 +154,31 @@ class ProcessTree:
                 return cls(process, control=-1, status=-1, mark=mark)
             launch = await _prepare(command, mark)
             environment |= launch.variables
-            return await cls._start_supervised(command, limits, launch, environment=environment, stdin=stdin)
+            with _open_environ(environment) as environ:
+                return await cls._start_supervised(command, limits, launch, environ=environ, stdin=stdin)
         except OSError as error:
             raise _not_started(command, error) from error
 
     @classmethod
     async def _start_supervised(
-        cls, command: Command, limits: ProcessLimits, launch: Launch, *, environment: dict[str, str], stdin: int
+        cls, command: Command, limits: ProcessLimits, launch: Launch, *, environ: int, stdin: int
     ) -> Self:
         lock = hold(command.spool) if command.spool else -1
         their_control, control = os.pipe()
         status, their_status = os.pipe()
         spool = str(command.spool) if command.spool else ""
-        orders = [str(their_control), str(their_status), str(limits.grace_seconds), _render_limits(command, limits)]
+        orders = [str(their_control), str(their_status), str(environ)]
+        orders += [str(limits.grace_seconds), _render_limits(command, limits)]
         orders += [spool, str(lock), *_render_launch(command, launch)]
         try:
             process = await anyio.open_process(
                 [base_interpreter(), "-I", "-S", str(SUPERVISOR), *orders, *launch.prefix, *command.arguments],
                 stdin=stdin,
                 cwd=command.folder,
-                env=environment,
+                # Not the command's: the supervisor and the sandbox start outside of it.
+                env={TREE_VARIABLE: launch.mark},
                 start_new_session=True,
-                pass_fds=[descriptor for descriptor in (their_control, their_status, lock) if descriptor >= 0],
+                pass_fds=[descriptor for descriptor in (their_control, their_status, environ, lock) if descriptor >= 0],
             )
         except BaseException:
             os.close(control)
@@ -184,7 +189,7 @@ class ProcessTree:
             os.close(their_status)
             if lock >= 0:
                 os.close(lock)
-        return cls(process, control=control, status=status, mark=environment[TREE_VARIABLE])
+        return cls(process, control=control, status=status, mark=launch.mark)
 
     @property
     def stdin(self) -> ByteSendStream:
@@ -210,7 +215,7 @@ class ProcessTree:
         with anyio.CancelScope(shield=True):
             if sys.platform == "win32":
                 if self._process.returncode is None:
-                    await anyio.run_process(["taskkill", "/T", "/F", "/PID", str(self._process.pid)], check=False)
+                    await anyio.run_process([_find_taskkill(), "/T", "/F", "/PID", str(self._process.pid)], check=False)
             else:
                 self._order_stop()
             with anyio.move_on_after(_STOP_SECONDS):
@@ -270,8 +275,28 @@ async def _prepare(command: Command, mark: str) -> Launch:
     """Looking for what must be closed reads the workspace, which may take a moment."""
     confinement = command.confinement
     if confinement is None or confinement.level == "none":
-        return Launch()
+        return Launch(mark=mark, scratch=locate_scratch(mark))
     return await anyio.to_thread.run_sync(lambda: confinement.prepare(command.folder, mark=mark))
+
+
+def _find_taskkill() -> str:
+    return str(Path(os.environ.get("SYSTEMROOT", "C:\\Windows")) / "System32" / "taskkill.exe")
+
+
+@contextmanager
+def _open_environ(environment: Mapping[str, str]) -> Generator[int]:
+    """A descriptor to read the command's environment from: arguments would show its keys to every user."""
+    items = [f"{name}={value}" for name, value in environment.items()]
+    if any("\0" in item for item in items):
+        raise OSError(errno.EINVAL, "A variable of its environment holds a zero byte")
+    with ExitStack() as opened:
+        if sys.platform == "linux":
+            descriptor = os.memfd_create("environ")
+            opened.callback(os.close, descriptor)
+        else:
+            descriptor = opened.enter_context(tempfile.TemporaryFile()).fileno()
+        os.write(descriptor, b"\0".join(os.fsencode(item) for item in items))
+        yield descriptor
 
 
 def _render_limits(command: Command, limits: ProcessLimits) -> str:

@@ -1,11 +1,11 @@
 """Ask ripgrep, where it is installed, which of many files are worth searching. It never decides what matches."""
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import anyio
 
+from metier.skills.trusted_programs import find_trusted_program
 from metier.tools.search_expression import SearchExpression, translate_for_ripgrep
 
 MIN_FILES = 1500
@@ -18,11 +18,8 @@ _FLAGS = ("--no-config", "--files-with-matches", "--null", "--no-messages", "--t
 
 
 def find_ripgrep(environ: Mapping[str, str], workspace: Path) -> str:
-    """The program's path, empty where there is none. One that lies in the workspace is somebody else's."""
-    found = shutil.which("rg", path=environ.get("PATH", ""))
-    if not found or not Path(found).is_absolute() or Path(found).resolve().is_relative_to(workspace):
-        return ""
-    return found
+    """The program's path, empty where there is none."""
+    return find_trusted_program("rg", environ, writable=(workspace,))
 
 
 async def narrow(paths: Sequence[str], expression: SearchExpression, *, program: str, folder: Path) -> Sequence[str]:

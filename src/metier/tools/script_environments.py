@@ -20,6 +20,7 @@ import uv
 from packaging.requirements import Requirement
 
 from metier.errors import ToolFailed
+from metier.skills.trusted_programs import build_trusted_path
 from metier.tools.environment import build_index_environment
 from metier.tools.interpreter import base_interpreter
 from metier.tools.process import Command, Outcome, ProcessLimits, run_process
@@ -50,6 +51,8 @@ class ScriptEnvironments:
     environ: Mapping[str, str]
     """The agent's environment; only what `uv` needs of it is used."""
     timeout_seconds: float = 180
+    writable: tuple[Path, ...] = ()
+    """Where confined programs write; `uv` finds no program there."""
 
     async def prepare(self, script: Path, metadata: ScriptMetadata, *, owner: str) -> PreparedPython:
         """Raises `ToolFailed`: `timeout`, or `execution_failed` with the end of what `uv` said.
@@ -108,6 +111,8 @@ class ScriptEnvironments:
 
     async def _uv(self, *arguments: str) -> Outcome:
         environment = {"UV_SYSTEM_CERTS": "1"} | build_index_environment(self.environ)
+        # It may start a program, such as one that knows passwords: not one of the workspace.
+        environment["PATH"] = build_trusted_path(self.environ, writable=self.writable)
         command = Command(
             arguments=[*uv_command(), "--no-config", "--quiet", "--color", "never", *arguments],
             # A folder of ours: nothing of the skill is found by looking around.
@@ -131,7 +136,7 @@ def uv_command() -> list[str]:
     try:
         return [uv.find_uv_bin()]
     except FileNotFoundError:
-        return [sys.executable, "-m", "uv"]
+        return [sys.executable, "-I", "-m", "uv"]
 
 
 def check_python(metadata: ScriptMetadata) -> None:

@@ -73,7 +73,9 @@ async def check_may_run(package: SkillPackage) -> None:
         raise ScriptFailed("permission_denied", f"{error.message}. {error.hint}") from error
 
 
-def default_environments(environ: Mapping[str, str]) -> ScriptEnvironments:
+def default_environments(environ: Mapping[str, str], *, workspace: Path) -> ScriptEnvironments:
     """In the user's cache folder, which may be deleted at any time."""
     cache = environ.get("XDG_CACHE_HOME") or environ.get("LOCALAPPDATA") or str(Path.home() / ".cache")
-    return ScriptEnvironments(folder=Path(cache) / "metier" / "script-environments", environ=environ)
+    return ScriptEnvironments(
+        folder=Path(cache) / "metier" / "script-environments", environ=environ, writable=(workspace,)
+    )

@@ -2,40 +2,48 @@
 
 Executed as a file by the interpreter alone, between the agent and the command. On Linux it is the reaper of all
 descendants, so a process that forks twice, starts a session of its own or ignores signals still becomes its child and
-is killed. It imports nothing of Metier and knows no secrets.
+is killed. Of Metier it imports `scratch.py` alone, which needs the standard library only. It starts no other program.
 
-    python -I -S supervisor.py CONTROL STATUS GRACE LIMITS SPOOL LOCK PROCESSES LEVEL SCRATCH WORKSPACE HELD COMMAND…
+    python -I -S supervisor.py CONTROL STATUS ENVIRON GRACE LIMITS SPOOL LOCK PROCESSES LEVEL SCRATCH WORKSPACE HELD
+        COMMAND…
 
 CONTROL is a descriptor: when it is closed, because the agent says so or because the agent died, everything is stopped.
 STATUS is a descriptor that receives one line: `EXIT SIGNAL STOPPED LEFT`, or `! ERRNO` if the command did not start;
 STOPPED is 0, 1 for an order to stop, 2 for too many processes.
+ENVIRON is a descriptor of a file with the command's environment, `NAME=VALUE` with zero bytes between. This process and
+the sandbox have another one: a variable of the command (`LD_PRELOAD`) must not reach a program outside of the sandbox.
 SPOOL is a path, or nothing: `SPOOL.started` is on disk before the command runs and `SPOOL.ended` after it ended, so
 that how it ended is known even if the agent is killed before it could write it down (see `spool.py`).
 LOCK is a descriptor that holds a lock until this process ends, or -1.
 PROCESSES is how many processes the command may have at once, or 0; with more, everything is stopped.
 LEVEL is that of the sandbox which COMMAND begins with: `none`, `kernel` or `full` (see `sandbox/confinement.py`). This
-process stays outside of it. SCRATCH is a folder that is made for the command and removed after it, or nothing. HELD are
-paths beneath WORKSPACE, with colons between, at which empty folders hold the place while the command runs.
+process stays outside of it. SCRATCH is a folder that is made for the command, locked while
+this process lives, and removed after it; it is left behind only where this process is killed (see `leftovers.py`).
+HELD are paths beneath WORKSPACE, with colons between, at which empty folders hold the place while the command runs.
 """
 
 import ctypes
 import os
 import select
 import signal
-import stat
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import NamedTuple
+
+if __name__ == "__main__":
+    # Started without site packages: nothing is added but the folder around this package, behind the standard library.
+    sys.path.append(__file__.rpartition("/metier/tools/")[0])
+
+from metier.tools.scratch import hold_places, make_scratch, release_places, remove_tree
 
 PR_SET_CHILD_SUBREAPER = 36
 REPORT_VARIABLE = "METIER_REPORT"
 """Tells the shim of a sandbox where to say that the command cannot be started, and how it ended."""
 WATCH_SECONDS = 0.2
 """How often the processes are counted."""
-HOLDER, HOLDER_PARENT = 0o1555, 0o1755
-"""The modes by which a folder that holds a place, and one made around it, are known."""
 SWEEP_SECONDS = 10.0
 """How long to try to kill what will not die (a process stuck in the kernel) before saying that it is left."""
 
@@ -48,6 +56,7 @@ THREADS_EACH = 4
 class Order(NamedTuple):
     control: int
     status: int
+    environ: int
     grace_seconds: float
     limits: str
     spool: str
@@ -61,10 +70,12 @@ class Order(NamedTuple):
 
 
 def main(arguments: list[str]) -> int:
-    control, status, grace, limits, spool, lock, processes, level, scratch, workspace, held, *command = arguments
+    control, status, environ, grace, limits, spool, lock, *rest = arguments
+    processes, level, scratch, workspace, held, *command = rest
     order = Order(
         control=int(control),
         status=int(status),
+        environ=int(environ),
         grace_seconds=float(grace),
         limits=limits,
         spool=spool,
@@ -76,7 +87,7 @@ def main(arguments: list[str]) -> int:
         held=held.split(":") if held else [],
         command=command,
     )
-    for descriptor in (order.control, order.status, order.lock):
+    for descriptor in (order.control, order.status, order.environ, order.lock):
         if descriptor >= 0:
             os.set_inheritable(descriptor, False)  # noqa: FBT003  its second parameter has no name
     return supervise(order)
@@ -86,7 +97,7 @@ def supervise(order: Order) -> int:
     """Prepare, run, clear away, report."""
     become_reaper()
     wake = open_child_alarm()
-    make_scratch(order.scratch)
+    own = make_scratch(order.scratch, order.level)
     place = hold_places(order.workspace, order.held)
     note(order.spool, ".started", "")
     started = start(order)
@@ -100,7 +111,9 @@ def supervise(order: Order) -> int:
         line = f"{ending} {left}"
     note(order.spool, ".ended", ending)
     report(order.status, line)
-    remove_scratch(order.scratch)
+    with suppress(OSError):
+        remove_tree(order.scratch)
+    os.close(own)
     release_places(place, order.workspace, order.held)
     return NOT_STARTED if started.error else 0
 
@@ -155,9 +168,9 @@ def start(order: Order) -> Started:
     child = os.fork()
     if child == 0:
         become_command(order, errors=writable, inner=theirs)
-    os.close(writable)
-    if theirs >= 0:
-        os.close(theirs)
+    for descriptor in (writable, order.environ, theirs):
+        if descriptor >= 0:
+            os.close(descriptor)
     error = os.read(readable, 16)
     os.close(readable)
     return Started(child, int(error or b"0"), inner)
@@ -169,15 +182,25 @@ def become_command(order: Order, *, errors: int, inner: int) -> None:
         for number in range(1, signal.NSIG):
             restore_signal(number)
         apply_limits(add_process_limit(order.limits, order.processes))
-        if order.level != "none":
-            os.environ[REPORT_VARIABLE] = f"{errors}:{inner}"
-            for descriptor in (errors, inner):
+        environ: dict[str, str] = dict(os.environ)
+        if order.level == "none":
+            environ = read_environ(order.environ)
+        else:
+            # The shim inside gives the command its environment; what starts the shim never sees it.
+            environ[REPORT_VARIABLE] = f"{errors}:{inner}:{order.environ}"
+            for descriptor in (errors, inner, order.environ):
                 if descriptor >= 0:
                     os.set_inheritable(descriptor, True)  # noqa: FBT003  its second parameter has no name
-        os.execvp(order.command[0], order.command)  # noqa: S606  an argument list, and there is no shell
+        os.execvpe(order.command[0], order.command, environ)  # noqa: S606  an argument list, and there is no shell
     except OSError as error:
         os.write(errors, str(error.errno).encode())
     os._exit(NOT_STARTED)
+
+
+def read_environ(descriptor: int) -> dict[str, str]:
+    content = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+    pairs = (os.fsdecode(item).partition("=") for item in content.split(b"\0") if item)
+    return {name: value for name, _, value in pairs}
 
 
 def restore_signal(number: int) -> None:
@@ -386,68 +409,6 @@ def group_lives(child: int) -> bool:
     except (ProcessLookupError, PermissionError):
         return False
     return True
-
-
-def make_scratch(scratch: str) -> None:
-    if scratch:
-        os.mkdir(scratch, 0o700)  # noqa: PTH102  pathlib is not worth its import here
-        for name in ("home", "shm", "empty"):
-            os.mkdir(f"{scratch}/{name}", 0o700)  # noqa: PTH102
-
-
-def remove_scratch(scratch: str) -> None:
-    """By programs that no depth and no mode of a hostile tree can stop; links in it are not followed."""
-    if scratch:
-        for command in (["chmod", "-R", "u+rwX", "--", scratch], ["rm", "-rf", "--one-file-system", "--", scratch]):
-            os.waitpid(os.posix_spawnp(command[0], command, os.environ), 0)
-
-
-def hold_places(workspace: str, held: list[str]) -> int:
-    """Make the empty folders, and keep a shared lock, so that only the last of several programs removes them."""
-    if not held:
-        return -1
-    import fcntl  # noqa: PLC0415  not on every platform
-
-    place = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY)
-    fcntl.flock(place, fcntl.LOCK_SH)
-    for name in list_places(held):
-        try:
-            os.mkdir(f"{workspace}/{name}")  # noqa: PTH102
-            os.chmod(f"{workspace}/{name}", HOLDER if name in held else HOLDER_PARENT)  # noqa: PTH101
-        except OSError:
-            continue  # it is there, or cannot be made by the command either
-    return place
-
-
-def list_places(held: list[str]) -> list[str]:
-    """With the folders around them, outer ones first."""
-    parents = {name.rpartition("/")[0] for name in held} - {""}
-    return sorted({*held, *parents})
-
-
-def release_places(place: int, workspace: str, held: list[str]) -> None:
-    if place < 0:
-        return
-    import fcntl  # noqa: PLC0415  not on every platform
-
-    try:
-        fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return  # another program relies on them
-    for name in reversed(list_places(held)):
-        remove_holder(f"{workspace}/{name}")
-    os.close(place)
-
-
-def remove_holder(path: str) -> None:
-    """Only a folder that was made to hold a place, and only while it is empty."""
-    try:
-        mode = os.lstat(path).st_mode
-        if mode in (stat.S_IFDIR | HOLDER, stat.S_IFDIR | HOLDER_PARENT):
-            os.chmod(path, 0o755)  # noqa: PTH101, S103  somebody may have put a file into it, and keeps it
-            os.rmdir(path)  # noqa: PTH106
-    except OSError:
-        return
 
 
 def note(spool: str, suffix: str, text: str) -> None:

@@ -1,9 +1,9 @@
 """The arguments of bubblewrap for a confinement: a root with nothing in it but what is named. Starts nothing."""
 
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from metier.skills.trusted_programs import find_trusted_program
 from metier.tools.sandbox.reach import Reach
 from metier.tools.sandbox.surroundings import list_system
 
@@ -15,12 +15,9 @@ EMPTY, HOME, SHARED = "empty", "home", "shm"
 """Folders in the scratch folder of one program."""
 
 
-def find_bubblewrap(environ: Mapping[str, str], workspace: Path) -> str:
-    """The program's path, empty where there is none. One that lies in the workspace is somebody else's."""
-    found = shutil.which("bwrap", path=environ.get("PATH", ""))
-    if not found or not Path(found).is_absolute() or Path(found).resolve().is_relative_to(workspace.resolve()):
-        return ""
-    return found
+def find_bubblewrap(environ: Mapping[str, str], workspace: Path, writable: Iterable[Path] = ()) -> str:
+    """The program's path, empty where there is none. `writable` is what programs may write beside the workspace."""
+    return find_trusted_program("bwrap", environ, writable=(workspace, *writable))
 
 
 def build_arguments(program: str, reach: Reach, *, scratch: Path, folder: Path) -> list[str]:

@@ -23,6 +23,8 @@ from metier.tools.sandbox.surroundings import DEVICES, Closed, find_closed, list
 type Level = Literal["full", "kernel", "none"]
 
 SHIM = Path(__file__).with_name("shim.py")
+SCRATCH = "metier-"
+"""How the name of a scratch folder begins; the mark of the launch follows."""
 ARTIFACTS = "artifacts"
 """The folder of a run that its programs write to."""
 _ONLINE = (AF_INET, AF_INET6, AF_NETLINK)
@@ -36,6 +38,8 @@ type Grant = tuple[str, Right, list[str]]
 class Launch:
     """What to put before one command, and what its supervisor has to make and to clear away."""
 
+    mark: str = ""
+    """A word that no other launch has."""
     level: Level = "none"
     prefix: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -71,15 +75,16 @@ class Confinement:
         return replace(self, readable=(*self.readable, *paths))
 
     def prepare(self, folder: Path, *, mark: str) -> Launch:
-        """For a program that starts in `folder`, which it may read. `mark` is a word that nobody else has."""
+        """For a program that starts in `folder`, which it may read. `mark` is a word that no other launch has."""
+        scratch = locate_scratch(mark, self.workspace)
         if self.level == "none":
-            return Launch()
-        scratch = Path(tempfile.gettempdir()).resolve() / f"metier-{mark}"
+            return Launch(mark=mark, scratch=scratch)
         reach = self._find_reach(folder)
         start = [base_interpreter(), "-I", "-S", str(SHIM)]
         if self.level == "kernel":
             orders = _render_orders(_grant_by_kernel(reach, scratch), landlock=True, reach=reach)
             return Launch(
+                mark=mark,
                 level="kernel",
                 prefix=(*start, orders),
                 variables=_locate_temporary(scratch),
@@ -88,6 +93,7 @@ class Confinement:
         orders = _render_orders(_grant_inside(reach), landlock=False, reach=reach)
         arguments = bubblewrap.build_arguments(self.bubblewrap, reach, scratch=scratch, folder=folder.absolute())
         return Launch(
+            mark=mark,
             level="full",
             prefix=(*arguments, *start, orders),
             variables=_locate_temporary(bubblewrap.TEMPORARY),
@@ -120,6 +126,13 @@ class Confinement:
         if self.records is None or (path.name == ARTIFACTS and path.parent.parent == self.records):
             return False
         return path.is_relative_to(self.records) or self.records.is_relative_to(path)
+
+
+def locate_scratch(mark: str, workspace: Path | None = None) -> Path:
+    """Where temporary files are kept; never beneath the workspace, where another confined program could change it."""
+    folders = [Path(folder).resolve() for folder in (tempfile.gettempdir(), "/tmp", "/var/tmp")]  # noqa: S108
+    outside = [folder for folder in folders if workspace is None or not folder.is_relative_to(workspace)]
+    return (outside or folders)[0] / f"{SCRATCH}{mark}"
 
 
 def _grant_by_kernel(reach: Reach, scratch: Path) -> list[Grant]:

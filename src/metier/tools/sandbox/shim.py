@@ -3,9 +3,10 @@
     python -I -S shim.py ORDERS COMMAND…
 
 ORDERS is a JSON object, see `Orders`. It imports nothing of Metier. Whatever cannot be given up ends it: a command is
-never started with more than was ordered. `METIER_REPORT` holds two descriptors, `ERRORS:STATUS`: the first receives the
-error number of a command that cannot be started; where there is a second, this process stays as the first of its
-process namespace, reaps, and writes the wait status of the command there.
+never started with more than was ordered. `METIER_REPORT` holds three descriptors, `ERRORS:STATUS:ENVIRON`: the first
+receives the error number of a command that cannot be started; where there is a second, this process stays as the first
+of its process namespace, reaps, and writes the wait status of the command there; the third holds the environment of the
+command, which nothing but the command is started with.
 """
 
 import ctypes
@@ -61,22 +62,36 @@ class Refused(Exception):
 
 def main(arguments: list[str]) -> int:
     orders, *command = arguments
-    errors, status = take_report()
-    if status >= 0:
-        return stay(parse(orders), command, errors=errors, status=status)
-    return become(parse(orders), command, errors)
+    report = take_report()
+    if report.status >= 0:
+        return stay(parse(orders), command, report)
+    return become(parse(orders), command, report)
 
 
-def take_report() -> tuple[int, int]:
-    """The two descriptors, which the command must not inherit; -1 for one that is not there."""
+class Report(NamedTuple):
+    """Descriptors that the command must not inherit, -1 for one that is not there, and the command's environment."""
+
+    errors: int = -1
+    status: int = -1
+    environ: dict[str, str] | None = None
+
+
+def take_report() -> Report:
     words = os.environ.pop(REPORT_VARIABLE, "").split(":")
-    if len(words) != 2:
-        return -1, -1
-    errors, status = int(words[0]), int(words[1])
+    if len(words) != 3:
+        return Report()
+    errors, status, environ = (int(word) for word in words)
     for descriptor in (errors, status):
         if descriptor >= 0:
             os.set_inheritable(descriptor, False)  # noqa: FBT003  its second parameter has no name
-    return errors, status
+    return Report(errors, status, read_environ(environ))
+
+
+def read_environ(descriptor: int) -> dict[str, str]:
+    content = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+    os.close(descriptor)
+    pairs = (os.fsdecode(item).partition("=") for item in content.split(b"\0") if item)
+    return {name: value for name, _, value in pairs}
 
 
 def parse(text: str) -> Orders:
@@ -85,32 +100,33 @@ def parse(text: str) -> Orders:
     return Orders(grants, bool(orders["landlock"]), a2b_base64(orders["seccomp"]))
 
 
-def stay(orders: Orders, command: list[str], *, errors: int, status: int) -> int:
+def stay(orders: Orders, command: list[str], report: Report) -> int:
     """Be the first process of a process namespace: when this ends, the kernel kills the rest."""
     prctl(PR_SET_DUMPABLE, 0)
     child = os.fork()
     if child == 0:
-        os.close(status)
-        os._exit(become(orders, command, errors))
-    os.close(errors)
+        os.close(report.status)
+        os._exit(become(orders, command, report))
+    os.close(report.errors)
     while True:
         ended, how = os.wait()
         if ended == child:
-            os.write(status, str(how).encode())
+            os.write(report.status, str(how).encode())
             return 0
 
 
-def become(orders: Orders, command: list[str], errors: int) -> int:
+def become(orders: Orders, command: list[str], report: Report) -> int:
+    environ = dict(os.environ) if report.environ is None else report.environ
     try:
         restrict(orders)
-        os.execvp(command[0], command)  # noqa: S606  an argument list, and there is no shell
+        os.execvpe(command[0], command, environ)  # noqa: S606  an argument list, and there is no shell
     except Refused as refused:
         sys.stderr.write(f"sandbox: {refused}\n")
         number = errno.EPERM
     except OSError as error:
         number = error.errno or errno.EIO
-    if errors >= 0:
-        os.write(errors, str(number).encode())
+    if report.errors >= 0:
+        os.write(report.errors, str(number).encode())
     return NOT_STARTED
 
 

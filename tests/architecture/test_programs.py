@@ -1,0 +1,73 @@
+"""Every program that Metier starts for itself is known, and found in a way that no confined program can influence."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "metier"
+
+STARTING = frozenset({
+    "anyio.open_process", "anyio.run_process", "asyncio.create_subprocess_exec", "asyncio.create_subprocess_shell",
+    "subprocess.Popen", "subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.check_output",
+    "os.system", "os.popen", "os.posix_spawn", "os.posix_spawnp", "os.execl", "os.execle", "os.execlp", "os.execlpe",
+    "os.execv", "os.execve", "os.execvp", "os.execvpe", "os.startfile", "pty.spawn", "webbrowser.open", "click.edit",
+    "click.launch", "typer.launch", "multiprocessing.Process",
+})  # fmt: skip
+STARTERS = {
+    "cli/health.py": ("git", "ripgrep", "bubblewrap", "uv"),
+    "skills/git_process.py": ("git",),
+    "tools/line_runner.py": ("commands",),
+    "tools/process.py": ("the supervisor",),
+    "tools/ripgrep.py": ("ripgrep",),
+    "tools/sandbox/attempts.py": ("the interpreter",),
+    "tools/sandbox/ladder.py": ("bubblewrap",),
+    "tools/sandbox/shim.py": ("commands",),
+    "tools/supervisor.py": ("bubblewrap", "MCP servers"),
+}
+"""The modules that start a program, with the rows of the table in `docs/security.md` that say how it is found."""
+SEARCHING = {
+    "cli/health.py": "looks whether the shell of the settings exists, and starts nothing",
+    "skills/trusted_programs.py": "the one place that searches PATH",
+    "tools/mcp_tools.py": "shows the program of a server to its sandbox",
+}
+
+
+def list_modules() -> Iterator[tuple[str, ast.Module]]:
+    for file in sorted(SOURCE.rglob("*.py")):
+        name = file.relative_to(SOURCE).as_posix()
+        if not name.startswith(("bundled/", "testing/")):
+            yield name, ast.parse(file.read_text(encoding="utf-8"))
+
+
+def list_calls(module: ast.Module) -> set[str]:
+    """Every function of another module that is called, by its dotted name."""
+    names: dict[str, str] = {}
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            names |= {alias.asname or alias.name: alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    called = (ast.unparse(node.func) for node in ast.walk(module) if isinstance(node, ast.Call))
+    return {names.get(head, head) + dot + tail for head, dot, tail in (name.partition(".") for name in called)}
+
+
+def test_only_known_modules_start_programs() -> None:
+    starting = {name for name, module in list_modules() if list_calls(module) & STARTING}
+
+    assert starting == set(STARTERS)
+
+
+def test_path_is_searched_in_one_place() -> None:
+    searching = {name for name, module in list_modules() if "shutil.which" in list_calls(module)}
+
+    assert searching == set(SEARCHING)
+
+
+def test_the_security_page_says_how_each_program_is_found() -> None:
+    page = (ROOT / "docs/security.md").read_text(encoding="utf-8")
+    section = page.partition("## What Metier starts itself")[2].partition("\n## ")[0]
+    rows = set(re.findall(r"^\| ([^|]+?) \|", section, re.MULTILINE))
+
+    assert {program for programs in STARTERS.values() for program in programs} <= rows

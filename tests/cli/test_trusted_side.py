@@ -1,0 +1,87 @@
+"""The trusted side starts nothing that a confined program can influence: seen from the command, on both levels."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from model_server import ModelServer, calls, says
+from run_workspace import AGENT, Workspace
+
+from metier.tools.sandbox.bubblewrap import find_bubblewrap
+from metier.tools.sandbox.confinement import Level
+from metier.tools.sandbox.ladder import try_rung
+
+ALLOW = "rules:\n  - tool: script_run\n    allow: true\n"
+PLANT = """import os, sys
+workspace, marker = sys.argv[1:3]
+for name in ("rm", "chmod", "git", "rg", "bwrap", "uv", "python3", "sh", "env"):
+    path = os.path.join(workspace, ".venv", "bin", name)
+    with open(path, "w") as file:
+        file.write(f"#!/bin/sh\\n/bin/echo {name} >> {marker}\\n")
+    os.chmod(path, 0o755)
+os.makedirs(os.path.join(os.environ["TMPDIR"], "full", "of", "files"))
+"""
+
+
+@pytest.fixture(params=["full", "kernel"])
+def level(request: pytest.FixtureRequest, tmp_path: Path) -> Level:
+    """Skips aloud where a level cannot be shown."""
+    wanted: Level = request.param
+    rung = try_rung(wanted, find_bubblewrap(os.environ, tmp_path))
+    if not rung.works:
+        pytest.skip(f"sandbox level {wanted!r} cannot be shown here: {rung.told}")
+    return wanted
+
+
+def run_enclosed(workspace: Workspace, level: Level, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command with a virtual environment of the workspace in front of its PATH, as after `activate`.
+
+    The level `kernel` is had by a PATH on which there is no bubblewrap.
+    """
+    behind = os.environ["PATH"] if level == "full" else str(AGENT.parent)
+    path = f"{workspace.folder}/.venv/bin:{AGENT.parent}:{behind}"
+    return subprocess.run(
+        [str(AGENT), *arguments], cwd=workspace.folder, env={**os.environ, "PATH": path}, text=True,
+        capture_output=True, timeout=120, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def activated(workspace: Workspace) -> Workspace:
+    """With a virtual environment of its own, which programs may write."""
+    (workspace.folder / ".venv/bin").mkdir(parents=True)
+    workspace.write(".venv/pyvenv.cfg", "home = /usr/bin\n")
+    workspace.write(".agent/policy.yaml", ALLOW)
+    workspace.add_skill("planter", "Plant programs with a script.", plant=PLANT)
+    return workspace
+
+
+def test_a_program_that_writes_programs_onto_the_path_is_not_run_outside_of_the_sandbox(
+    activated: Workspace, model: ModelServer, level: Level, tmp_path: Path
+) -> None:
+    marker = tmp_path / "escaped"
+    arguments = [str(activated.folder), str(marker)]
+    plant = calls("script_run", skill_name="planter", script_name="plant", args=arguments, json=False)
+    model.follow(plant, calls("script_run", skill_name="greeter", script_name="greet"), says("Done."))
+
+    done = run_enclosed(activated, level, "run", "Build it", "--profile", "strict", "--output-format", "json")
+
+    assert done.returncode == 0, done.stderr
+    assert activated.events()[0]["payload"]["sandbox"] == level
+    assert (activated.folder / ".venv/bin/rm").exists(), "the program could not write what the test is about"
+    assert not marker.exists(), marker.read_text()
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["skill", "add", "https://127.0.0.1:1/x.git", "--yes"]])
+def test_commands_find_no_program_in_the_workspace(command: list[str], activated: Workspace, tmp_path: Path) -> None:
+    marker = tmp_path / "escaped"
+    subprocess.run(
+        [sys.executable, activated.folder / "skills/planter/scripts/plant.py", activated.folder, marker],
+        check=True, timeout=60, env={**os.environ, "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+
+    run_enclosed(activated, "full", *command)
+
+    assert not marker.exists(), marker.read_text()
