@@ -187,6 +187,8 @@ class LlmRequestFailed(Payload):
     reason: str
     message: str
     retryable: bool = False
+    partial_text: str = ""
+    """What had come of a reply that was interrupted."""
 
 
 class LlmDecisionDecoded(Payload):

@@ -30,6 +30,10 @@ class Terminal:
         self._descriptor = descriptor
         self._seen = ""
 
+    @property
+    def is_open(self) -> bool:
+        return self._descriptor >= 0
+
     def type(self, keys: str) -> None:
         os.write(self._descriptor, keys.encode())
 
@@ -43,6 +47,11 @@ class Terminal:
         end = self._seen.index(text) + len(text)
         shown, self._seen = self._seen[:end], self._seen[end:]
         return shown
+
+    def hang_up(self) -> None:
+        """Close the terminal under the process, as a window that is closed does."""
+        os.close(self._descriptor)
+        self._descriptor = -1
 
     def wait_for_end(self) -> int:
         deadline = time.monotonic() + SECONDS
@@ -81,10 +90,12 @@ def agent_terminal(folder: Path, *args: str, **environment: str) -> Generator[Te
         start_new_session=True,
     )
     os.close(terminal)
+    shown = Terminal(controller, process)
     try:
-        yield Terminal(controller, process)
+        yield shown
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(SECONDS)
-        os.close(controller)
+        if shown.is_open:
+            os.close(controller)

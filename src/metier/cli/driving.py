@@ -120,7 +120,7 @@ def _check_model(loaded: LoadedSettings) -> None:
 
 def drive_run(place: Place, work: Work, view: View) -> int:
     """Do the work until it ends or waits; the exit code says which."""
-    stopper = Stopper(place.settings.runtime.signal_grace_seconds)
+    stopper = Stopper(place.settings.runtime.signal_grace_seconds, waits_for_model=False)
     driven = anyio.run(_drive, place, work, view, stopper)
     exit_code = driven.find_exit_code(signal=stopper.signal)
     write_outcome(driven, view, exit_code=exit_code)

@@ -6,7 +6,7 @@ from metier.engine.state import RunState
 from metier.providers.failures import CallFailed
 
 DONE, FAILED, APPROVAL, INPUT, DENIED, BUDGET, LIMIT, PROVIDER = 0, 1, 3, 4, 5, 6, 7, 8
-SIGNALS = {"SIGINT": 130, "SIGTERM": 143, "SIGBREAK": 143}
+SIGNALS = {"SIGHUP": 129, "SIGINT": 130, "SIGTERM": 143, "SIGBREAK": 143}
 
 _BY_REASON = {
     "max_turns_exceeded": LIMIT,

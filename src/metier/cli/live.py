@@ -25,8 +25,9 @@ class LiveView:
         self._is_open = False
 
     def write(self, record: EventRecord) -> None:
-        if record.event_type == "llm_response_received":
+        if record.event_type in ("llm_response_received", "llm_request_failed"):
             self._show(self._text.close())
+            self._text = self._redactor.stream()
         self._end_line()
         self._console.write(record)
 

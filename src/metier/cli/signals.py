@@ -1,20 +1,29 @@
-"""Ctrl-C and the like, handed to a run's stopper: the first is graceful, the second is not."""
+"""Signals to a process that drives a run, handed to the run's stopper: the first is graceful, the second is not."""
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import FrameType
 
 import anyio
 
+from metier.cli.output import warn_line
 from metier.engine.stopping import Stopper
+
+MOST_SIGNALS = 2
+"""One more ends the process where it stands; the journal is whole at every moment."""
 
 
 @asynccontextmanager
 async def obeying_signals(stopper: Stopper) -> AsyncGenerator[None]:
-    """Inside this block SIGINT and SIGTERM (on Windows: Ctrl-C and Ctrl-Break) stop the run instead of the process."""
+    """Inside this block signals stop or suspend the run instead of the process.
+
+    SIGINT, SIGTERM and SIGHUP (on Windows: Ctrl-C and Ctrl-Break) stop it; SIGTSTP suspends it with its lease kept.
+    """
     if sys.platform == "win32":
         with _console_events(stopper):
             yield
@@ -26,10 +35,40 @@ async def obeying_signals(stopper: Stopper) -> AsyncGenerator[None]:
 
 
 async def _receive(stopper: Stopper, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    heard = [signal.SIGINT, signal.SIGTERM, signal.SIGTSTP]
+    # `nohup` starts programs that are to ignore it.
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        heard.append(signal.SIGHUP)
+    with anyio.open_signal_receiver(*heard) as signals:
         task_status.started()
         async for number in signals:
-            stopper.receive(signal.Signals(number).name)
+            if number == signal.SIGTSTP:
+                await stopper.suspend(_stop_process)
+                continue
+            if number == signal.SIGHUP:
+                _leave_terminal()
+            _stop(stopper, number)
+
+
+def _stop(stopper: Stopper, number: signal.Signals) -> None:
+    if stopper.signals >= MOST_SIGNALS:
+        os._exit(128 + number)
+    stopper.receive(signal.Signals(number).name)
+    if stopper.signals == 1:
+        warn_line(stopper.describe())
+
+
+def _stop_process() -> None:
+    # SIGTSTP itself is taken by our handler; the shell is told the same by this one.
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _leave_terminal() -> None:
+    """The terminal is gone: what is still written must not fail for it."""
+    with Path(os.devnull).open("r+b", buffering=0) as nothing:
+        for descriptor in (0, 1, 2):
+            if os.isatty(descriptor):
+                os.dup2(nothing.fileno(), descriptor)
 
 
 class _console_events:  # noqa: N801 - a context manager
@@ -46,7 +85,7 @@ class _console_events:  # noqa: N801 - a context manager
         loop = asyncio.get_running_loop()
 
         def hand_over(number: int, _frame: FrameType | None) -> None:
-            loop.call_soon_threadsafe(self._stopper.receive, signal.Signals(number).name)
+            loop.call_soon_threadsafe(_stop, self._stopper, signal.Signals(number))
 
         self._before = [(number, signal.signal(number, hand_over)) for number in self._numbers]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from typing import Protocol
 
 import anyio
@@ -87,6 +88,19 @@ async def open_log(lease: Lease, services: Driver, writer: EventWriter, *, told:
             if told < 0:
                 writer.emit(payload, entry=state.seq)
     return RunLog(state, store=services.store, lease=lease, writer=writer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseKeeper:
+    """Renews the lease of a run out of turn, for a process that is about to be stopped."""
+
+    lease: Lease
+    store: Store
+    seconds: float = LEASE_SECONDS
+
+    async def keep(self, seconds: float | None) -> None:
+        """Raises `LeaseLost`."""
+        await self.store.renew_lease(self.lease, seconds=self.seconds if seconds is None else seconds)
 
 
 @asynccontextmanager

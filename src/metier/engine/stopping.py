@@ -5,11 +5,21 @@ A run that is handed back is neither paused nor ended: whoever claims it next go
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import Protocol
 
 import anyio
 
 from metier.engine.entries import RunFailed, RunPaused
 from metier.events import GracefulShutdownStarted, Payload, SignalReceived
+
+SUSPENDED_SECONDS = 3600.0
+"""How long a process that was stopped keeps its runs; then another one may go on with them."""
+
+
+class HeldLease(Protocol):
+    async def keep(self, seconds: float | None) -> None:
+        """Renew it for so long; without a number, for its ordinary time. Raises `LeaseLost`."""
+        ...
 
 
 class Stopper:
@@ -30,6 +40,7 @@ class Stopper:
         """The run is left to whoever claims it next."""
         self._scope: anyio.CancelScope | None = None
         self._followers: list[Stopper] = []
+        self._leases: list[HeldLease] = []
         self._untold: list[Payload] = []
         self._tell: Callable[[Payload], None] = self._untold.append
         self._count_children: Callable[[], int] = int
@@ -50,6 +61,41 @@ class Stopper:
         for payload in self._untold:
             tell(payload)
         self._tell, self._count_children = tell, count_children
+
+    @contextmanager
+    def holding(self, lease: HeldLease) -> Generator[None]:
+        """While this block lasts, a process that is stopped (Ctrl-Z) keeps this lease."""
+        self._leases.append(lease)
+        try:
+            yield
+        finally:
+            self._leases.remove(lease)
+
+    async def suspend(self, stop: Callable[[], None]) -> None:
+        """Stop the process by `stop`, which returns when it goes on. Its runs stay its own meanwhile.
+
+        A stopped process cannot renew a lease: another one would take the run over while this one still drives it.
+        Where the process is killed while it is stopped, the lease of a dead process counts for nothing.
+        """
+        leases = self.list_leases()
+        for lease in leases:
+            await lease.keep(SUSPENDED_SECONDS)
+        stop()
+        for lease in leases:
+            await lease.keep(None)
+
+    def list_leases(self) -> "list[HeldLease]":
+        """Those of this run and of the runs that follow it."""
+        return [*self._leases, *(lease for follower in self._followers for lease in follower.list_leases())]
+
+    def describe(self) -> str:
+        """What a person is told who sent the first signal."""
+        running, seconds = self._count_children(), self._patience
+        if running and seconds:
+            what = f"waiting up to {seconds:g} s for {running} {'step' if running == 1 else 'steps'}"
+        else:
+            what = "the run is paused now"
+        return f"Stopping: {what}; press Ctrl-C again to kill it"
 
     def receive(self, signal: str) -> None:
         """The process got a signal: the first one is graceful, the second is not."""
@@ -82,6 +128,15 @@ class Stopper:
         self._cut_short(0)
         for follower in self._followers:
             follower.fail(failure)
+
+    @property
+    def signals(self) -> int:
+        """How many signals came."""
+        return self._signals
+
+    @property
+    def waits_for_model(self) -> bool:
+        return self._waits_for_model
 
     @property
     def _patience(self) -> float:

@@ -25,7 +25,10 @@ from metier.providers.base import Delta, ModelRequest, Observer, Provider
 from metier.providers.cost import cost_usd
 from metier.providers.facts import FactBook
 from metier.providers.failures import AuthFailed, BadRequest, CallFailed
-from metier.telemetry.excerpt import one_line
+from metier.telemetry.excerpt import cut_middle, one_line
+
+MAX_PARTIAL_CHARACTERS = 8_000
+"""Of a reply that was interrupted, so much is kept: its beginning and its end."""
 
 type Emit = Callable[[Payload], None]
 type Sleep = Callable[[float], Awaitable[None]]
@@ -126,8 +129,12 @@ async def _ask(candidate: Candidate, request: ModelRequest, turn: Turn) -> Model
         meta = LlmRequestMeta(provider=candidate.provider.name, model=candidate.model, attempt=attempt)
         turn.emit(LlmRequestSent(turn=turn.number, meta=meta))
         started = turn.seams.clock.monotonic()
+        shown: list[str] = []
         try:
-            reply = await candidate.provider.reply(asked, observe=turn.observe)
+            reply = await candidate.provider.reply(asked, observe=_keep_text(turn.observe, shown))
+        except anyio.get_cancelled_exc_class():
+            turn.emit(_interrupted(meta.model_copy(update={"latency_ms": _since(started, turn)}), shown, turn))
+            raise
         except CallFailed as failure:
             failed = meta.model_copy(update={"latency_ms": _since(started, turn)})
             delay = _delay(failure, attempt, turn)
@@ -161,6 +168,31 @@ def _another_may_answer(failure: CallFailed) -> bool:
     if isinstance(failure, AuthFailed):
         return False
     return not isinstance(failure, BadRequest) or failure.reason == "context_too_long"
+
+
+def _keep_text(observe: Observer | None, shown: list[str]) -> Observer | None:
+    """The observer, with the text that it is given kept; a reply that nobody observes is not streamed."""
+    if observe is None:
+        return None
+
+    def keep(delta: Delta) -> None:
+        if delta.kind == "text":
+            shown.append(delta.text)
+        observe(delta)
+
+    return keep
+
+
+def _interrupted(meta: LlmRequestMeta, shown: list[str], turn: Turn) -> LlmRequestFailed:
+    """The request was given up: a signal, a time limit, a cancellation. It is sent again when the run goes on."""
+    return LlmRequestFailed(
+        turn=turn.number,
+        meta=meta,
+        reason="interrupted",
+        message="Given up before the reply was complete",
+        retryable=True,
+        partial_text=cut_middle("".join(shown), MAX_PARTIAL_CHARACTERS),
+    )
 
 
 def _void_what_was_shown(turn: Turn) -> None:

@@ -87,7 +87,7 @@ async def find_waiting(store: Store, state: RunState) -> RunState:
 
 
 async def _go_on(child_id: str, services: Services, *, stopper: Stopper, go_on: GoOn) -> RunState:
-    own = Stopper(services.runtime.signal_grace_seconds)
+    own = Stopper(services.runtime.signal_grace_seconds, waits_for_model=stopper.waits_for_model)
     with stopper.followed_by(own):
         try:
             return await go_on(child_id, own)

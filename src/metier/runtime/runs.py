@@ -13,7 +13,7 @@ from metier.engine import entries as e
 from metier.engine.decide import is_planned
 from metier.engine.journal import RunLog, read_entries
 from metier.engine.loop import Driver as LogDriver
-from metier.engine.loop import drive, hold_lease, open_log
+from metier.engine.loop import LeaseKeeper, drive, hold_lease, open_log
 from metier.engine.orders import CHILD
 from metier.engine.phases import FINAL
 from metier.engine.services import Services
@@ -298,8 +298,10 @@ class Runtime:
         if not stopper.is_set:
             await self._check_provider(log, services)
         await log.update_index()
+        keeper = LeaseKeeper(lease=log.lease, store=self.store, seconds=watch.shift.lease_seconds)
         async with bounded(stopper, self.store, log.state.run_id, timeout_seconds=watch.timeout_seconds):
-            await self._work(log, services, watch, stopper=stopper, answer=answer)
+            with stopper.holding(keeper):
+                await self._work(log, services, watch, stopper=stopper, answer=answer)
 
     async def _work(
         self, log: RunLog, services: Services, watch: Watch, *, stopper: Stopper, answer: Answer | None
