@@ -191,6 +191,19 @@ class LlmRequestFailed(Payload):
     """What had come of a reply that was interrupted."""
 
 
+class StructuredOutputFallback(Payload):
+    """The endpoint does not support a way of asking for decisions; JSON in plain text takes its place."""
+
+    event_type = "structured_output_fallback"
+    turn: int
+    provider: str
+    model: str
+    lacks: Literal["tools", "response_schema"]
+    message: str = ""
+    """What the server said; empty where it is known from an earlier run."""
+    remembered: bool = False
+
+
 class LlmDecisionDecoded(Payload):
     """What the reply means."""
 

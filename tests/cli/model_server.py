@@ -42,6 +42,9 @@ class ModelServer:
     released: threading.Event = field(default_factory=threading.Event)
     halting: threading.Event = field(default_factory=threading.Event)
     """While it is set a streamed reply stops after its first piece and never ends."""
+    lacking: tuple[str, ...] = ()
+    """Parameters that the server does not support: it answers 400 to a request that has one."""
+    refused: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     def follow(self, *script: Reply) -> None:
         self.script = list(script)
@@ -63,6 +66,10 @@ def running_model() -> Generator[ModelServer]:
 
         def do_POST(self) -> None:
             body = cast("dict[str, Any]", json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            if missing := [name for name in model.lacking if name in body]:
+                model.refused.append(body)
+                self._send(json.dumps({"error": {"message": f"{missing[0]} is not supported"}}).encode(), status=400)
+                return
             reply = model.next(body)
             number = len(model.received)
             if reply.status != 200:

@@ -10,9 +10,10 @@ from wire_server import Answer, WireServer, whole
 
 from metier.errors import ProviderError
 from metier.events import Payload
+from metier.providers.connection import Server
 from metier.providers.facts import load_facts
-from metier.providers.failures import AuthFailed, CallFailed, RateLimited
-from metier.providers.http_status import parse_retry_after
+from metier.providers.failures import AuthFailed, BadRequest, CallFailed, RateLimited, ToolsUnsupported
+from metier.providers.http_status import failure_of_status, parse_retry_after
 from metier.providers.retry import RetryPolicy, Turn, reply_with_retries
 from metier.providers.transport import exchange
 
@@ -134,3 +135,34 @@ async def test_no_error_of_the_http_library_gets_out(kind: type[httpx2.HTTPError
 )
 def test_retry_after_is_seconds_milliseconds_or_a_date(headers: dict[str, str], seconds: float | None) -> None:
     assert parse_retry_after(headers, now=datetime(2026, 11, 15, 12, tzinfo=UTC)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (400, "registry.ollama.ai/library/gemma:2b does not support tools"),
+        (400, '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'),
+        (500, "tools param requires --jinja flag"),
+        (404, "No endpoints found that support tool use. To learn more about provider routing, visit the docs"),
+        (400, "`tool calling` is not supported with this model"),
+        (400, "Function calling is not enabled for models/gemma-3"),
+        (400, "Unrecognized request argument supplied: tools"),
+        (400, "tools are not supported"),
+        (422, "Unsupported parameter: 'tools' is not supported with this model."),
+    ],
+)
+def test_server_without_tools_is_told_from_a_wrong_request(status: int, message: str) -> None:
+    server = Server("openai", "k")
+
+    failure = failure_of_status(server, status, {"error": {"message": message}}, headers={})
+
+    assert isinstance(failure, ToolsUnsupported)
+
+
+@pytest.mark.parametrize(
+    "message", ["Invalid schema for function 'Read': 'tools[0]' is wrong", "messages with role 'tool' must follow"]
+)
+def test_wrong_request_about_tools_does_not_look_like_a_server_without_them(message: str) -> None:
+    failure = failure_of_status(Server("openai", "k"), 400, {"error": {"message": message}}, headers={})
+
+    assert type(failure) is BadRequest

@@ -5,6 +5,8 @@ meant, else its text is the result. A call that cannot run (unknown tool, wrong 
 it is rejected with a sentence the model reads as that call's result.
 """
 
+import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -13,6 +15,7 @@ from pydantic import JsonValue, ValidationError
 from rapidfuzz import process
 
 from metier.context.control import ACTION_OF_TOOL
+from metier.context.json_mode import build_decision_schema
 from metier.context.json_text import NotJson, recover_object
 from metier.decisions import ActionStep, ModelDecision
 from metier.messages import ModelReply, TextPart, ToolCallPart, ToolSpec
@@ -24,6 +27,8 @@ type FailureReason = Literal["refusal", "truncated", "empty", "invalid_json", "i
 
 SUMMARY_CHARACTERS = 2_000
 DECISION_KEYS = frozenset(ModelDecision.model_fields)
+
+_BROKEN_DECISION = re.compile(r"\s*(?:```\w*\s*)?\{.{0,4000}?\"(?:planned_actions|selected_skill)\"\s*:", re.DOTALL)
 
 LAST: dict[str, int] = {"ask_user": 1, "finish": 2}
 """Actions that end or suspend the turn run after everything else of the same reply."""
@@ -128,13 +133,10 @@ class Decoder:
 
     def _from_text(self, text: str) -> Decoded | Undecodable:
         found = recover_object(text)
+        if self.mode == "native" or (self.mode != "json" and not _is_meant_as_decision(text, found)):
+            return _as_result(text)
         if isinstance(found, NotJson):
-            if self.mode == "json":
-                return Undecodable(reason="invalid_json", message=found.message, can_repair=True)
-            return _as_result(text)
-        is_meant = self.mode == "json" or ("planned_actions" in found and found.keys() <= DECISION_KEYS)
-        if not is_meant or self.mode == "native":
-            return _as_result(text)
+            return Undecodable(reason="invalid_json", message=found.message, can_repair=True)
         return self._from_object(found)
 
     def _from_object(self, found: dict[str, JsonValue]) -> Decoded | Undecodable:
@@ -173,16 +175,23 @@ def as_call(step: ActionStep) -> ToolCallPart:
     return ToolCallPart(id=step.call_id, name=name, arguments=step.params)
 
 
-def repair_request(failure: Undecodable) -> str:
+def repair_request(failure: Undecodable, *, is_json: bool = False) -> str:
     """What the model is told, once, after a reply that could not be decoded."""
     if failure.reason == "truncated":
         return f"{failure.message}. Answer again, shorter: call one tool, or write less at a time."
-    schema = ModelDecision.model_json_schema()
+    schema = json.dumps(build_decision_schema(), separators=(",", ":"))
+    instead = "Answer" if is_json else "Call a tool, or answer"
     return (
         f"Your last reply could not be used: {failure.message}.\n"
-        "Call a tool, or answer with one JSON object of this schema and nothing else:\n"
-        f"{schema}"
+        f"{instead} with one JSON object of this schema and nothing else:\n{schema}"
     )
+
+
+def _is_meant_as_decision(text: str, found: dict[str, JsonValue] | NotJson) -> bool:
+    """A reply that names the parts of a decision is one, also where it cannot be read: it is no result of a run."""
+    if isinstance(found, NotJson):
+        return _BROKEN_DECISION.match(text) is not None
+    return "planned_actions" in found or ("selected_skill" in found and found.keys() <= DECISION_KEYS)
 
 
 def _rejection(

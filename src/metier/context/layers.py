@@ -2,7 +2,7 @@
 
 The order is fixed, so the same inputs give the same bytes and a vendor's prompt cache holds:
 
-    system   base and safety, soul, user profile, agent, plugins, skill catalog
+    system   base and safety, soul, user profile, agent, plugins, skill catalog, the form of answers in JSON
     messages facts and summary of a conversation, its latest turns; task, structured step, disclosed skill content,
              input; then the run so far
 """
@@ -14,7 +14,7 @@ from typing import Literal
 
 from metier.context.fences import TOOL_OUTPUT, fence
 from metier.decisions import StepExecutionResult
-from metier.messages import Message, TextPart, ToolSpec
+from metier.messages import Message, Part, TextPart, ToolCallPart, ToolResultPart, ToolSpec
 from metier.providers.base import SystemBlock
 
 type LayerName = Literal[
@@ -25,6 +25,7 @@ type LayerName = Literal[
     "agent",
     "plugins",
     "catalog",
+    "protocol",
     "facts",
     "summary",
     "conversation",
@@ -35,7 +36,7 @@ type LayerName = Literal[
     "run",
 ]
 
-SYSTEM_LAYERS: tuple[LayerName, ...] = ("base", "safety", "soul", "profile", "agent", "plugins", "catalog")
+SYSTEM_LAYERS: tuple[LayerName, ...] = ("base", "safety", "soul", "profile", "agent", "plugins", "catalog", "protocol")
 
 TOLD_STEPS = 40
 
@@ -95,6 +96,8 @@ class Prompt:
     agent: str = ""
     plugins: str = ""
     catalog: str = ""
+    protocol: str = ""
+    """How to answer, where tools cannot be called natively."""
     facts: str = ""
     """What a person told and wants kept."""
     summary: str = ""
@@ -158,6 +161,29 @@ def render_steps(steps: tuple[StepExecutionResult, ...]) -> str:
         said = " ".join((step.stdout_summary or step.stderr_summary).split())[:200]
         lines.append(f"- {step.step_id} {step.tool} {step.status}{code}: {said}".rstrip(": "))
     return "# Earlier steps, summarised\n" + fence("\n".join(lines), tag=TOOL_OUTPUT)
+
+
+def tell_in_words(exchange: Exchange) -> Exchange:
+    """The same turn without native calls, for a model that takes none; the same object where it has none."""
+    if not any(part.kind in ("tool_call", "thinking") for part in exchange.reply.parts):
+        return exchange
+    said = [part for part in exchange.reply.parts if isinstance(part, TextPart)]
+    called = [
+        TextPart(text=f"Called {part.name} with {json.dumps(part.arguments, ensure_ascii=False)}")
+        for part in exchange.reply.parts
+        if isinstance(part, ToolCallPart)
+    ]
+    results = tuple(
+        Message(role="user", parts=tuple(_tell_result(part) for part in message.parts)) for message in exchange.results
+    )
+    reply = Message(role="assistant", parts=(*said, *called) or (TextPart(text="(nothing)"),))
+    return replace(exchange, reply=reply, results=results)
+
+
+def _tell_result(part: Part) -> Part:
+    if not isinstance(part, ToolResultPart):
+        return part
+    return TextPart(text=f"Result of {part.name}:\n{fence(part.text, tag=TOOL_OUTPUT)}")
 
 
 class PrefixHashes:

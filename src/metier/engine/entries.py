@@ -133,6 +133,8 @@ class ModelCallStarted(Value):
     """What the access file turned off in this turn."""
     trims: tuple[Trim, ...] = ()
     """What this request and those that follow no longer hold, for want of room."""
+    is_json: bool | None = None
+    """The decision was asked for in JSON, not by tool calls; in older journals the settings say it."""
 
 
 class ModelReplied(Value):

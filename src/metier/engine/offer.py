@@ -1,14 +1,16 @@
-"""What a model may call in a run, and who understands its calls."""
+"""What a model may call in a run, how it is told, and what understands its calls."""
 
 from dataclasses import dataclass
 
 from metier.context.decoder import Decoder
 from metier.messages import ToolSpec
 
-type OfferKey = tuple[bool, frozenset[str], frozenset[str]]
+type OfferKey = tuple[bool, frozenset[str], frozenset[str], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
     tools: tuple[ToolSpec, ...]
     decoder: Decoder
+    protocol: str = ""
+    """The tools in words, for a model that decides in JSON; empty where they are sent as tools."""

@@ -7,6 +7,7 @@ from metier.context.budget import FittedPrompt
 from metier.engine import entries as e
 from metier.engine.asking import compose
 from metier.engine.fingerprints import Fingerprints
+from metier.engine.prompting import Asking
 from metier.engine.services import Services
 from metier.engine.state import RunState, apply
 from metier.errors import UsageError
@@ -50,7 +51,8 @@ async def rebuild_prompt(run_id: str, entries: Sequence[e.Entry], services: Serv
 
 async def _compose(state: RunState, call: e.ModelCallStarted, services: Services) -> PastPrompt:
     counted = replace(services, provider=_Counted(services.provider.name, call.counted_tokens))
-    composed = await compose(state, counted, disabled=frozenset(call.disabled_tools))
+    is_json = services.model.structured_output_mode == "json" if call.is_json is None else call.is_json
+    composed = await compose(state, counted, asking=Asking(frozenset(call.disabled_tools), is_json))
     return PastPrompt(
         turn=call.turn,
         state=state,

@@ -3,14 +3,15 @@
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from metier.approval.judge import RUN_TASK
 from metier.context.budget import FittedPrompt, TokenBudget, fit
 from metier.context.control import control_specs
 from metier.context.decoder import Decoder, Undecodable, repair_request
 from metier.context.disclosure import render_catalog
-from metier.context.layers import Disclosed, Exchange, Prompt
-from metier.decisions import ModelDecision
+from metier.context.json_mode import build_decision_schema, render_protocol
+from metier.context.layers import Disclosed, Exchange, Prompt, tell_in_words
 from metier.definitions.acceptance import render_criterion
 from metier.definitions.inherit import find_limit
 from metier.engine.entries import DecodeFailed, Order
@@ -26,16 +27,28 @@ DELEGATE = "delegate"
 SKILL_TOOLS = frozenset({"use_skill", "read_skill_files", "skill_search"})
 
 
-def get_offer(state: RunState, services: Services, *, disabled: frozenset[str]) -> Offer:
+def asks_for_json(services: Services) -> bool:
+    """The settings want it, or the endpoint is known to take no tools."""
+    mode = services.model.structured_output_mode
+    if mode == "native_with_json_fallback":
+        return services.abilities.lacks("tools", services.model.name)
+    return mode == "json"
+
+
+def get_offer(state: RunState, services: Services, *, disabled: frozenset[str], is_json: bool | None = None) -> Offer:
     """The same object while the same tools are there. A run without skills is not offered the tools for them."""
     has_skills = bool(state.skills)
     hidden = find_hidden(state.skill, services)
-    key = (has_skills, disabled, hidden)
+    mode = services.model.structured_output_mode
+    if is_json is None:
+        is_json = mode == "json"
+    key = (has_skills, disabled, hidden, is_json)
     if key not in services.offers:
         names = [name for name in CONTROL_TOOLS if has_skills or name not in SKILL_TOOLS]
         all_specs = (*control_specs(names), *services.partners.specs(), *services.tools.specs())
         tools = tuple(spec for spec in all_specs if spec.name not in disabled and spec.name not in hidden)
-        services.offers[key] = Offer(tools, Decoder(tools, mode=services.model.structured_output_mode))
+        decoder = Decoder(tools, mode="json" if is_json else mode)
+        services.offers[key] = Offer(tools, decoder, render_protocol(tools) if is_json else "")
     return services.offers[key]
 
 
@@ -93,11 +106,21 @@ def render_step(order: Order) -> str:
     return "\n\n".join(pieces)
 
 
+class Asking(NamedTuple):
+    """How a decision is asked for in this turn."""
+
+    disabled: frozenset[str] = frozenset()
+    is_json: bool = False
+
+
 def fit_request(
-    prompt: Prompt, state: RunState, services: Services, *, factor: float, disabled: frozenset[str] = frozenset()
+    prompt: Prompt, state: RunState, services: Services, *, factor: float, asking: Asking
 ) -> tuple[FittedPrompt, ModelRequest]:
     """The request that fits the budget. Raises `PromptTooLarge`."""
-    tools = get_offer(state, services, disabled=disabled).tools
+    offer = get_offer(state, services, disabled=asking.disabled, is_json=asking.is_json)
+    if asking.is_json:
+        prompt = replace(prompt, protocol=offer.protocol, run=tuple(tell_in_words(each) for each in prompt.run))
+    tools = () if asking.is_json else offer.tools
     fitted = fit(
         prompt,
         tools=tools,
@@ -106,15 +129,16 @@ def fit_request(
         factor=factor,
         prefixes=services.prefixes,
     )
-    is_json = services.model.structured_output_mode == "json"
+    model = state.started.model if state.started else services.model.name
+    has_schema = asking.is_json and not services.abilities.lacks("response_schema", model)
     request = ModelRequest(
-        model=state.started.model if state.started else services.model.name,
+        model=model,
         messages=fitted.messages,
         system=fitted.system,
-        tools=() if is_json else tools,
+        tools=tools,
         max_tokens=services.model.max_tokens,
         temperature=services.model.temperature,
-        response_schema=ModelDecision.model_json_schema() if is_json else None,
+        response_schema=build_decision_schema(offer.tools) if has_schema else None,
         timeout_seconds=services.model.timeout_seconds,
     )
     return fitted, request
@@ -133,7 +157,8 @@ def _repair_exchange(state: RunState) -> tuple[Exchange, ...]:
         return ()
     said = "".join(part.text for part in state.reply.parts if isinstance(part, TextPart)).strip()
     reply = Message(role="assistant", parts=(TextPart(text=said or "(nothing)"),))
-    return (Exchange(reply=reply, results=(user(repair_request(_undecodable(state.repair))),)),)
+    request = repair_request(_undecodable(state.repair), is_json=bool(state.is_json))
+    return (Exchange(reply=reply, results=(user(request),)),)
 
 
 def _undecodable(failed: DecodeFailed) -> Undecodable:

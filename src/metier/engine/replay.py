@@ -26,8 +26,9 @@ from metier.engine.tape_store import TapeStore
 from metier.errors import PromptTooLarge
 from metier.event_record import EventRecord
 from metier.messages import ModelReply
+from metier.providers.abilities import Ability
 from metier.providers.base import ModelRequest, Observer
-from metier.providers.failures import CallFailed
+from metier.providers.failures import CallFailed, ToolsUnsupported
 from metier.store.base import Lease
 from metier.telemetry.redaction import build_redactor
 from metier.telemetry.sinks import Cleaner, EventWriter, RunScope
@@ -61,7 +62,8 @@ async def replay(run_id: str, entries: Sequence[e.Entry], services: Services, *,
     player = _Player(tape)
     provider = _RecordedProvider(tape, _find_provider(entries))
     access = partial(_read_recorded_access, tape, state)
-    played = replace(services, store=store, provider=provider, fallbacks=(), read_access=access)
+    abilities = _RecordedAbilities(tape)
+    played = replace(services, store=store, provider=provider, fallbacks=(), read_access=access, abilities=abilities)
     lease = Lease(run_id=run_id, owner=services.owner, token=0)
     log = RunLog(state, store=store, lease=lease, writer=_silent_writer(run_id, services))
     try:
@@ -248,6 +250,8 @@ class _RecordedProvider:
                 return replied.reply
             case e.RunFailed() as failed if not is_given(failed):
                 raise _RecordedFailure(failed)
+            case e.ModelCallStarted(is_json=True):
+                raise ToolsUnsupported("The endpoint took no tools then")
             case None:
                 raise _EndOfRecord
             case _:
@@ -264,6 +268,21 @@ class _RecordedProvider:
 
     async def close(self) -> None:
         return None
+
+
+class _RecordedAbilities:
+    """What was known of the endpoint then: whether the next request on record asks for JSON."""
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+
+    def lacks(self, ability: Ability, model: str) -> bool:
+        del model
+        entry = self._tape.peek()
+        return ability == "tools" and isinstance(entry, e.ModelCallStarted) and bool(entry.is_json)
+
+    def note_lack(self, ability: Ability, model: str) -> None:
+        del ability, model
 
 
 class _RecordedFailure(CallFailed):

@@ -18,6 +18,7 @@ from metier.engine.shelf import Shelf
 from metier.events import Payload
 from metier.ids import Clock, Ids
 from metier.messages import Message
+from metier.providers.abilities import Abilities, KnownLacks
 from metier.providers.base import Observer, Provider
 from metier.providers.facts import FactBook
 from metier.providers.options import ModelOptions
@@ -112,6 +113,8 @@ class Services:
     """Who drives, for whoever finds the run taken."""
     observe: Observer | None = None
     fallbacks: tuple[Candidate, ...] = ()
+    abilities: Abilities = field(default_factory=KnownLacks)
+    """What the endpoint of `provider` is known not to support."""
     seams: Seams = field(default_factory=Seams)
     counter: TokenCounter = field(default_factory=TokenCounter)
     prefixes: PrefixHashes = field(default_factory=PrefixHashes)

@@ -54,6 +54,8 @@ class RunState:
     rejected: tuple[e.Rejection, ...] = ()
     repair: e.DecodeFailed | None = None
     """What the next request tells the model about its last reply."""
+    is_json: bool | None = None
+    """The last decision was asked for in JSON; None where the journal does not say."""
     steps: list[Step] = field(default_factory=list[Step])
     """Those of the current turn."""
     run: list[Exchange] = field(default_factory=list[Exchange])
@@ -215,7 +217,7 @@ def _apply_model(state: RunState, entry: e.ModelCallStarted | e.ModelReplied | e
         case e.ModelCallStarted():
             if not entry.repair and (state.call is None or state.call.turn != entry.turn):
                 state.turn = entry.turn
-            state.call, state.disabled = entry, frozenset(entry.disabled_tools)
+            state.call, state.disabled, state.is_json = entry, frozenset(entry.disabled_tools), entry.is_json
             _forget(state, entry.trims)
         case e.ModelReplied():
             _count_usage(state, entry)

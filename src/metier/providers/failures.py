@@ -8,7 +8,9 @@ CallFailed                      a ProviderError: exit code 8
 ├── ConnectionLost     retry    no connection, or it broke before the answer was complete
 ├── ReplyBroken        retry    an answer that is malformed, cut off or of the wrong kind
 ├── BadRequest                  the server refuses this request, or it is at odds with another one
-│   └── ContextTooLong          it refuses it because it does not fit the model's window
+│   ├── ContextTooLong          it refuses it because it does not fit the model's window
+│   ├── ToolsUnsupported        it has no tool calling
+│   └── SchemaUnsupported       it cannot hold a reply to a schema
 ├── AuthFailed                  the key is wrong or may not do this
 │   └── MissingKey              no key was given at all; found before any call
 ├── NotFound                    no such model or address
@@ -97,6 +99,18 @@ class ContextTooLong(BadRequest):
     """The request does not fit the model's window."""
 
     reason = "context_too_long"
+
+
+class ToolsUnsupported(BadRequest):
+    """The server, or this model of it, takes no tools."""
+
+    reason = "tools_unsupported"
+
+
+class SchemaUnsupported(BadRequest):
+    """The server takes no schema for the reply."""
+
+    reason = "schema_unsupported"
 
 
 class AuthFailed(CallFailed):

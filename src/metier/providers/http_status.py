@@ -18,8 +18,10 @@ from metier.providers.failures import (
     QuotaExhausted,
     RateLimited,
     ReplyBroken,
+    SchemaUnsupported,
     ServerFailed,
     TimedOut,
+    ToolsUnsupported,
 )
 from metier.providers.json_values import Wire, as_list, as_object, as_objects, as_text
 from metier.telemetry.excerpt import one_line
@@ -37,6 +39,32 @@ _NO_QUOTA = re.compile(
     re.IGNORECASE,
 )
 _BAD_KEY = re.compile(r"API_KEY_INVALID|API key not valid|API key expired", re.IGNORECASE)
+_TOOLS = (
+    r"[`'\"\\]*(?:tools?\b(?:[ _-]?(?:use|calls?|calling|choice))?|function[ _-]?call(?:s|ing)?|functions)[`'\"\\]*"
+)
+_FORMAT = r"[`'\"\\]*(?:response_?format|json_?schema|response_(?:json_)?schema|structured outputs?)[`'\"\\]*"
+
+
+def _find_unsupported(name: str, *others: str) -> re.Pattern[str]:
+    """However servers say that they do not know a parameter: before its name, behind it, or in words of their own."""
+    noun = r"(?:parameter|param|field|argument|key|type)s?"
+    sayings = (
+        rf"(?:not|n't) (?:currently |natively )?support (?:native )?{name}",
+        rf"{name}(?: (?:are|is|{noun}))* (?:currently )?(?:not |un)(?:supported|enabled|available)",
+        rf"un(?:supported|known|recognized|expected) (?:request )?{noun}(?: supplied)?:? {name}",
+    )
+    return re.compile("|".join((*sayings, *others)), re.IGNORECASE)
+
+
+# As Ollama, vLLM, llama.cpp, OpenRouter, Groq, Gemini and LiteLLM put it.
+_NO_TOOLS = _find_unsupported(
+    _TOOLS,
+    "tools param requires",
+    "--enable-auto-tool-choice",
+    "--tool-call-parser",
+    "no endpoints found that support tool use",
+)
+_NO_SCHEMA = _find_unsupported(_FORMAT)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)s")
 
 
@@ -113,6 +141,10 @@ def _choose(status: int, words: str, server: Server) -> _Failure:
         return _Failure(QuotaExhausted, f"Add credit or raise the limit in the account of {server.provider}")
     if status in {400, 413, 422} and _TOO_LONG.search(words):
         return _Failure(ContextTooLong, "Lower model.max_context_tokens, or use a model with a larger window")
+    if status in _REFUSALS and _NO_TOOLS.search(words):
+        return _Failure(ToolsUnsupported, "Set model.structured_output_mode to 'json', or use another model")
+    if status in _REFUSALS and _NO_SCHEMA.search(words):
+        return _Failure(SchemaUnsupported, "Use another model, or a newer server")
     if status in {401, 403} or (status == 400 and _BAD_KEY.search(words)):
         return _Failure(AuthFailed, f"Check the API key of {server.provider} and what it may use")
     if status in {404, 405, 410}:
@@ -124,6 +156,9 @@ def _choose(status: int, words: str, server: Server) -> _Failure:
         return _Failure(ServerFailed)
     return _Failure(BadRequest if status >= 400 else ReplyBroken)
 
+
+_REFUSALS = frozenset({400, 404, 405, 422, 500, 501})
+"""Statuses under which servers say that they do not know a parameter."""
 
 _KIND_OF_STATUS: Mapping[int, type[CallFailed]] = {
     408: TimedOut,

@@ -7,14 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from metier.context.control import ACTION_OF_TOOL
+from metier.definitions.catalog_cache import find_cache_folder
 from metier.engine.decide import Policy
 from metier.engine.services import Services
 from metier.engine.shelf import build_shelf
 from metier.errors import UsageError
+from metier.providers.abilities import Abilities, KnownLacks, RememberedLacks
 from metier.providers.base import Observer, Provider
 from metier.providers.facts import load_facts
 from metier.providers.options import ModelOptions
-from metier.providers.registry import OFFLINE
+from metier.providers.registry import OFFLINE, choose_provider
 from metier.runtime.authority import bind, find_tools_above, is_seen
 from metier.runtime.capabilities import find_advisor, list_callable
 from metier.runtime.cleaning import build_place_cleaner
@@ -51,10 +53,8 @@ from metier.tools.web import WebAccess
 async def build_services(
     place: Place, store: Store, *, run: RunKind, observe: Observer | None = None
 ) -> AsyncGenerator[Services]:
-    """Everything a run needs, for as long as it is driven; processes of toolsets end with the block.
-
-    A dry run gets neither the toolsets, which say what they offer by running, nor a connection.
-    """
+    """Everything a run needs while it is driven. A dry run has no connection and no toolsets: these run to say what
+    they offer."""
     settings, agent = place.settings, run.agent
     packages, changed = await use_pinned(agent.packages, run.pins, store)
     policy = await use_pinned_policy(read_policy_file(place.workspace), run.pins, store)
@@ -82,6 +82,7 @@ async def build_services(
             store=store,
             provider=models.provider,
             fallbacks=models.fallbacks,
+            abilities=_remember_abilities(place),
             facts=facts,
             policy=await _build_rules(run, packages, tools, host=policy.text, known=known, store=store),
             read_access=lambda: tools.resolve(access.read()),
@@ -210,6 +211,15 @@ def _script_tools(packages: Sequence[SkillPackage], place: Place, confinement: C
         confinement=confinement,
     )
     return build_script_tools(ScriptCatalog(packages), runner, limits)
+
+
+def _remember_abilities(place: Place) -> Abilities:
+    """By who is reached and where; a provider of the host's own is nothing to remember."""
+    if place.provider is not None:
+        return KnownLacks()
+    choice = choose_provider(place.settings.model)
+    folder = find_cache_folder(place.environ, home=place.home)
+    return RememberedLacks(folder, f"{choice.name} {choice.base_url or ''}")
 
 
 def get_model_options(place: Place, provider: Provider) -> ModelOptions:

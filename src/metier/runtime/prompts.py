@@ -14,6 +14,7 @@ from metier.engine.fingerprints import Fingerprints
 from metier.engine.journal import read_entries
 from metier.engine.past_prompts import find_turns, rebuild_prompt
 from metier.engine.planning import build_ranking
+from metier.engine.prompting import Asking, asks_for_json
 from metier.engine.services import Services
 from metier.engine.state import RunState, apply, fold
 from metier.errors import UsageError
@@ -108,7 +109,8 @@ async def preview(runtime: Runtime, request: RunRequest) -> ShownPrompt:
         apply(state, e.CatalogLoaded(skills=names))
         apply(state, build_ranking(request.task, services))
         apply(state, e.ContextDisclosed())
-        composed = await compose(state, services, disabled=services.read_access())
+        asking = Asking(services.read_access(), asks_for_json(services))
+        composed = await compose(state, services, asking=asking)
         files = [step.file.relative_to(place.workspace).as_posix() for step in run.steps]
         return _show(state, services, composed.fitted, request=composed.request, files=files)
 
