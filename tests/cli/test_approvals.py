@@ -57,6 +57,22 @@ def test_an_approval_shows_the_exact_call_and_its_hash(workspace: Workspace, par
     assert parked in capsys.readouterr().out
 
 
+def test_an_approval_is_found_without_reading_the_journals_of_other_runs(
+    workspace: Workspace, model: ModelServer, parked: str, capsys: Capture
+) -> None:
+    model.follow(calls("script_run", skill_name="echo", script_name="echo", args=["two"]), says("Done."))
+    assert workspace.agent(*ASK, "--output-format", "json") == 3
+    (second,) = json.loads(capsys.readouterr().out)["approvals"]
+    with sqlite3.connect(workspace.folder / "runs" / "state.db") as connection:
+        (first_run,) = connection.execute("SELECT run_id FROM approvals WHERE approval_id = ?", (parked,)).fetchone()
+        connection.execute("UPDATE journal SET data = x'00' WHERE run_id = ?", (first_run,))
+    connection.close()
+
+    assert show(workspace, second["approval_id"], capsys)["arguments"]["args"] == ["two"]
+    assert workspace.agent("approvals", "show", second["approval_id"][:-2]) == 0
+    assert workspace.agent("approvals", "deny", second["approval_id"]) == 0
+
+
 def test_approved_in_another_process_the_call_runs_once_after_resume(
     workspace: Workspace, model: ModelServer, parked: str
 ) -> None:

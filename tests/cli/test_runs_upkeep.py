@@ -1,6 +1,11 @@
 """`agent runs gc` and `agent runs rebuild`."""
 
 import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from model_server import ModelServer, calls, says
@@ -16,7 +21,8 @@ def runs(workspace: Workspace, model: ModelServer, capsys: Capture) -> list[str]
     for task in ("first", "second", "third"):
         workspace.agent("run", task, "-q")
     capsys.readouterr()
-    return sorted(workspace.run_ids())
+    workspace.agent("runs", "list", "--json")
+    return [row["run_id"] for row in reversed(json.loads(capsys.readouterr().out))]
 
 
 def listed(workspace: Workspace, capsys: Capture) -> set[str]:
@@ -46,6 +52,72 @@ def test_young_runs_stay(runs: list[str], workspace: Workspace, capsys: Capture)
     assert workspace.agent("runs", "gc", "--older-than", "1") == 0
 
     assert listed(workspace, capsys) == {"first", "second", "third"}
+
+
+def add_runs(database: Path, count: int, *, day: str) -> None:
+    """Ended runs without a journal, as many as a test likes."""
+    with sqlite3.connect(database) as connection:
+        connection.execute(
+            "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < ?)"
+            " INSERT INTO runs (run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at,"
+            " turns, cost_usd, reason)"
+            " SELECT printf('%s-%06d-00', ?, i), 'c', 'completed', printf('task %d', i), '', '', '', ?, ?, 1, 0, ''"
+            " FROM n",
+            (count, day, *[f"{day[:4]}-{day[4:6]}-{day[6:]}T0{hour}:00:00.000000+00:00" for hour in (0, 1)]),
+        )
+    connection.close()
+
+
+def test_old_runs_go_however_many_there_are_and_it_is_said_how_far_it_is(
+    runs: list[str], workspace: Workspace, capsys: Capture
+) -> None:
+    add_runs(workspace.folder / "runs" / "state.db", 5200, day="20200101")
+
+    assert workspace.agent("runs", "gc", "--older-than", "30", "--json") == 0
+
+    out, err = capsys.readouterr()
+    assert len(json.loads(out)["deleted"]) == 5200
+    assert err == "5000 runs were deleted so far\n"
+    assert listed(workspace, capsys) == {"first", "second", "third"}
+
+
+def test_a_deletion_that_was_cut_short_is_finished_by_the_next_one(
+    runs: list[str], workspace: Workspace, capsys: Capture
+) -> None:
+    folder = workspace.folder / "runs"
+    shutil.copytree(folder / runs[0], folder / "copy")
+    shutil.copytree(folder / runs[1], folder / "20200101-000000-abcdef")
+    assert workspace.agent("runs", "gc", "--keep", "0") == 0
+    (folder / "copy").rename(folder / runs[0])  # as if it was killed before the folders were removed
+    (folder / ".deleting-1.json").write_text(json.dumps([runs[0], runs[2]]))
+
+    assert workspace.agent("runs", "gc", "--keep", "0") == 0
+
+    # A run that is still there keeps its folder, and so does one of which nothing is known.
+    assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == ["20200101-000000-abcdef", runs[2]]
+    assert not list(folder.glob(".deleting*"))
+
+
+def test_a_long_list_takes_no_more_memory_than_a_short_one(runs: list[str], workspace: Workspace) -> None:
+    add_runs(workspace.folder / "runs" / "state.db", 20_000, day="20200101")
+    program = (
+        "import resource, sys; from metier.cli.main import run\n"
+        "assert run(['runs', 'list', '--json', '--limit', sys.argv[1]]) == 0\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
+    )
+
+    def peak(limit: int) -> tuple[int, int]:
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(limit)],
+            cwd=workspace.folder, capture_output=True, check=True, timeout=60,
+        )  # fmt: skip
+        return len(json.loads(done.stdout)), int(done.stderr.split()[-1])
+
+    few, little = peak(10)
+    many, much = peak(1_000_000)
+
+    assert (few, many) == (10, 20_003)
+    assert much < little + 20_000  # kilobytes
 
 
 def test_it_must_be_said_what_is_old(workspace: Workspace, capsys: Capture) -> None:

@@ -46,7 +46,8 @@ async def test_many_that_start_at_once_make_the_tables_once(postgres_address: Ad
     assert all(name.startswith("agent_") for name in find_tables(postgres_url))
     assert {"agent_context_state", "agent_conversation_events", "agent_pocket_facts"} <= find_tables(postgres_url)
     with psycopg.connect(postgres_url) as connection:
-        assert connection.execute("SELECT version FROM agent_schema_version").fetchall() == [(1,), (2,)]
+        versions = [version for (version,) in connection.execute("SELECT version FROM agent_schema_version")]
+        assert versions == list(range(1, len(MIGRATIONS) + 1))
 
 
 @pytest.mark.anyio
@@ -63,7 +64,8 @@ async def test_older_tables_become_newer_ones_all_or_nothing_and_newer_ones_are_
         await migrate(connection, "here", steps=STEPS)
     assert find_tables(postgres_url) == before | {"agent_more", "agent_most"}
 
-    with pytest.raises(StoreUnavailable, match="has version 3, and this program knows versions up to 2"):
+    known = len(MIGRATIONS)
+    with pytest.raises(StoreUnavailable, match=f"has version {known + 1}, and .* knows versions up to {known}$"):
         await open_postgres_store(postgres_address)
 
 

@@ -11,7 +11,7 @@ from metier.cli.catalog import AsJson
 from metier.cli.context import get_user
 from metier.cli.detaching import tell_workers, wake_decided_run
 from metier.cli.driving import open_place
-from metier.cli.output import warn_line, write_json, write_line
+from metier.cli.output import JsonList, warn_line, write_json, write_line
 from metier.cli.run import Config
 from metier.errors import UsageError
 from metier.runtime.approvals import Question, Reply
@@ -39,21 +39,29 @@ def list_approvals(
 ) -> None:
     """List what waits for a decision, oldest first."""
 
-    async def read() -> list[Question]:
+    shown = JsonList() if as_json else None
+
+    async def show_pages() -> int:
         async with open_runtime(open_place(config)) as runtime:
             run_id = (await runtime.find(run)).run_id if run else ""
-            return await runtime.approvals.find_all(run_id=run_id, status="" if every else "open")
+            count = 0
+            async for page in runtime.approvals.pages(run_id=run_id, status="" if every else "open"):
+                for question in page:
+                    shown.add(as_object(question)) if shown is not None else _write_question(question)
+                count += len(page)
+            return count
 
-    questions = anyio.run(read)
-    if as_json:
-        write_json([as_object(question) for question in questions])
-        return
-    for question in questions:
-        short = one_line(str(question.arguments), _SHOWN)
-        row = question.row
-        write_line(f"{row.approval_id}  {row.status:<8}  run {row.run_id}  {question.tool} {short}")
-    if not questions:
+    count = anyio.run(show_pages)
+    if shown is not None:
+        shown.close()
+        write_line()
+    elif not count:
         warn_line("Nothing waits for a decision" if not every else "There are no approvals here yet")
+
+
+def _write_question(question: Question) -> None:
+    row, short = question.row, one_line(str(question.arguments), _SHOWN)
+    write_line(f"{row.approval_id}  {row.status:<8}  run {row.run_id}  {question.tool} {short}")
 
 
 @app.command()

@@ -3,12 +3,31 @@
 import contextlib
 import json
 import sys
+import textwrap
 
 from metier.definitions.problems import Problem
 
 
 def write_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+
+
+class JsonList:
+    """A JSON array written to stdout item by item, so that a long one is never held in memory. As `write_json` does."""
+
+    def __init__(self, *, indent: int = 0) -> None:
+        self._indent = " " * indent
+        self._is_empty = True
+        sys.stdout.write("[")
+
+    def add(self, value: object) -> None:
+        text = json.dumps(value, ensure_ascii=False, indent=2)
+        start = "\n" if self._is_empty else ",\n"
+        self._is_empty = False
+        sys.stdout.write(start + textwrap.indent(text, self._indent + "  "))
+
+    def close(self) -> None:
+        sys.stdout.write("]" if self._is_empty else f"\n{self._indent}]")
 
 
 def write_line(text: str = "") -> None:

@@ -14,7 +14,7 @@ from metier.cli.context import get_user
 from metier.cli.driving import Driven, describe_cause, describe_waiting, find_last_lines, find_standing, open_place
 from metier.cli.follow import follow_run
 from metier.cli.live import JsonLines
-from metier.cli.output import write_json, write_line
+from metier.cli.output import JsonList, write_json, write_line
 from metier.cli.resume import RunName
 from metier.cli.run import Config
 from metier.cli.runs_diff import attach as attach_diff
@@ -29,7 +29,7 @@ from metier.errors import MetierError, UsageError
 from metier.events import TaskState
 from metier.runtime.record import build_record
 from metier.runtime.runs import Runtime, open_runtime
-from metier.store.base import RUNNABLE, RunRow
+from metier.store.base import ENDED, RUNNABLE, RunRow
 from metier.store.failures import LeaseHeld
 from metier.telemetry.console import ConsoleSink
 from metier.telemetry.excerpt import one_line
@@ -49,6 +49,8 @@ CANCEL_SECONDS = 20.0
 MOST_RUNS = 1_000_000_000
 """More than any store has, and still a number that it understands."""
 _TASK_WIDTH = 60
+_PAGE = 500
+"""Rows read and written at a time."""
 
 
 @app.command("list")
@@ -64,20 +66,32 @@ def list_runs(
     if status is not None and status not in states:
         raise UsageError(f"No run can be {status!r}", hint=f"Use one of {', '.join(states)}")
 
-    async def read() -> list[RunRow]:
-        async with open_runtime(open_place(config)) as runtime:
-            return await runtime.store.list_runs(status=cast("TaskState | None", status), limit=limit)  # checked above
+    wanted = cast("TaskState | None", status)  # checked above
+    shown = JsonList() if as_json else None
 
-    rows = anyio.run(read)
-    if as_json:
-        write_json([_row_as_json(row) for row in rows])
-        return
-    for row in rows:
-        # What another run ordered stands above the run that ordered it, which is older.
-        task = one_line(("↳ " if row.run_id.startswith(CHILD) else "") + row.task, _TASK_WIDTH)
-        write_line(f"{row.run_id}  {_status(row):<14}  {row.turns:>2} turns  {row.cost_usd:>8.4f} USD  {task}")
-    if not rows:
+    async def show_pages() -> int:
+        async with open_runtime(open_place(config)) as runtime:
+            count = last = 0
+            while count < limit and (
+                page := await runtime.store.list_runs(status=wanted, before=last, limit=min(_PAGE, limit - count))
+            ):
+                for row in page:
+                    shown.add(_row_as_json(row)) if shown is not None else _write_row(row)
+                count, last = count + len(page), page[-1].number
+            return count
+
+    count = anyio.run(show_pages)
+    if shown is not None:
+        shown.close()
+        write_line()
+    elif not count:
         sys.stderr.write("There are no runs here yet\n")
+
+
+def _write_row(row: RunRow) -> None:
+    # What another run ordered stands above the run that ordered it, which is older.
+    task = one_line(("↳ " if row.run_id.startswith(CHILD) else "") + row.task, _TASK_WIDTH)
+    write_line(f"{row.run_id}  {_status(row):<14}  {row.turns:>2} turns  {row.cost_usd:>8.4f} USD  {task}")
 
 
 @app.command()
@@ -123,7 +137,7 @@ def cancel(run: RunName, *, as_json: AsJson = False, config: Config = None) -> N
     async def end() -> RunState:
         async with open_runtime(open_place(config)) as runtime:
             row = await runtime.find(run)
-            if row.status in ("completed", "failed", "timeout", "escalated", "canceled"):
+            if row.status in ENDED:
                 raise UsageError(f"Run {row.run_id!r} is {row.status} already")
             return await _cancel(runtime, row.run_id)
 

@@ -1,5 +1,8 @@
 """`agent runs gc` and `agent runs rebuild`: deleting old runs, and writing an event log anew."""
 
+import json
+import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import anyio
@@ -7,16 +10,18 @@ import typer
 
 from metier.cli.catalog import AsJson
 from metier.cli.driving import open_place
-from metier.cli.output import warn_line, write_json, write_line
+from metier.cli.output import JsonList, warn_line, write_json, write_line
 from metier.cli.resume import RunName
 from metier.cli.run import Config
 from metier.errors import UsageError
+from metier.runtime.retention import Retention, delete_old_runs, find_old_runs
 from metier.runtime.runs import open_runtime
-from metier.runtime.upkeep import Rebuilt, delete_runs, find_old_runs, rebuild_events
-from metier.store.base import RunRow
+from metier.runtime.upkeep import Rebuilt, rebuild_events
 
 MOST_DAYS = 100_000
 """Before that there were no runs, and soon no dates."""
+PROGRESS = 5000
+"""After so many runs a line on stderr says how far it is."""
 
 
 def attach(app: typer.Typer) -> None:
@@ -39,18 +44,48 @@ def collect(
     if keep is None and older_than is None:
         raise UsageError("Nothing says which runs are to go", hint="Add --keep N or --older-than DAYS")
 
-    async def work() -> list[RunRow]:
-        async with open_runtime(open_place(config)) as runtime:
-            rows = await find_old_runs(runtime, keep=keep, older_than_days=older_than)
-            return rows if dry_run else await delete_runs(runtime, rows)
+    wanted = Retention(keep=keep or 0, older_than_days=older_than)
+    shown = _Deleted(dry_run=dry_run, as_json=as_json)
 
-    rows = anyio.run(work)
-    if as_json:
-        write_json({"dry_run": dry_run, "deleted": [row.run_id for row in rows]})
-        return
-    for row in rows:
-        write_line(row.run_id)
-    warn_line(f"{len(rows)} runs {'would be' if dry_run else 'were'} deleted")
+    async def work() -> None:
+        async with open_runtime(open_place(config)) as runtime:
+            if not dry_run:
+                await delete_old_runs(runtime, wanted, tell=shown.tell)
+                return
+            async for page in find_old_runs(runtime, wanted):
+                shown.tell([row.run_id for row in page])
+
+    anyio.run(work)
+    shown.close()
+
+
+class _Deleted:
+    """Writes the ids of runs while they go, and how many it were so far."""
+
+    def __init__(self, *, dry_run: bool, as_json: bool) -> None:
+        self._verb = "would be" if dry_run else "were"
+        self._count = 0
+        self._list: JsonList | None = None
+        if as_json:
+            sys.stdout.write(f'{{\n  "dry_run": {json.dumps(dry_run)},\n  "deleted": ')
+            self._list = JsonList(indent=2)
+
+    def tell(self, run_ids: Sequence[str]) -> None:
+        for run_id in run_ids:
+            if self._list is None:
+                write_line(run_id)
+            else:
+                self._list.add(run_id)
+        before, self._count = self._count, self._count + len(run_ids)
+        if before // PROGRESS != self._count // PROGRESS:
+            warn_line(f"{self._count} runs {self._verb} deleted so far")
+
+    def close(self) -> None:
+        if self._list is None:
+            warn_line(f"{self._count} runs {self._verb} deleted")
+        else:
+            self._list.close()
+            sys.stdout.write("\n}\n")
 
 
 def rebuild(run: RunName, *, as_json: AsJson = False, config: Config = None) -> None:

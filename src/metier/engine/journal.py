@@ -111,11 +111,22 @@ async def read_entries(store: Store, run_id: str, *, after: int = 0) -> list[Ent
     for expected, stored in enumerate(await store.read_journal(run_id, after=after), start=after + 1):
         if stored.seq != expected:
             raise StoreDamaged(f"The journal of run {run_id!r} has no entry {expected}", hint="Restore a back-up")
-        try:
-            entries.append(parse_entry(stored.data))
-        except ValidationError as error:
-            raise StoreDamaged(
-                f"Entry {expected} of run {run_id!r} cannot be read",
-                hint="It was changed, or written by a newer version of Metier",
-            ) from error
+        entries.append(_parse(run_id, stored))
     return entries
+
+
+async def read_entries_of[E: Entry](store: Store, run_id: str, kind: type[E]) -> list[E]:
+    """The entries of one kind, in order; others are not parsed, which is most of the cost of reading."""
+    name = kind.model_fields["kind"].default
+    found = [_parse(run_id, stored) for stored in await store.read_journal(run_id) if stored.kind == name]
+    return [entry for entry in found if isinstance(entry, kind)]
+
+
+def _parse(run_id: str, stored: StoredEntry) -> Entry:
+    try:
+        return parse_entry(stored.data)
+    except ValidationError as error:
+        raise StoreDamaged(
+            f"Entry {stored.seq} of run {run_id!r} cannot be read",
+            hint="It was changed, or written by a newer version of Metier",
+        ) from error

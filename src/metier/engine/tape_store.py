@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Literal
 
 from metier.engine.entries import parse_entry
@@ -70,12 +71,35 @@ class TapeStore:
         return await self._store.find_run(run_id)
 
     async def list_runs(
-        self, *, prefix: str = "", status: TaskState | None = None, context_id: str = "", limit: int = 100
+        self,
+        *,
+        prefix: str = "",
+        status: TaskState | None = None,
+        context_id: str = "",
+        queue: str = "",
+        before: int = 0,
+        limit: int = 100,
     ) -> list[RunRow]:
-        return await self._store.list_runs(prefix=prefix, status=status, context_id=context_id, limit=limit)
+        return await self._store.list_runs(
+            prefix=prefix, status=status, context_id=context_id, queue=queue, before=before, limit=limit
+        )
+
+    async def list_ended(
+        self, *, updated_before: datetime, after: RunRow | None = None, number_below: int = 0, limit: int = 100
+    ) -> list[RunRow]:
+        return await self._store.list_ended(
+            updated_before=updated_before, after=after, number_below=number_below, limit=limit
+        )
 
     async def delete_run(self, run_id: str) -> None:
         del run_id
+
+    async def delete_runs(self, run_ids: Sequence[str], *, updated_before: datetime | None = None) -> list[str]:
+        del run_ids, updated_before
+        return []
+
+    async def reclaim(self, *, updated_before: datetime | None = None) -> None:
+        del updated_before
 
     async def put_blob(self, data: bytes) -> str:
         digest = hashlib.sha256(data).hexdigest()
@@ -100,8 +124,13 @@ class TapeStore:
         del approval_id, status, decided_by, reason, edited_payload
         return False
 
-    async def list_approvals(self, *, run_id: str = "", status: str = "") -> list[ApprovalRow]:
-        return await self._store.list_approvals(run_id=run_id, status=status)
+    async def find_approvals(self, prefix: str, *, limit: int = 2) -> list[ApprovalRow]:
+        return await self._store.find_approvals(prefix, limit=limit)
+
+    async def list_approvals(
+        self, *, run_id: str = "", status: str = "", after: int = 0, limit: int | None = None
+    ) -> list[ApprovalRow]:
+        return await self._store.list_approvals(run_id=run_id, status=status, after=after, limit=limit)
 
     async def list_attempts(self, approval_id: str) -> list[ApprovalAttempt]:
         return await self._store.list_attempts(approval_id)

@@ -1,7 +1,7 @@
 """Questions to a person and their one answer: list, look at, decide. Works whether or not somebody drives the run."""
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from metier.engine import entries as e
 from metier.engine.approvals import Found, hash_call, render_edited_call
-from metier.engine.journal import read_entries
+from metier.engine.journal import read_entries_of
 from metier.errors import ApprovalClosed, UsageError
 from metier.ids import Clock
 from metier.store.base import ApprovalAttempt, ApprovalRow, Store
@@ -18,6 +18,7 @@ from metier.tools.schemas import SchemaCheck
 
 EXPIRY = "expiry"
 """Who decides when nobody did in time."""
+_PAGE = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,27 +68,37 @@ class Approvals:
 
     async def find_all(self, *, run_id: str = "", status: str = "") -> list[Question]:
         """Oldest first. What ran out of time is closed on the way."""
-        rows = await self._store.list_approvals(run_id=run_id)
-        if await self._expire(rows):
-            rows = await self._store.list_approvals(run_id=run_id)
-        asked: dict[str, e.ApprovalAsked] = {}
-        wanted = [row for row in rows if not status or row.status == status]
-        for run in dict.fromkeys(row.run_id for row in wanted):
-            entries = await read_entries(self._store, run)
-            asked |= {entry.approval_id: entry for entry in entries if isinstance(entry, e.ApprovalAsked)}
-        return [_build(row, asked.get(row.approval_id)) for row in wanted]
+        return [question async for page in self.pages(run_id=run_id, status=status) for question in page]
+
+    async def pages(self, *, run_id: str = "", status: str = "") -> AsyncGenerator[list[Question]]:
+        """The same, a page at a time, so that a long list takes no more memory than a short one."""
+        await self._expire_open(run_id)
+        after = 0
+        while rows := await self._store.list_approvals(run_id=run_id, status=status, after=after, limit=_PAGE):
+            asked: dict[str, e.ApprovalAsked] = {}
+            for run in dict.fromkeys(row.run_id for row in rows):
+                asked |= await self._find_asked(run)
+            yield [_build(row, asked.get(row.approval_id)) for row in rows]
+            after = rows[-1].number
 
     async def get(self, name: str) -> Question:
-        """By id, or the beginning of one. Raises `ApprovalUnknown`, or `UsageError` if not clear."""
-        found = [question for question in await self.find_all() if question.row.approval_id.startswith(name)]
-        exact = [question for question in found if question.row.approval_id == name]
-        if len(found) > 1 and not exact:
-            raise UsageError(f"More than one approval begins with {name!r}", hint="Write more of the id")
-        if not found or not name:
+        """By id, or the beginning of one: one indexed read. Raises `ApprovalUnknown`, `UsageError` if not clear."""
+        # The id itself sorts before every longer one that begins with it.
+        found = await self._store.find_approvals(name, limit=2) if name else []
+        if await self._expire(found):
+            found = await self._store.find_approvals(name, limit=2)
+        if not found:
             raise ApprovalUnknown(
                 f"There is no approval {name!r}", hint="List what is open with `agent approvals list`"
             )
-        return (exact or found)[0]
+        if len(found) > 1 and found[0].approval_id != name:
+            raise UsageError(f"More than one approval begins with {name!r}", hint="Write more of the id")
+        row = found[0]
+        return _build(row, (await self._find_asked(row.run_id)).get(row.approval_id))
+
+    async def _find_asked(self, run_id: str) -> dict[str, e.ApprovalAsked]:
+        """What the journal of a run says about its approvals, by their ids; its other entries are not parsed."""
+        return {entry.approval_id: entry for entry in await read_entries_of(self._store, run_id, e.ApprovalAsked)}
 
     async def attempts(self, question: Question) -> list[ApprovalAttempt]:
         return await self._store.list_attempts(question.row.approval_id)
@@ -128,6 +139,12 @@ class Approvals:
             await self._store.decide_approval(
                 row.approval_id, status="expired", decided_by=EXPIRY, reason="The run has ended"
             )
+
+    async def _expire_open(self, run_id: str) -> None:
+        after = 0
+        while rows := await self._store.list_approvals(run_id=run_id, status="open", after=after, limit=_PAGE):
+            await self._expire(rows)
+            after = rows[-1].number
 
     async def _expire(self, rows: list[ApprovalRow]) -> bool:
         """Close what is past its time; True when something was."""

@@ -87,14 +87,11 @@ async def find_stranded(runtime: Runtime, queue: str) -> Stranded:
 async def wake_decided(runtime: Runtime, queue: str) -> list[str]:
     """Wake runs whose approvals were decided, or ran out of time, without anybody telling a worker."""
     rows = [*await _find_parked(runtime, queue, "paused"), *await _find_parked(runtime, queue, "delegating")]
-    if not rows:
-        return []
     now = runtime.place.clock.now()
-    approvals = await runtime.store.list_approvals(status="open")
-    still_open = {row.run_id for row in approvals if row.expires_at is None or row.expires_at > now}
     woken: list[str] = []
     for row in rows:
-        if row.run_id in still_open:
+        approvals = await runtime.store.list_approvals(run_id=row.run_id, status="open")
+        if any(approval.expires_at is None or approval.expires_at > now for approval in approvals):
             continue
         waiting = await runtime.find_waiting(await runtime.read(row.run_id))
         if not await _is_answered(runtime, waiting, left_by=row.left_by):
@@ -106,8 +103,13 @@ async def wake_decided(runtime: Runtime, queue: str) -> list[str]:
 
 
 async def _find_parked(runtime: Runtime, queue: str, status: TaskState) -> list[RunRow]:
-    rows = await runtime.store.list_runs(status=status, limit=_MOST_LOOKED_AT)
-    return [row for row in rows if row.queue == queue and not row.driver]
+    """All of them, a page at a time: one that waits for long must not keep others from being looked at."""
+    parked: list[RunRow] = []
+    last = 0
+    while page := await runtime.store.list_runs(status=status, queue=queue, before=last, limit=_MOST_LOOKED_AT):
+        parked += [row for row in page if not row.driver]
+        last = page[-1].number
+    return parked
 
 
 async def _is_answered(runtime: Runtime, waiting: RunState, *, left_by: str) -> bool:

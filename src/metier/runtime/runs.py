@@ -46,6 +46,7 @@ from metier.runtime.place import Place
 from metier.runtime.plugins import open_place_store
 from metier.runtime.record import write_record
 from metier.runtime.requests import RunRequest, find_request, keep_request
+from metier.runtime.run_folders import find_folder
 from metier.runtime.shift import Shift, begin_shift, keep_claimable
 from metier.runtime.trust import check_runs, note_runs
 from metier.store.base import Lease, RunRow, Store
@@ -97,7 +98,7 @@ class Runtime:
         self.approvals = Approvals(store, place.clock, look=partial(look_at_call, place))
 
     def folder(self, run_id: str) -> Path:
-        return self.place.runs / run_id
+        return find_folder(self.place.runs, run_id, shard=self.place.settings.logging.shard)
 
     async def start(self, request: RunRequest, watch: Watch | None = None, *, queue: str = "") -> RunState:
         """Begin a run and drive it until it ends or waits for somebody. Raises `UsageError` before it begins.

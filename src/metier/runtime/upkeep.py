@@ -1,9 +1,8 @@
-"""Looking after runs that are over: deleting old ones, and writing an event log anew from the journal."""
+"""Writing the event log of a run anew from its journal."""
 
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 
 from metier.engine.journal import read_entries
@@ -13,13 +12,8 @@ from metier.ids import SystemClock
 from metier.runtime.replays import get_start
 from metier.runtime.runs import Runtime
 from metier.runtime.telling import Teller
-from metier.store.base import RunRow
-from metier.store.failures import LeaseHeld
 from metier.telemetry.jsonl import FILE_NAME, JsonlSink, read_events
 from metier.telemetry.sinks import Sink
-
-ENDED = frozenset({"completed", "failed", "timeout", "escalated", "canceled"})
-_PAGE = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,36 +21,6 @@ class Rebuilt:
     events: int
     lost: int
     """Events of the old log that only watched: a journal does not hold them."""
-
-
-async def find_old_runs(
-    runtime: Runtime, *, keep: int | None = None, older_than_days: float | None = None
-) -> list[RunRow]:
-    """Ended runs that nobody drives, beyond the newest `keep` and last changed more than so many days ago."""
-    rows = await runtime.store.list_runs(limit=_PAGE)
-    # What an unfinished run ordered is not over as long as that one may ask how it ended.
-    unfinished = {row.run_id for row in rows if row.status not in ENDED}
-    over = [row for row in rows if row.parent_run_id not in unfinished]
-    ended = [row for row in over if row.status in ENDED and not row.driver]
-    ended = ended[keep or 0 :]
-    if older_than_days is None:
-        return ended
-    before = runtime.place.clock.now() - timedelta(days=older_than_days)
-    return [row for row in ended if row.updated_at < before]
-
-
-async def delete_runs(runtime: Runtime, rows: Sequence[RunRow]) -> list[RunRow]:
-    """Those that were deleted: a run that somebody began to drive meanwhile stays."""
-    deleted: list[RunRow] = []
-    for row in rows:
-        try:
-            await runtime.store.delete_run(row.run_id)
-        except LeaseHeld:
-            continue
-        # The row is gone first: a folder that is left over belongs to nothing and harms nothing.
-        shutil.rmtree(runtime.folder(row.run_id), ignore_errors=True)
-        deleted.append(row)
-    return deleted
 
 
 async def rebuild_events(runtime: Runtime, run_id: str) -> Rebuilt:

@@ -9,7 +9,7 @@ Every implementation passes `metier.testing.store_contract`. Promises that the e
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol
 
@@ -60,6 +60,8 @@ class RunRow:
     """Which workers may claim the run; empty for a run that whoever started it drives."""
     ending: str = ""
     """How somebody wants whoever drives the run to end it, see `ask_to_end`; empty where nobody does."""
+    number: int = field(default=0, compare=False)
+    """The place of the run in the order of creation, given by the store: the cursor of `list_runs`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,8 @@ class ApprovalRow:
     decided_by: str = ""
     reason: str = ""
     edited_payload: bytes | None = None
+    number: int = field(default=0, compare=False)
+    """The place of the approval in the order of creation, given by the store: the cursor of `list_approvals`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +101,9 @@ CHANGEABLE = frozenset({"status", "turns", "cost_usd", "reason", "model"})
 
 RUNNABLE: tuple[TaskState, ...] = ("pending", "in_progress")
 """A run in one of these that nobody drives can be gone on with at once; others wait for somebody or have ended."""
+
+ENDED: tuple[TaskState, ...] = ("completed", "failed", "timeout", "escalated", "canceled")
+"""A run in one of these never changes again."""
 
 
 class Store(Protocol):
@@ -160,13 +167,44 @@ class Store(Protocol):
     async def find_run(self, run_id: str) -> RunRow | None: ...
 
     async def list_runs(
-        self, *, prefix: str = "", status: TaskState | None = None, context_id: str = "", limit: int = 100
+        self,
+        *,
+        prefix: str = "",
+        status: TaskState | None = None,
+        context_id: str = "",
+        queue: str = "",
+        before: int = 0,
+        limit: int = 100,
     ) -> list[RunRow]:
-        """Newest first."""
+        """Newest first. `before` is the `number` of the last row of the page before; 0 for the first page.
+
+        Where more runs than `limit` have the prefix, the page holds those whose ids sort last.
+        """
+        ...
+
+    async def list_ended(
+        self, *, updated_before: datetime, after: RunRow | None = None, number_below: int = 0, limit: int = 100
+    ) -> list[RunRow]:
+        """Runs that have ended and whose parent, if any, has ended too, by the time of their last change, oldest first.
+
+        `after` is the last row of the page before. With `number_below`, only runs that were created before that one.
+        """
         ...
 
     async def delete_run(self, run_id: str) -> None:
         """Remove a run with its journal and approvals; blobs that nothing else names go too. Raises `LeaseHeld`."""
+        ...
+
+    async def delete_runs(self, run_ids: Sequence[str], *, updated_before: datetime | None = None) -> list[str]:
+        """Remove runs in one transaction, and return those that were: a run that is being driven stays.
+
+        Room is given back by `reclaim`. With `updated_before`, journals may stay until `reclaim` drops them together;
+        the runs themselves are gone either way.
+        """
+        ...
+
+    async def reclaim(self, *, updated_before: datetime | None = None) -> None:
+        """Give back the room of deleted runs: blobs that no run names, free pages, whole partitions before a time."""
         ...
 
     async def put_blob(self, data: bytes) -> str:
@@ -195,6 +233,14 @@ class Store(Protocol):
         """Every decision that anybody made or tried to make, oldest first."""
         ...
 
-    async def list_approvals(self, *, run_id: str = "", status: str = "") -> list[ApprovalRow]: ...
+    async def find_approvals(self, prefix: str, *, limit: int = 2) -> list[ApprovalRow]:
+        """Approvals whose id begins like this, by id."""
+        ...
+
+    async def list_approvals(
+        self, *, run_id: str = "", status: str = "", after: int = 0, limit: int | None = None
+    ) -> list[ApprovalRow]:
+        """Oldest first. `after` is the `number` of the last row of the page before; without `limit`, all."""
+        ...
 
     async def close(self) -> None: ...

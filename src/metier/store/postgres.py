@@ -5,6 +5,7 @@ leave a hole in its journal. Times of leases are those of the server.
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Literal
 
 import anyio
@@ -12,6 +13,7 @@ import anyio
 from metier.events import TaskState
 from metier.store import postgres_journal as journal
 from metier.store import postgres_leases as leases
+from metier.store import postgres_retention as retention
 from metier.store import postgres_rows as rows
 from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, StoredEntry
 from metier.store.failures import RunUnknown, SeqTaken
@@ -147,15 +149,32 @@ class PostgresStore:
         return found[0] if found else None
 
     async def list_runs(
-        self, *, prefix: str = "", status: TaskState | None = None, context_id: str = "", limit: int = 100
+        self,
+        *,
+        prefix: str = "",
+        status: TaskState | None = None,
+        context_id: str = "",
+        queue: str = "",
+        before: int = 0,
+        limit: int = 100,
     ) -> list[RunRow]:
         where: rows.Conditions = {
             "run_id >= %s": prefix,
             "run_id < %s": prefix and prefix + "\U0010ffff",
             "status = %s": status or "",
             "context_id = %s": context_id,
+            "queue = %s": queue,
+            "number < %s": before or "",
         }
         return await self._find_runs(where, limit=limit)
+
+    async def list_ended(
+        self, *, updated_before: datetime, after: RunRow | None = None, number_below: int = 0, limit: int = 100
+    ) -> list[RunRow]:
+        wanted = retention.Wanted(
+            updated_before=updated_before, after=after, number_below=number_below, machine=self._machine
+        )
+        return await self._database.run(lambda connection: retention.find_ended(connection, wanted, limit=limit))
 
     async def delete_run(self, run_id: str) -> None:
         """Raises `RunUnknown` too."""
@@ -168,6 +187,16 @@ class PostgresStore:
             await rows.delete_rows(connection, run_id)
 
         await self._database.once(work)
+        await self._blobs.sweep()
+
+    async def delete_runs(self, run_ids: Sequence[str], *, updated_before: datetime | None = None) -> list[str]:
+        del updated_before
+        return await self._database.once(
+            lambda connection: retention.delete_runs(connection, run_ids, machine=self._machine)
+        )
+
+    async def reclaim(self, *, updated_before: datetime | None = None) -> None:
+        del updated_before
         await self._blobs.sweep()
 
     async def put_blob(self, data: bytes) -> str:
@@ -201,9 +230,22 @@ class PostgresStore:
     async def list_attempts(self, approval_id: str) -> list[ApprovalAttempt]:
         return await self._database.run(lambda connection: rows.find_attempts(connection, approval_id))
 
-    async def list_approvals(self, *, run_id: str = "", status: str = "") -> list[ApprovalRow]:
-        where: rows.Conditions = {"run_id = %s": run_id, "status = %s": status}
-        return await self._database.run(lambda connection: rows.find_approvals(connection, where))
+    async def find_approvals(self, prefix: str, *, limit: int = 2) -> list[ApprovalRow]:
+        where: rows.Conditions = {
+            'approval_id COLLATE "C" >= %s': prefix,
+            'approval_id COLLATE "C" < %s': prefix and prefix + "\U0010ffff",
+        }
+        return await self._database.run(
+            lambda connection: rows.find_approvals(connection, where, order='approval_id COLLATE "C"', limit=limit)
+        )
+
+    async def list_approvals(
+        self, *, run_id: str = "", status: str = "", after: int = 0, limit: int | None = None
+    ) -> list[ApprovalRow]:
+        where: rows.Conditions = {"run_id = %s": run_id, "status = %s": status, "number > %s": after or ""}
+        return await self._database.run(
+            lambda connection: rows.find_approvals(connection, where, order="number", limit=limit)
+        )
 
     async def close(self) -> None:
         with anyio.CancelScope(shield=True):

@@ -3,15 +3,17 @@
 import hashlib
 import io
 
+import anyio.lowlevel
 import anyio.to_thread
 
 from metier.store.failures import BlobUnknown, StoreDamaged
-from metier.store.postgres_database import Database, fetch_all, fetch_one
+from metier.store.postgres_database import Database, fetch_one
 from metier.store.postgres_schema import Connection
 
 PART_SIZE = 1024 * 1024
 _SMALL = 64 * 1024
 """Hashed on the spot; larger ones in a thread."""
+_SWEPT_AT_ONCE = 500
 
 
 class Blobs:
@@ -44,32 +46,26 @@ class Blobs:
         raise await self._database.run(lambda connection: _build_failure(connection, digest))
 
     async def sweep(self) -> None:
-        """Remove what no run names and nobody put of late, one blob a transaction."""
-        for digest in await self._database.run(self._find_unnamed):
-            await self._database.run(lambda connection, digest=digest: self._remove_unnamed(connection, digest))
+        """Remove what no run names and nobody put of late, page by page."""
+        while await self._database.run(self._remove_unnamed) == _SWEPT_AT_ONCE:
+            await anyio.lowlevel.checkpoint()
 
     async def _is_fresh(self, connection: Connection, digest: str) -> bool:
         """It is there, and will be for long enough to be named."""
         query = "SELECT 1 FROM agent_blobs WHERE digest = %s AND put_at > clock_timestamp() - make_interval(secs => %s)"
         return await fetch_one(connection, query, (digest, self._grace_seconds / 2)) is not None
 
-    async def _find_unnamed(self, connection: Connection) -> list[str]:
-        rows = await fetch_all(
-            connection,
-            "SELECT digest FROM agent_blobs AS blob WHERE put_at <= clock_timestamp() - make_interval(secs => %s)"
-            " AND NOT EXISTS (SELECT FROM agent_blob_names AS name WHERE name.digest = blob.digest)",
-            (self._grace_seconds,),
-        )
-        return [str(digest) for (digest,) in rows]
-
-    async def _remove_unnamed(self, connection: Connection, digest: str) -> None:
-        """Looks again: it may have been put or named since it was found."""
-        await connection.execute(
-            "DELETE FROM agent_blobs AS blob WHERE digest = %s"
+    async def _remove_unnamed(self, connection: Connection) -> int:
+        """One statement: a blob that is put or named meanwhile is seen by its conditions. Returns how many went."""
+        cursor = await connection.execute(
+            "DELETE FROM agent_blobs WHERE digest IN (SELECT digest FROM agent_blobs AS blob"
+            " WHERE put_at <= clock_timestamp() - make_interval(secs => %s)"
+            " AND NOT EXISTS (SELECT FROM agent_blob_names AS name WHERE name.digest = blob.digest) LIMIT %s)"
             " AND put_at <= clock_timestamp() - make_interval(secs => %s)"
-            " AND NOT EXISTS (SELECT FROM agent_blob_names AS name WHERE name.digest = blob.digest)",
-            (digest, self._grace_seconds),
+            " AND NOT EXISTS (SELECT FROM agent_blob_names AS name WHERE name.digest = agent_blobs.digest)",
+            (self._grace_seconds, _SWEPT_AT_ONCE, self._grace_seconds),
         )
+        return cursor.rowcount
 
 
 async def _put(connection: Connection, digest: str, data: bytes) -> None:

@@ -12,10 +12,10 @@ from metier.store.postgres_leases import build_holding
 from metier.store.postgres_schema import Connection
 from metier.store.postgres_text import decode, encode
 
-_SELECT_RUNS: LiteralString = (
+SELECT_RUNS: LiteralString = (
     "SELECT run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at, turns, cost_usd,"
     " reason, queue, ending, owner, token, since,"
-    " coalesce(extract(epoch FROM until - clock_timestamp()), 0)::float8, boot_id, process"
+    " coalesce(extract(epoch FROM until - clock_timestamp()), 0)::float8, boot_id, process, number"
     " FROM agent_runs JOIN agent_leases USING (run_id)"
 )
 _APPROVAL_COLUMNS: LiteralString = (
@@ -29,7 +29,7 @@ _CHANGES: Mapping[str, LiteralString] = {
     "model": "model = %s",
 }
 
-type Conditions = Mapping[LiteralString, str]
+type Conditions = Mapping[LiteralString, str | int]
 """Conditions with one placeholder each, and their values; an empty value is no condition."""
 
 
@@ -80,20 +80,22 @@ async def ask_to_end(connection: Connection, run_id: str, ending: str) -> None:
 
 async def find_runs(connection: Connection, where: Conditions, *, limit: int, machine: Machine) -> list[RunRow]:
     """Newest first."""
-    query, values = _add_conditions(_SELECT_RUNS, where)
-    rows = await fetch_all(connection, query + " ORDER BY number DESC LIMIT %s", (*values, limit))
-    return [_build_run(row, machine) for row in rows]
+    query, values = _add_conditions(SELECT_RUNS, where)
+    # In the order of an index that the conditions use: else the server may walk through every run there is.
+    order: LiteralString = " ORDER BY run_id DESC" if where.get("run_id >= %s") else " ORDER BY number DESC"
+    rows = await fetch_all(connection, query + order + " LIMIT %s", (*values, limit))
+    return sorted((build_run(row, machine) for row in rows), key=lambda run: run.number, reverse=True)
 
 
 async def find_stale(connection: Connection, *, queue: str, limit: int, machine: Machine) -> list[RunRow]:
     """Oldest first."""
     rows = await fetch_all(
         connection,
-        f"{_SELECT_RUNS} WHERE queue = %s AND queue <> '' AND status IN ('pending', 'in_progress')"
+        f"{SELECT_RUNS} WHERE queue = %s AND queue <> '' AND status IN ('pending', 'in_progress')"
         " AND (owner = '' OR until <= clock_timestamp()) ORDER BY number LIMIT %s",
         (encode(queue), limit),
     )
-    return [_build_run(row, machine) for row in rows]
+    return [build_run(row, machine) for row in rows]
 
 
 async def insert_approval(connection: Connection, row: ApprovalRow) -> None:
@@ -149,10 +151,12 @@ async def find_attempts(connection: Connection, approval_id: str) -> list[Approv
     return [_build_attempt(row) for row in rows]
 
 
-async def find_approvals(connection: Connection, where: Conditions) -> list[ApprovalRow]:
-    """Oldest first."""
-    query, values = _add_conditions(f"SELECT {_APPROVAL_COLUMNS} FROM agent_approvals", where)  # noqa: S608 (fixed names)
-    return [_build_approval(row) for row in await fetch_all(connection, query + " ORDER BY number", tuple(values))]
+async def find_approvals(
+    connection: Connection, where: Conditions, *, order: LiteralString, limit: int | None
+) -> list[ApprovalRow]:
+    query, values = _add_conditions(f"SELECT {_APPROVAL_COLUMNS}, number FROM agent_approvals", where)  # noqa: S608 (fixed names)
+    found = await fetch_all(connection, query + " ORDER BY " + order + " LIMIT %s", (*values, limit))
+    return [_build_approval(row) for row in found]
 
 
 async def delete_rows(connection: Connection, run_id: str) -> None:
@@ -167,16 +171,16 @@ async def delete_rows(connection: Connection, run_id: str) -> None:
         await connection.execute(query, (encode(run_id),))
 
 
-def _add_conditions(query: LiteralString, where: Conditions) -> tuple[LiteralString, list[str]]:
-    wanted: dict[LiteralString, str] = {condition: value for condition, value in where.items() if value}
+def _add_conditions(query: LiteralString, where: Conditions) -> tuple[LiteralString, list[str | int]]:
+    wanted: dict[LiteralString, str | int] = {condition: value for condition, value in where.items() if value}
     conditions: LiteralString = " AND ".join(wanted)
     query = query + " WHERE " + conditions if wanted else query
-    return query, [encode(value) for value in wanted.values()]
+    return query, [encode(value) if isinstance(value, str) else value for value in wanted.values()]
 
 
-def _build_run(row: tuple[Any, ...], machine: Machine) -> RunRow:
+def build_run(row: tuple[Any, ...], machine: Machine) -> RunRow:
     run_id, context_id, status, task, agent, model, parent_run_id, *rest = row
-    created_at, updated_at, turns, cost_usd, reason, queue, ending, *holding = rest
+    created_at, updated_at, turns, cost_usd, reason, queue, ending, *holding, number = rest
     held: tuple[str, int, datetime | None, float, str, str] = tuple(holding)
     lease = build_holding(held)
     is_free = lease.is_free(machine)
@@ -197,11 +201,22 @@ def _build_run(row: tuple[Any, ...], machine: Machine) -> RunRow:
         left_by=lease.owner if is_free else "",
         queue=decode(queue),
         ending=decode(ending),
+        number=int(number),
     )
 
 
 type _ApprovalColumns = tuple[
-    str, str, str, bytes, datetime, datetime | None, Literal["open", "approved", "denied", "expired"], str, str, Any
+    str,
+    str,
+    str,
+    bytes,
+    datetime,
+    datetime | None,
+    Literal["open", "approved", "denied", "expired"],
+    str,
+    str,
+    Any,
+    int,
 ]
 
 
@@ -219,6 +234,7 @@ def _build_approval(row: tuple[Any, ...]) -> ApprovalRow:
         decided_by=decode(columns[7]),
         reason=decode(columns[8]),
         edited_payload=None if edited is None else bytes(edited),
+        number=columns[10],
     )
 
 

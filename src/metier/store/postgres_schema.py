@@ -165,7 +165,14 @@ _SECOND: LiteralString = """
 ALTER TABLE agent_runs ADD COLUMN ending TEXT NOT NULL DEFAULT '';  -- how somebody wants its driver to end it
 """
 
-MIGRATIONS: tuple[LiteralString, ...] = (_FIRST, _SECOND)
+_THIRD: LiteralString = """
+CREATE INDEX agent_runs_by_end ON agent_runs (updated_at, number)
+    WHERE status IN ('completed', 'failed', 'timeout', 'escalated', 'canceled');
+CREATE INDEX agent_runs_by_queue ON agent_runs (queue, status, number) WHERE queue <> '';
+CREATE INDEX agent_approvals_by_id ON agent_approvals (approval_id COLLATE "C");
+"""
+
+MIGRATIONS: tuple[LiteralString, ...] = (_FIRST, _SECOND, _THIRD)
 """Step N leads from version N to N + 1. A step that was released is never changed."""
 
 _LOCK = 7_265_118_301_442

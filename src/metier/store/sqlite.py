@@ -7,6 +7,7 @@ digest of a blob.
 
 import sqlite3
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -17,6 +18,7 @@ from anyio.lowlevel import checkpoint
 from metier.events import TaskState
 from metier.ids import Clock, SystemClock
 from metier.store import sqlite_leases as leases
+from metier.store import sqlite_retention as retention
 from metier.store import sqlite_rows as rows
 from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, StoredEntry
 from metier.store.failures import RunUnknown
@@ -161,15 +163,32 @@ class SqliteStore:
         return found[0] if found else None
 
     async def list_runs(
-        self, *, prefix: str = "", status: TaskState | None = None, context_id: str = "", limit: int = 100
+        self,
+        *,
+        prefix: str = "",
+        status: TaskState | None = None,
+        context_id: str = "",
+        queue: str = "",
+        before: int = 0,
+        limit: int = 100,
     ) -> list[RunRow]:
         where = {
             "run_id >= ?": prefix,
             "run_id < ?": prefix and prefix + "\U0010ffff",
             "status = ?": status or "",
             "context_id = ?": context_id,
+            "queue = ?": queue,
+            "number < ?": before or "",
         }
         return await self._find_runs(where, limit=limit)
+
+    async def list_ended(
+        self, *, updated_before: datetime, after: RunRow | None = None, number_below: int = 0, limit: int = 100
+    ) -> list[RunRow]:
+        wanted = retention.Wanted(
+            updated_before=updated_before, after=after, number_below=number_below, machine=self._machine
+        )
+        return await self._database.read(partial(retention.find_ended, wanted=wanted, limit=limit))
 
     async def delete_run(self, run_id: str) -> None:
         """Raises `RunUnknown` too."""
@@ -181,6 +200,16 @@ class SqliteStore:
             rows.delete_rows(connection, run_id)
 
         await self._database.write(change, slow=True)
+        await self.reclaim()
+
+    async def delete_runs(self, run_ids: Sequence[str], *, updated_before: datetime | None = None) -> list[str]:
+        del updated_before  # there are no partitions here
+        return await self._database.write(
+            partial(retention.delete_runs, run_ids=run_ids, machine=self._machine), slow=True
+        )
+
+    async def reclaim(self, *, updated_before: datetime | None = None) -> None:
+        del updated_before
         await self._blobs.sweep()
         await self._database.shrink()
         await self._database.in_thread(self._database.ballast.restore)
@@ -218,8 +247,15 @@ class SqliteStore:
     async def list_attempts(self, approval_id: str) -> list[ApprovalAttempt]:
         return await self._database.read(partial(rows.find_attempts, approval_id=approval_id))
 
-    async def list_approvals(self, *, run_id: str = "", status: str = "") -> list[ApprovalRow]:
-        return await self._database.read(partial(rows.find_approvals, run_id=run_id, status=status))
+    async def find_approvals(self, prefix: str, *, limit: int = 2) -> list[ApprovalRow]:
+        where = {"approval_id >= ?": prefix, "approval_id < ?": prefix and prefix + "\U0010ffff"}
+        return await self._database.read(partial(rows.find_approvals, where=where, order="approval_id", limit=limit))
+
+    async def list_approvals(
+        self, *, run_id: str = "", status: str = "", after: int = 0, limit: int | None = None
+    ) -> list[ApprovalRow]:
+        where = {"run_id = ?": run_id, "status = ?": status, "number > ?": after or ""}
+        return await self._database.read(partial(rows.find_approvals, where=where, order="number", limit=limit))
 
     async def close(self) -> None:
         await self._database.close()

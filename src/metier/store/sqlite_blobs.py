@@ -6,6 +6,7 @@ put the bytes first, then write the entry that names them.
 
 import hashlib
 import io
+import json
 import sqlite3
 from functools import partial
 
@@ -18,6 +19,8 @@ from metier.store.sqlite_database import Database
 PART_SIZE = 1024 * 1024
 _SMALL = 64 * 1024
 """Hashed and written on the spot; larger ones in a thread."""
+_SWEPT_AT_ONCE = 500
+_IS_UNNAMED = "put_at < ? AND NOT EXISTS (SELECT 1 FROM blob_names WHERE blob_names.digest = blobs.digest)"
 
 
 class Blobs:
@@ -54,9 +57,17 @@ class Blobs:
         return await self._database.in_thread(lambda: hashlib.sha256(data).hexdigest())
 
     async def sweep(self) -> None:
-        """Remove what no run names and nobody put of late, one blob a transaction."""
-        for digest in await self._database.read(self._find_unnamed):
-            await self._database.write(partial(self._remove_unnamed, digest), slow=True)
+        """Remove what no run names and nobody put of late: small ones together, a large one in its own transaction."""
+        batch: list[str] = []
+        size = 0
+        for digest, bytes_ in await self._database.read(self._find_unnamed):
+            if batch and (len(batch) >= _SWEPT_AT_ONCE or size + bytes_ > PART_SIZE):
+                await self._database.write(partial(self._remove_unnamed, batch), slow=True)
+                batch, size = [], 0
+            batch.append(digest)
+            size += bytes_
+        if batch:
+            await self._database.write(partial(self._remove_unnamed, batch), slow=True)
 
     def _is_fresh(self, connection: sqlite3.Connection, digest: str) -> bool:
         """It is there, and will be for long enough to be named."""
@@ -85,19 +96,23 @@ class Blobs:
         )
         return bool(connection.execute("SELECT is_whole FROM blobs WHERE digest = ?", (digest,)).fetchone()[0])
 
-    def _find_unnamed(self, connection: sqlite3.Connection, digest: str = "") -> list[str]:
-        rows = connection.execute(
-            "SELECT digest FROM blobs WHERE put_at < ? AND (? = '' OR digest = ?)"
-            " AND NOT EXISTS (SELECT 1 FROM blob_names WHERE blob_names.digest = blobs.digest)",
-            (self._now() - self._grace_seconds, digest, digest),
-        )
-        return [str(found) for (found,) in rows]
+    def _find_unnamed(self, connection: sqlite3.Connection) -> list[tuple[str, int]]:
+        """Digests with their sizes."""
+        rows = connection.execute(f"SELECT digest, size FROM blobs WHERE {_IS_UNNAMED}", (self._oldest_kept(),))  # noqa: S608 (fixed text)
+        return [(str(digest), int(size)) for digest, size in rows]
 
-    def _remove_unnamed(self, digest: str, connection: sqlite3.Connection) -> None:
-        """Looks again: it may have been put or named since it was found."""
-        if self._find_unnamed(connection, digest):
-            connection.execute("DELETE FROM blob_parts WHERE digest = ?", (digest,))
-            connection.execute("DELETE FROM blobs WHERE digest = ?", (digest,))
+    def _remove_unnamed(self, digests: list[str], connection: sqlite3.Connection) -> None:
+        """Looks again: each may have been put or named since it was found."""
+        found = connection.execute(
+            f"SELECT digest FROM blobs WHERE digest IN (SELECT value FROM json_each(?)) AND {_IS_UNNAMED}",  # noqa: S608 (fixed text)
+            (json.dumps(digests), self._oldest_kept()),
+        )
+        gone = json.dumps([digest for (digest,) in found])
+        for table in ("blob_parts", "blobs"):
+            connection.execute(f"DELETE FROM {table} WHERE digest IN (SELECT value FROM json_each(?))", (gone,))  # noqa: S608 (fixed names)
+
+    def _oldest_kept(self) -> float:
+        return self._now() - self._grace_seconds
 
     def _now(self) -> float:
         return self._clock.now().timestamp()

@@ -24,11 +24,14 @@ _APPROVAL_COLUMNS = (
 )
 
 
-_SELECT_RUNS = (
+SELECT_RUNS = (
     "SELECT runs.run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at, turns,"
     " cost_usd, reason, coalesce(owner, ''), coalesce(token, 0), coalesce(since, ''), coalesce(boot_id, ''),"
-    " coalesce(until, 0.0), coalesce(process, ''), queue, ending FROM runs LEFT JOIN leases USING (run_id)"
+    " coalesce(until, 0.0), coalesce(process, ''), queue, ending, number FROM runs LEFT JOIN leases USING (run_id)"
 )
+
+type Conditions = Mapping[str, str | int | float]
+"""Conditions with one placeholder each, and their values; an empty value is no condition."""
 
 
 def insert_run(connection: sqlite3.Connection, row: RunRow) -> None:
@@ -66,27 +69,23 @@ def ask_to_end(connection: sqlite3.Connection, run_id: str, ending: str) -> None
         raise RunUnknown(f"There is no run {run_id!r}", hint="List the runs with `agent runs list`")
 
 
-def find_runs(
-    connection: sqlite3.Connection, where: Mapping[str, str | int | float], *, limit: int, machine: Machine
-) -> list[RunRow]:
-    """Newest first. The keys of `where` are conditions with one placeholder each; an empty value is no condition."""
-    wanted = {condition: value for condition, value in where.items() if value != ""}
-    conditions = " AND ".join(wanted) or "TRUE"
-    rows = connection.execute(
-        f"{_SELECT_RUNS} WHERE {conditions} ORDER BY number DESC LIMIT ?",
-        (*wanted.values(), limit),
-    )
-    return [_build_run(row, machine) for row in rows]
+def find_runs(connection: sqlite3.Connection, where: Conditions, *, limit: int, machine: Machine) -> list[RunRow]:
+    """Newest first."""
+    query, values = _add_conditions(SELECT_RUNS, where)
+    # In the order of an index that the conditions use: else SQLite walks through every run there is.
+    order = "runs.run_id" if "run_id >= ?" in query else "number"
+    rows = connection.execute(f"{query} ORDER BY {order} DESC LIMIT ?", (*values, limit))
+    return sorted((build_run(row, machine) for row in rows), key=lambda run: run.number, reverse=True)
 
 
 def find_stale(connection: sqlite3.Connection, *, queue: str, limit: int, machine: Machine) -> list[RunRow]:
     """Oldest first. Whether a lease is over is known here, not in SQL, so rows are looked at one by one."""
     # The condition is written like that of the index, with the words in it, so that SQLite uses the index.
     rows = connection.execute(
-        f"{_SELECT_RUNS} WHERE queue = ? AND queue != '' AND status IN ('pending', 'in_progress') ORDER BY number",
+        f"{SELECT_RUNS} WHERE queue = ? AND queue != '' AND status IN ('pending', 'in_progress') ORDER BY number",
         (queue,),
     )
-    free = (run for run in (_build_run(row, machine) for row in rows) if not run.driver)
+    free = (run for run in (build_run(row, machine) for row in rows) if not run.driver)
     return list(itertools.islice(free, limit))
 
 
@@ -153,14 +152,17 @@ def find_attempts(connection: sqlite3.Connection, *, approval_id: str) -> list[A
     return [_build_attempt(row) for row in rows]
 
 
-def find_approvals(connection: sqlite3.Connection, *, run_id: str, status: str) -> list[ApprovalRow]:
-    """Oldest first."""
-    rows = connection.execute(
-        f"SELECT {_APPROVAL_COLUMNS} FROM approvals"  # noqa: S608 (fixed names)
-        " WHERE (? = '' OR run_id = ?) AND (? = '' OR status = ?) ORDER BY number",
-        (run_id, run_id, status, status),
-    )
+def find_approvals(
+    connection: sqlite3.Connection, where: Conditions, *, order: Literal["number", "approval_id"], limit: int | None
+) -> list[ApprovalRow]:
+    query, values = _add_conditions(f"SELECT {_APPROVAL_COLUMNS}, number FROM approvals", where)  # noqa: S608 (fixed names)
+    rows = connection.execute(f"{query} ORDER BY {order} LIMIT ?", (*values, -1 if limit is None else limit))
     return [_build_approval(row) for row in rows]
+
+
+def _add_conditions(query: str, where: Conditions) -> tuple[str, list[str | int | float]]:
+    wanted = {condition: value for condition, value in where.items() if value != ""}
+    return f"{query} WHERE {' AND '.join(wanted) or 'TRUE'}", list(wanted.values())
 
 
 def delete_rows(connection: sqlite3.Connection, run_id: str) -> None:
@@ -182,11 +184,11 @@ def parse_time(text: str) -> datetime:
 
 
 type _RunColumns = tuple[
-    str, str, str, str, str, str, str, str, str, int, float, str, str, int, str, str, float, str, str, str
+    str, str, str, str, str, str, str, str, str, int, float, str, str, int, str, str, float, str, str, str, int
 ]
 
 
-def _build_run(row: _RunColumns, machine: Machine) -> RunRow:
+def build_run(row: _RunColumns, machine: Machine) -> RunRow:
     holding = build_holding(row[12:18])
     is_free = holding.is_free(machine)
     return RunRow(
@@ -206,10 +208,11 @@ def _build_run(row: _RunColumns, machine: Machine) -> RunRow:
         left_by=holding.owner if is_free else "",
         queue=row[18],
         ending=row[19],
+        number=row[20],
     )
 
 
-def _build_approval(row: tuple[str, str, str, bytes, str, str | None, str, str, str, bytes | None]) -> ApprovalRow:
+def _build_approval(row: tuple[str, str, str, bytes, str, str | None, str, str, str, bytes | None, int]) -> ApprovalRow:
     return ApprovalRow(
         approval_id=row[0],
         run_id=row[1],
@@ -221,6 +224,7 @@ def _build_approval(row: tuple[str, str, str, bytes, str, str | None, str, str, 
         decided_by=row[7],
         reason=row[8],
         edited_payload=row[9],
+        number=row[10],
     )
 
 

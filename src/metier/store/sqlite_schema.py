@@ -157,7 +157,14 @@ _FOURTH = """
 ALTER TABLE runs ADD COLUMN ending TEXT NOT NULL DEFAULT '';  -- how somebody wants its driver to end it
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH)
+_FIFTH = """
+CREATE INDEX runs_by_end ON runs (updated_at, number)
+    WHERE status IN ('completed', 'failed', 'timeout', 'escalated', 'canceled');
+CREATE INDEX runs_by_queue ON runs (queue, status, number) WHERE queue != '';
+CREATE INDEX approval_attempts_by_run ON approval_attempts (run_id);
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH)
 """Step N leads from version N to N + 1. A step that was released is never changed."""
 
 

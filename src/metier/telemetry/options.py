@@ -20,6 +20,13 @@ class LoggingOptions(Value):
         default="./runs",
         description="The folder that gets one folder per run; the event log is `<run_id>/events.jsonl` in it.",
     )
+    shard: Literal["off", "day"] = Field(
+        default="off",
+        description=(
+            "`day` puts the folder of a run under the day of its start, `<jsonl_dir>/2026/11/15/<run_id>`, for machines"
+            " that keep many thousands of runs. Folders of both forms are found, whatever is set."
+        ),
+    )
     run_id_pattern: Literal["YYYYMMDD-HHMMSS-<short-uuid>"] = Field(
         default="YYYYMMDD-HHMMSS-<short-uuid>",
         description="The form of run ids, for you to read: another one is refused, so that run folders sort by start.",

@@ -103,6 +103,74 @@ async def runs_are_listed_newest_first_and_by_what_is_asked(case: Case) -> None:
     assert [row.driver for row in await case.second.list_runs(prefix="a")] == ["ann", "", ""]
 
 
+async def a_list_goes_on_behind_the_last_row_of_a_page(case: Case) -> None:
+    for number in range(7):
+        queue = "odd" if number % 2 else ""
+        await case.first.create_run(replace(build_run(f"r{number}"), queue=queue))
+    lease = await case.start("r7")
+    for number in range(5):
+        await case.first.put_approval(lease, build_approval(f"a{number}", "r7"))
+
+    seen: list[str] = []
+    page = await case.second.list_runs(limit=3)
+    while page:
+        seen += [row.run_id for row in page]
+        page = await case.second.list_runs(before=page[-1].number, limit=3)
+    asked: list[str] = []
+    approvals = await case.second.list_approvals(status="open", limit=2)
+    while approvals:
+        asked += [row.approval_id for row in approvals]
+        approvals = await case.second.list_approvals(status="open", after=approvals[-1].number, limit=2)
+
+    assert seen == [f"r{number}" for number in (7, 6, 5, 4, 3, 2, 1, 0)]
+    assert asked == ["a0", "a1", "a2", "a3", "a4"]
+    assert [row.run_id for row in await case.second.list_runs(queue="odd", status="pending")] == ["r5", "r3", "r1"]
+
+
+async def approvals_are_found_by_the_beginning_of_their_id(case: Case) -> None:
+    lease = await case.start()
+    for approval_id in ("a%1", "a_2", "ab3", "b4"):
+        await case.first.put_approval(lease, build_approval(approval_id))
+
+    async def found(prefix: str, limit: int = 2) -> list[str]:
+        return [row.approval_id for row in await case.second.find_approvals(prefix, limit=limit)]
+
+    assert await found("a", 5) == ["a%1", "a_2", "ab3"]
+    assert await found("a") == ["a%1", "a_2"]
+    assert await found("a_") == ["a_2"]
+    assert await found("b4") == ["b4"]
+    assert await found("c") == []
+
+
+async def ended_runs_are_found_and_deleted_in_batches(case: Case) -> None:
+    for number in range(5):
+        lease = await case.start(f"r{number}")
+        await case.first.append(lease, 1, build_entries(1, 2))
+        await case.first.update_run(lease, {"status": "completed" if number != 2 else "paused"})
+        if number != 3:
+            await case.first.release_lease(lease)
+    for run_id, parent in (("child-1", "r2"), ("child-2", "r1")):
+        await case.first.create_run(replace(build_run(run_id), parent_run_id=parent))
+        lease = await case.take(run_id)
+        await case.first.update_run(lease, {"status": "failed"})
+        await case.first.release_lease(lease)
+    later = NOON + timedelta(days=365)
+
+    first = await case.second.list_ended(updated_before=later, limit=2)
+    rest = await case.second.list_ended(updated_before=later, after=first[-1])
+    below = await case.second.list_ended(updated_before=later, number_below=first[1].number)
+    deleted = await case.second.delete_runs([row.run_id for row in (*first, *rest)] + ["unknown"])
+    await case.second.reclaim()
+
+    # r2 goes on, child-1 belongs to it, and r3 is being driven.
+    assert [row.run_id for row in (*first, *rest)] == ["r0", "r1", "r3", "r4", "child-2"]
+    assert [row.run_id for row in below] == ["r0"]
+    assert sorted(deleted) == ["child-2", "r0", "r1", "r4"]
+    assert [row.run_id for row in await case.first.list_runs()] == ["child-1", "r3", "r2"]
+    assert await case.first.read_journal("r0") == []
+    assert await case.second.list_ended(updated_before=NOON - timedelta(days=365)) == []
+
+
 async def the_first_decision_counts(case: Case) -> None:
     lease = await case.start()
     row = build_approval("a1")
@@ -247,6 +315,9 @@ INDEX_CHECKS: tuple[Check, ...] = (
     the_index_keeps_every_field,
     text_that_is_not_unicode_does_no_harm,
     runs_are_listed_newest_first_and_by_what_is_asked,
+    a_list_goes_on_behind_the_last_row_of_a_page,
+    approvals_are_found_by_the_beginning_of_their_id,
+    ended_runs_are_found_and_deleted_in_batches,
     the_first_decision_counts,
     of_many_decisions_one_counts,
     blobs_come_back_exactly_and_are_kept_once,

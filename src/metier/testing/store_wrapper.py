@@ -1,6 +1,7 @@
 """A store that hands everything on to another one: what a wrapper around a store starts from."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Literal
 
 from metier.events import TaskState
@@ -57,12 +58,34 @@ class StoreWrapper:
         return await self.inner.find_run(run_id)
 
     async def list_runs(
-        self, *, prefix: str = "", status: TaskState | None = None, context_id: str = "", limit: int = 100
+        self,
+        *,
+        prefix: str = "",
+        status: TaskState | None = None,
+        context_id: str = "",
+        queue: str = "",
+        before: int = 0,
+        limit: int = 100,
     ) -> list[RunRow]:
-        return await self.inner.list_runs(prefix=prefix, status=status, context_id=context_id, limit=limit)
+        return await self.inner.list_runs(
+            prefix=prefix, status=status, context_id=context_id, queue=queue, before=before, limit=limit
+        )
+
+    async def list_ended(
+        self, *, updated_before: datetime, after: RunRow | None = None, number_below: int = 0, limit: int = 100
+    ) -> list[RunRow]:
+        return await self.inner.list_ended(
+            updated_before=updated_before, after=after, number_below=number_below, limit=limit
+        )
 
     async def delete_run(self, run_id: str) -> None:
         await self.inner.delete_run(run_id)
+
+    async def delete_runs(self, run_ids: Sequence[str], *, updated_before: datetime | None = None) -> list[str]:
+        return await self.inner.delete_runs(run_ids, updated_before=updated_before)
+
+    async def reclaim(self, *, updated_before: datetime | None = None) -> None:
+        await self.inner.reclaim(updated_before=updated_before)
 
     async def put_blob(self, data: bytes) -> str:
         return await self.inner.put_blob(data)
@@ -86,8 +109,13 @@ class StoreWrapper:
             approval_id, status=status, decided_by=decided_by, reason=reason, edited_payload=edited_payload
         )
 
-    async def list_approvals(self, *, run_id: str = "", status: str = "") -> list[ApprovalRow]:
-        return await self.inner.list_approvals(run_id=run_id, status=status)
+    async def find_approvals(self, prefix: str, *, limit: int = 2) -> list[ApprovalRow]:
+        return await self.inner.find_approvals(prefix, limit=limit)
+
+    async def list_approvals(
+        self, *, run_id: str = "", status: str = "", after: int = 0, limit: int | None = None
+    ) -> list[ApprovalRow]:
+        return await self.inner.list_approvals(run_id=run_id, status=status, after=after, limit=limit)
 
     async def list_attempts(self, approval_id: str) -> list[ApprovalAttempt]:
         return await self.inner.list_attempts(approval_id)

@@ -1,0 +1,63 @@
+"""Where the folder of a run is: `runs/<run_id>`, or under the day of its start with `logging.shard: day`."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+type Shard = Literal["off", "day"]
+
+_STARTED = re.compile(r"(\d{4})(\d{2})(\d{2})-\d{6}-[0-9a-f]+")
+_CHILD = re.compile(r"child-([0-9a-f]{2})[0-9a-f]+")
+"""The id of a child run is a hash, without a day: its first two digits spread the folders instead."""
+
+
+def find_folder(runs: Path, run_id: str, *, shard: Shard) -> Path:
+    """The folder of a run: the one that exists, else the one that the setting asks for."""
+    flat, sharded = runs / run_id, _build_sharded(runs, run_id)
+    wanted, other = (sharded, flat) if shard == "day" else (flat, sharded)
+    # A run keeps the folder that it began with when the setting changes.
+    return other if wanted != other and not wanted.exists() and other.exists() else wanted
+
+
+def iterate_folders(runs: Path) -> Iterator[Path]:
+    """Every run folder there is, of both forms, in no order; other files and folders are passed over."""
+    for path in _iterate(runs):
+        if is_run_id(path.name):
+            yield path
+        elif path.name == "child" or re.fullmatch(r"\d{4}", path.name):
+            pattern = "??/child-*" if path.name == "child" else "??/??/*-*-*"
+            yield from (folder for folder in path.glob(pattern) if is_run_id(folder.name))
+
+
+def is_run_id(name: str) -> bool:
+    return _STARTED.fullmatch(name) is not None or _CHILD.fullmatch(name) is not None
+
+
+def remove_folder(runs: Path, run_id: str) -> None:
+    """Remove the folder of a run, and the folders of its day where they are empty then."""
+    shutil.rmtree(runs / run_id, ignore_errors=True)
+    sharded = _build_sharded(runs, run_id)
+    if sharded == runs / run_id or not sharded.parent.exists():
+        return
+    shutil.rmtree(sharded, ignore_errors=True)
+    with suppress(OSError):  # the first that is not empty ends it
+        for folder in sharded.parents:
+            if folder == runs:
+                break
+            folder.rmdir()
+
+
+def _build_sharded(runs: Path, run_id: str) -> Path:
+    if started := _STARTED.fullmatch(run_id):
+        return runs.joinpath(*started.groups(), run_id)
+    if child := _CHILD.fullmatch(run_id):
+        return runs / "child" / child[1] / run_id
+    return runs / run_id
+
+
+def _iterate(folder: Path) -> Iterator[Path]:
+    with suppress(OSError):
+        yield from folder.iterdir()

@@ -1,0 +1,191 @@
+"""Lists, claims and deletions are answered by indexes on both stores, however many runs there are."""
+
+import json
+import re
+import sqlite3
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import TupleRow
+
+from metier.store import postgres_leases, postgres_retention, postgres_rows
+from metier.store.base import Store
+from metier.store.postgres import open_postgres_store
+from metier.store.postgres_address import Address
+from metier.store.sqlite import open_sqlite_store
+from metier.testing.fake_machine import FakeMachine
+
+pytestmark = pytest.mark.anyio
+
+RUNS = 20_000
+LATER = datetime(2027, 1, 1, tzinfo=UTC)
+
+READS: Mapping[str, Callable[[Store], Awaitable[object]]] = {
+    "all": lambda store: store.list_runs(),
+    "a page": lambda store: store.list_runs(before=5000),
+    "status": lambda store: store.list_runs(status="failed"),
+    "status, a page": lambda store: store.list_runs(status="completed", before=5000),
+    "status that no run has": lambda store: store.list_runs(status="timeout"),
+    "context": lambda store: store.list_runs(context_id="c77"),
+    "prefix": lambda store: store.list_runs(prefix="2026", limit=2),
+    "queue": lambda store: store.list_runs(queue="agent", status="paused"),
+    "one": lambda store: store.find_run("20261101-000077"),
+    "stale": lambda store: store.list_stale(queue="agent"),
+    "ended": lambda store: store.list_ended(updated_before=LATER),
+    "open approvals": lambda store: store.list_approvals(status="open"),
+    "approvals of a run": lambda store: store.list_approvals(run_id="20261101-000077", status="open"),
+    "approval by id": lambda store: store.find_approvals("a-77"),
+    "claim": lambda store: store.claim_run(queue="agent", owner="w", seconds=5),
+}
+
+
+class Recording(sqlite3.Connection):
+    """Keeps every query with its values."""
+
+    seen: list[tuple[str, Sequence[Any]]] = []  # noqa: RUF012 (one list for all connections of a store)
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        if re.match(r"SELECT|DELETE", sql) and " FROM " in sql:
+            self.seen.append((sql, parameters))
+        return super().execute(sql, parameters)
+
+
+def fill_sqlite(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute(
+            "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < ?)"
+            " INSERT INTO runs (run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at,"
+            " turns, cost_usd, reason, queue) SELECT printf('20261101-%06d', i), printf('c%d', i / 3),"
+            " CASE WHEN i % 500 = 0 THEN 'pending' WHEN i % 500 = 1 THEN 'paused' WHEN i % 50 = 2 THEN 'failed'"
+            " ELSE 'completed' END, 't', '', '', '', '2026-11-01T00:00:00.000000+00:00',"
+            " printf('2026-11-01T%02d:00:00.000000+00:00', i % 24), 1, 0, '',"
+            " CASE i % 2 WHEN 0 THEN 'agent' ELSE '' END FROM n",
+            (RUNS,),
+        )
+        connection.execute(
+            "INSERT INTO approvals (approval_id, run_id, step_id, payload, created_at, status, decided_by, reason)"
+            " SELECT printf('a-%d', number), run_id, 's1', x'7b7d', created_at,"
+            " CASE WHEN number % 1000 = 0 THEN 'open' ELSE 'approved' END, '', '' FROM runs"
+        )
+    connection.close()
+
+
+async def test_every_read_of_sqlite_uses_an_index(tmp_path: Path, machine: FakeMachine) -> None:
+    path = tmp_path / "state.db"
+    store = await open_sqlite_store(path, clock=machine, machine=machine, connection_class=Recording)
+    fill_sqlite(path)
+    walks: dict[str, list[str]] = {}
+
+    with sqlite3.connect(path) as connection:
+        for name, read in READS.items():
+            Recording.seen.clear()
+            await read(store)
+            assert Recording.seen, name
+            walks[name] = _find_walks(connection, Recording.seen)
+        Recording.seen.clear()
+        await store.delete_runs(["20261101-000003", "20261101-000004"])
+        walks["delete"] = _find_walks(connection, Recording.seen)
+    connection.close()
+    await store.close()
+
+    # The newest runs first is the order of the table itself: a scan that stops at the limit.
+    assert walks.pop("all") == ["SCAN runs"]
+    assert {name: steps for name, steps in walks.items() if steps} == {}
+
+
+def _find_walks(connection: sqlite3.Connection, queries: list[tuple[str, Sequence[Any]]]) -> list[str]:
+    """Steps of the plans that read a whole table, or sort what they found."""
+    steps = [
+        str(step[3])
+        for sql, values in queries
+        for step in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)
+        if "fencing" not in sql
+    ]
+    return [
+        step for step in steps if re.match(r"SCAN (?!wanted|json_each)|USE TEMP B-TREE", step) and "INDEX" not in step
+    ]
+
+
+FILL_POSTGRES = """
+INSERT INTO agent_runs (run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at, turns,
+ cost_usd, reason, queue) SELECT '20261101-' || lpad(i::text, 6, '0'), 'c' || i / 3,
+ CASE WHEN i %% 500 = 0 THEN 'pending' WHEN i %% 500 = 1 THEN 'paused' WHEN i %% 50 = 2 THEN 'failed'
+ ELSE 'completed' END,
+ 't', '', '', '', '2026-11-01', '2026-11-01'::timestamptz + make_interval(secs => i), 1, 0, '',
+ CASE i %% 2 WHEN 0 THEN 'agent' ELSE '' END FROM generate_series(0, %s - 1) AS i;
+"""
+
+
+class RecordingConnection(psycopg.AsyncConnection[TupleRow]):
+    """Keeps the plan of every query that it runs."""
+
+    plans: list[str]
+
+    async def execute(self, query: Any, params: Any = None, **options: Any) -> psycopg.AsyncCursor[TupleRow]:
+        cursor = await super().execute(f"EXPLAIN (FORMAT JSON) {query}".encode(), params)
+        row = await cursor.fetchone()
+        assert row is not None
+        self.plans.append(json.dumps(row[0]))
+        return await super().execute(query, params, **options)
+
+
+async def _fill_postgres(url: str) -> None:
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        await connection.execute(FILL_POSTGRES, (RUNS,))
+        await connection.execute(
+            "INSERT INTO agent_leases (run_id, owner, token, boot_id, process) "
+            " SELECT run_id, '', 0, '', '' FROM agent_runs"
+        )
+        await connection.execute(
+            "INSERT INTO agent_approvals (approval_id, run_id, step_id, payload, created_at, status, decided_by,"
+            " reason) SELECT 'a-' || number, run_id, 's1', '', now(),"
+            " CASE number % 1000 WHEN 0 THEN 'open' ELSE 'approved' END, '', '' FROM agent_runs"
+        )
+        await connection.execute("ANALYZE")
+
+
+async def test_every_read_of_postgres_uses_an_index(
+    postgres_address: Address, postgres_url: str, machine: FakeMachine
+) -> None:
+    await (await open_postgres_store(postgres_address)).close()
+    await _fill_postgres(postgres_url)
+    connection = await RecordingConnection.connect(postgres_url, autocommit=True)
+    connection.plans = []
+
+    filters: tuple[postgres_rows.Conditions, ...] = (
+        {},
+        {"number < %s": 5000},
+        {"status = %s": "failed"},
+        {"status = %s": "timeout"},
+        {"status = %s": "completed", "number < %s": 5000},
+        {"context_id = %s": "c77"},
+        {"run_id >= %s": "2026", "run_id < %s": "2026\U0010ffff"},
+        {"queue = %s": "agent", "status = %s": "paused"},
+        {"run_id = %s": "20261101-000077"},
+    )
+    for where in filters:
+        await postgres_rows.find_runs(connection, where, limit=20, machine=machine)
+    await postgres_rows.find_stale(connection, queue="agent", limit=20, machine=machine)
+    await postgres_rows.find_approvals(connection, {"status = %s": "open"}, order="number", limit=20)
+    prefix: postgres_rows.Conditions = {'approval_id COLLATE "C" >= %s': "a-77", 'approval_id COLLATE "C" < %s': "a-78"}
+    await postgres_rows.find_approvals(connection, prefix, order='approval_id COLLATE "C"', limit=2)
+    await postgres_leases.claim(connection, queue="agent", owner="w", seconds=5, machine=machine)
+    wanted = postgres_retention.Wanted(updated_before=LATER, after=None, number_below=0, machine=machine)
+    page = await postgres_retention.find_ended(connection, wanted, limit=20)
+    wanted = postgres_retention.Wanted(
+        updated_before=LATER + timedelta(days=1), after=page[-1], number_below=9000, machine=machine
+    )
+    await postgres_retention.find_ended(connection, wanted, limit=20)
+    await postgres_retention.delete_runs(connection, [row.run_id for row in page], machine=machine)
+    await connection.close()
+
+    assert len(page) == 20
+    walked = [
+        plan for plan in connection.plans if re.search(r'"Seq Scan".{0,200}"agent_(runs|leases|approvals)"', plan)
+    ]
+    assert walked == []
+    assert [plan for plan in connection.plans if '"Sort"' in plan and "agent_leases" not in plan] == []
