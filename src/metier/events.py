@@ -360,6 +360,18 @@ class RunResumed(Payload):
     at_seq: int = 0
 
 
+class RunAdopted(Payload):
+    """A run that was not started in this store goes on here: with this host's settings, rules, provider and keys.
+
+    Steps that were planned and not finished are asked about.
+    """
+
+    event_type = "run_adopted"
+    provider: str
+    model: str
+    profile: str
+
+
 class PinnedDefinitionUsed(Payload):
     """A definition changed since the run began; the run goes on with the bytes it is pinned to."""
 

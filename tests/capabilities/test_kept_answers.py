@@ -57,7 +57,7 @@ async def open_tool(workspace: Path, store: Store, confinement: Confinement) -> 
         executor=executor,
         contexts=store.contexts,
         redactor=build_redactor(),
-        keys=load_resume_keys(workspace / "runs", {}),
+        keys=load_resume_keys(workspace / "runs", {}, home=workspace.parent / "home"),
         owner="somebody",
     )
     (tool,) = build_capability_tools([found], conversations, lineage=Lineage())

@@ -17,6 +17,7 @@ ENDINGS = {
     "retry-fallback-abort": "failed",
     "failure-told": "failed",
     "repair-and-signal": "completed",
+    "adopted": "completed",
     "in-doubt": "completed",
     "in-doubt-elsewhere": "completed",
     "task": "completed",

@@ -169,16 +169,20 @@ def test_checking_takes_as_long_whatever_is_wrong() -> None:
 
 
 def test_the_key_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:
-    keys = load_resume_keys(tmp_path / "runs", {})
+    runs, home = tmp_path / "work/runs", tmp_path / "home"
+    keys = load_resume_keys(runs, {}, home=home)
 
-    assert load_resume_keys(tmp_path / "runs", {}) == keys
-    path = tmp_path / "runs" / "resume.key"
+    assert load_resume_keys(runs, {"HOME": str(home)}) == keys
+    assert load_resume_keys(tmp_path / "other/runs", {}, home=home) != keys
+    assert not runs.exists()
+    path = home / ".agent/keys/store.key"
     assert path.stat().st_mode & 0o777 == 0o600
-    assert len(keys.secrets[0]) == 64
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert len(path.read_text().strip()) == 64
     assert "secrets" not in repr(keys)
     path.chmod(0o644)
     with pytest.raises(UsageError, match="Others may read the key"):
-        load_resume_keys(tmp_path / "runs", {})
+        load_resume_keys(runs, {}, home=home)
 
 
 def test_a_secret_can_be_changed_while_older_tokens_are_still_good(tmp_path: Path) -> None:

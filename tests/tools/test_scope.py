@@ -321,3 +321,22 @@ def test_a_link_to_a_protected_folder_does_not_open_it(scope: Scope, tree: Path)
 
     with pytest.raises(ToolFailed, match="Git's own files"), scope.open_target("harmless/hook", create_folders=True):
         pass
+
+
+@pytest.mark.parametrize("way", [open_by_kernel, open_by_walking])
+def test_root_that_was_swapped_for_a_link_is_refused(tmp_path: Path, way: Opener) -> None:
+    root, other = tmp_path / "root", tmp_path / "other"
+    root.mkdir()
+    other.mkdir()
+    (root / "a.txt").write_text("mine")
+    (other / "a.txt").write_text("not mine")
+    scope = Scope((root,), opener=way)
+    root.rename(tmp_path / "moved")
+    root.symlink_to(other)
+
+    with pytest.raises(ToolFailed, match="it was replaced"), scope.open_file("a.txt"):
+        pass
+    with pytest.raises(ToolFailed, match="it was replaced"), scope.open_target("b.txt", create_folders=True):
+        pass
+
+    assert not (other / "b.txt").exists()

@@ -37,7 +37,7 @@ async def ask_approval(action: a.AskApproval, log: RunLog, services: Services) -
         return
     name, arguments = name_call(step.action)
     payload = render_call(name, arguments)
-    approval_id = build_approval_id(log.state.run_id, step.step_id, times_asked=step.times_asked)
+    approval_id = build_approval_id(log.state.run_id, step.step_id, times_asked=step.times_asked, nonce=log.state.nonce)
     now = services.clock.now()
     expires = now + timedelta(hours=APPROVAL_HOURS)
     # The object first: a kill in between finds it there and only repeats the entry.
@@ -96,9 +96,10 @@ def hash_call(payload: bytes) -> str:
     return hashlib.sha256(payload).hexdigest()
 
 
-def build_approval_id(run_id: str, step_id: str, *, times_asked: int) -> str:
+def build_approval_id(run_id: str, step_id: str, *, times_asked: int, nonce: str = "") -> str:
     """Stays the same when a question is repeated after a crash; another question about the step has another one."""
-    return f"ap-{hashlib.sha256(f'{run_id}/{step_id}/{times_asked}'.encode()).hexdigest()[:12]}"
+    words = f"{run_id}/{step_id}/{times_asked}" + (f"/{nonce}" if nonce else "")
+    return f"ap-{hashlib.sha256(words.encode()).hexdigest()[:12]}"
 
 
 async def _is_stale(step: Step, log: RunLog, services: Services) -> bool:

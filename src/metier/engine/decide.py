@@ -18,6 +18,7 @@ from metier.providers.registry import OFFLINE
 from metier.tools.effects import Effect
 
 _MESSAGE_CHARACTERS = 300
+_FOREIGN = "It was planned before the run came to this store"
 
 
 class Policy(Protocol):
@@ -122,8 +123,8 @@ def _start(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
     if verdict.decision == "deny":
         # Also what a person approved: they may have edited it into something that is denied.
         return a.RefuseStep(first.step_id, verdict.reason or "A rule denies this call")
-    if first.phase == "asking" or (first.phase == "pending" and verdict.decision == "ask"):
-        return a.AskApproval(first.step_id, verdict.reason)
+    if first.phase == "asking" or (first.phase == "pending" and (verdict.decision == "ask" or first.is_foreign)):
+        return a.AskApproval(first.step_id, verdict.reason or _FOREIGN if first.is_foreign else verdict.reason)
     if first.action.type == "ask_user":
         return a.AskInput(first.step_id)
     if is_delegation(first.action):
@@ -155,7 +156,7 @@ def _together(state: RunState, pending: list[Step], policy: Policy) -> tuple[str
     if policy.effect(pending[0].action) != "read":
         return tuple(group)
     for step in pending[1:]:
-        is_free = step.phase == "pending" and step.action.type == "call_tool"
+        is_free = step.phase == "pending" and step.action.type == "call_tool" and not step.is_foreign
         if not is_free or policy.effect(step.action) != "read":
             break
         if name_call(step.action)[0] in state.disabled or judge_step(state, step, policy).decision != "allow":

@@ -82,6 +82,28 @@ class RunStarted(Value):
     """What was piped in beside the task."""
     order: Order | None = None
     """Nothing where a person put the task in words."""
+    seal: str = ""
+    """Made with a secret of the store that the run was started in; in no archive. Without it the run is foreign."""
+
+
+class RunAdopted(Value):
+    """A run that was not started in this store goes on here, with what holds here. What came before is evidence.
+
+    Nothing of it is authority: settings, rules, provider and limits are those of this entry, nothing is approved any
+    more, and every step that was planned and not finished is put before a person.
+    """
+
+    kind: Literal["run_adopted"] = "run_adopted"
+    provider: str
+    model: str
+    profile: str
+    sandbox: str = "none"
+    workspace: str
+    limits: Limits = Limits()
+    pins: dict[str, str] = Field(default_factory=dict)
+    nonce: str = ""
+    """Makes the ids of approvals that are asked from now on ones that could not be known, and answered, before."""
+    seal: str = ""
 
 
 class CatalogLoaded(Value):
@@ -417,6 +439,7 @@ class RunFailed(Value):
 
 type Entry = Annotated[
     RunStarted
+    | RunAdopted
     | CatalogLoaded
     | SkillsRanked
     | ContextDisclosed

@@ -27,6 +27,8 @@ def _project(entry: e.Entry, state: RunState) -> Iterable[ev.Payload]:
     match entry:
         case e.RunStarted() | e.RunPaused() | e.RunResumed() | e.RunFinished() | e.RunFailed():
             return [*_project_last_skill(entry, state), _project_run(entry, state)]
+        case e.RunAdopted():
+            return [ev.RunAdopted(provider=entry.provider, model=entry.model, profile=entry.profile)]
         case e.CatalogLoaded() | e.SkillsRanked() | e.HandedOff():
             return _project_planning(entry, state)
         case e.ContextDisclosed():

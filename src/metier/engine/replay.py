@@ -101,6 +101,9 @@ def _take_over(tape: Tape, state: RunState) -> int:
     """What a fork has from its parent was done under other definitions, so it is believed and not compared."""
     first = tape.peek()
     count = first.forked_at if isinstance(first, e.RunStarted) else 0
+    # What was done before an adoption was done under the settings and rules of another host.
+    adopted = (number for number, entry in enumerate(tape.entries, start=1) if isinstance(entry, e.RunAdopted))
+    count = max((count, *adopted))
     for entry in tape.entries[:count]:
         apply(state, entry)
     tape.position = min(count, len(tape.entries))

@@ -13,6 +13,7 @@ from metier.context.tokens import calibrate
 from metier.context.trimming import History, Trim, apply_trims
 from metier.decisions import ActionStep, ModelDecision, StepExecutionResult, find_invocation
 from metier.engine import entries as e
+from metier.engine.authority import KEPT_PAUSES, put_back, take_authority
 from metier.engine.calls import build_identity, build_memory_key, edit_arguments
 from metier.engine.child import Child
 from metier.engine.phases import IllegalTransition, Phase, check_transition
@@ -101,6 +102,10 @@ class RunState:
     """Correction of the token estimate, learnt from what the vendor reported."""
     attempts: int = 0
     """How often the run was gone on with since it last got any further."""
+    nonce: str = ""
+    """Of the adoption; see `RunAdopted`."""
+    is_foreign: bool = False
+    """What is planned now comes from a reply or an order that the run had before it was adopted."""
 
     def step(self, step_id: str) -> Step:
         """Raises `IllegalTransition`: the journal names a step that this turn does not have."""
@@ -140,6 +145,8 @@ def apply(state: RunState, entry: e.Entry) -> None:
     match entry:
         case e.RunStarted() | e.RunPaused() | e.RunResumed() | e.RunFinished() | e.RunFailed():
             _apply_run(state, entry)
+        case e.RunAdopted():
+            _adopt(state, entry)
         case e.CatalogLoaded() | e.SkillsRanked() | e.ContextDisclosed() | e.HandedOff() | e.ProgressVerified():
             _apply_planning(state, entry)
         case e.ModelCallStarted() | e.ModelReplied() | e.DecisionMade() | e.DecodeFailed():
@@ -181,6 +188,17 @@ def _apply_run(state: RunState, entry: e.RunStarted | e.RunPaused | e.RunResumed
             state.enter("ERROR")
 
 
+def _adopt(state: RunState, entry: e.RunAdopted) -> None:
+    if state.started is None:
+        raise IllegalTransition("A run is adopted that never started")
+    state.started = take_authority(state.started, entry)
+    state.remembered.clear()
+    state.is_foreign, state.nonce = True, entry.nonce
+    put_back(state.steps, answering=state.question.step_id if state.question else "")
+    if state.pause is not None and state.pause.pause not in KEPT_PAUSES:
+        state.pause, state.status = None, "in_progress"
+
+
 def _apply_planning(
     state: RunState,
     entry: e.CatalogLoaded | e.SkillsRanked | e.ContextDisclosed | e.HandedOff | e.ProgressVerified,
@@ -218,6 +236,7 @@ def _apply_model(state: RunState, entry: e.ModelCallStarted | e.ModelReplied | e
             if not entry.repair and (state.call is None or state.call.turn != entry.turn):
                 state.turn = entry.turn
             state.call, state.disabled, state.is_json = entry, frozenset(entry.disabled_tools), entry.is_json
+            state.is_foreign = False
             _forget(state, entry.trims)
         case e.ModelReplied():
             _count_usage(state, entry)
@@ -266,7 +285,10 @@ def _count_spent(state: RunState, spent: Spent | None) -> None:
 def _plan_steps(state: RunState, entry: e.DecisionMade) -> None:
     state.decision, state.rejected, state.repair = entry.decision, entry.rejected, None
     actions = entry.decision.planned_actions
-    state.steps = [Step(f"{entry.turn}.{index}", action) for index, action in enumerate(actions, start=1)]
+    state.steps = [
+        Step(f"{entry.turn}.{index}", action, is_foreign=state.is_foreign)
+        for index, action in enumerate(actions, start=1)
+    ]
     if entry.path in ("json", "repaired"):
         # A decision in JSON names skill and files beside its actions; native calls fetch them as steps.
         state.wanted = entry.decision.required_disclosure_paths
@@ -372,7 +394,7 @@ def _apply_work(
             ]
             state.enter("EXECUTE_STEP")
         case e.CallPlanned():
-            state.steps = [Step("1.1", entry.action)]
+            state.steps = [Step("1.1", entry.action, is_foreign=state.is_foreign)]
             state.enter("EXECUTE_STEP")
         case e.Delegated():
             state.step(entry.step_id).delegated = entry

@@ -32,6 +32,8 @@ class Step:
     approval_id: str = ""
     denied: str = ""
     """Why somebody said no."""
+    is_foreign: bool = False
+    """It was planned before the run came to this store: a person is asked, whatever the rules say."""
     failed_once: bool = False
     asked: e.ApprovalAsked | None = None
     """What was put before a person last."""

@@ -25,7 +25,15 @@ IGNORED = frozenset(
 )
 """Times, prices, who drove and where, what the files were like, which rule decided: not what the run did."""
 
-_GIVEN = ("run_started", "run_resumed", "approval_decided", "input_given", "doubt_resolved", "child_ended")
+_GIVEN = (
+    "run_started",
+    "run_adopted",
+    "run_resumed",
+    "approval_decided",
+    "input_given",
+    "doubt_resolved",
+    "child_ended",
+)
 _GIVEN_PAUSES = ("signal", "explicit", "storage", "delegation")
 _GIVEN_STATUS = ("canceled", "timeout")
 _GIVEN_REASONS = ("missing_provider_api_key",)

@@ -26,6 +26,8 @@ from metier.tools.toolbox import Toolbox
 ABOVE = "above:"
 """`above:0:…` is what the run that ordered this one is pinned to, `above:1:…` that of the one above it."""
 START = "start"
+ORIGIN = "origin:"
+"""What a run was pinned to where it was started, if that was not here: a bound, like that of a run above."""
 _KEPT = (POLICY, TRUST, TOOLS)
 
 
@@ -36,6 +38,8 @@ async def hand_down(started: RunStarted, order: Order, store: Store) -> dict[str
         if name.startswith(ABOVE):
             number, _, rest = name.removeprefix(ABOVE).partition(":")
             pins[f"{ABOVE}{int(number) + 1}:{rest}"] = digest
+        elif name.startswith(ORIGIN):
+            pins[name] = digest
         elif name in _KEPT or name.startswith((AGENT, TASK)) or _is_skill(name, order.under_skill):
             pins[f"{ABOVE}0:{name}"] = digest
         if order.step_of and name.startswith(f"{TASK}{order.step_of}/"):
@@ -43,9 +47,19 @@ async def hand_down(started: RunStarted, order: Order, store: Store) -> dict[str
     return pins
 
 
+async def keep_origin(started: RunStarted, store: Store) -> dict[str, str]:
+    """The pins of a run that is adopted: what bound it before, as bounds and nothing else."""
+    pins = {name: digest for name, digest in started.pins.items() if name.startswith((ABOVE, ORIGIN))}
+    if f"{ORIGIN}{START}" in pins:
+        return pins
+    kept = {name: digest for name, digest in started.pins.items() if name in _KEPT or name.startswith((AGENT, SKILL))}
+    origin = {f"{ORIGIN}{name}": digest for name, digest in kept.items()}
+    return {**pins, **origin, f"{ORIGIN}{START}": await store.put_blob(render_entry(started))}
+
+
 def find_inherited(pins: Mapping[str, str]) -> dict[str, str]:
     """The pins of a run that it did not choose itself."""
-    return {name: digest for name, digest in pins.items() if name.startswith((ABOVE, TASK))}
+    return {name: digest for name, digest in pins.items() if name.startswith((ABOVE, ORIGIN, TASK))}
 
 
 async def bind(own: RulePolicy, run: RunKind, store: Store, *, tools: Toolbox) -> Policy:
@@ -59,7 +73,16 @@ async def bind(own: RulePolicy, run: RunKind, store: Store, *, tools: Toolbox) -
         policy = await _rebuild(started, kept, store, tools=tools)
         above.append(Above(run=_describe(started), policy=policy, skill=order.under_skill))
         order = started.order
+    if f"{ORIGIN}{START}" in pins:
+        above.append(await _bind_origin(pins, store, tools=tools))
     return ChainPolicy(own, above) if above else own
+
+
+async def _bind_origin(pins: Mapping[str, str], store: Store, *, tools: Toolbox) -> Above:
+    kept = {name.removeprefix(ORIGIN): digest for name, digest in pins.items() if name.startswith(ORIGIN)}
+    started = await _read_start(kept, store)
+    policy = await _rebuild(started.model_copy(update={"order": None}), kept, store, tools=tools)
+    return Above(run=f"{_describe(started)} where the run was started", policy=policy)
 
 
 async def find_tools_above(run: RunKind, store: Store) -> frozenset[str] | None:

@@ -54,7 +54,7 @@ def list_callable(
         redactor=build_redactor(
             values=find_secret_values(place.environ), names=logging.redact_names, generic_names=logging.redact_secrets
         ),
-        keys=load_resume_keys(place.runs, place.environ),
+        keys=load_resume_keys(place.runs, place.environ, home=place.home),
         owner=name_owner(),
         clock=place.clock,
         router=AwaitedRuns(store),

@@ -57,6 +57,11 @@ async def follow_child(log: RunLog, services: Services, *, stopper: Stopper, go_
     # Whoever looks meanwhile finds out that the run waits, and for whom.
     await log.update_index()
     child = await read_run(services.store, delegated.child_run_id)
+    if child.started is not None and child.started.parent_run_id != log.state.run_id:
+        raise UsageError(
+            f"Run {child.run_id!r} does not work for run {log.state.run_id!r}",
+            hint="The journal names a run that it did not order; it cannot go on",
+        )
     if not await _is_settled(child, services.store):
         await _create(delegated, log.state, services=services)
         child = await _go_on(delegated.child_run_id, services, stopper=stopper, go_on=go_on)

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from metier.engine import entries as e
 from metier.engine.approvals import build_approval_id
@@ -10,16 +11,17 @@ from metier.engine.entries import render_entry
 from metier.engine.journal import read_entries
 from metier.engine.state import RunState, apply
 from metier.errors import UsageError
+from metier.runtime.adoption import build_adoption, build_foreign_run, find_said
 from metier.runtime.agents import AgentInForce, resolve_agent
 from metier.runtime.authority import find_inherited
 from metier.runtime.build import build_services
 from metier.runtime.commissions import restore_run
-from metier.runtime.instructions import Said
 from metier.runtime.kind import RunKind
-from metier.runtime.pins import INSTRUCTIONS, POLICY, TOOLS, find_instructions, pin
+from metier.runtime.pins import INSTRUCTIONS, POLICY, TOOLS, pin
 from metier.runtime.place import Place
 from metier.runtime.replays import find_changed, get_start
 from metier.runtime.runs import Runtime, Watch
+from metier.runtime.seals import is_started_here, seal
 from metier.runtime.tasks import apply_step
 from metier.store.base import RunRow, Store, StoredEntry
 
@@ -67,20 +69,15 @@ async def fork_run(runtime: Runtime, run_id: str, request: ForkRequest, *, watch
     entries = await read_entries(runtime.store, run_id)
     started = get_start(run_id, entries)
     _check_point(request.at, find_points(run_id, entries))
-    agent = _resolve(runtime.place, started, request)
+    is_own = is_started_here(runtime.place, run_id, entries)
+    agent = _resolve(runtime.place, started, request, is_own=is_own)
     forking = Runtime(agent.place, runtime.store)
     now = forking.place.clock.now()
     new_id = forking.place.ids.run_id(now)
-    restored = await restore_run(runtime.place, runtime.store, folder=forking.folder(new_id), started=started)
-    run = replace(
-        restored,
-        agent=apply_step(agent, restored.steps) if restored.steps else agent,
-        said=await _find_said(started, runtime.store),
-        pins={},
-        inherited=find_inherited(started.pins),
-    )
-    beginning = await _build_start(forking, started, request, parent=run_id, run=run)
-    taken = [beginning, *_adapt(entries[1 : request.at], new_id)]
+    prepare = _prepare if is_own else build_foreign_run
+    run = await prepare(agent, runtime.store, folder=forking.folder(new_id), started=started)
+    beginning, adopted = await _build_start(forking, started, request, parent=run_id, run=run)
+    taken = [beginning, *_adapt(entries[1 : request.at], new_id), *adopted]
     row = RunRow(
         run_id=new_id,
         context_id=new_id,
@@ -95,6 +92,17 @@ async def fork_run(runtime: Runtime, run_id: str, request: ForkRequest, *, watch
     await _write(forking, row, taken)
     changed = (*find_changed(started, agent), *_changed_words(started, beginning))
     return Fork(state=await forking.resume(new_id, watch=watch), changed=changed)
+
+
+async def _prepare(agent: AgentInForce, store: Store, *, folder: Path, started: e.RunStarted) -> RunKind:
+    restored = await restore_run(agent.place, store, folder=folder, started=started)
+    return replace(
+        restored,
+        agent=apply_step(agent, restored.steps) if restored.steps else agent,
+        said=await find_said(started, store),
+        pins={},
+        inherited=find_inherited(started.pins),
+    )
 
 
 def _can_go_on(state: RunState) -> bool:
@@ -116,8 +124,13 @@ def _check_point(number: int, points: Sequence[Point]) -> None:
     )
 
 
-def _resolve(place: Place, started: e.RunStarted, request: ForkRequest) -> AgentInForce:
-    """The agent and the settings of now, with the model of the parent unless another one is asked for."""
+def _resolve(place: Place, started: e.RunStarted, request: ForkRequest, *, is_own: bool) -> AgentInForce:
+    """The agent and the settings of now, with the model of the parent unless another one is asked for.
+
+    A parent that was started elsewhere does not choose who is asked.
+    """
+    if not (is_own or request.provider or request.model):
+        return resolve_agent(place, started.agent)
     model = place.settings.model
     provider = request.provider or (model.provider if place.provider else started.provider)
     name = request.model or (model.name if request.provider else started.model)
@@ -126,27 +139,16 @@ def _resolve(place: Place, started: e.RunStarted, request: ForkRequest) -> Agent
     return resolve_agent(forking, started.agent, model="" if request.provider and not request.model else name)
 
 
-async def _find_said(started: e.RunStarted, store: Store) -> Said | None:
-    """What the parent was given beside its task stays with the fork."""
-    instructions = await find_instructions(started.pins, store)
-    if instructions is None:
-        return None
-    return Said(
-        facts=instructions.facts,
-        summary=instructions.summary,
-        conversation=instructions.conversation,
-        step=instructions.step,
-    )
-
-
 async def _build_start(
     runtime: Runtime, started: e.RunStarted, request: ForkRequest, *, parent: str, run: RunKind
-) -> e.RunStarted:
+) -> tuple[e.RunStarted, list[e.Entry]]:
+    """The first entry; and the last, where the parent was not started in this store."""
     place, new_id = runtime.place, run.folder.name
     async with build_services(place, runtime.store, run=run) as services:
         pins = await pin(services, run)
         provider = services.provider.name
-    return started.model_copy(
+        adopted = [build_adoption(started, services, run=run, pins=pins)] if run.is_foreign else []
+    beginning = started.model_copy(
         update={
             "task": request.task or started.task,
             "provider": provider,
@@ -160,6 +162,7 @@ async def _build_start(
             "pins": pins,
         }
     )
+    return seal(beginning, place, new_id), [seal(entry, place, new_id) for entry in adopted]
 
 
 def _adapt(entries: Sequence[e.Entry], new_id: str) -> list[e.Entry]:

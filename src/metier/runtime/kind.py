@@ -31,6 +31,9 @@ class RunKind:
     inherited: Mapping[str, str] = field(default_factory=dict[str, str])
     """What it has from the run above it: the files of its task, and what binds everybody above."""
 
+    is_foreign: bool = False
+    """It was not started in this store, and is about to be adopted."""
+
     @property
     def given_results(self) -> str:
         """The digest of what earlier steps of its task gave; empty where there is nothing."""

@@ -10,6 +10,7 @@ from pydantic import JsonValue
 from metier.approval.rules import SHELL
 from metier.definitions.problems import Problem
 from metier.engine import entries as e
+from metier.engine.authority import find_authority
 from metier.engine.journal import read_entries
 from metier.engine.replay import Replayed, replay
 from metier.engine.services import Services
@@ -74,10 +75,10 @@ async def replay_run(runtime: Runtime, run_id: str, *, with_current_files: bool 
 
 def get_start(run_id: str, entries: Sequence[e.Entry]) -> e.RunStarted:
     """Raises `StoreDamaged` for a journal without a beginning."""
-    first = entries[0] if entries else None
-    if not isinstance(first, e.RunStarted):
+    started = find_authority(entries)
+    if started is None:
         raise StoreDamaged(f"The journal of run {run_id!r} does not say how it began", hint="It cannot be used")
-    return first
+    return started
 
 
 def find_changed(started: e.RunStarted, agent: AgentInForce) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import anyio
 
 from metier.engine import entries as e
+from metier.engine.authority import find_authority
 from metier.engine.decide import is_planned
 from metier.engine.journal import RunLog, read_entries
 from metier.engine.loop import Driver as LogDriver
@@ -25,6 +26,7 @@ from metier.events import PinnedDefinitionUsed, PromptLayerCut
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
 from metier.providers.connection import SharedClients
+from metier.runtime.adoption import adopt_run, build_adoption, check_commission
 from metier.runtime.agents import BUILT_IN, AgentInForce, resolve_agent
 from metier.runtime.answers import Answer, take_answer
 from metier.runtime.approvals import Approvals, Question, Reply
@@ -47,6 +49,7 @@ from metier.runtime.plugins import open_place_store
 from metier.runtime.record import write_record
 from metier.runtime.requests import RunRequest, find_request, keep_request
 from metier.runtime.run_folders import find_folder
+from metier.runtime.seals import is_started_here, seal
 from metier.runtime.shift import Shift, begin_shift, keep_claimable
 from metier.runtime.trust import check_runs, note_runs
 from metier.store.base import Lease, RunRow, Store
@@ -151,9 +154,10 @@ class Runtime:
         entries = await read_entries(self.store, run_id)
         if not entries:
             return await self._begin_again(await self.find(run_id), watch or Watch())
-        started = entries[0]
-        assert isinstance(started, e.RunStarted), "a journal begins with the start of its run"
-        restore = partial(restore_run, self.place, self.store, folder=self.folder(run_id), started=started)
+        started = find_authority(entries)
+        assert started is not None, "a journal begins with the start of its run"
+        open_run = restore_run if is_started_here(self.place, run_id, entries) else adopt_run
+        restore = partial(open_run, self.place, self.store, folder=self.folder(run_id), started=started)
         return await self._drive(run_id, watch or Watch(), prepare=restore, answer=answer or Answer())
 
     async def _begin_again(self, row: RunRow, watch: Watch) -> RunState:
@@ -161,7 +165,8 @@ class Runtime:
         request = await find_request(row, self.store)
 
         async def prepare() -> RunKind:
-            commission = request.commission
+            above = find_authority(await read_entries(self.store, row.parent_run_id)) if row.parent_run_id else None
+            commission = check_commission(request.commission, above)
             host = await use_settings(self.place, commission, self.store)
             is_dry = request.mode == "dry_run"
             agent = resolve_agent(host, row.agent, model=row.model if row.agent else "")
@@ -263,6 +268,8 @@ class Runtime:
                         async with build_services(
                             run.agent.place, self.store, run=run, observe=watch.observe
                         ) as services:
+                            if run.is_foreign:
+                                await self._adopt(log, services, run=run)
                             await self._begin(log, services, run=run, request=request)
                             if log.state.phase not in FINAL and (
                                 answer is None or await self._take_answer(log, answer, services, is_told=is_told)
@@ -289,9 +296,16 @@ class Runtime:
         """The first entry, where there is none yet."""
         if request is not None and log.state.started is None:
             pins = await pin(services, run)
-            await log.record(build_start(request, run.agent, services, pins=pins), durable=True)
+            started = build_start(request, run.agent, services, pins=pins)
+            await log.record(seal(started, self.place, log.state.run_id), durable=True)
             self._tell_of_cuts(log, services)
             await self._obey_word(log)
+
+    async def _adopt(self, log: RunLog, services: Services, *, run: RunKind) -> None:
+        """From here on the run is one of this store."""
+        assert log.state.started is not None, "only a run that was started elsewhere is adopted"
+        adopted = build_adoption(log.state.started, services, run=run, pins=await pin(services, run))
+        await log.record(seal(adopted, self.place, log.state.run_id), durable=True)
 
     async def _go_on(self, log: RunLog, services: Services, watch: Watch, *, answer: Answer | None) -> None:
         stopper = watch.stopper or Stopper(services.runtime.signal_grace_seconds)

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -23,7 +23,7 @@ from metier.engine.tape_store import TapeStore
 from metier.errors import UsageError
 from metier.events import Payload
 from metier.runtime.archive import Archive, find_digests
-from metier.runtime.authority import ABOVE, START
+from metier.runtime.authority import ABOVE, ORIGIN, START
 from metier.runtime.catalog import find_skills
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.pins import AGENT, POLICY, SKILL
@@ -31,6 +31,7 @@ from metier.runtime.place import Place
 from metier.runtime.record import FILE_NAME as RECORD_FILE
 from metier.runtime.replays import build_replay_services, get_start
 from metier.runtime.runs import Runtime
+from metier.runtime.seals import unseal
 from metier.runtime.tasks import TASK
 from metier.store.base import ApprovalRow, RunRow, StoredEntry
 from metier.store.failures import BlobUnknown, RunExists
@@ -65,7 +66,7 @@ async def _export_one(runtime: Runtime, run_id: str, *, exact: bool) -> Archive:
     archive = Archive(
         run_id=run_id,
         redacted=False,
-        entries=entries,
+        entries=tuple(unseal(entry) for entry in entries),
         blobs=await _read_blobs(entries, runtime),
         record=_read(folder / RECORD_FILE),
         events=_read(folder / EVENTS_FILE),
@@ -111,7 +112,10 @@ async def _import_one(runtime: Runtime, archive: Archive) -> RunState:
         await store.create_run(row)
     lease = await store.take_lease(archive.run_id, owner=runtime.place.owner, seconds=60)
     try:
-        stored = [StoredEntry(n, entry.kind, render_entry(entry)) for n, entry in enumerate(archive.entries, start=1)]
+        stored = [
+            StoredEntry(n, entry.kind, render_entry(entry))
+            for n, entry in enumerate(map(unseal, archive.entries), start=1)
+        ]
         await store.append(lease, 1, stored, durable=True)
         for approval in _open_approvals(archive, state, now_row=row):
             await store.put_approval(lease, approval)
@@ -176,7 +180,7 @@ def _read(path: Path) -> bytes:
 
 async def _redact(archive: Archive, runtime: Runtime) -> Archive:
     cleaner = build_place_cleaner(runtime.place)
-    blobs, renamed = _clean_blobs(archive.blobs, archive.started, cleaner)
+    blobs, renamed = _clean_blobs(archive.blobs, archive.entries, cleaner)
     entries = tuple(_rename(_clean_entry(entry, cleaner), renamed) for entry in archive.entries)
     if entries != archive.entries:
         entries = await _derive(archive.run_id, entries, blobs, runtime=runtime)
@@ -189,16 +193,19 @@ def _clean_entry(entry: Entry, cleaner: Cleaner) -> Entry:
     cleaned = cast("Entry", cleaner.clean(cast("Payload", entry)))  # it takes any value and gives one of its kind
     if isinstance(entry, e.RunStarted):
         return cleaned.model_copy(update={"pins": entry.pins, "trace_id": entry.trace_id})
+    if isinstance(entry, e.RunAdopted):
+        return cleaned.model_copy(update={"pins": entry.pins, "nonce": entry.nonce})
     if isinstance(entry, e.ContextDisclosed):
         return entry
     return cleaned
 
 
 def _clean_blobs(
-    blobs: Mapping[str, bytes], started: e.RunStarted, cleaner: Cleaner
+    blobs: Mapping[str, bytes], entries: Sequence[Entry], cleaner: Cleaner
 ) -> tuple[dict[str, bytes], dict[str, str]]:
     """Cleaned bytes have another name; the second value says which."""
-    kinds: dict[str, BlobKind] = {digest: _find_kind(name) for name, digest in started.pins.items()}
+    pinned = [entry.pins for entry in entries if isinstance(entry, e.RunStarted | e.RunAdopted)]
+    kinds: dict[str, BlobKind] = {digest: _find_kind(name) for pins in pinned for name, digest in pins.items()}
     cleaned: dict[str, bytes] = {}
     renamed: dict[str, str] = {}
     for digest, data in blobs.items():
@@ -222,7 +229,7 @@ def _clean_blob(data: bytes, kind: BlobKind, cleaner: Cleaner) -> bytes:
 
 def _find_kind(pin: str) -> BlobKind:
     """What the bytes behind a pin are, also where it is one of a run above."""
-    name = pin.split(":", 2)[2] if pin.startswith(ABOVE) else pin
+    name = pin.split(":", 2)[2] if pin.startswith(ABOVE) else pin.removeprefix(ORIGIN)
     if name == START:
         return "entry"
     return "text" if name.startswith((SKILL, AGENT, TASK)) or name == POLICY else "json"

@@ -30,6 +30,12 @@ WORDINGS: dict[str, Wording] = {
     "skill_catalog_loaded": Wording("debug", "{p.skills} skills", "{p.problems} problems"),
     "skill_load_failed": Wording("warning", "failed", "{p.skill_name} ({p.path}): {p.reason}"),
     "prompt_layer_cut": Wording("warning", "cut", "{p.source}: {p.left_out_characters} characters are left out"),
+    "run_adopted": Wording(
+        "warning",
+        "adopted",
+        "the run was not started here: it goes on with the settings, rules and keys of this host ({p.profile}, "
+        "{p.provider}/{p.model}), and asks about every step that was planned before",
+    ),
     "pinned_definition_used": Wording("warning", "changed", "{p.definition}: the run goes on with what it began with"),
     "mcp_server_reported": Wording("warning", "{p.state}", "{p.server}: {p.message}"),
     "skill_prefilter_completed": Wording("debug", "{p.considered} ranked", "{p.query}"),

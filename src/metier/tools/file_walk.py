@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from metier.definitions.contained_path import READ_FOLDER
 from metier.tools.base import PathGuard
 from metier.tools.path_patterns import PathPattern
+from metier.tools.protected import is_closed
 from metier.tools.scope import Scope
 
 PASSED_OVER = frozenset(
@@ -62,7 +63,10 @@ class _Walk:
         path = f"{inside}{entry.name}"
         try:
             if entry.is_dir(follow_symlinks=False):
-                if entry.name not in self.passed_over and f"{self.prefix}{path}" not in self.skip:
+                shown = f"{self.prefix}{path}"
+                # Looked at closely only below a folder that can be meant: there may be many others.
+                is_own = ".agent" in shown.lower() and is_closed(shown)
+                if entry.name not in self.passed_over and shown not in self.skip and not is_own:
                     folders.append(entry.name)
             elif self.pattern is None or self.pattern.matches(path):
                 status = entry.stat(follow_symlinks=False)

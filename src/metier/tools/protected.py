@@ -6,6 +6,7 @@ Names are compared as the most forgiving file system would: without case, invisi
 import unicodedata
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
+from itertools import pairwise
 
 _FOLDERS = {
     ".git": "Git's own files",
@@ -79,6 +80,12 @@ def recorded(path: str, *, own_folders: Iterable[str]) -> str | None:
         if own and (whole == own or whole.startswith(f"{own}/")):
             return "the agent's own records and skills"
     return None
+
+
+def is_closed(path: str) -> bool:
+    """The keys of the user's stores, where the home folder is the workspace: no tool reads them, in no profile."""
+    parts = [_fold(part) for part in path.split("/") if part not in {"", "."}]
+    return (".agent", "keys") in pairwise(parts)
 
 
 def _fold_path(path: str) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from metier.definitions.contained_path import READ_FOLDER, Opened, Opener, choose_opener, leads_out
 from metier.errors import ToolFailed
 from metier.tools.base import NoGuard, PathGuard
-from metier.tools.protected import protected, recorded
+from metier.tools.protected import is_closed, protected, recorded
 
 MAX_PATH_BYTES = 4096
 _NEW_FOLDER_MODE = 0o777
@@ -68,6 +68,7 @@ class Scope:
         `own_folders` are relative to the workspace, and so are `records`, which are closed without `protect` too.
         """
         self._roots = tuple((Path(os.path.abspath(root)), root.resolve()) for root in roots)  # noqa: PTH100  as text
+        self._identities = {real: found for _, real in self._roots if (found := _identify(real)) is not None}
         self._protect = protect
         self._own_folders = tuple(own_folders)
         self._records = tuple(records)
@@ -167,9 +168,25 @@ class Scope:
             with _plain_errors(text):
                 root = os.open(spot.root, READ_FOLDER)
                 stack.callback(os.close, root)
+                self._check_root(spot.root, root)
                 opened = self._opener(root, spot.path, links=self._links)
                 stack.callback(os.close, opened.descriptor)
+                if is_closed(opened.path):
+                    raise ToolFailed(
+                        f"Path {text!r} is closed: it holds the keys of this user", code="permission_denied"
+                    )
             yield opened
+
+    def _check_root(self, path: Path, descriptor: int) -> None:
+        """A root is a certain folder, not whatever has its name now, such as a link to another place."""
+        known = self._identities.get(path)
+        status = os.fstat(descriptor)
+        if known is not None and (status.st_dev, status.st_ino) != known:
+            raise ToolFailed(
+                f"The folder {str(path)!r} is not the one that the run began in: it was replaced",
+                hint="A person puts it back, or starts a new run",
+                code="conflict",
+            )
 
     def _check_unprotected(self, root: Path, path: str) -> None:
         folders = self._own_folders if self._protect else self._records
@@ -183,6 +200,14 @@ class Scope:
 
     def _show(self, root: Path, path: str) -> str:
         return path or "." if root == self.workspace else str(root / path)
+
+
+def _identify(folder: Path) -> tuple[int, int] | None:
+    try:
+        status = folder.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def canonical_path(root: Path, text: str) -> str:

@@ -1,0 +1,34 @@
+"""Under whose settings and rules a run stands: as it was started, or since it was last adopted. Pure."""
+
+from collections.abc import Iterable, Sequence
+
+from metier.engine import entries as e
+from metier.engine.steps import Step
+
+KEPT_PAUSES = frozenset({"input", "delegation", "step_failed"})
+"""What an adopted run still waits for: an answer, a child, a decision about a step of its task."""
+
+
+def find_authority(entries: Sequence[e.Entry]) -> e.RunStarted | None:
+    """How the run was started, or stands since it was last adopted; nothing without a beginning."""
+    started = entries[0] if entries else None
+    if not isinstance(started, e.RunStarted):
+        return None
+    adopted = next((entry for entry in reversed(entries) if isinstance(entry, e.RunAdopted)), None)
+    return started if adopted is None else take_authority(started, adopted)
+
+
+def take_authority(started: e.RunStarted, adopted: e.RunAdopted) -> e.RunStarted:
+    """How the run stands since it was adopted."""
+    update = adopted.model_dump(exclude={"kind", "limits", "nonce"})
+    return started.model_copy(update=update | {"limits": adopted.limits})
+
+
+def put_back(steps: Iterable[Step], *, answering: str) -> None:
+    """Nothing that was approved or under way elsewhere counts here: each step is asked about before it runs.
+
+    `answering` is the step whose question a person has not answered.
+    """
+    for step in steps:
+        if step.phase != "finished" and step.delegated is None and step.step_id != answering:
+            step.phase, step.started, step.is_foreign = "pending", None, True
