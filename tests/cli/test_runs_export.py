@@ -1,6 +1,7 @@
 """`agent runs export` and `agent runs import`: a run as one file, on another machine, without a key."""
 
 import json
+import shutil
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -183,6 +184,7 @@ def test_a_run_that_waits_can_be_answered_where_it_is_imported(
     assert run(["runs", "export", run_id, "-o", str(file)]) == 0
     monkeypatch.chdir(elsewhere)
     run(["runs", "import", str(file)])
+    shutil.copy(workspace.folder / "agent.yaml", elsewhere)  # a run goes on with the settings of the place it is in
     capsys.readouterr()
 
     assert run(["resume", run_id, "--input", "answer=this", "-q"]) == 0
@@ -249,6 +251,8 @@ def test_a_task_that_waits_in_a_step_can_be_gone_on_with_where_it_is_imported(
     assert run(["runs", "export", run_id, "-o", str(file)]) == 0
     monkeypatch.chdir(elsewhere)
     assert run(["runs", "import", str(file)]) == 0
+    shutil.copy(workspace.folder / "agent.yaml", elsewhere)
+    shutil.copytree(workspace.folder / ".agent", elsewhere / ".agent")
     capsys.readouterr()
 
     assert run(["resume", run_id, "--input", "answer=this", "-q"]) == 0
