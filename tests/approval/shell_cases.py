@@ -165,7 +165,7 @@ EVERYDAY: dict[str, tuple[str, ...]] = {
         "rg -t py 'def \\w+' src", "find . -name '*.py' -type f", "sort -u names.txt",
         "find src -maxdepth 2 -not -path './x/*'", "sort names.txt | uniq -c | sort -rn | head -5", "echo hello",
         "echo 'hello; world'", 'echo "a && b"', "git log | head -5", "git status && git diff", "git status; ls",
-        "cd src && ls -la", "cd src && pytest -q", "ls nope 2>/dev/null || echo none", "ls >/dev/null",
+        "cd src && ls -la", "ls nope 2>/dev/null || echo none", "ls >/dev/null",
         "diff -u a.txt b.txt", "diff -ru --no-dereference a b", "tree -L 2", "date +%F", "jq -r .name package.json",
         "cat a.json | jq '.items | length'", "file src/a.bin", "git log --grep='fix: x'",
     ),
@@ -176,7 +176,7 @@ EVERYDAY: dict[str, tuple[str, ...]] = {
         "cp a b", "mkdir x", "touch x", "sed -i s/a/b/ x", "echo hi > x", "cat a >> b", "ls *.py", "echo $HOME",
         "for x in a b; do echo hi; done", "cat ~/.ssh/id_rsa", "cat /etc/passwd", "git log | less", "ls | xargs rm",
         "find . -name x -delete", "sudo ls", "npm test", "cargo build", "tail -f log.txt", "git stash", "git fetch",
-        "cat <<EOF\nhi\nEOF", "sleep 100 &",
+        "cat <<EOF\nhi\nEOF", "sleep 100 &", "cd src && pytest -q",
     ),
 }  # fmt: skip
 """Judged by the same rules."""

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from program_runners import PLAIN_COMMANDS, RUNNERS
 from shell_cases import BYPASSES, EVERYDAY, READERS
 from verdicts import judge, read_scope
 
@@ -225,3 +226,25 @@ def test_what_only_the_profile_allows_is_not_put_down_to_a_rule() -> None:
 
     assert explanation.verdict.decision == "allow"
     assert explanation.winner is None
+
+
+DENYING = "rules:\n- {tool: Bash, allow: false, when: {command: {startsWith: touch}}}\n"
+
+
+def test_a_program_that_may_run_a_denied_one_is_asked_about_where_everything_else_is_allowed() -> None:
+    scope = read_scope(DENYING)
+
+    allowed = [
+        c for c in RUNNERS if judge([scope], "Bash", {"command": c}, profile="permissive").verdict.decision == "allow"
+    ]
+
+    assert len({command.split()[0] for command in RUNNERS}) >= 120
+    assert allowed == []
+
+
+def test_a_rule_that_denies_one_program_leaves_programs_alone_that_run_no_other() -> None:
+    scope = read_scope(DENYING)
+
+    verdicts = {c: judge([scope], "Bash", {"command": c}, profile="permissive").verdict for c in PLAIN_COMMANDS}
+
+    assert {command: verdict for command, verdict in verdicts.items() if verdict.decision != "allow"} == {}

@@ -133,10 +133,12 @@ class RulePolicy:
         verdict = self._judge_unspoken(action, said, unit.narrow)
         if (
             verdict.decision == "allow"
-            and unit.is_opaque
+            and unit.is_unclear
             and has_limits([s.tools for s in speakers], unit.narrow.names)
         ):
-            reason = "A rule limits what the shell may do, and what this does cannot be told from its words"
+            reason = (
+                "A rule limits what the shell may do, and this command may start programs that its words do not name"
+            )
             return Verdict(decision="ask", reason=reason), said, None
         return verdict, said, None
 
@@ -209,7 +211,8 @@ def listen_to_command(scope: Scope, unit: Unit) -> Said:
     """What one scope says to one command of a line. `allowed-tools` never reach the shell."""
     found = find_shell_rule(scope.tools, unit)
     if found.rule is not None and found.decision is not None:
-        return _count(scope, found.rule, decision=found.decision, note=found.note)
+        remark = "; ".join(filter(None, (found.rule.reason, found.remark))) if found.remark else ""
+        return _count(scope, found.rule, decision=found.decision, note=found.note or remark)
     return _count_default(scope, scope.tools.default)
 
 

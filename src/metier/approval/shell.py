@@ -16,11 +16,12 @@ from metier.approval.matchers import COMMAND
 from metier.approval.rules import ORDER, SHELL, Call, Decision, Rule, RuleList, find_rule, matches
 from metier.tools.shell_allowlist import is_direct, walk_commands
 from metier.tools.shell_line import NotUnderstood, SimpleCommand, parse_line
-from metier.tools.shell_tables import Naming, Place, find_objection, find_tables, is_runner
+from metier.tools.shell_tables import Naming, Place, find_objection, find_tables, is_runner, is_unclear, is_vouched
 
 _SEPARATORS = re.compile(r"[;|&\n(){}`]+")
 _DISGUISE = str.maketrans("", "", "\\'\"")
 _MOST_PIECES = 100
+RUNS_CODE = "it runs code of the folder it is in"
 
 
 @dataclass(slots=True)
@@ -61,6 +62,16 @@ class Unit:
         found = find_tables(self.argv)
         return is_runner(self.argv[0]) and (found is None or all(table.acts for table in found.tables))
 
+    @property
+    def is_unclear(self) -> bool:
+        """It may start a program that no rule reads: one that is denied, too."""
+        return not self.argv or is_unclear(self.argv)
+
+    @property
+    def is_vouched(self) -> bool:
+        """It is known to look only, wherever it runs."""
+        return bool(self.argv) and not self.wrong and is_vouched(self.argv, self.place)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellCall:
@@ -76,6 +87,9 @@ class ShellFinding:
     rule: Rule | None = None
     decision: Decision | None = None
     note: str = ""
+    """Why the rule does not reach so far."""
+    remark: str = ""
+    """What a person should know of a command that is allowed."""
 
 
 def build_call(tool: str, names: frozenset[str], arguments: Mapping[str, JsonValue], *, root: str) -> Call:
@@ -161,8 +175,23 @@ def _try_allow(rule: Rule, unit: Unit) -> ShellFinding | None:
         return ShellFinding(
             rule, "ask", "It may run what it is fed; only a rule that names the whole line can allow it"
         )
-    objection = "" if rule.is_exact else _find_objection(rule, unit)
-    return ShellFinding(rule, "ask" if objection else "allow", objection)
+    objection = ("" if rule.is_exact else _find_objection(rule, unit)) or _find_elsewhere(rule, unit)
+    if objection:
+        return ShellFinding(rule, "ask", objection)
+    return ShellFinding(rule, "allow", remark=RUNS_CODE if not unit.is_vouched and unit.is_unclear else "")
+
+
+def _find_elsewhere(rule: Rule, unit: Unit) -> str:
+    """A rule means the folders that its `cwd` names. Without one: the workspace's own, unless the command only looks."""
+    demands = [condition for condition in rule.when if condition.key == "cwd"]
+    if demands:
+        # Behind a `cd` the command may be in another folder than the call names.
+        others = [each for each in unit.place.folders if not all(condition.test(each) for condition in demands)]
+        return f"It may run in {others[0]!r}, which the rule's 'cwd' does not name" if others else ""
+    others = [each for each in unit.place.folders if each != unit.place.root]
+    if not others or unit.is_vouched:
+        return ""
+    return f"It would act in {others[0]!r}, and the rule is for the workspace's own folder; name the folder by 'cwd'"
 
 
 def _find_objection(rule: Rule, unit: Unit) -> str:

@@ -15,6 +15,7 @@ from metier.events import SkillStepExecuted
 from metier.telemetry.excerpt import cut_middle
 from metier.tools.base import NoGuard, PathGuard, Preview, ToolContext, ToolInfo, ToolResult
 from metier.tools.environment import build_environment
+from metier.tools.git_settings import build_git_settings
 from metier.tools.options import ShellOptions
 from metier.tools.process import Command, Outcome, ProcessLimits, run_process
 from metier.tools.sandbox.confinement import Confinement
@@ -29,13 +30,9 @@ MAX_STDOUT_BYTES = 8 << 20
 MAX_STDERR_BYTES = 1 << 20
 """So much of a command's output is kept at all; beyond it the middle is gone."""
 QUIET = {
-    "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0",
-    "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.bareRepository", "GIT_CONFIG_VALUE_0": "explicit",
+    "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", **build_git_settings(),
 }  # fmt: skip
-"""Nobody turns pages or types passwords here, and `git status` has no reason to write.
-
-A folder of a clone can look like a bare repository, whose configuration names programs: git must not take it for one.
-"""
+"""No terminal is there to turn pages or to type passwords, and `git status` has no reason to write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

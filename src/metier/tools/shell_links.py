@@ -1,6 +1,7 @@
-"""The words of a line that are paths through a link, written as where they lead. Looks at the disk, runs nothing.
+"""The words of a line that lead elsewhere, written as where they lead. Looks at the disk, runs nothing.
 
-Tables and rules read words: `cat docs/key` is harmless by its words, unless `docs` is a link to somebody's home.
+Tables and rules read words: `cat docs/key` is harmless by its words, unless `docs` is a link to another folder, and so is
+`git status`, unless it runs in a repository within the workspace, whose own configuration names programs.
 """
 
 import os
@@ -9,15 +10,16 @@ from dataclasses import replace
 
 from metier.tools.shell_allowlist import walk_commands
 from metier.tools.shell_line import Pipeline, ShellLine, SimpleCommand
-from metier.tools.shell_tables import Place
+from metier.tools.shell_tables import Place, is_beneath
 
+_GIT = "git"
 _FOLLOWS_ENTRIES = "diff"
 """Given two folders, it shows what the links in them lead to; others that do so are asked about."""
 
 
 def follow_links(line: ShellLine, place: Place) -> ShellLine:
     """The same line where no word leads elsewhere. `place` has no links on its way."""
-    followed = [_follow(command, where.folders) for command, where in walk_commands(line, place)]
+    followed = [_follow(command, where) for command, where in walk_commands(line, place)]
     pipelines: list[Pipeline] = []
     for pipeline in line.pipelines:
         commands, followed = followed[: len(pipeline.commands)], followed[len(pipeline.commands) :]
@@ -25,12 +27,26 @@ def follow_links(line: ShellLine, place: Place) -> ShellLine:
     return replace(line, pipelines=tuple(pipelines))
 
 
-def _follow(command: SimpleCommand, folders: Sequence[str]) -> SimpleCommand:
+def _follow(command: SimpleCommand, place: Place) -> SimpleCommand:
+    folders = place.folders
     program, *words = command.argv
     followed = [_follow_word(word, folders) for word in words]
     if program == _FOLLOWS_ENTRIES:
         followed = [each for word in followed for each in (word, *_follow_entries(word, folders))]
+    if program.rpartition("/")[2] == _GIT and (nested := find_nested_repository(place)):
+        followed = ["-C", nested, *followed]
     return replace(command, argv=(program, *followed))
+
+
+def find_nested_repository(place: Place) -> str:
+    """The repository below the root that git would take for its own in one of the folders; empty where there is none."""
+    for folder in place.folders:
+        path = folder
+        while path != place.root and is_beneath(path, place.root):
+            if os.path.lexists(os.path.join(path, ".git")):  # noqa: PTH118  as text, like the rest
+                return path
+            path = os.path.dirname(path)  # noqa: PTH120
+    return ""
 
 
 def _follow_entries(word: str, folders: Sequence[str]) -> list[str]:

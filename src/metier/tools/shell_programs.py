@@ -13,6 +13,8 @@ An entry allows what it lists and nothing else. The words of a table:
     :acts        it changes the workspace or runs code of it: an allow must name the command, not only the program
     :any         whatever the arguments are
     :plain       names without `:` and blanks;  :plus  words that begin with `+`
+    :remote      as `:plain`, the first of them `origin` or `upstream`: another word may be a path to a repository
+    :among=a,b   only these words
     :nofiles     no operand begins with `@`;  :nobrackets  none has a `[`;  :noimports  none brings in another file
     :single      long options have one dash;  :grouping  `(`, `)` and `!` stand between them
 """
@@ -102,7 +104,7 @@ find = -H -L -P -name! -iname! -path! -ipath! -wholename! -regex! -iregex! -rege
     -group! -perm! -links! -inum! -readable -writable -executable -print -print0 -printf! -ls -prune -quit -not -a -o
     -and -or -true -false -nouser -nogroup -lname! -ilname! -daystart -follow :grouping :single :paths
 git status = -sbvz -u? --short --branch --porcelain? --long --verbose --ignored? --untracked-files? --show-stash
-    --ahead-behind --no-ahead-behind --column? --no-column --renames --no-renames --find-renames? --ignore-submodules?
+    --ahead-behind --no-ahead-behind --column? --no-column --renames --no-renames --find-renames? --ignore-submodules
     :paths
 git log = -pqsuzgmcEFPrtRwbiW -# -n: -L: -S: -G: -M? -C? -U: --oneline --graph --decorate? --no-decorate --all
     --branches? --tags? --remotes? --stat? --shortstat --numstat --dirstat? --summary --name-only --name-status
@@ -117,7 +119,7 @@ git log = -pqsuzgmcEFPrtRwbiW -# -n: -L: -S: -G: -M? -C? -U: --oneline --graph -
     --no-mailmap --mailmap --compact-summary --patch-with-stat --function-context --inter-hunk-context= --source
     --clear-decorations --decorate-refs= --decorate-refs-exclude= --exclude= --not --min-parents= --max-parents=
     --no-expand-tabs --root --cc --exit-code --quiet --check --text --cached --staged --merge-base --relative?
-    --no-relative --submodule? --ignore-submodules? --src-prefix= --dst-prefix= --no-prefix --stat-width=
+    --no-relative --ignore-submodules --src-prefix= --dst-prefix= --no-prefix --stat-width=
     --ws-error-highlight= :paths
 git branch = -arvqi --all --remotes --verbose --show-current --merged --no-merged --contains= --no-contains= --sort=
     --format= --points-at= --color? --no-color --column? --no-column --ignore-case --abbrev? --list :none
@@ -131,7 +133,7 @@ git remote get-url = --all --push :words
 git stash list = -# --oneline --stat --date= --format= --pretty? -p -n: :none
 git stash show = -pu --patch --stat --name-only --name-status --include-untracked --no-color :words
 git worktree list = -vz --porcelain --verbose :none
-git submodule status = --recursive --cached :paths
+git submodule status = --recursive --cached :paths :acts
 git rev-parse = -q --short? --abbrev-ref? --verify --quiet --show-toplevel --show-prefix --show-cdup --git-dir
     --absolute-git-dir --git-common-dir --is-inside-work-tree --is-inside-git-dir --is-bare-repository --symbolic
     --symbolic-full-name --all --branches? --tags? --remotes? --not --sq --revs-only --no-revs --flags --no-flags
@@ -140,7 +142,7 @@ git rev-list = -n: -# --all --count --max-count= --since= --until= --author= --g
     --first-parent --left-right --objects --no-walk? --branches? --tags? --not --topo-order --parents --date-order
     --abbrev-commit --oneline :paths
 git ls-files = -cdmosiuktvzf -x: --cached --deleted --modified --others --stage --ignored --unmerged --killed
-    --exclude-standard --exclude= --full-name --error-unmatch --abbrev? --eol --deduplicate --recurse-submodules
+    --exclude-standard --exclude= --full-name --error-unmatch --abbrev? --eol --deduplicate
     --format= :paths
 git ls-tree = -drtlz --long --name-only --name-status --full-name --full-tree --object-only --abbrev? --format= :paths
 git cat-file = -petsq :paths
@@ -157,12 +159,14 @@ git for-each-ref = --sort= --format= --count= --contains= --merged? --no-merged?
 git show-ref = -dsq --head --tags --heads --branches --dereference --verify --hash? --abbrev? --quiet :words
 git reflog = -# -n: --all --oneline --date= --format= --pretty? :none
 git reflog show = -# -n: --all --oneline --date= --format= --pretty? :paths
-git config = -lz --get --get-all --get-regexp --list --show-origin --show-scope --name-only --local --global --system
-    --null --type= --bool --int :words :needs=--get,--get-all,--get-regexp,--list,-l
+git config = -z --get --get-all --show-scope --local --null --type= --bool --int
+    :among=user.name,user.email,init.defaultBranch,core.autocrlf,core.ignorecase :needs=--get,--get-all
+git config = -lz --get --get-all --get-regexp --list --show-origin --show-scope --name-only --local --null --type= --bool
+    --int :words :needs=--local
 git grep = -aiIhHlLnopEFGPqvwWzc -# -A: -B: -C: -e: -m: --cached --untracked --ignore-case --word-regexp
     --invert-match --extended-regexp --basic-regexp --perl-regexp --fixed-strings --line-number --column
     --files-with-matches --files-without-match --name-only --only-matching --count --color? --no-color --break
-    --heading --show-function --function-context --max-depth= --recurse-submodules --all-match --and --or --not
+    --heading --show-function --function-context --max-depth= --all-match --and --or --not
     --quiet --max-count= :paths
 git check-ignore = -vnq --verbose --non-matching --quiet --no-index :paths
 git count-objects = -vH --verbose --human-readable :none
@@ -173,9 +177,9 @@ git add = -AuNvn --all --update --dry-run --verbose --intent-to-add --ignore-rem
 git commit = -aqvs -m: --all --message= --quiet --verbose --signoff --allow-empty --dry-run --short --status
     --no-status :paths :acts
 git switch = -q -c: --create= --detach --quiet --no-guess :plain :acts
-git fetch = -apqtv --all --prune --tags --no-tags --quiet --verbose --dry-run --depth= --unshallow :plain :acts
-git pull = -qrv --rebase --no-rebase --ff-only --ff --no-ff --quiet --verbose --prune --tags :plain :acts
-git push = -nquv --dry-run --quiet --set-upstream --verbose --tags --follow-tags --porcelain :plain :acts
+git fetch = -apqtv --all --prune --tags --no-tags --quiet --verbose --dry-run --depth= --unshallow :remote :acts
+git pull = -qrv --rebase --no-rebase --ff-only --ff --no-ff --quiet --verbose --prune --tags :remote :acts
+git push = -nquv --dry-run --quiet --set-upstream --verbose --tags --follow-tags --porcelain :remote :acts
 mkdir = -pv --parents --verbose :paths :acts
 python --version = :none
 python -V = :none
@@ -215,6 +219,7 @@ pytest = -qvxslh -# -k: -m: -r: -n: --quiet --verbose --exitfirst --maxfail= --l
     --hypothesis-seed= --hypothesis-show-statistics --benchmark-skip --benchmark-only :paths :nofiles :acts
 ruff check = -qvs --quiet --verbose --silent --diff --statistics --show-files --show-settings --select= --ignore=
     --extend-select= --output-format= --preview --no-cache --exit-zero --exclude= --no-fix :paths
+    :needs=--no-fix,--diff
 ruff format = -qv --check --diff --quiet --preview --no-cache --exclude= :paths :needs=--check,--diff
 ruff format = -qv --quiet --preview --no-cache --exclude= :paths :acts
 ruff --version = :none
@@ -270,6 +275,14 @@ ld-linux-x86-64.so.2 fakeroot proot bwrap firejail gtester logrotate iptables ip
 m4 cpan gem bundle composer nroff troff groff pg_dump restic rclone tee dd
 """
 """They run other programs, or text, or write where an argument says: a bare name never allows them."""
+
+PLAIN = """
+cp mv rm rmdir touch ln link unlink chmod chown chgrp truncate shred sync mktemp mkfifo kill pgrep pkill pidof ps top free
+vmstat lscpu lsblk lsof ss netstat pstree who w users last groups logname tty stty printenv locale getconf cal base64
+base32 basenc shuf tsort join expand unexpand fmt pr factor numfmt sum b2sum sha224sum sha384sum iconv dos2unix unix2dos
+xxd uuidgen yes gzip gunzip bzip2 bunzip2 xz unxz zstd unzstd dig host nslookup ping tput clear
+"""
+"""They have no table and start no other program, whatever their arguments are."""
 
 BUILTINS = """
 . : alias bg bind break builtin caller command compgen complete compopt continue declare dirs disown enable eval exec

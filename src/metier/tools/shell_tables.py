@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from metier.tools.shell_programs import RUNNERS, SAME_TABLE, TABLES
+from metier.tools.shell_programs import PLAIN, RUNNERS, SAME_TABLE, TABLES
 
-type Operands = Literal["none", "words", "paths", "pattern", "plain", "plus"]
+type Operands = Literal["none", "words", "paths", "pattern", "plain", "plus", "remote"]
 type Takes = Literal["nothing", "value", "attached", "word"]
 """What an option has behind it: nothing; a value, attached or next; a value only if attached; exactly one word."""
 
@@ -22,9 +22,14 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 _VERSIONED = re.compile(r"(?:python|pypy|perl|ruby|lua|php|node|pip)[0-9.]+")
 _IMPORT = re.compile(r"\b(?:import|include)\b")
 _PATTERN_OPTIONS = frozenset({"-e", "--regexp", "--files"})
+_REMOTES = frozenset({"origin", "upstream"})
+_OWN_CODE_ONLY = frozenset({"git", "mkdir", "ruff"})
+"""They act on files, or run at most the hooks that a person set up: what they run is not what a caller wrote."""
+_SYSTEM_FOLDERS = frozenset({"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"})
 _GROUPING = frozenset({"(", ")", "!"})
 _OPERANDS: dict[str, Operands] = {
     ":none": "none", ":words": "words", ":paths": "paths", ":pattern": "pattern", ":plain": "plain", ":plus": "plus",
+    ":remote": "remote",
 }  # fmt: skip
 
 
@@ -43,6 +48,8 @@ class Table:
     """Long options have one dash, and short ones do not stand together."""
     extra: frozenset[str] = frozenset()
     """Words that are neither option nor operand."""
+    among: frozenset[str] = frozenset()
+    """The only operands that it may have; empty for any."""
     refused: tuple[str, ...] = ()
     """Marks that say how operands must not look."""
 
@@ -102,6 +109,28 @@ def find_tables(argv: Sequence[str], *, program: str = "") -> Found | None:
     return None
 
 
+def is_vouched(argv: Sequence[str], place: Place) -> bool:
+    """A table says that this command only looks, wherever it runs."""
+    found = find_tables(argv)
+    if found is None:
+        return False
+    return any(not table.acts and not _try(table, found.arguments, place, named=True) for table in found.tables)
+
+
+def is_unclear(argv: Sequence[str]) -> bool:
+    """It may start a program that its words do not name: no table says otherwise, whatever files it is given."""
+    written = argv[0]
+    folder, _, name = written.rpartition("/")
+    if folder and folder not in _SYSTEM_FOLDERS:
+        return True
+    found = find_tables(argv, program=name)
+    if found is None:
+        return name not in _plain_programs()
+    anywhere = Place("/", ("/",))
+    fitting = [table for table in found.tables if not _try(table, found.arguments, anywhere, named=True)]
+    return not any(not table.acts or name in _OWN_CODE_ONLY for table in fitting)
+
+
 def find_harm(found: Found, place: Place, *, named: bool) -> str:
     """Why these arguments are not known to be harmless; empty when they are. `named`: a rule names the command."""
     reasons = [_try(table, found.arguments, place, named=named) for table in found.tables]
@@ -129,8 +158,7 @@ class Naming:
 def find_objection(argv: Sequence[str], text: str, *, naming: Naming, place: Place) -> str:
     """Why an allow that matches this command (`text` in its one spelling) does not reach it; empty when it does."""
     written = argv[0]
-    # The bare name of a runner says nothing of what it will run: that comes by its input, or by a file.
-    if text in naming.prefixes and (len(argv) > 1 or not is_runner(written)):
+    if text in naming.prefixes and _is_named_whole(argv):
         return ""
     program = posixpath.basename(written) if "/" in written and naming.names(written) else written
     if "/" in program:
@@ -144,6 +172,15 @@ def find_objection(argv: Sequence[str], text: str, *, naming: Naming, place: Pla
     if naming.trusts_unknown or naming.expresses(written):
         return ""
     return f"nothing is known of {program!r}; name whole commands by 'equals' or 'in', or its arguments by 'matches'"
+
+
+def _is_named_whole(argv: Sequence[str]) -> bool:
+    """The words of the command say what it does: not so where a file decides, or an option that is missing."""
+    # The bare name of a runner says nothing of what it will run: that comes by its input, or by a file.
+    if len(argv) == 1:
+        return not is_runner(argv[0])
+    found = find_tables(argv)
+    return found is None or any(not table.needs for table in found.tables)
 
 
 def _names(beginnings: Collection[str], command: str) -> bool:
@@ -166,6 +203,11 @@ def _programs() -> frozenset[str]:
 
 
 @cache
+def _plain_programs() -> frozenset[str]:
+    return frozenset(PLAIN.split())
+
+
+@cache
 def _runners() -> frozenset[str]:
     return frozenset(RUNNERS.split())
 
@@ -183,13 +225,14 @@ def _read(words: Iterable[str]) -> Table:
             options |= _read_option(word, is_single=is_single)
     operands: Operands = "none"
     for mark in marks:
-        operands = _OPERANDS.get(mark, operands)
+        operands = _OPERANDS.get(mark, "words" if mark == ":among" else operands)
     return Table(
         options=options,
         operands=operands,
         most=int(marks[":most"]) if ":most" in marks else None,
         needs=frozenset(marks[":needs"].split(",")) if ":needs" in marks else frozenset(),
         acts=":acts" in marks,
+        among=frozenset(marks[":among"].split(",")) if ":among" in marks else frozenset(),
         is_open=":any" in marks,
         is_single=is_single,
         extra=_GROUPING if ":grouping" in marks else frozenset(),
@@ -300,6 +343,8 @@ def _check_operands(table: Table, reading: _Arguments, place: Place) -> str:
         return f"it takes {table.most} such argument"
     if wrong := _find_refused(table, operands):
         return wrong
+    if table.among:
+        return _first_wrong(word for word in operands if word not in table.among)
     match table.operands:
         case "words":
             return ""
@@ -307,6 +352,8 @@ def _check_operands(table: Table, reading: _Arguments, place: Place) -> str:
             return f"argument {operands[0][:80]!r} is not known to be harmless" if operands else ""
         case "plain":
             return _first_wrong(word for word in operands if not _PLAIN.fullmatch(word))
+        case "remote":
+            return _check_remote(operands)
         case "plus":
             return _first_wrong(word for word in operands if not word.startswith("+"))
         case "pattern":
@@ -332,6 +379,13 @@ def _find_refused(table: Table, operands: Sequence[str]) -> str:
 def _check_paths(paths: Sequence[str], place: Place) -> str:
     outside = next((path for path in paths if not place.holds(path)), None)
     return "" if outside is None else f"path {outside[:80]!r} is outside of the workspace"
+
+
+def _check_remote(operands: Sequence[str]) -> str:
+    """A repository by another name than the usual ones may be a folder, whose hooks would run."""
+    if operands and operands[0] not in _REMOTES:
+        return f"{operands[0][:80]!r} may be a path to a repository; a rule that names it whole can allow it"
+    return _first_wrong(word for word in operands if not _PLAIN.fullmatch(word))
 
 
 def _first_wrong(words: Iterable[str]) -> str:

@@ -1,0 +1,48 @@
+"""Programs that run programs, each with the words that make it run `touch PWNED`. Data only."""
+
+RUNNERS: tuple[str, ...] = (
+    "find . -exec touch PWNED ';'", "find . -execdir touch PWNED '+'", "find . -ok touch PWNED ';'",
+    "taskset 1 touch PWNED", "prlimit --nofile=64 touch PWNED", "chrt -o 0 touch PWNED", "choom -n 0 -- touch PWNED",
+    "x86_64 touch PWNED", "i386 touch PWNED", "uname26 touch PWNED", "setarch -R touch PWNED", "linux64 touch PWNED",
+    "sg root -c 'touch PWNED'", "newgrp root", "ssh-agent touch PWNED", "ssh -oProxyCommand='touch PWNED' h",
+    "prove -e touch PWNED", "dpkg-architecture -c 'touch PWNED'", "diff3 --diff-program=touch a b c",
+    "sdiff --diff-program=touch a b", "tclsh8.6 x.tcl", "nm --plugin ./x.so a", "ar --plugin ./x.so t a",
+    "ranlib --plugin ./x.so a", "objdump --plugin x a", "python3.12 x.py", "perl5.36.0 x.pl", "ruby3.1 x.rb",
+    "lua5.4 x.lua", "php8.2 x.php", "./tt PWNED", "bin/tt PWNED", "/tmp/tt PWNED", "../tt PWNED",
+    "/work/bin/ls PWNED", "env touch PWNED", "env -i touch PWNED", "nice touch PWNED", "ionice touch PWNED",
+    "nohup touch PWNED", "timeout 5 touch PWNED", "stdbuf -o0 touch PWNED", "setsid touch PWNED",
+    "unshare touch PWNED", "nsenter -t 1 touch PWNED", "chroot / touch PWNED", "capsh -- -c 'touch PWNED'",
+    "setpriv touch PWNED", "runuser -u x touch PWNED", "sudo touch PWNED", "doas touch PWNED",
+    "xargs touch PWNED", "parallel touch ::: PWNED", "time touch PWNED", "script -c 'touch PWNED'",
+    "flock x touch PWNED", "watch touch PWNED", "entr touch PWNED", "busybox touch PWNED", "toybox touch PWNED",
+    "perl -e 'exec qw(touch PWNED)'", "awk 'BEGIN{system(\"touch PWNED\")}'", "gawk -f x.awk", "sed -n '1e touch PWNED' a",
+    "sed -f x.sed a", "make -f evil.mk", "tar cf x.tar a --checkpoint-action=exec=sh", "zip x a -TT 'touch PWNED'",
+    "git -c alias.x='!touch PWNED' x", "git bisect run touch PWNED", "git submodule foreach 'touch PWNED'",
+    "git rebase -x 'touch PWNED' HEAD~1", "git difftool -x touch", "git grep -Otouch x", "git ls-remote --upload-pack=x .",
+    "vim -c '!touch PWNED'", "ed x", "less x", "man -P touch ls", "gdb -ex '!touch PWNED'", "strace touch PWNED",
+    "ltrace touch PWNED", "valgrind touch PWNED", "perf stat touch PWNED", "sort --compress-program=touch a",
+    "rg --pre touch x", "tree -o x --fromfile", "pytest -q", "tox", "nox", "npm test", "npx touch", "cargo run",
+    "go run .", "gcc -wrapper touch,PWNED a.c", "rsync -e 'touch PWNED' a b:", "scp -S touch a b:", "sftp -S touch h",
+    "curl --config x", "wget --use-askpass=touch h", "openssl engine ./x.so", "gpg --photo-viewer touch x",
+    "sqlite3 x '.shell touch PWNED'", "psql -c '\\! touch PWNED'", "run-parts .", "start-stop-daemon -S -x touch",
+    "systemd-run touch PWNED", "at now", "crontab x", "logrotate x", "lsof_wrapper touch", "faketime now touch PWNED",
+    "eatmydata touch PWNED", "catchsegv touch PWNED", "dbus-run-session touch PWNED", "xvfb-run touch PWNED",
+    "cpulimit -l 5 touch PWNED", "numactl -N 0 touch PWNED", "proxychains touch PWNED", "torsocks touch PWNED",
+    "unbuffer touch PWNED", "expect -c 'spawn touch PWNED'", "socat - EXEC:touch", "ncat -e touch h 1", "dc -e '!touch PWNED'",
+    "m4 x", "bc x", "split --filter=touch a", "csplit a 1", "install -s --strip-program=touch a b", "strip --plugin x a",
+    "java -jar x.jar", "deno run x", "bun x", "dotnet x", "mono x.exe", "Rscript x", "ghci x", "emacs --eval x",
+    "ld.so /usr/bin/touch PWNED", "/lib64/ld-linux-x86-64.so.2 /usr/bin/touch PWNED", "patch -p1 -i x", "mail -s x a",
+    "exec touch PWNED", "eval 'touch PWNED'", "command touch PWNED", "builtin eval x", "coproc touch PWNED", ". ./x",
+    "bash x", "sh -c 'touch PWNED'", "dash x", "zsh x", "fish x", "uv run touch", "pipx run x", "poetry run touch PWNED",
+    "docker run x touch", "podman run x touch", "kubectl exec x touch", "fzf --preview 'touch PWNED'", "fd -x touch",
+    "ctags --options=x a", "cscope x", "indent x", "aspell -c x", "nano -I x", "screen touch", "tmux new touch",
+    "some-program-of-today PWNED",
+)  # fmt: skip
+
+PLAIN_COMMANDS: tuple[str, ...] = (
+    "ls -la", "cat /etc/hostname", "cp a b", "mv a b", "rm -rf build", "ln -s a b", "mkdir -p x/y", "chmod +x a.sh",
+    "git status", "git add .", "git commit -m 'a change'", "git switch -c topic", "grep -rn needle src", "find . -name '*.py'",
+    "wc -l a", "sort -u a | uniq -c", "kill 1234", "ps aux", "gzip a", "date +%F", "/bin/ls -l", "/usr/bin/git log -3",
+    "head -5 a", "echo hello", "diff -u a b",
+)  # fmt: skip
+"""What a rule that denies `touch` does not speak of."""
