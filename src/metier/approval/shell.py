@@ -182,7 +182,7 @@ def _try_allow(rule: Rule, unit: Unit) -> ShellFinding | None:
 
 
 def _find_elsewhere(rule: Rule, unit: Unit) -> str:
-    """A rule means the folders that its `cwd` names. Without one: the workspace's own, unless the command only looks."""
+    """A rule means the folders that its `cwd` names, else the workspace's own, unless the command only looks."""
     demands = [condition for condition in rule.when if condition.key == "cwd"]
     if demands:
         # Behind a `cd` the command may be in another folder than the call names.

@@ -28,7 +28,14 @@ from metier.runtime.models import open_models
 from metier.runtime.partners import choose_partners
 from metier.runtime.pins import find_instructions, find_trusted, use_pinned, use_pinned_policy
 from metier.runtime.place import Place
-from metier.runtime.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS, Speakers, build_policy, read_policy_file
+from metier.runtime.policy import (
+    BUILT_IN_TOOLS,
+    SCRIPT_TOOLS,
+    Speakers,
+    build_policy,
+    find_denied,
+    read_policy_file,
+)
 from metier.runtime.tasks import choose_tools, find_changed_task
 from metier.runtime.trust import find_withheld
 from metier.skills.package import SkillPackage
@@ -38,6 +45,7 @@ from metier.tools.base import Tool
 from metier.tools.bash import Surroundings
 from metier.tools.builtin import build_builtin_tools, build_shell_tools
 from metier.tools.sandbox.confinement import ARTIFACTS, Confinement
+from metier.tools.sandbox.masks import find_masked
 from metier.tools.scope import Scope
 from metier.tools.script_catalog import ScriptCatalog
 from metier.tools.script_contract import ScriptLimits
@@ -69,7 +77,8 @@ async def build_services(
         facts = load_facts(_facts_file(place))
         models = open_models(place, facts, shelf, run=run)
         opened.push_async_callback(models.aclose)
-        own = list_tools(packages, place, confinement=confinement, web=agent.web)
+        masked = _find_masked(run, policy.text, confinement)
+        own = list_tools(packages, place, confinement=confinement, web=agent.web, masked=masked)
         advisor = find_advisor(place, models.provider, facts)
         skills = list_callable(packages, place, store, run=run, advisor=advisor, confinement=confinement)
         offered = (*own, *toolsets.tools, *servers.tools, *skills)
@@ -120,18 +129,27 @@ async def _build_rules(
     run: RunKind, packages: Sequence[SkillPackage], tools: Toolbox, *, host: bytes, known: frozenset[str], store: Store
 ) -> Policy:
     agent, place = run.agent, run.agent.place
-    step = run.steps[-1] if run.steps else None
-    task = run.task if run.steps else None
-    speakers = Speakers(
-        host=host,
-        agent=agent.definition,
-        task=task,
-        step=step,
+    speakers = replace(
+        _find_speakers(run, host),
         known=None if run.pins else known,
         withheld=await find_trusted(run.pins, store) if run.pins else find_withheld(place, host),
     )
     rules = build_policy(packages, tools, workspace=place.workspace, profile=agent.profile, speakers=speakers)
     return narrow(place, await bind(rules, run, store, tools=tools))
+
+
+def _find_speakers(run: RunKind, host: bytes) -> Speakers:
+    step = run.steps[-1] if run.steps else None
+    return Speakers(host=host, agent=run.agent.definition, task=run.task if run.steps else None, step=step)
+
+
+def _find_masked(run: RunKind, host: bytes, confinement: Confinement) -> tuple[Path, ...]:
+    """Files of the programs that the rules deny, where the sandbox can keep them from being run."""
+    if confinement.level != "full":
+        return ()
+    place = run.agent.place
+    denied = find_denied(place.workspace, _find_speakers(run, host))
+    return find_masked(denied, place.environ.get("PATH", "")) if denied else ()
 
 
 async def _confine(place: Place, run: RunKind) -> Confinement:
@@ -157,14 +175,17 @@ def list_tools(
     *,
     confinement: Confinement | None = None,
     web: WebAccess | None = None,
+    masked: tuple[Path, ...] = (),
 ) -> tuple[Tool, ...]:
     """The tools that are known without running code of a skill. One of the place replaces a built-in of its name.
 
-    `confinement` encloses what they start; without one they are good for looking at.
+    `confinement` encloses what they start; without one they are good for looking at. Commands cannot run what is
+    `masked`; scripts of skills can, which the rules for commands do not speak of.
     """
     enclosed = confinement or limit_only(place.settings.sandbox)
     replaced = {tool.info.name for tool in place.tools}
-    built_in = (tool for tool in _builtin_tools(place, enclosed, web) if tool.info.name not in replaced)
+    shell = replace(enclosed, masked=masked)
+    built_in = (tool for tool in _builtin_tools(place, shell, web) if tool.info.name not in replaced)
     return (*built_in, *_script_tools(packages, place, enclosed), *place.tools)
 
 

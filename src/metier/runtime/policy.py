@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from metier.approval.denied_programs import find_denied_programs
 from metier.approval.judge import RulePolicy
 from metier.approval.profile import ProfilePolicy
 from metier.approval.rules import Scope
@@ -94,6 +95,19 @@ def build_policy(
     skills = [reader.read_skill(package.definition, is_trusted=speakers.trusted(package)) for package in speaking]
     reader.check("The rules of a skill")
     return RulePolicy(ProfilePolicy(profile, tools), tools, root=str(workspace), scopes=scopes, skills=skills)
+
+
+def find_denied(workspace: Path, speakers: Speakers) -> frozenset[str]:
+    """Programs that the rules deny whatever their arguments are. Mistakes in the rules are told by `build_policy`."""
+    reader = ScopeReader(root=str(workspace))
+    scopes = [reader.read_policy(speakers.host.decode("utf-8", "replace"), file="")]
+    if speakers.agent is not None:
+        scopes.append(reader.read_agent(speakers.agent))
+    if speakers.task is not None:
+        scopes.append(reader.read_task(speakers.task))
+        if speakers.step is not None:
+            scopes.append(reader.read_step(speakers.step))
+    return find_denied_programs(scopes)
 
 
 def read_skill_scope(reader: ScopeReader, package: SkillPackage) -> Scope:

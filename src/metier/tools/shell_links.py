@@ -1,6 +1,6 @@
 """The words of a line that lead elsewhere, written as where they lead. Looks at the disk, runs nothing.
 
-Tables and rules read words: `cat docs/key` is harmless by its words, unless `docs` is a link to another folder, and so is
+Tables and rules read words: `cat docs/key` is harmless by its words, unless `docs` is a link to another folder; so is
 `git status`, unless it runs in a repository within the workspace, whose own configuration names programs.
 """
 
@@ -39,7 +39,7 @@ def _follow(command: SimpleCommand, place: Place) -> SimpleCommand:
 
 
 def find_nested_repository(place: Place) -> str:
-    """The repository below the root that git would take for its own in one of the folders; empty where there is none."""
+    """The repository below the root that git would work on in one of the folders; empty where there is none."""
     for folder in place.folders:
         path = folder
         while path != place.root and is_beneath(path, place.root):

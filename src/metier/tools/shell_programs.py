@@ -161,8 +161,8 @@ git reflog = -# -n: --all --oneline --date= --format= --pretty? :none
 git reflog show = -# -n: --all --oneline --date= --format= --pretty? :paths
 git config = -z --get --get-all --show-scope --local --null --type= --bool --int
     :among=user.name,user.email,init.defaultBranch,core.autocrlf,core.ignorecase :needs=--get,--get-all
-git config = -lz --get --get-all --get-regexp --list --show-origin --show-scope --name-only --local --null --type= --bool
-    --int :words :needs=--local
+git config = -lz --get --get-all --get-regexp --list --show-origin --show-scope --name-only --local --null --type=
+    --bool --int :words :needs=--local
 git grep = -aiIhHlLnopEFGPqvwWzc -# -A: -B: -C: -e: -m: --cached --untracked --ignore-case --word-regexp
     --invert-match --extended-regexp --basic-regexp --perl-regexp --fixed-strings --line-number --column
     --files-with-matches --files-without-match --name-only --only-matching --count --color? --no-color --break
@@ -277,10 +277,10 @@ m4 cpan gem bundle composer nroff troff groff pg_dump restic rclone tee dd
 """They run other programs, or text, or write where an argument says: a bare name never allows them."""
 
 PLAIN = """
-cp mv rm rmdir touch ln link unlink chmod chown chgrp truncate shred sync mktemp mkfifo kill pgrep pkill pidof ps top free
-vmstat lscpu lsblk lsof ss netstat pstree who w users last groups logname tty stty printenv locale getconf cal base64
-base32 basenc shuf tsort join expand unexpand fmt pr factor numfmt sum b2sum sha224sum sha384sum iconv dos2unix unix2dos
-xxd uuidgen yes gzip gunzip bzip2 bunzip2 xz unxz zstd unzstd dig host nslookup ping tput clear
+cp mv rm rmdir touch ln link unlink chmod chown chgrp truncate shred sync mktemp mkfifo kill pgrep pkill pidof ps top
+free vmstat lscpu lsblk lsof ss netstat pstree who w users last groups logname tty stty printenv locale getconf cal
+base64 base32 basenc shuf tsort join expand unexpand fmt pr factor numfmt sum b2sum sha224sum sha384sum iconv dos2unix
+unix2dos xxd uuidgen yes gzip gunzip bzip2 bunzip2 xz unxz zstd unzstd dig host nslookup ping tput clear
 """
 """They have no table and start no other program, whatever their arguments are."""
 

@@ -339,12 +339,8 @@ class _Arguments:
 
 def _check_operands(table: Table, reading: _Arguments, place: Place) -> str:
     operands = reading.operands
-    if table.most is not None and len(operands) > table.most:
-        return f"it takes {table.most} such argument"
     if wrong := _find_refused(table, operands):
         return wrong
-    if table.among:
-        return _first_wrong(word for word in operands if word not in table.among)
     match table.operands:
         case "words":
             return ""
@@ -364,7 +360,11 @@ def _check_operands(table: Table, reading: _Arguments, place: Place) -> str:
 
 
 def _find_refused(table: Table, operands: Sequence[str]) -> str:
-    """By the marks that say how operands must not look."""
+    """By the marks that say how many operands there are, and how they must not look."""
+    if table.most is not None and len(operands) > table.most:
+        return f"it takes {table.most} such argument"
+    if table.among:
+        return _first_wrong(word for word in operands if word not in table.among)
     if ":nofiles" in table.refused and any(word.startswith("@") for word in operands):
         return "an argument stands for a file of arguments"
     # bash's own `test` evaluates what stands in brackets; nobody should have to know which one runs.

@@ -20,8 +20,13 @@ def find_bubblewrap(environ: Mapping[str, str], workspace: Path, writable: Itera
     return find_trusted_program("bwrap", environ, writable=(workspace, *writable))
 
 
-def build_arguments(program: str, reach: Reach, *, scratch: Path, folder: Path) -> list[str]:
-    """All but the command. `scratch` is an empty folder of the host, `folder` where the command starts."""
+def build_arguments(
+    program: str, reach: Reach, *, scratch: Path, folder: Path, masked: Iterable[Path] = ()
+) -> list[str]:
+    """All but the command. `scratch` is an empty folder of the host, `folder` where the command starts.
+
+    What is `masked` is a file that can be neither run nor read.
+    """
     mounts = dict((*_around(), *_granted(reach), *_closed(reach, scratch / EMPTY)))
     mounts |= {
         Path("/proc"): ("--proc", "/proc"),
@@ -30,6 +35,7 @@ def build_arguments(program: str, reach: Reach, *, scratch: Path, folder: Path) 
         TEMPORARY: ("--bind", str(scratch), str(TEMPORARY)),
         Path("/var/tmp"): ("--symlink", str(TEMPORARY), "/var/tmp"),  # noqa: S108
     }
+    mounts |= {path: ("--ro-bind", "/dev/null", str(path)) for path in masked}
     arguments = [program, "--unshare-all", *(["--share-net"] if reach.network else [])]
     arguments += ["--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
     # What lies deeper is mounted later, on top of what it lies in.

@@ -67,6 +67,8 @@ class Confinement:
     network: bool = False
     resources: Mapping[str, int] = field(default_factory=dict[str, int])
     """By the name of `RLIMIT_…`, for each process."""
+    masked: tuple[Path, ...] = ()
+    """Files of programs that nothing inside can run. Only level `full` has the means for it."""
     processes: int = 0
     """How many a program may have at once; 0 for any number."""
 
@@ -91,7 +93,9 @@ class Confinement:
                 scratch=scratch,
             )
         orders = _render_orders(_grant_inside(reach), landlock=False, reach=reach)
-        arguments = bubblewrap.build_arguments(self.bubblewrap, reach, scratch=scratch, folder=folder.absolute())
+        arguments = bubblewrap.build_arguments(
+            self.bubblewrap, reach, scratch=scratch, folder=folder.absolute(), masked=self.masked
+        )
         return Launch(
             mark=mark,
             level="full",

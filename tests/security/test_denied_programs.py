@@ -1,0 +1,113 @@
+"""Rules that deny a program: what else could run it? Where the strongest sandbox is there, nothing can."""
+
+import os
+from pathlib import Path
+
+import pytest
+from workspaces import Drill, call, put
+
+from metier.approval.denied_programs import find_denied_programs
+from metier.approval.scopes import ScopeReader
+from metier.testing.scripted import says
+from metier.tools.sandbox.bubblewrap import find_bubblewrap
+from metier.tools.sandbox.ladder import find_rung
+
+pytestmark = pytest.mark.anyio
+
+DENY = {".agent/policy.yaml": "tool_approvals: [{tool: Bash, allow: false, when: {command: {startsWith: touch}}}]\n"}
+
+NONE: set[str] = set()
+CURL = "- {tool: Bash, allow: false, when: {command: {startsWith: curl}}}"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "find . -maxdepth 0 -exec touch PWNED ';'",
+        "taskset 1 touch PWNED",
+        "prlimit touch PWNED",
+        "ssh-agent touch PWNED",
+        "./tt PWNED",
+    ],
+)
+async def test_without_a_sandbox_a_program_that_may_run_a_denied_one_waits_for_a_person(
+    command: str, tmp_path: Path
+) -> None:
+    put(tmp_path, DENY)
+    (tmp_path / "tt").symlink_to("/usr/bin/touch")
+    drill = Drill(tmp_path, [call("Bash", command=command), says("done")], profile="permissive")
+
+    state = await drill.run()
+
+    assert state.status == "paused"
+    assert not (tmp_path / "PWNED").exists()
+
+
+async def test_a_copy_of_a_denied_program_is_asked_about_when_it_is_run(tmp_path: Path) -> None:
+    put(tmp_path, DENY)
+    script = [call("Bash", command="cp /usr/bin/touch tt"), call("Bash", command="./tt PWNED"), says("done")]
+    drill = Drill(tmp_path, script, profile="permissive")
+
+    state = await drill.run()
+
+    assert state.status == "paused"
+    assert (tmp_path / "tt").exists()
+    assert not (tmp_path / "PWNED").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "find . -maxdepth 0 -exec touch PWNED ';'",
+        "env touch PWNED",
+        'python3 -c \'import os; os.execv("/usr/bin/touch", ["touch", "PWNED"])\'',
+        "cp /usr/bin/touch tt; ./tt PWNED",
+        "ln -s /bin/touch tt && ./tt PWNED",
+        "sh x.sh",
+    ],
+)
+async def test_what_a_person_approved_cannot_run_a_denied_program_in_the_sandbox(command: str, tmp_path: Path) -> None:
+    if find_rung(find_bubblewrap(os.environ, tmp_path)).level != "full":
+        pytest.skip("no bubblewrap here")
+    put(tmp_path, DENY | {"x.sh": "t=tou; ${t}ch PWNED; echo through\n"})
+    drill = Drill(tmp_path, [call("Bash", command=command), says("done")])
+    state = await drill.run()
+
+    await drill.decide("approved")
+    state = await Drill(tmp_path, [says("done")]).resume(state.run_id)
+
+    assert state.status == "completed"
+    assert not (tmp_path / "PWNED").exists()
+
+
+@pytest.mark.parametrize(
+    ("rules", "denied"),
+    [
+        (CURL, {"curl"}),
+        ("- {tool: Bash, allow: true, when: {command: {startsWith: curl -V}}}\n" + CURL, NONE),
+        (
+            "- {tool: Bash, allow: false, when: {command: {anyOf: [{startsWith: curl}, {startsWith: wget}]}}}",
+            {"curl", "wget"},
+        ),
+        ("- {tool: Bash, allow: false, when: {command: {matches: 'curl.*'}}}", {"curl"}),
+        ("- {tool: Bash, allow: false, when: {command: {matches: 'curl [a-z]+'}}}", NONE),
+        ("- {tool: Bash, allow: false, when: {command: {startsWith: git push}}}", NONE),
+        ("- {tool: Bash, allow: false, when: {command: {startsWith: curl}, cwd: {equals: x}}}", NONE),
+        ("- {tool: Bash, allow: false}", NONE),
+        (
+            "- {tool: Bash, allow: true, when: {command: {startsWith: nc -h}}}\n" + CURL,
+            {"curl"},
+        ),
+        (
+            "- {tool: Bash, allow: true, when: {command: {equals: make}}}\n" + CURL,
+            NONE,
+        ),
+    ],
+)
+def test_a_program_is_denied_whole_only_where_no_command_of_it_may_run(rules: str, denied: set[str]) -> None:
+    reader = ScopeReader(root="/repo")
+
+    scope = reader.read_policy(rules, file="policy.yaml")
+
+    assert reader.problems == []
+    assert find_denied_programs([scope]) == denied
