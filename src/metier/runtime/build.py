@@ -77,8 +77,7 @@ async def build_services(
         facts = load_facts(_facts_file(place))
         models = open_models(place, facts, shelf, run=run)
         opened.push_async_callback(models.aclose)
-        masked = _find_masked(run, policy.text, confinement)
-        own = list_tools(packages, place, confinement=confinement, web=agent.web, masked=masked)
+        own = _list_own(packages, place, run=run, confinement=confinement, host=policy.text)
         advisor = find_advisor(place, models.provider, facts)
         skills = list_callable(packages, place, store, run=run, advisor=advisor, confinement=confinement)
         offered = (*own, *toolsets.tools, *servers.tools, *skills)
@@ -141,6 +140,13 @@ async def _build_rules(
 def _find_speakers(run: RunKind, host: bytes) -> Speakers:
     step = run.steps[-1] if run.steps else None
     return Speakers(host=host, agent=run.agent.definition, task=run.task if run.steps else None, step=step)
+
+
+def _list_own(
+    packages: Sequence[SkillPackage], place: Place, *, run: RunKind, confinement: Confinement, host: bytes
+) -> tuple[Tool, ...]:
+    masked = _find_masked(run, host, confinement)
+    return list_tools(packages, place, confinement=confinement, web=run.agent.web, masked=masked)
 
 
 def _find_masked(run: RunKind, host: bytes, confinement: Confinement) -> tuple[Path, ...]:
