@@ -9,7 +9,7 @@ RUNNERS: tuple[str, ...] = (
     "sdiff --diff-program=touch a b", "tclsh8.6 x.tcl", "nm --plugin ./x.so a", "ar --plugin ./x.so t a",
     "ranlib --plugin ./x.so a", "objdump --plugin x a", "python3.12 x.py", "perl5.36.0 x.pl", "ruby3.1 x.rb",
     "lua5.4 x.lua", "php8.2 x.php", "./tt PWNED", "bin/tt PWNED", "/tmp/tt PWNED", "../tt PWNED",
-    "/work/bin/ls PWNED", "env touch PWNED", "env -i touch PWNED", "nice touch PWNED", "ionice touch PWNED",
+    "/srv/bin/ls PWNED", "env touch PWNED", "env -i touch PWNED", "nice touch PWNED", "ionice touch PWNED",
     "nohup touch PWNED", "timeout 5 touch PWNED", "stdbuf -o0 touch PWNED", "setsid touch PWNED",
     "unshare touch PWNED", "nsenter -t 1 touch PWNED", "chroot / touch PWNED", "capsh -- -c 'touch PWNED'",
     "setpriv touch PWNED", "runuser -u x touch PWNED", "sudo touch PWNED", "doas touch PWNED", "xargs touch PWNED",
