@@ -19,7 +19,7 @@ RUNNERS: tuple[str, ...] = (
     "sed -n '1e touch PWNED' a", "sed -f x.sed a", "make -f evil.mk", "tar cf x.tar a --checkpoint-action=exec=sh",
     "zip x a -TT 'touch PWNED'", "git -c alias.x='!touch PWNED' x", "git bisect run touch PWNED",
     "git submodule foreach 'touch PWNED'", "git rebase -x 'touch PWNED' HEAD~1", "git difftool -x touch",
-    "git grep -Otouch x", "git ls-remote --upload-pack=x .", "vim -c '!touch PWNED'", "ed x", "less x",
+    "git grep -Otouch x", "git ls-remote --upload-pack=x .", "vim -c '!touch PWNED'", "ed x",
     "man -P touch ls", "gdb -ex '!touch PWNED'", "strace touch PWNED", "ltrace touch PWNED", "valgrind touch PWNED",
     "perf stat touch PWNED", "sort --compress-program=touch a", "rg --pre touch x", "tree -o x --fromfile",
     "pytest -q", "tox", "nox", "npm test", "npx touch", "cargo run", "go run .", "gcc -wrapper touch,PWNED a.c",

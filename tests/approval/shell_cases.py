@@ -37,7 +37,7 @@ BYPASSES: dict[str, tuple[str, ...]] = {
         'python -c \'open("PWNED","w")\'', "python3 -m http.server", "perl -e 'system(q(touch PWNED))'",
         'awk \'BEGIN{system("touch PWNED")}\'', "sed -n '1e touch PWNED' x",
         "tar cf /dev/null x --checkpoint-action=exec=sh", "ssh localhost touch PWNED", "make -f evil.mk", "watch ls",
-        "script -c 'touch PWNED'", "source ./ls", ". ./ls", "vim -c '!touch PWNED'", "less ls",
+        "script -c 'touch PWNED'", "source ./ls", ". ./ls", "vim -c '!touch PWNED'",
         "man -P 'touch PWNED' ls", "node -e 1", "trap 'touch PWNED' EXIT", "setsid ls", "unshare ls",
         "flock x touch PWNED", "ld.so ./x", "git-status",
     ),
@@ -89,7 +89,8 @@ BYPASSES: dict[str, tuple[str, ...]] = {
         "cat <<'E' > PWNED\nx\nE",
     ),
     "redirection": (
-        "ls > PWNED", "ls >> PWNED", "ls 2> PWNED", "ls &> PWNED", "ls >| PWNED", "ls <> PWNED", "git status < x",
+        "ls > PWNED", "ls >> PWNED", "ls 2> PWNED", "ls &> PWNED", "ls >| PWNED", "ls <> PWNED",
+        "git status < ../x", "cat < /etc/shadow",
         "ls >&PWNED", "ls 2>&1 > PWNED", "ls > /dev/null/../../PWNED", "ls >/dev/nullx", "ls 3>&1", "ls 2>&-",
         "ls {fd}>PWNED", "ls >/dev/tcp/127.0.0.1/80", "> PWNED ls", "ls 12>&1",
     ),
@@ -97,8 +98,8 @@ BYPASSES: dict[str, tuple[str, ...]] = {
         "ls <(touch PWNED)", "ls >(touch PWNED)", "git status =(touch PWNED)", "cat <(ls)",
     ),
     "globs and braces": (
-        "/bin/l? -la", "l* -la", "/usr/bin/t[o]uch PWNED", "{ls,-la}", "{touch,PWNED}", "ls {a,b}", "ls *",
-        "ls [a-z]", "git status @(a|b)", "ls ?", "gi{t,t} status", "ls ~", "ls ~root", "ls ~+/x", "ls a=~",
+        "/bin/l? -la", "l* -la", "/usr/bin/t[o]uch PWNED", "{ls,-la}", "{touch,PWNED}", "ls {a,b}",
+        "git status @(a|b)", "gi{t,t} status", "ls ~", "ls ~root", "ls ~+/x", "ls a=~",
     ),
     "compound": (
         "(touch PWNED)", "(ls)", "{ ls; touch PWNED; }", "if ls; then touch PWNED; fi",
@@ -173,10 +174,22 @@ EVERYDAY: dict[str, tuple[str, ...]] = {
         "printf -x", "rm -rf build", "git push", "git commit -m 'x'", "git checkout main", "git reset --hard",
         "git clean -fd", "npm install", "pip install requests", "curl https://example.org", "make", "make test",
         "python script.py", "python -c 'print(1)'", "docker ps", "kill 1", "chmod +x a.sh", "./run.sh", "mv a b",
-        "cp a b", "mkdir x", "touch x", "sed -i s/a/b/ x", "echo hi > x", "cat a >> b", "ls *.py", "echo $HOME",
+        "cp a b", "mkdir x", "touch x", "sed -i s/a/b/ x", "echo hi > x", "cat a >> b",
         "for x in a b; do echo hi; done", "cat ~/.ssh/id_rsa", "cat /etc/passwd", "git log | less", "ls | xargs rm",
         "find . -name x -delete", "sudo ls", "npm test", "cargo build", "tail -f log.txt", "git stash", "git fetch",
         "cat <<EOF\nhi\nEOF", "sleep 100 &", "cd src && pytest -q",
     ),
 }  # fmt: skip
 """Judged by the same rules."""
+
+BEYOND_LOOKING: tuple[str, ...] = (
+    "sed -i s/a/b/ README.md", "sed 's/a/b/w out' README.md", "sed '1e touch x' README.md", "sed -f x.sed README.md",
+    "sed 1r/etc/passwd README.md", "awk 'BEGIN{system(\"id\")}'", "awk '{print > \"out\"}' data.csv",
+    "awk '{print | \"sh\"}' data.csv", "awk -f x.awk data.csv",
+    "awk 'BEGIN{ARGV[1]=\"/etc/passwd\"; ARGC=2} {print}'", "find . | xargs rm", "find . | xargs sh -c x",
+    "ls | xargs cat", "find / -name passwd | xargs cat", "find . -printf '/etc/passwd\\n' | xargs cat",
+    "find . | xargs -a x cat", "cat < /etc/passwd", "cat < ../x", "cat $HOME/.netrc", "cat ../*", "ls | sh", "sh < x",
+    "env -i sh", "env x=1 ls", "less +!id README.md", "cd $HOME && cat .netrc", "cd $TMPDIR && ls", "echo $SECRET",
+    "ls > out",
+)  # fmt: skip
+"""Forms of programs that often only look, which do more: a rule that allows the shell does not reach them."""

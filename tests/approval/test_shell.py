@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from program_runners import PLAIN_COMMANDS, RUNNERS
-from shell_cases import BYPASSES, EVERYDAY, READERS
+from shell_cases import BEYOND_LOOKING, BYPASSES, EVERYDAY, READERS
 from verdicts import judge, read_scope
 
 from metier.approval.rules import Decision
@@ -248,3 +248,13 @@ def test_a_rule_that_denies_one_program_leaves_programs_alone_that_run_no_other(
     verdicts = {c: judge([scope], "Bash", {"command": c}, profile="permissive").verdict for c in PLAIN_COMMANDS}
 
     assert {command: verdict for command, verdict in verdicts.items() if verdict.decision != "allow"} == {}
+
+
+def test_forms_that_do_more_than_look_are_not_reached_by_a_rule_for_the_shell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    explain_all(list(BEYOND_LOOKING), [{"tool": "Bash", "allow": True}], tmp_path)
+
+    verdicts = zip(BEYOND_LOOKING, read_verdicts(capsys), strict=True)
+
+    assert [command for command, verdict in verdicts if verdict == "allow"] == []

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from metier.tools.shell_line import NotUnderstood, ShellLine, canonical_command, parse_line, quote_word
+from metier.tools.shell_words import expand_pattern, has_pattern
 
 BASH = shutil.which("bash")
 
@@ -23,11 +24,13 @@ while IFS= read -r -d '' text; do eval -- "$text" >/dev/null 2>&1 </dev/null; bu
 
 FRAGMENTS = (
     "git", "status", "prog", "a", "-x", "--y=z", "'a b'", '"c d"', "'a\nb'", "a#b", "#", "# c", "~", "~/x", "HEAD~1",
+    "{}", "-I{}", "a{}b", "{},{}",
     "a~~", "^~", "@{0}", "x@{1}", "a@{b},c@{d}", "{1}", "{a,b}", "{1..3}", "x=~", "x=1", "x:~", "|", "||", "&&", ";",
     "&", ";;", "|&", ">", "<", "2>&1", "1>&2", ">&2", ">/dev/null", "2>/dev/null", "> /dev/null", "&>/dev/null",
     "12>&1", "3>&1", "2>&-", " ", " ", " ", "\t", "\n", "\\", "\\\n", "$x", "$", "`", "*", "?", "[a]", "!", "(", ")",
     "''", '""', "\xe9", "-", "--", "%", "^", "2", "12", ":", "it's", "if", "time", "'$x'", '"`"', '"$x"', '"\\"',
-    "'\\'", '"!"', "''~", "'@'{0}", "]", "}", ",", "+", "+(a)", "@", "=", "a=b=c", "\r", "\x01",
+    "'\\'", '"!"', "*.md", "src/*", "[a-z]*", "[!a-z]*",
+    "?????", "-*", "--x=*", "'*'*", "''~", "'@'{0}", "]", "}", ",", "+", "+(a)", "@", "=", "a=b=c", "\r", "\x01",
 )  # fmt: skip
 
 
@@ -96,7 +99,10 @@ def builtins() -> frozenset[str]:
 def run_by_us(line: ShellLine) -> list[tuple[str, ...]]:
     """What would be called if every program ended well."""
     return sorted(
-        command.argv for pipeline in line.pipelines if pipeline.connector != "||" for command in pipeline.commands
+        tuple(words for word in command.argv for words in (expand_pattern(word, ".") if has_pattern(word) else [word]))
+        for pipeline in line.pipelines
+        if pipeline.connector != "||"
+        for command in pipeline.commands
     )
 
 
@@ -119,7 +125,7 @@ def test_bash_reads_what_is_accepted_word_for_word_the_same(bash: Bash, builtins
     line = parse_line(text)
     if isinstance(line, NotUnderstood):
         return
-    if any(command.argv[0] in builtins or "/" in command.argv[0] for command in line.commands):
+    if any(command.argv[0] in builtins or "/" in command.argv[0] or command.inputs for command in line.commands):
         return
 
     assert bash.split(text) == run_by_us(line)
@@ -151,14 +157,17 @@ def test_reading_never_raises_and_says_why(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("echo $HOME", "an expansion ('$')"),
+        ("echo $SECRET", "an expansion ('$')"),
+        ('basename "$OTHER"', "an expansion ('$')"),
+        ("ls $HOME/*", "a file pattern with a variable"),
         ("echo `x`", "a command substitution"),
         ("a\nb", "more than one line"),
         ("a\\ b", "a backslash"),
-        ("ls *", "a file pattern ('*')"),
+        ("a < *", "an input by a file pattern"),
+        ("a < < b", "an input from nowhere ('<')"),
         ("ls ~", "a home folder ('~')"),
         ("a > b", "an output to a file ('>')"),
-        ("a < b", "an input from elsewhere ('<')"),
+        ("a <<b", "an input from elsewhere ('<')"),
         ("a & b", "a background job ('&')"),
         ("(a)", "a subshell ('(')"),
         ("a # b", "a comment"),

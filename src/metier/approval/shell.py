@@ -6,7 +6,7 @@ harmless or the rule names all of it. A deny is also tried on the line as it was
 
 import posixpath
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from pydantic import JsonValue
@@ -14,9 +14,11 @@ from pydantic import JsonValue
 from metier.approval.canonical import canonical_arguments
 from metier.approval.matchers import COMMAND
 from metier.approval.rules import ORDER, SHELL, Call, Decision, Rule, RuleList, find_rule, matches
-from metier.tools.shell_allowlist import is_direct, walk_commands
-from metier.tools.shell_line import NotUnderstood, SimpleCommand, parse_line
+from metier.tools.shell_allowlist import is_direct, is_telling, walk_commands
+from metier.tools.shell_line import NotUnderstood, ShellLine, SimpleCommand, parse_line
 from metier.tools.shell_tables import Naming, Place, find_objection, find_tables, is_runner, is_unclear, is_vouched
+from metier.tools.shell_words import show_word
+from metier.tools.shell_xargs import is_name_list, read_xargs
 
 _SEPARATORS = re.compile(r"[;|&\n(){}`]+")
 _DISGUISE = str.maketrans("", "", "\\'\"")
@@ -52,25 +54,34 @@ class Unit:
     wrong: str = ""
     """Why no table can vouch for it."""
     is_fed: bool = False
-    """What stands before it in a pipe is its input."""
+    """What stands before it in a pipe, or a file, is its input."""
+    inputs: tuple[str, ...] = ()
+    """Files that are its input."""
+    over_files: tuple[str, ...] = ()
+    """Of `xargs` behind a list of files: the command that it runs, with files of the workspace."""
+
+    @property
+    def outside(self) -> str:
+        """An input that is not a file of the workspace; empty where there is none."""
+        return next((path for path in self.inputs if not self.place.holds(path)), "")
 
     @property
     def is_opaque(self) -> bool:
         """What it does cannot be told from its words."""
         if not self.argv:
             return True
-        found = find_tables(self.argv)
+        found = find_tables(self.over_files or self.argv)
         return is_runner(self.argv[0]) and (found is None or all(table.acts for table in found.tables))
 
     @property
     def is_unclear(self) -> bool:
         """It may start a program that no rule reads: one that is denied, too."""
-        return not self.argv or is_unclear(self.argv)
+        return not self.argv or is_unclear(self.over_files or self.argv)
 
     @property
     def is_vouched(self) -> bool:
         """It is known to look only, wherever it runs."""
-        return bool(self.argv) and not self.wrong and is_vouched(self.argv, self.place)
+        return bool(self.argv) and not self.wrong and is_vouched(self.over_files or self.argv, self.place)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,13 +135,12 @@ def read_shell_call(call: Call, root: str) -> ShellCall:
         wide = tuple(_say(call, piece) for piece in _loosen(text))
         unit = Unit(narrow=whole.call, whole=whole, wide=wide, place=place, wrong=f"The line contains {line.reason}")
         return ShellCall(units=(unit,), shown={**call.arguments, "not_understood": line.reason})
-    wrong = "" if is_direct(line) else "It changes the shell itself"
-    fed = [number > 0 for pipeline in line.pipelines for number in range(len(pipeline.commands))]
+    wrong = "" if is_direct(line) or is_telling(line, place) else "It changes the shell itself"
     units = tuple(
-        replace(_build_unit(command, whole, place=where), wrong=wrong, is_fed=is_fed)
-        for (command, where), is_fed in zip(walk_commands(line, place), fed, strict=True)
+        replace(_build_unit(command, whole, place=where, before=before), wrong=wrong)
+        for (command, where), before in zip(walk_commands(line, place), _list_before(line), strict=True)
     )
-    commands: list[JsonValue] = [list(command.argv) for command in line.commands]
+    commands: list[JsonValue] = [[show_word(word) for word in command.argv] for command in line.commands]
     return ShellCall(
         units=units,
         shown={**call.arguments, COMMAND: line.render(), "commands": commands},
@@ -171,7 +181,11 @@ def _try_allow(rule: Rule, unit: Unit) -> ShellFinding | None:
     """With a note where the rule matches and does not reach so far."""
     if not matches(rule, unit.narrow):
         return ShellFinding(rule, "allow") if rule.is_exact and unit.whole.meets(rule) else None
-    if unit.is_fed and unit.is_opaque and not (rule.is_exact and unit.whole.meets(rule)):
+    if rule.is_exact and unit.whole.meets(rule):
+        return ShellFinding(rule, "ask" if (wrong := _find_elsewhere(rule, unit)) else "allow", wrong)
+    if unit.outside:
+        return ShellFinding(rule, "ask", f"its input {unit.outside[:80]!r} is outside of the workspace")
+    if unit.is_fed and unit.is_opaque:
         return ShellFinding(
             rule, "ask", "It may run what it is fed; only a rule that names the whole line can allow it"
         )
@@ -200,23 +214,42 @@ def _find_objection(rule: Rule, unit: Unit) -> str:
     if unit.wrong:
         return f"{unit.wrong}; only a rule that names the whole line can allow it"
     naming = Naming(prefixes=rule.prefixes, expressions=rule.expressions)
+    if unit.over_files:
+        return "" if unit.is_vouched else f"{unit.over_files[0]!r} over files is not known to be harmless"
     return find_objection(unit.argv, text, naming=naming, place=unit.place)
 
 
-def _build_unit(command: SimpleCommand, whole: Whole, *, place: Place) -> Unit:
-    narrow = _say(whole.call, command.render(), command.argv)
-    program = command.argv[0]
-    wide: tuple[Call, ...] = ()
-    if "/" in program:
-        plain = SimpleCommand((posixpath.basename(program), *command.argv[1:]))
-        wide = (_say(whole.call, plain.render(), plain.argv),)
-    return Unit(narrow=narrow, whole=whole, wide=wide, argv=command.argv, place=place)
+def _list_before(line: ShellLine) -> Iterator[SimpleCommand | None]:
+    """For each command the one that feeds it."""
+    for pipeline in line.pipelines:
+        yield None
+        yield from pipeline.commands[:-1]
+
+
+def _build_unit(command: SimpleCommand, whole: Whole, *, place: Place, before: SimpleCommand | None) -> Unit:
+    program, *words = command.argv
+    xargs = read_xargs(command.argv)
+    others: list[tuple[str, ...]] = [(posixpath.basename(program), *words)] if "/" in program else []
+    others += [xargs.command] if xargs is not None else []
+    over_files: tuple[str, ...] = ()
+    if xargs is not None and before is not None and is_name_list(before.argv, is_zero=xargs.is_zero):
+        over_files = xargs.over_files if is_vouched(before.argv, place) else ()
+    return Unit(
+        narrow=_say(whole.call, command.render(), command.argv),
+        whole=whole,
+        wide=tuple(_say(whole.call, SimpleCommand(argv).render(), argv) for argv in others),
+        argv=command.argv,
+        place=place,
+        is_fed=before is not None or bool(command.inputs),
+        inputs=command.inputs,
+        over_files=over_files,
+    )
 
 
 def _say(call: Call, text: str, argv: tuple[str, ...] = ()) -> Call:
     arguments: dict[str, JsonValue] = {**call.arguments, COMMAND: text}
     if argv:
-        arguments["argv"] = list(argv)
+        arguments["argv"] = [show_word(word) for word in argv]
     return Call(call.tool, call.names, arguments)
 
 

@@ -21,6 +21,7 @@ from metier.tools.process import Command, Outcome, ProcessLimits, run_process
 from metier.tools.sandbox.confinement import Confinement
 from metier.tools.scope import Scope
 from metier.tools.shell_allowlist import find_refusal, is_direct
+from metier.tools.shell_expansion import expand_line
 from metier.tools.shell_line import NotUnderstood, ShellLine, parse_line
 from metier.tools.shell_links import follow_links
 from metier.tools.shell_tables import Place
@@ -78,8 +79,11 @@ class Bash:
         text = str(arguments["command"])
         check_text(text)
         folder = await run_sync(self._find_folder, str(arguments.get("cwd") or "."), context.paths)
-        line = parse_line(text)
-        await run_sync(self._check_line, line, folder, context.paths)
+        line = await run_sync(self._read, text, folder)
+        followed = await run_sync(self._follow, line, folder, text)
+        self._check_line(line, followed, folder)
+        if followed:
+            context.paths.check(followed.render(), key="command")
         command = Command(
             arguments=self._build_arguments(line if isinstance(line, ShellLine) else None, text),
             folder=folder,
@@ -106,25 +110,28 @@ class Bash:
     async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
         """The folder, and the line with its words followed where one of them is a link."""
         folder = await run_sync(self._find_folder, str(arguments.get("cwd") or "."), NoGuard())
-        line = parse_line(str(arguments["command"]))
-        followed = await run_sync(self._follow, line, folder)
+        text = str(arguments["command"])
+        line = await run_sync(self._read, text, folder)
+        followed = await run_sync(self._follow, line, folder, text)
         return {"cwd": _show(str(folder), self._scope.workspace)} | ({"command": followed.render()} if followed else {})
 
-    def _check_line(self, line: ShellLine | NotUnderstood, folder: Path, guard: PathGuard) -> None:
-        followed = self._follow(line, folder)
+    def _read(self, text: str, folder: Path) -> ShellLine | NotUnderstood:
+        """The line with the files that its patterns stand for now: what is judged then is what runs."""
+        line = parse_line(text)
+        return expand_line(line, str(folder)) if isinstance(line, ShellLine) and is_direct(line) else line
+
+    def _check_line(self, line: ShellLine | NotUnderstood, followed: ShellLine | None, folder: Path) -> None:
         place = Place(str(self._scope.workspace), (str(folder),))
         for read in (line, followed) if followed else (line,):
             if refusal := find_refusal(read, self._options, place):
                 raise ToolFailed(refusal, code="permission_denied")
-        if followed:
-            guard.check(followed.render(), key="command")
 
-    def _follow(self, line: ShellLine | NotUnderstood, folder: Path) -> ShellLine | None:
-        """Nothing where no word leads elsewhere, or where nobody knows what the words are."""
+    def _follow(self, line: ShellLine | NotUnderstood, folder: Path, text: str) -> ShellLine | None:
+        """Nothing where the line means what its text says, or where it is not known what the words are."""
         if not isinstance(line, ShellLine):
             return None
         followed = follow_links(line, Place(str(self._scope.workspace), (str(folder),)))
-        return followed if followed != line else None
+        return followed if followed != parse_line(text) else None
 
     def _find_folder(self, cwd: str, guard: PathGuard) -> Path:
         """Absolute. Raises `ToolFailed` for one outside of the workspace, unless any is open."""

@@ -1,15 +1,17 @@
 """Runs a line that was read before, word for word and without a shell. A program of its own, started by `shells`.
 
-Its one argument is JSON: `[[connector, [[argv, redirects], …]], …]`. It ends as the last pipeline ended. Standard
-library only: it is handed to an interpreter as text.
+Its one argument is JSON: `[[connector, [[argv, redirects], …]], …]`. Names of variables stand between two marks, as in
+`shell_words`. It ends as the last pipeline ended. Standard library only: it is handed to an interpreter as text.
 """
 
 import json
 import os
+import re
 import signal
 import sys
 
 NOT_FOUND, NOT_RUN, FAILED = 127, 126, 1
+VARIABLE = re.compile("\ue010([A-Z]+)\ue011")
 
 
 def main(text: str) -> int:
@@ -24,10 +26,11 @@ def main(text: str) -> int:
 
 
 def change_folder(argv: list[str]) -> int:
+    folder = fill(argv[1])
     try:
-        os.chdir(argv[1])
+        os.chdir(folder)
     except OSError as error:
-        say(f"cd: {argv[1]}: {error.strerror}")
+        say(f"cd: {folder}: {error.strerror}")
         return FAILED
     os.environ["PWD"] = os.getcwd()  # noqa: PTH109  pathlib would cost more than the rest
     return 0
@@ -53,7 +56,13 @@ def run_pipeline(commands: list[tuple[list[str], list[str]]]) -> int:
     return code if code >= 0 else 128 - code
 
 
+def fill(word: str) -> str:
+    """With the values that variables have here and now."""
+    return VARIABLE.sub(lambda found: os.environ.get(found[1], ""), word)
+
+
 def become(argv: list[str], redirects: list[str], *, source: int, sink: int) -> None:
+    argv = [fill(word) for word in argv]
     try:
         for descriptor, place in ((source, 0), (sink, 1)):
             if descriptor >= 0:
@@ -64,7 +73,10 @@ def become(argv: list[str], redirects: list[str], *, source: int, sink: int) -> 
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         os.execvp(argv[0], argv)  # noqa: S606  an argument list, and there is no shell
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if error.filename not in (None, argv[0]):
+            say(f"{error.filename}: {error.strerror}")
+            os._exit(FAILED)
         say(f"{argv[0]}: command not found")
         os._exit(NOT_FOUND)
     except OSError as error:
@@ -73,6 +85,9 @@ def become(argv: list[str], redirects: list[str], *, source: int, sink: int) -> 
 
 
 def apply_redirect(redirect: str) -> None:
+    if redirect.startswith("<"):
+        os.dup2(os.open(fill(redirect[1:]), os.O_RDONLY), 0)
+        return
     left, _, right = redirect.partition(">")
     targets = {"": (1,), "&": (1, 2)}.get(left) or (int(left),)
     source = os.open(os.devnull, os.O_WRONLY) if right == os.devnull else int(right[1:])

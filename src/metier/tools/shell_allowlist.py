@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from metier.tools.options import ShellOptions
 from metier.tools.shell_line import NotUnderstood, Pipeline, ShellLine, SimpleCommand, canonical_command
 from metier.tools.shell_programs import BUILTINS
-from metier.tools.shell_tables import Naming, Place, find_objection
+from metier.tools.shell_tables import Naming, Place, find_objection, is_vouched
+from metier.tools.shell_words import has_pattern
 
 CD = "cd"
 
@@ -39,7 +40,7 @@ def walk_commands(line: ShellLine, place: Place) -> Sequence[tuple[SimpleCommand
 def is_own_cd(command: SimpleCommand, pipeline: Pipeline) -> bool:
     """A change of the folder that lasts: not in a pipe, and to a place that is written out."""
     is_plain = command.argv[0] == CD and len(command.argv) == 2 and not command.argv[1].startswith("-")
-    return is_plain and len(pipeline.commands) == 1
+    return is_plain and not has_pattern(command.argv[1]) and len(pipeline.commands) == 1
 
 
 def is_direct(line: ShellLine) -> bool:
@@ -52,11 +53,25 @@ def is_direct(line: ShellLine) -> bool:
     )
 
 
+def is_telling(line: ShellLine, place: Place) -> bool:
+    """Its builtins only tell something (`command -v`, `type`), so a shell may run it: its words are literal."""
+    builtins = BUILTINS.split()
+    return all(
+        not command.is_open
+        and command.argv[0] != CD
+        and (command.argv[0] not in builtins or is_vouched(command.argv, place))
+        for command in line.commands
+    )
+
+
 def _refuse(command: SimpleCommand, prefixes: Sequence[str], place: Place) -> str:
     text = command.render()
     matching = [prefix for prefix in prefixes if text == prefix or text.startswith(prefix + " ")]
     if not matching:
         return f"Command {text[:200]!r} begins with none of shell.allowed_prefixes"
     naming = Naming(prefixes=matching, trusts_unknown=True)
+    outside = next((path for path in command.inputs if not place.holds(path)), None)
     objection = find_objection(command.argv, text, naming=naming, place=place)
+    if outside is not None and not objection:
+        objection = f"input {outside[:80]!r} is outside of the workspace"
     return f"Command {text[:200]!r} is not let through by shell.allowed_prefixes: {objection}" if objection else ""

@@ -11,6 +11,7 @@ from dataclasses import replace
 from metier.tools.shell_allowlist import walk_commands
 from metier.tools.shell_line import Pipeline, ShellLine, SimpleCommand
 from metier.tools.shell_tables import Place, is_beneath
+from metier.tools.shell_words import fill_variables
 
 _GIT = "git"
 _FOLLOWS_ENTRIES = "diff"
@@ -31,11 +32,12 @@ def _follow(command: SimpleCommand, place: Place) -> SimpleCommand:
     folders = place.folders
     program, *words = command.argv
     followed = [_follow_word(word, folders) for word in words]
+    redirects = tuple(f"<{_follow_word(each[1:], folders)}" if each[0] == "<" else each for each in command.redirects)
     if program == _FOLLOWS_ENTRIES:
         followed = [each for word in followed for each in (word, *_follow_entries(word, folders))]
     if program.rpartition("/")[2] == _GIT and (nested := find_nested_repository(place)):
         followed = ["-C", nested, *followed]
-    return replace(command, argv=(program, *followed))
+    return replace(command, argv=(program, *followed), redirects=redirects)
 
 
 def find_nested_repository(place: Place) -> str:
@@ -66,7 +68,8 @@ def _follow_word(word: str, folders: Sequence[str]) -> str:
     """Also the value of an option: `--file=link/x`."""
     option, equals, value = word.rpartition("=") if word.startswith("-") else ("", "", word)
     for folder in folders:
-        path = os.path.join(folder, value)  # noqa: PTH118  as text: a `..` behind a link means what the system takes it for
+        filled = fill_variables(value, {"PWD": folder})
+        path = os.path.join(folder, filled)  # noqa: PTH118  as text: a `..` behind a link means what the system takes it for
         if not value or not os.path.lexists(path):
             continue
         real = os.path.realpath(path)

@@ -16,11 +16,24 @@ An entry allows what it lists and nothing else. The words of a table:
     :remote      as `:plain`, the first of them `origin` or `upstream`: another word may be a path to a repository
     :among=a,b   only these words
     :nofiles     no operand begins with `@`;  :nobrackets  none has a `[`;  :noimports  none brings in another file
+    :sed :awk    the first of the other words, or the value of `-e`, is a program that only reads; the rest are files
+    :noplus      no operand begins with `+`
     :single      long options have one dash;  :grouping  `(`, `)` and `!` stand between them
 """
 
 TABLES = """
 cd = :paths :most=1
+env = :none
+printenv = -0 :words
+ps = :any
+free = -bkmghtw -s: -c: --human --mega --giga --total --wide :none
+pgrep = -acflnovx -u: -U: -P: -g: -t: --list-name --list-full --full --exact --newest --oldest --count :words
+lscpu = -ae --all --json :none
+locale = -a :none
+groups = :words
+cal = -137my :words
+command = -vV :words :needs=-v,-V
+type = -aptP :words
 echo = :any
 printf = :words
 true = :any
@@ -55,6 +68,21 @@ readlink = -femnqsvz --canonicalize :words
 realpath = -emLPqsz --relative-to= --relative-base= :words
 cat = -AbeEnstTuv --number --show-all --show-ends --show-tabs --number-nonblank --squeeze-blank :paths
 tac = -b :paths
+less = -#eEFiIMmnNqQrRsSwWX --quit-if-one-screen --raw-control-chars --LINE-NUMBERS --chop-long-lines --no-init :paths
+    :noplus
+more = -#cdflpsu :paths :noplus
+sed = -nErsuz -l: -e: --quiet --silent --regexp-extended --separate --unbuffered --null-data --expression= :sed
+awk = -F: -v: --field-separator= --assign= :awk
+shuf = -ez -n: -i: --head-count= --input-range= --zero-terminated --echo :paths
+join = -iz -a: -e: -j: -o: -t: -v: -1: -2: --check-order --nocheck-order --header :paths
+expand = -i -t: --initial --tabs= :paths
+unexpand = -a -t: --all --first-only --tabs= :paths
+fmt = -csu -w: -g: --width= --split-only --uniform-spacing :paths
+base64 = -di -w: --decode --wrap= :paths
+xxd = -abeEipur -c: -g: -l: -o: -s: :paths :most=1
+zcat = :paths
+gzip = -ltv --list --test --verbose :paths :needs=-l,-t,--list,--test
+unzip = -lv :paths :needs=-l,-v
 rev = :paths
 nl = -p -b: -d: -f: -h: -i: -l: -n: -s: -v: -w: :paths
 head = -qvz -# -n: -c: --lines= --bytes= --quiet --silent --verbose :paths
@@ -234,6 +262,10 @@ tsc = --noEmit --pretty :none :needs=--noEmit :acts
 
 SAME_TABLE: dict[str, str] = {
     "egrep": "grep",
+    "gsed": "sed",
+    "gawk": "awk",
+    "mawk": "awk",
+    "nawk": "awk",
     "fgrep": "grep",
     "git diff": "git log",
     "git show": "git log",

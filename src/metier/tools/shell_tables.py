@@ -11,8 +11,10 @@ from functools import cache
 from typing import Literal
 
 from metier.tools.shell_programs import PLAIN, RUNNERS, SAME_TABLE, TABLES
+from metier.tools.shell_scripts import is_harmless_awk, is_harmless_sed
+from metier.tools.shell_words import fill_variables, has_variable, is_open
 
-type Operands = Literal["none", "words", "paths", "pattern", "plain", "plus", "remote"]
+type Operands = Literal["none", "words", "paths", "pattern", "plain", "plus", "remote", "sed", "awk"]
 type Takes = Literal["nothing", "value", "attached", "word"]
 """What an option has behind it: nothing; a value, attached or next; a value only if attached; exactly one word."""
 
@@ -22,6 +24,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 _VERSIONED = re.compile(r"(?:python|pypy|perl|ruby|lua|php|node|pip)[0-9.]+")
 _IMPORT = re.compile(r"\b(?:import|include)\b")
 _PATTERN_OPTIONS = frozenset({"-e", "--regexp", "--files"})
+_ELSEWHERE = "//"
+_SCRIPT_OPTIONS = frozenset({"-e", "--expression"})
 _REMOTES = frozenset({"origin", "upstream"})
 _OWN_CODE_ONLY = frozenset({"git", "mkdir", "ruff"})
 """They act on files, or run at most the hooks that a person set up: what they run is not what a caller wrote."""
@@ -29,7 +33,7 @@ _SYSTEM_FOLDERS = frozenset({"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/loc
 _GROUPING = frozenset({"(", ")", "!"})
 _OPERANDS: dict[str, Operands] = {
     ":none": "none", ":words": "words", ":paths": "paths", ":pattern": "pattern", ":plain": "plain", ":plus": "plus",
-    ":remote": "remote",
+    ":remote": "remote", ":sed": "sed", ":awk": "awk",
 }  # fmt: skip
 
 
@@ -73,12 +77,18 @@ class Place:
 
     def holds(self, path: str) -> bool:
         """The path stays below the root, wherever the command runs. As text: links are not followed."""
-        return all(is_beneath(posixpath.normpath(posixpath.join(folder, path)), self.root) for folder in self.folders)
+        return all(is_beneath(_join(folder, path), self.root) for folder in self.folders)
 
     def enter(self, folder: str) -> "Place":
         """After a `cd` that may have failed."""
-        entered = [posixpath.normpath(posixpath.join(before, folder)) for before in self.folders]
+        entered = [_join(before, folder) for before in self.folders]
         return Place(self.root, tuple(dict.fromkeys((*self.folders, *entered))))
+
+
+def _join(folder: str, path: str) -> str:
+    """A variable of which only the run knows the value leads nowhere that is beneath a root."""
+    filled = fill_variables(path, {"PWD": folder})
+    return _ELSEWHERE if has_variable(filled) else posixpath.normpath(posixpath.join(folder, filled))
 
 
 def is_beneath(path: str, root: str) -> bool:
@@ -99,7 +109,9 @@ def is_tabled(program: str) -> bool:
 def find_tables(argv: Sequence[str], *, program: str = "") -> Found | None:
     """The tables for this command, by its longest name; `program` stands for its first word where it is given."""
     words = [program or argv[0], *argv[1:]]
-    if words[0] == "git":
+    if words[0] == "[":
+        words = ["test", *words[1:-1]] if words[-1] == "]" else words
+    elif words[0] == "git":
         words = ["git", *_skip(words[1:], _GIT)]
     for size in range(min(_LONGEST_NAME, len(words)), 0, -1):
         name = " ".join(words[:size])
@@ -123,9 +135,11 @@ def is_unclear(argv: Sequence[str]) -> bool:
     folder, _, name = written.rpartition("/")
     if folder and folder not in _SYSTEM_FOLDERS:
         return True
+    if name in _plain_programs():
+        return False
     found = find_tables(argv, program=name)
     if found is None:
-        return name not in _plain_programs()
+        return True
     anywhere = Place("/", ("/",))
     fitting = [table for table in found.tables if not _try(table, found.arguments, anywhere, named=True)]
     return not any(not table.acts or name in _OWN_CODE_ONLY for table in fitting)
@@ -236,7 +250,7 @@ def _read(words: Iterable[str]) -> Table:
         is_open=":any" in marks,
         is_single=is_single,
         extra=_GROUPING if ":grouping" in marks else frozenset(),
-        refused=tuple(mark for mark in (":nofiles", ":nobrackets", ":noimports") if mark in marks),
+        refused=tuple(mark for mark in (":nofiles", ":nobrackets", ":noimports", ":noplus") if mark in marks),
     )
 
 
@@ -283,6 +297,8 @@ class _Arguments:
     def __init__(self, table: Table) -> None:
         self._table = table
         self.used: set[str] = set()
+        self.scripts: list[str] = []
+        """Values of options that are programs."""
         self.operands: list[str] = []
 
     def read(self, arguments: Sequence[str]) -> str:
@@ -314,7 +330,10 @@ class _Arguments:
         if takes is None or (equals and takes in ("nothing", "word")):
             return f"option {word[:80]!r} is not known to be harmless"
         self.used.add(name)
-        return self._take_value(name, rest) if takes in ("value", "word") and not equals else ""
+        if equals:
+            self._keep(name, word.partition("=")[2])
+            return ""
+        return self._take_value(name, rest) if takes in ("value", "word") else ""
 
     def _read_short(self, word: str, rest: list[str]) -> str:
         for place, letter in enumerate(word[1:], start=2):
@@ -326,14 +345,19 @@ class _Arguments:
             if takes == "value" and place == len(word):
                 return self._take_value(name, rest)
             if takes != "nothing":
+                self._keep(name, word[place:])
                 return ""
         return ""
+
+    def _keep(self, name: str, value: str) -> None:
+        if name in _SCRIPT_OPTIONS:
+            self.scripts.append(value)
 
     def _take_value(self, name: str, rest: list[str]) -> str:
         # A program that takes no value here would read an option in its place.
         if not rest or rest[-1].startswith("-"):
             return f"option {name!r} has no value, or one that looks like an option"
-        rest.pop()
+        self._keep(name, rest.pop())
         return ""
 
 
@@ -350,6 +374,8 @@ def _check_operands(table: Table, reading: _Arguments, place: Place) -> str:
             return _first_wrong(word for word in operands if not _PLAIN.fullmatch(word))
         case "remote":
             return _check_remote(operands)
+        case "sed" | "awk":
+            return _check_script(table.operands, reading, place)
         case "plus":
             return _first_wrong(word for word in operands if not word.startswith("+"))
         case "pattern":
@@ -370,6 +396,8 @@ def _find_refused(table: Table, operands: Sequence[str]) -> str:
     # bash's own `test` evaluates what stands in brackets; nobody should have to know which one runs.
     if ":nobrackets" in table.refused and any("[" in word for word in operands):
         return "an argument has a bracket"
+    if ":noplus" in table.refused and any(word.startswith("+") for word in operands):
+        return "an argument is a command for the pager"
     # A filter of jq may name a file to read, and the folder to look for it in.
     if ":noimports" in table.refused and any(_IMPORT.search(word) for word in operands):
         return "an argument may bring in another file"
@@ -379,6 +407,16 @@ def _find_refused(table: Table, operands: Sequence[str]) -> str:
 def _check_paths(paths: Sequence[str], place: Place) -> str:
     outside = next((path for path in paths if not place.holds(path)), None)
     return "" if outside is None else f"path {outside[:80]!r} is outside of the workspace"
+
+
+def _check_script(kind: Literal["sed", "awk"], reading: _Arguments, place: Place) -> str:
+    scripts = reading.scripts or reading.operands[:1]
+    if not scripts:
+        return "it is given no program"
+    is_harmless = is_harmless_sed if kind == "sed" else is_harmless_awk
+    if any(is_open(script) or not is_harmless(script) for script in scripts):
+        return f"its program is not one that only reads, as far as {kind!r} is known here"
+    return _check_paths(reading.operands if reading.scripts else reading.operands[1:], place)
 
 
 def _check_remote(operands: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from typing import Protocol
 from metier.errors import ToolFailed
 from metier.tools.interpreter import base_interpreter
 from metier.tools.shell_line import Pipeline, ShellLine, SimpleCommand
+from metier.tools.shell_words import has_variable, split_marks
 
 RUNNER = Path(__file__).with_name("line_runner.py")
 _PWSH_QUOTES = re.compile("(['\u2018\u2019\u201a\u201b])")
@@ -48,7 +49,7 @@ class PosixShell:
         return [self.program, "-lc", text]
 
     def run_line(self, line: ShellLine) -> list[str]:
-        if (only := find_only(line)) is not None:
+        if (only := find_only(line)) is not None and not only.is_open:
             return list(only.argv)
         order = [
             [pipeline.connector, [[command.argv, command.redirects] for command in pipeline.commands]]
@@ -72,7 +73,7 @@ class PowerShell:
         return [self.program, "-NoProfile", "-Command", text]
 
     def run_line(self, line: ShellLine) -> list[str]:
-        if (only := find_only(line)) is not None:
+        if (only := find_only(line)) is not None and not only.is_open:
             return list(only.argv)
         return self.run_text(render_powershell(line))
 
@@ -89,7 +90,12 @@ def find_only(line: ShellLine) -> SimpleCommand | None:
 
 
 def quote_powershell(word: str) -> str:
-    """A literal of PowerShell: nothing in it is expanded."""
+    """A literal of PowerShell: nothing in it is expanded but the known variables."""
+    if has_variable(word):
+        pieces = [
+            f"$env:{piece[1:-1]}" if has_variable(piece) else quote_powershell(piece) for piece in split_marks(word)
+        ]
+        return f"({' + '.join(pieces)})"
     return "'" + _PWSH_QUOTES.sub(r"\1\1", word) + "'"
 
 

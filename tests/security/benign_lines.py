@@ -1,0 +1,28 @@
+"""Lines of every day that only look, in a workspace with `src/`, `README.md` and `data.csv`. Data only."""
+
+BENIGN: tuple[str, ...] = (
+    "ls *.md", "ls -la *", "ls -d */", "ls src/*.py", "ls src/[ab].py", "ls src/?.py", "wc -l src/*.py", "du -sh *",
+    "head -5 src/*.py", "cat *.md", "grep -n import src/*.py", "grep -rn import --include=*.py .", "file src/*",
+    "md5sum src/*.py", "stat *.md", "diff src/a.py src/b.py", "sed -n 1,20p README.md", "sed -n '/import/p' src/a.py",
+    "sed 's/a/b/' README.md", "sed -e 's/a/b/g' -e '2d' README.md", "sed -n '$=' README.md", "sed '/^$/d' README.md",
+    "cat README.md | sed -n '1,3p'", "sed -E 's/[a-z]+/x/g;s/x/y/' README.md", "awk '{print $1}' data.csv",
+    "awk -F, '{print $2}' data.csv", "awk 'NR>1' data.csv", "awk -F, '{s+=$2} END {print s}' data.csv",
+    "awk '/a|b/ {print $0}' README.md", "awk 'length($0) > 20' README.md", "awk '!seen[$0]++' data.csv",
+    "find . -name '*.py' | xargs wc -l", "find src -type f | xargs grep -n import",
+    "find . -name '*.py' -print0 | xargs -0 wc -l", "find src -name '*.py' | xargs -n 1 basename",
+    "find . -name '*.md' | xargs -I{} head -3 {}", "find . -name '*.py' -o -name '*.md' | xargs ls -l", "echo $PWD",
+    'basename "$PWD"', 'dirname "$PWD"', 'echo "$HOME"', "echo $USER", "echo ${PATH}", 'ls "$PWD/src"',
+    "cat $PWD/README.md", "env", "env | sort", "env | grep PATH", "printenv PATH", "ps aux", "ps -ef | grep python",
+    "less README.md", "more README.md", "cat README.md | less", "tr a-z A-Z < README.md", "wc -l < data.csv",
+    "sort < data.csv | uniq -c", "sort data.csv | uniq -c | sort -rn | head", "cut -d, -f1 data.csv",
+    "cut -d, -f2 < data.csv | sort -n", "[ -f README.md ] && echo yes", "test -d src && ls src", "command -v python3",
+    "type ls", "which git", "git status", "git log --oneline -5", "git diff --stat", "git branch -a",
+    "git ls-files src", "git show --stat HEAD", "cd src && ls *.py", "tree -L 2", "df -h", "free -m", "uname -a",
+    "id", "date +%F", "nproc", "uptime", "hostname", "seq 1 5 | tac", "printf '%s\\n' a b", "jq . package.json",
+    "find . -type f | wc -l", "ls src | wc -l", "head -c 100 README.md", "tail -n +2 data.csv", "nl README.md",
+    "column -t -s, data.csv", "xxd README.md | head -3", "base64 README.md", "join data.csv data.csv",
+    "comm src/a.py src/b.py", "shuf -n 1 data.csv", "fold -w 40 README.md", "python3 --version", "pip list",
+    "rg -n import src", "readlink -f README.md", "realpath src", "unzip -l x.zip", "pgrep -l python",
+    "ls nope 2>/dev/null || echo none", "expand README.md", "paste src/a.py src/b.py", "grep -c '' README.md",
+    "awk 'END{print NR}' README.md", "sed -n 5q README.md", "ls -1 | head -n 3",
+)  # fmt: skip
