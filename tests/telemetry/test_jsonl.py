@@ -14,7 +14,7 @@ from metier.errors import LogDamaged, LogError, LogLocked
 from metier.event_record import EventRecord
 from metier.events import LogRepaired, RunFailed
 from metier.ids import SystemClock
-from metier.telemetry.jsonl import FILE_NAME, JsonlSink, read_events
+from metier.telemetry.jsonl import FILE_NAME, JsonlSink, LogPool, read_events
 
 CLOCK = SystemClock()
 
@@ -296,3 +296,42 @@ def test_writer_that_lost_its_log_writes_to_nobody(tmp_path: Path) -> None:
     with pytest.raises(LogLocked):
         JsonlSink.open(path, clock=SystemClock())
     successor.close()
+
+
+def test_logs_of_a_pool_take_turns_at_its_descriptors(tmp_path: Path) -> None:
+    pool = LogPool(most_open=2)
+    paths = [tmp_path / name / "events.jsonl" for name in "abc"]
+    before = len(list(Path("/proc/self/fd").iterdir())) if sys.platform == "linux" else 0
+    sinks = [JsonlSink.open(path, clock=CLOCK, pool=pool) for path in paths]
+
+    for seq in range(1, 4):
+        for sink in sinks:
+            sink.write(_record(seq))
+    if sys.platform == "linux":
+        assert len(list(Path("/proc/self/fd").iterdir())) == before + 2 * 2
+    for sink in sinks:
+        sink.close()
+
+    assert [[record.seq for record in read_events(path)] for path in paths] == [[1, 2, 3]] * 3
+    with pytest.raises(LogError, match="is closed"):
+        sinks[0].write(_record(4))
+
+
+def test_a_log_that_changed_hands_while_it_rested_is_not_written_to(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "events.jsonl"
+    pool = LogPool(most_open=1)
+    resting = JsonlSink.open(path, clock=CLOCK, pool=pool)
+    resting.write(_record(1))
+    other = JsonlSink.open(tmp_path / "other" / "events.jsonl", clock=CLOCK, pool=pool)
+
+    successor = JsonlSink.open(path, clock=CLOCK)
+    successor.write(_record(2))
+    with pytest.raises(LogLocked):
+        resting.write(_record(2))
+    successor.close()
+    with pytest.raises(LogError, match="was changed by another process"):
+        resting.write(_record(2))
+    resting.close()
+    other.close()
+
+    assert [record.seq for record in read_events(path)] == [1, 2]

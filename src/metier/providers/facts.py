@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from fnmatch import fnmatchcase
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -85,10 +86,9 @@ def load_facts(override: Path | None = None) -> FactBook:
     Raises:
         ConfigError: The file cannot be read, or says something that is not a fact.
     """
-    shipped = files("metier.providers").joinpath("models.yaml")
-    entries = _parse_entries(shipped.read_text(encoding="utf-8"), "models.yaml")
     if override is None:
-        return FactBook(_build_facts(entries, "models.yaml"))
+        return _load_shipped()
+    entries = _parse_entries(_read_shipped(), "models.yaml")
     try:
         text = override.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -100,6 +100,16 @@ def load_facts(override: Path | None = None) -> FactBook:
         for pattern, fields in models.items():
             known[pattern] = {**known.get(pattern, {}), **fields}
     return FactBook(_build_facts(entries, str(override)))
+
+
+@cache
+def _load_shipped() -> FactBook:
+    """Read once: the package does not change while it runs, and a copy for every run would be a third of its memory."""
+    return FactBook(_build_facts(_parse_entries(_read_shipped(), "models.yaml"), "models.yaml"))
+
+
+def _read_shipped() -> str:
+    return files("metier.providers").joinpath("models.yaml").read_text(encoding="utf-8")
 
 
 def _parse_entries(text: str, file: str) -> dict[str, dict[str, dict[str, Plain]]]:

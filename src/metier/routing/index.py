@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple
 
@@ -116,6 +117,16 @@ class _Read(NamedTuple):
 def build_tables(skills: Iterable[RoutableSkill]) -> IndexTables:
     """Index a catalog. The order of the skills does not matter."""
     ordered = sorted(skills, key=lambda skill: (skill.name, skill.id))
+    return _build_tables(ordered) if ordered else _build_empty()
+
+
+@cache
+def _build_empty() -> IndexTables:
+    """Runs without skills share one: it still holds every word of grammar."""
+    return _build_tables([])
+
+
+def _build_tables(ordered: Sequence[RoutableSkill]) -> IndexTables:
     reader = _Reader()
     reads = [reader.read(skill) for skill in ordered]
     postings = _build_word_postings(reads, count=len(reader.words))

@@ -54,7 +54,7 @@ from metier.runtime.shift import Shift, begin_shift, keep_claimable
 from metier.runtime.trust import check_runs, note_runs
 from metier.store.base import Lease, RunRow, Store
 from metier.store.failures import LeaseHeld, RunUnknown, StoreUnavailable
-from metier.telemetry.jsonl import FILE_NAME, JsonlSink, read_events
+from metier.telemetry.jsonl import FILE_NAME, JsonlSink, LogPool, read_events
 from metier.telemetry.sinks import EventWriter, FanOut, RunScope, Sink, get_redaction_mode
 
 type Asker = Callable[[Question], Awaitable[Reply | None]]
@@ -98,6 +98,7 @@ class Runtime:
     def __init__(self, place: Place, store: Store) -> None:
         self.place = place
         self.store = store
+        self._logs = LogPool()
         self.approvals = Approvals(store, place.clock, look=partial(look_at_call, place))
 
     def folder(self, run_id: str) -> Path:
@@ -346,7 +347,7 @@ class Runtime:
     async def _open_log(self, lease: Lease, services: LogDriver, watch: Watch) -> RunLog:
         path = self.folder(lease.run_id) / FILE_NAME
         # Whoever has the lease writes the log, even if another process hangs with its hand on it.
-        jsonl = JsonlSink.open(path, clock=self.place.clock, take_over=True)
+        jsonl = JsonlSink.open(path, clock=self.place.clock, take_over=True, pool=self._logs)
         told = sum(1 for record in read_events(path) if record.entry)
         fan_out = FanOut([jsonl, *self.place.sinks, *watch.sinks], report=watch.report)
         trace_id = hashlib.sha256(lease.run_id.encode()).hexdigest()[:32]

@@ -37,24 +37,53 @@ class _Tail:
     """What follows the last line feed."""
 
 
+class LogPool:
+    """How many event logs of a process are open at a time: those that were written to last.
+
+    A run holds two descriptors for its log, and one process may drive more runs than it may have files open.
+    """
+
+    def __init__(self, most_open: int = 128) -> None:
+        self._most_open = most_open
+        self._open: dict[JsonlSink, None] = {}
+        """Least recently written first."""
+
+    def use(self, sink: "JsonlSink") -> None:
+        """Note that a log is open and written to now; the one that was not for the longest time rests."""
+        self._open.pop(sink, None)
+        self._open[sink] = None
+        if len(self._open) > self._most_open:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.rest()
+
+    def forget(self, sink: "JsonlSink") -> None:
+        self._open.pop(sink, None)
+
+
 class JsonlSink:
     """Appends records to `events.jsonl`. Holds a kernel lock, which goes away with the process."""
 
-    def __init__(self, path: Path, *, descriptor: int, lock: FileLock, fsync: bool) -> None:
+    def __init__(self, path: Path, *, descriptor: int, lock: FileLock, fsync: bool, pool: LogPool) -> None:
         self._path = path
         self._descriptor = descriptor
         self._lock = lock
         self._fsync = fsync
+        self._pool = pool
+        self._is_closed = False
         self._good_bytes = 0
         self._last_seq = 0
 
     @classmethod
-    def open(cls, path: Path, *, clock: Clock, fsync: bool = False, take_over: bool = False) -> Self:
+    def open(
+        cls, path: Path, *, clock: Clock, fsync: bool = False, take_over: bool = False, pool: LogPool | None = None
+    ) -> Self:
         """Open for writing, making folder and file where they are missing, and repair a torn end.
 
         With `take_over` a writer that still has it loses it: what it writes from now on reaches nobody. For those who
-        know by other means that it must not write any more. Raises `LogLocked` while another writer has it,
-        `LogDamaged` for damage that is not at the end, `LogError` where the file cannot be written.
+        know by other means that it must not write any more. Logs of one `pool` share its descriptors. Raises
+        `LogLocked` while another writer has it, `LogDamaged` for damage that is not at the end, `LogError` where the
+        file cannot be written.
         """
         lock = _take_lock(path) if not take_over else _take_over_lock(path)
         try:
@@ -62,9 +91,10 @@ class JsonlSink:
         except OSError as error:
             lock.release()
             raise _translate(error, path) from error
-        sink = cls(path, descriptor=descriptor, lock=lock, fsync=fsync)
+        sink = cls(path, descriptor=descriptor, lock=lock, fsync=fsync, pool=pool or LogPool())
         try:
             sink._recover(clock)
+            sink._pool.use(sink)
         except BaseException:
             sink.close()
             raise
@@ -77,8 +107,11 @@ class JsonlSink:
 
     def write(self, record: EventRecord) -> None:
         """Append one record. When it fails the log is as it was before."""
-        if self._descriptor < 0:
+        if self._is_closed:
             raise LogError(f"The event log '{self._path}' is closed")
+        if self._descriptor < 0:
+            self._open_again()
+        self._pool.use(self)
         if record.seq <= self._last_seq:
             raise LogError(f"Event {record.seq} comes after event {self._last_seq} in '{self._path}'")
         self._append(record.__pydantic_serializer__.to_json(record) + b"\n")
@@ -86,10 +119,32 @@ class JsonlSink:
 
     def close(self) -> None:
         """Give the log free. Closing twice is fine."""
+        self._is_closed = True
+        self._pool.forget(self)
+        self.rest()
+
+    def rest(self) -> None:
+        """Give the descriptors back until the next record, and the lock with them."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
         self._lock.release()
+
+    def _open_again(self) -> None:
+        """After a rest. Raises `LogLocked` or `LogError` when another writer took the log over meanwhile."""
+        lock = _take_lock(self._path)
+        try:
+            descriptor = os.open(self._path, _FLAGS & ~os.O_CREAT)
+        except OSError as error:
+            lock.release()
+            raise _translate(error, self._path) from error
+        self._lock, self._descriptor = lock, descriptor
+        if os.fstat(descriptor).st_size != self._good_bytes:
+            self.rest()
+            raise LogError(
+                f"The event log '{self._path}' was changed by another process",
+                hint="The run goes on without it; " + _REBUILD,
+            )
 
     def _append(self, line: bytes) -> None:
         try:

@@ -33,14 +33,17 @@ class SchemaCheck:
         """Raises `UsageError` when the schema itself is not valid; `name` says whose it is."""
         if problem := _find_problem(json.dumps(schema)):
             raise UsageError(f"Tool {name!r} has an invalid schema: {problem}")
-        # An empty registry retrieves nothing: a schema must not make the agent fetch an address.
-        self._takes_anything = not schema
-        self._validator = Draft202012Validator(schema, registry=Registry())
+        self._schema = schema
+        self._validator: Draft202012Validator | None = None
+        """Made when it is first asked: of the many tools that a run is offered it calls a few."""
 
     def find_error(self, value: JsonValue) -> str:
         """What is wrong and where; empty when nothing is."""
-        if self._takes_anything:
+        if not self._schema:
             return ""
+        if self._validator is None:
+            # An empty registry retrieves nothing: a schema must not make the agent fetch an address.
+            self._validator = Draft202012Validator(self._schema, registry=Registry())
         try:
             # The stubs of jsonschema leave both of these open.
             errors: Iterator[ValidationError] = self._validator.iter_errors(value)  # pyright: ignore[reportUnknownMemberType]
