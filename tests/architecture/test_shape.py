@@ -1,6 +1,7 @@
 """Limits of STYLE as tests: sizes, names, and what a start-up may import. The sets of offenders only shrink."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -119,3 +120,28 @@ def test_machine_paths_and_package_indexes_are_not_in_the_repository() -> None:
     ]
 
     assert found == []
+
+
+def test_commands_write_through_the_output_boundary() -> None:
+    """Streams of text and the command that redacts have a boundary of their own."""
+    own = {
+        "main.py",
+        "root.py",
+        "output.py",
+        "redact.py",
+        "live.py",
+        "chat_view.py",
+        "detaching.py",
+        "completion.py",
+    } | {
+        "runs_upkeep.py"  # writes the frame of a list that it streams
+    }
+    rooms = (SOURCE / "cli", SOURCE / "worker")
+    writers = {
+        path.name
+        for room in rooms
+        for path in room.rglob("*.py")
+        if re.search(r"sys\.stdout\.write\(|typer\.echo\(|[^_.\w]print\(", path.read_text(encoding="utf-8"))
+    }
+
+    assert writers - own == set()

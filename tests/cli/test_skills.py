@@ -99,7 +99,7 @@ def test_a_skill_cannot_steer_the_terminal(workspace: Path, capsys: pytest.Captu
     run(["skills", "inspect", "evil", "--show-frontmatter"])
 
     out = capsys.readouterr().out
-    assert "a\\x1b[2Jb\\u202ec\\x07" in out
+    assert "ab\\u202ec\\x07" in out
     assert not {"\x1b", "\u202e", "\x07"} & set(out)
 
 

@@ -45,12 +45,15 @@ BAD_FILES: dict[str, tuple[bytes, list[str]]] = {
     "merge key": (
         b"model: &m\n  name: x\nruntime:\n  <<: *m\n",
         [
+            "agent.yaml:1: error: Anchor '&m' is not supported [yaml_anchor] (Write the value out where it is used)",
+            "agent.yaml:4: error: Alias '*m' is not supported [yaml_alias] (Write the value out)",
+            "agent.yaml:4: error: The merge key '<<' is not supported [yaml_merge_key] (Write the fields out)",
             (
                 "agent.yaml:4: error: Unknown key 'runtime.<<' [unknown_key] (Keys here are 'agent', 'profile', "
                 "'shell_linux', 'shell_windows', 'timeout_seconds', 'max_turns', 'max_cost_usd', 'max_llm_retries', "
                 "'retry_base_delay_seconds', 'retry_max_delay_seconds', 'on_step_failure', 'max_delegation_depth', "
                 "'delegation_share', 'signal_grace_seconds')"
-            )
+            ),
         ],
     ),
     "text for a whole number": (
@@ -254,9 +257,10 @@ def test_yaml_syntax_error_is_refused_with_its_line(place: Path, capsys: pytest.
 def test_anchor_bomb_is_refused_at_once(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "agent.yaml").write_text(BOMB, encoding="utf-8")
 
-    (problem,) = refused(["config", "validate"], place, capsys)
+    problems = refused(["config", "validate"], place, capsys)
 
-    assert "The YAML has more than 10000 values [yaml_too_many_nodes]" in problem
+    assert any("The YAML has more than 10000 values [yaml_too_many_nodes]" in problem for problem in problems)
+    assert len(problems) < 50
 
 
 def test_directory_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

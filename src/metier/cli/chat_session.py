@@ -1,6 +1,5 @@
 """One sitting: read a message, drive its turn, say how it ended, until the person leaves."""
 
-import json
 import sys
 from collections.abc import Awaitable, Sequence
 from functools import partial
@@ -14,7 +13,7 @@ from metier.cli.context import get_user
 from metier.cli.driving import Driven, build_outcome, describe_cause, find_standing
 from metier.cli.exit_codes import SIGNALS
 from metier.cli.failure import report
-from metier.cli.output import warn_line
+from metier.cli.output import build_output_redactor, warn_line, write_json_line
 from metier.cli.signals import obeying_signals
 from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
@@ -46,6 +45,7 @@ class Session:
         self._redactor = build_redactor(
             values=find_place_secrets(place), names=options.redact_names, generic_names=options.redact_secrets
         )
+        self._output = build_output_redactor(find_place_secrets(place))
         self._prompter = Prompter(self._read_word, get_user())
         self._desk = Desk(chat=chat, ask=self._prompter, drive=self._drive)
 
@@ -183,7 +183,7 @@ class Session:
         state = driven.state
         if self._as_json:
             outcome = build_outcome(driven, exit_code=self._exit_code)
-            sys.stdout.write(json.dumps({"context_id": self._chat.context_id, **outcome}, ensure_ascii=False) + "\n")
+            write_json_line({"context_id": self._chat.context_id, **outcome}, redactor=self._output)
             sys.stdout.flush()
         else:
             view.finish(state.result)

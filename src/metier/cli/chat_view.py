@@ -2,7 +2,7 @@
 
 import sys
 
-from metier.cli.output import printable
+from metier.cli.output import printable, write_text
 from metier.event_record import EventRecord
 from metier.events import SkillStepExecuted
 from metier.providers.base import Delta
@@ -51,10 +51,9 @@ class ChatView:
     def finish(self, result: str) -> None:
         """Write the answer, or what of it was not shown yet."""
         self._end_line()
-        if not result.strip() or result.strip() == self._shown.strip():
+        if not result.strip() or printable(result, redactor=self._redactor).strip() == sanitize(self._shown).strip():
             return
-        text = printable(result) if sys.stdout.isatty() else result
-        sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+        write_text(result, redactor=self._redactor)
         sys.stdout.flush()
 
     def _show(self, text: str) -> None:

@@ -1,7 +1,5 @@
 """`agent config`: write, check and show the settings. Decides nothing about them; `metier.settings` does."""
 
-import json
-import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +9,7 @@ import typer
 
 from metier.cli.context import current_file, current_settings
 from metier.cli.new_file import write_new_file
+from metier.cli.output import warn_line, write_json, write_line
 from metier.cli.trust import trust_new_folder
 from metier.definitions.problems import Problem
 from metier.errors import ConfigError
@@ -41,7 +40,7 @@ def init(
     write_new_file(path, render_template(), overwrite=force)
     if was_empty:
         trust_new_folder(folder)
-    typer.echo(f"Wrote {path}", err=True)
+    warn_line(f"Wrote {path}")
 
 
 @app.command("validate")
@@ -59,13 +58,13 @@ def validate(
     except ConfigError as error:
         if not as_json:
             raise
-        _print_json({"valid": False, "file": name, "problems": _facts(error.problems)})
+        write_json({"valid": False, "file": name, "problems": _facts(error.problems)})
         return error.exit_code
     if as_json:
-        _print_json({"valid": True, "file": name, "problems": _facts(loaded.warnings)})
+        write_json({"valid": True, "file": name, "problems": _facts(loaded.warnings)})
         return 0
     _print_warnings(loaded)
-    typer.echo(f"{name} is valid" if name else "There is no settings file; the defaults are valid")
+    write_line(f"{name} is valid" if name else "There is no settings file; the defaults are valid")
     return 0
 
 
@@ -78,20 +77,20 @@ def show(
     """Show every setting that holds here. Keys and passwords are masked."""
     loaded = current_settings(config, {})
     if as_json:
-        _print_json(_as_json(loaded, with_origin=origin))
+        write_json(_as_json(loaded, with_origin=origin))
         return
     _print_warnings(loaded)
     rows = [(key, render_value(get_value(loaded.settings, key)), held.render()) for key, held in loaded.origins.items()]
     key_width, value_width = (max(len(row[column]) for row in rows) for column in (0, 1))
     for key, value, source in rows:
         line = f"{key:<{key_width}}  {value:<{value_width}}  {source}" if origin else f"{key:<{key_width}}  {value}"
-        typer.echo(line)
+        write_line(line)
 
 
 @app.command("schema")
 def schema() -> None:
     """Print the JSON Schema of the settings file, for editors and other checkers."""
-    _print_json(build_schema())
+    write_json(build_schema())
 
 
 def _as_json(loaded: LoadedSettings, *, with_origin: bool) -> dict[str, object]:
@@ -125,8 +124,4 @@ def _facts(problems: Iterable[object]) -> list[dict[str, object]]:
 
 def _print_warnings(loaded: LoadedSettings) -> None:
     for warning in loaded.warnings:
-        typer.echo(warning.render(), err=True)
-
-
-def _print_json(value: object) -> None:
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+        warn_line(warning.render())

@@ -1,6 +1,5 @@
 """`agent doctor`: what is installed, which keys are set, what works here, and what to do next."""
 
-import json
 import os
 import sys
 from dataclasses import asdict
@@ -11,6 +10,7 @@ import typer
 
 from metier.cli.context import current_settings, home_folder
 from metier.cli.health import Finding, examine
+from metier.cli.output import write_json, write_text
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -26,9 +26,9 @@ def doctor(
     loaded = current_settings(config, {})
     findings = list(examine(loaded.settings, os.environ, cwd=Path.cwd(), home=home_folder()))
     if as_json:
-        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+        write_json([asdict(finding) for finding in findings])
         return
-    typer.echo(render(findings, settings_file=loaded.file))
+    write_text(render(findings, settings_file=loaded.file))
     for warning in loaded.warnings:
         sys.stderr.write(f"{warning.render()}\n")
 

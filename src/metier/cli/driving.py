@@ -1,6 +1,5 @@
 """What `run` and `resume` share: drive a run where a person can watch and stop it, then say how it stands."""
 
-import json
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ from metier.cli.context import current_settings
 from metier.cli.exit_codes import FAILED, get_exit_code
 from metier.cli.live import JsonLines, LiveView
 from metier.cli.next_step import suggest
-from metier.cli.output import printable, warn_line, write_json
+from metier.cli.output import build_output_redactor, warn_line, write_json, write_json_line, write_text
 from metier.cli.plan import parse_plan, render_plan
 from metier.cli.signals import obeying_signals
 from metier.cli.work import work_as_json
@@ -36,7 +35,7 @@ from metier.runtime.runs import Runtime, Watch, open_runtime
 from metier.runtime.trust import list_withheld
 from metier.settings.load import LoadedSettings
 from metier.telemetry.jsonl import FILE_NAME
-from metier.telemetry.redaction import build_redactor
+from metier.telemetry.redaction import Redactor, build_redactor
 from metier.telemetry.sanitize import sanitize
 from metier.telemetry.sinks import Sink
 
@@ -123,7 +122,7 @@ def drive_run(place: Place, work: Work, view: View) -> int:
     stopper = Stopper(place.settings.runtime.signal_grace_seconds, waits_for_model=False)
     driven = anyio.run(_drive, place, work, view, stopper)
     exit_code = driven.find_exit_code(signal=stopper.signal)
-    write_outcome(driven, view, exit_code=exit_code)
+    write_outcome(driven, view, exit_code=exit_code, redactor=build_output_redactor(find_place_secrets(place)))
     return exit_code
 
 
@@ -154,27 +153,26 @@ async def _drive(place: Place, work: Work, view: View, stopper: Stopper) -> Driv
     raise AssertionError("the block above returns or raises")
 
 
-def _redactor(place: Place):  # noqa: ANN202 - see build_redactor
+def _redactor(place: Place) -> Redactor:
     options = place.settings.logging
     values = find_place_secrets(place)
     return build_redactor(values=values, names=options.redact_names, generic_names=options.redact_secrets)
 
 
-def write_outcome(driven: Driven, view: View, *, exit_code: int) -> None:
+def write_outcome(driven: Driven, view: View, *, exit_code: int, redactor: Redactor) -> None:
     """The result on stdout; where the run is, and what can be done with it, on stderr."""
     state = driven.state
     outcome = build_outcome(driven, exit_code=exit_code)
     match view.output:
         case "json":
-            write_json(outcome)
+            write_json(outcome, redactor=redactor)
         case "stream-json":
-            sys.stdout.write(json.dumps({"type": "result", **outcome}, ensure_ascii=False) + "\n")
+            write_json_line({"type": "result", **outcome}, redactor=redactor)
         case "text":
             plan = parse_plan(state)
             text = render_plan(plan) if plan else state.result
             if text:
-                shown = printable(text) if sys.stdout.isatty() else text
-                sys.stdout.write(shown if shown.endswith("\n") else f"{shown}\n")
+                write_text(text, redactor=redactor)
     sys.stdout.flush()
     if state.failure is not None:
         for line in (f"error: {state.failure.message} ({state.failure.reason})", *describe_cause(driven.cause)):

@@ -7,7 +7,7 @@ from metier.providers.base import Delta
 from metier.telemetry.console import ConsoleSink
 from metier.telemetry.options import LogLevel
 from metier.telemetry.redaction import Redactor
-from metier.telemetry.sanitize import sanitize
+from metier.telemetry.sanitize import escape_json, sanitize
 
 
 class LiveView:
@@ -63,7 +63,7 @@ class JsonLines:
         self._stream = stream
 
     def write(self, record: EventRecord) -> None:
-        self._stream.write(record.model_dump_json() + "\n")
+        self._stream.write(escape_json(record.model_dump_json()) + "\n")
         self._stream.flush()
 
     def close(self) -> None:

@@ -1,15 +1,45 @@
-"""How commands write data: JSON for programs, and text from files without what could steer a terminal."""
+"""The one boundary between a command and its reader: JSON and text without secrets and without terminal control.
+
+Secrets are known values and keys in a vendor's format. Names such as `token` do not count here: a command may print a
+token that its caller needs. In JSON, control and bidi characters become JSON escapes, which mean the same.
+"""
 
 import contextlib
+import functools
 import json
+import os
 import sys
 import textwrap
+from collections.abc import Iterable
 
 from metier.definitions.problems import Problem
+from metier.telemetry.redaction import Json, Redactor, build_redactor, find_secret_values
+from metier.telemetry.sanitize import escape_json, sanitize
 
 
-def write_json(value: object) -> None:
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+def build_output_redactor(values: Iterable[str] = ()) -> Redactor:
+    """For these values and those of the environment."""
+    return _build((*find_secret_values(os.environ), *values))
+
+
+def write_json(value: object, *, redactor: Redactor | None = None) -> None:
+    sys.stdout.write(render_json(value, indent=2, redactor=redactor) + "\n")
+
+
+def write_json_line(value: object, *, redactor: Redactor | None = None) -> None:
+    sys.stdout.write(render_json(value, redactor=redactor) + "\n")
+
+
+def render_json(value: object, *, indent: int | None = None, redactor: Redactor | None = None) -> str:
+    plain: Json = json.loads(json.dumps(value))
+    clean = (redactor or build_output_redactor()).redact_value(plain)
+    return escape_json(json.dumps(clean, ensure_ascii=False, indent=indent))
+
+
+def write_text(text: str, *, redactor: Redactor | None = None) -> None:
+    """Text of several lines, at a terminal and in a pipe alike; it ends with a line feed."""
+    shown = printable(text, redactor=redactor)
+    sys.stdout.write(shown if shown.endswith("\n") else f"{shown}\n")
 
 
 class JsonList:
@@ -21,7 +51,7 @@ class JsonList:
         sys.stdout.write("[")
 
     def add(self, value: object) -> None:
-        text = json.dumps(value, ensure_ascii=False, indent=2)
+        text = render_json(value, indent=2)
         start = "\n" if self._is_empty else ",\n"
         self._is_empty = False
         sys.stdout.write(start + textwrap.indent(text, self._indent + "  "))
@@ -35,21 +65,19 @@ def write_line(text: str = "") -> None:
 
 
 def warn_line(text: str) -> None:
-    """Nobody who listens on stderr is no reason to stop, least of all for a run."""
+    """A closed stderr is no reason to stop, least of all for a run."""
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{printable(text)}\n")
 
 
-def printable(text: str) -> str:
-    """Control, bidirectional and invisible characters as escapes; a file must not be able to move the cursor."""
-    if text.isprintable():
-        return text
-    return "".join(
-        character
-        if character.isprintable() or character in "\n\t\u200d"
-        else character.encode("unicode_escape").decode("ascii")
-        for character in text
-    )
+def printable(text: str, *, redactor: Redactor | None = None) -> str:
+    """Without secrets; control, bidirectional and invisible characters cannot move the cursor or hide."""
+    return (redactor or build_output_redactor()).redact(sanitize(text))
+
+
+@functools.lru_cache(maxsize=4)
+def _build(values: tuple[str, ...]) -> Redactor:
+    return build_redactor(values=values, generic_names=False, random_words=False)
 
 
 def problem_as_json(problem: Problem) -> dict[str, object]:

@@ -17,7 +17,7 @@ from metier.approval.judge import Explanation, RulePolicy
 from metier.cli.ask import parse_arguments
 from metier.cli.catalog import AsJson, open_catalog
 from metier.cli.driving import open_place
-from metier.cli.output import warn_line, write_json, write_line
+from metier.cli.output import warn_line, write_json, write_json_line, write_line
 from metier.cli.run import Config
 from metier.context.decoder import build_step
 from metier.definitions.agent import Profile
@@ -195,7 +195,7 @@ def _explain_lines(stream: Iterable[str], default: Callable[[], RulePolicy], bui
             exit_code = 2
             problems = [problem.render() for problem in error.problems] if isinstance(error, ConfigError) else []
             answer = {"error": error.message, "hint": error.hint, "line": number, "problems": cast(JsonValue, problems)}
-        sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
+        write_json_line(answer)
         sys.stdout.flush()
     return exit_code
 

@@ -12,7 +12,7 @@ import typer
 
 from metier.errors import UsageError
 from metier.telemetry.redaction import RedactionStream, build_redactor, find_secret_values
-from metier.telemetry.sanitize import sanitize
+from metier.telemetry.sanitize import escape_json, sanitize
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -111,5 +111,5 @@ def _print_json(pieces: Iterator[str], stream: RedactionStream) -> None:
         newlines = piece.count("\n")
         column = len(piece) - piece.rfind("\n") if newlines else column + len(piece)
         line, offset = line + newlines, offset + len(piece)
-        sys.stdout.write(json.dumps(piece, ensure_ascii=False)[1:-1])
+        sys.stdout.write(escape_json(json.dumps(piece, ensure_ascii=False)[1:-1]))
     sys.stdout.write(f'", "found": {json.dumps([place._asdict() for place in places])}}}\n')

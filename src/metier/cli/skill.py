@@ -1,7 +1,6 @@
 """`agent skill …`: install, inspect, trust and remove skill packages."""
 
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from metier.cli.catalog import open_places
 from metier.cli.context import current_directory, home_folder
-from metier.cli.output import write_json
+from metier.cli.output import write_json, write_line, write_text
 from metier.cli.skill_decision import Decision, decide_interactively, say
 from metier.cli.skill_listing import describe_package, get_package, list_rows, render_rows
 from metier.cli.skill_test import attach
@@ -150,7 +149,8 @@ def list_skills(json: Json = False) -> None:
     if json:
         write_json(rows)
         return
-    sys.stdout.write("".join(f"{line}\n" for line in render_rows(rows)))
+    for line in render_rows(rows):
+        write_line(line)
     if not rows:
         say("No skills are installed; add one with `agent skill add`")
 
@@ -163,7 +163,8 @@ def info(name: Annotated[str, typer.Argument(help="The skill.")], json: Json = F
     if json:
         write_json(details)
     else:
-        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        for line in lines:
+            write_line(line)
 
 
 @app.command()
@@ -211,7 +212,8 @@ def verify(
     if json:
         write_json([result.model_dump(mode="json") for result in results])
     else:
-        sys.stdout.write("".join(f"{line}\n" for result in results for line in render_verification(result)))
+        for line in (line for result in results for line in render_verification(result)):
+            write_line(line)
     if any(result.condition != "intact" for result in results):
         raise typer.Exit(1)
 
@@ -226,7 +228,7 @@ def lock(
     """Write skills.lock: address, commit and hashes of every installed skill."""
     current = build_lock(read_registry(_roots().home))
     if json:
-        sys.stdout.write(render_lock(current))
+        write_text(render_lock(current))
     if check:
         if load_lock(current_directory()) != current:
             say(f"{FILE_NAME} is not current; write it again with `agent skill lock`")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem, Severity, has_errors
 from metier.definitions.yaml_text import Entry, Mapping, Node, Scalar, Sequence
+from metier.telemetry.sanitize import sanitize
 
 _NOTHING = frozenset({"", "~", "null", "Null", "NULL"})
 
@@ -63,10 +64,10 @@ class Fields:
             return None
         match entry.value:
             case Scalar(value=value):
-                return value.strip()
+                return self._shown(key, value.strip(), line=entry.line)
             case Sequence() | Mapping():
                 self.deviate("not_text", f"Field {key!r} must be text", line=entry.line, hint="Write it as one value")
-                return ", ".join(flat_texts(entry.value)) or None
+                return self._shown(key, ", ".join(flat_texts(entry.value)), line=entry.line) or None
 
     def texts(self, key: str) -> tuple[str, ...] | None:
         """A list of texts; one text counts as a list of one, separated by commas."""
@@ -81,6 +82,15 @@ class Fields:
             case Mapping():
                 self.deviate("not_a_list", f"Field {key!r} must be a list", line=entry.line)
                 return None
+
+    def _shown(self, key: str, text: str, *, line: int) -> str:
+        """The text as a person and a model see it: nothing in it can hide, and what would is reported."""
+        shown = sanitize(text)
+        if shown != text:
+            odd = next(char for char in text if sanitize(char) != char)
+            message = f"Field {key!r} holds hidden or control characters, first U+{ord(odd):04X}; they are made visible"
+            self.report("warning", "hidden_characters", message, line=line, hint="Remove them")
+        return shown
 
     def number(self, key: str, *, low: float, high: float) -> float | None:
         """A number between two bounds, bounds included."""

@@ -8,6 +8,7 @@ from metier.definitions.fields import Fields, flat_texts
 from metier.definitions.names import MAX_NAME
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.yaml_text import Mapping, Scalar, Sequence
+from metier.telemetry.sanitize import sanitize
 
 MAX_DESCRIPTION = 1024
 MAX_COMPATIBILITY = 500
@@ -75,7 +76,7 @@ def read_description(fields: Fields, *, fallback: Callable[[], str]) -> str:
     text = (fields.text("description") or "").strip()
     if entry is None or not text:
         line = fields.line_of("description")
-        found = "" if fields.strict else fallback()
+        found = "" if fields.strict else sanitize(fallback())
         if found:
             message = "Field 'description' is missing; the first paragraph is used"
             fields.report("warning", "missing_description", message, line=line, hint="Say what the skill does and when")

@@ -1,8 +1,8 @@
 """Read YAML as text: every scalar stays the string that was written, with its line. Nothing is constructed.
 
 Settings and front matter both come through here. A hostile text costs a bounded amount of work: size, depth
-and the number of nodes are capped, an anchor may be used but its expansion counts, tags and merge keys mean
-nothing.
+and the number of nodes are capped. Anchors, aliases, merge keys, tags and directives are errors; a lenient reader
+goes on with the text as it is written, where the expansion of an alias counts and a merge key is a key.
 """
 
 from collections.abc import Iterator
@@ -109,14 +109,18 @@ class _Reader:
         self.file = file
         self.offset = first_line
         self.problems: list[Problem] = []
+        self._reported: set[tuple[str, str]] = set()
+        """An alias that is used a thousand times is one problem."""
         self._anchors: dict[str, tuple[Node, int]] = {}
         self._count = 0
         self._text = ""
 
     def report(self, severity: Severity, code: str, message: str, *, line: int, hint: str = "") -> None:
-        self.problems.append(
-            Problem(severity=severity, code=code, message=message, file=self.file, line=line, hint=hint)
-        )
+        if (code, message) not in self._reported:
+            self._reported.add((code, message))
+            self.problems.append(
+                Problem(severity=severity, code=code, message=message, file=self.file, line=line, hint=hint)
+            )
 
     def report_syntax(self, error: yaml.YAMLError) -> None:
         mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
@@ -135,6 +139,9 @@ class _Reader:
         for event in events:
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
+                if event.version or event.tags:
+                    message = "A YAML directive has no effect here"
+                    self.report("error", "yaml_directive", message, line=self.offset, hint="Remove the line")
                 if documents > 1:
                     where = self._line(event)
                     raise _Refused("yaml_many_documents", "The YAML has more than one document", line=where)
@@ -148,12 +155,24 @@ class _Reader:
             raise _Refused("yaml_too_deep", f"The YAML is nested deeper than {MAX_DEPTH} levels", line=line)
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event.anchor or "", line)
+        self._check_properties(event, line)
         before = self._count
         node = self._collection_or_scalar(event, events, depth=depth)
         anchor = getattr(event, "anchor", None)
         if anchor:
             self._anchors[anchor] = (node, self._count - before + 1)
         return node
+
+    def _check_properties(self, event: yaml.Event, line: int) -> None:
+        """An anchor or a tag would let one text mean different things to different readers."""
+        anchor, tag = getattr(event, "anchor", None), getattr(event, "tag", None)
+        if anchor:
+            message = f"Anchor '&{anchor}' is not supported"
+            self.report("error", "yaml_anchor", message, line=line, hint="Write the value out where it is used")
+        if tag:
+            shown = tag.replace("tag:yaml.org,2002:", "!!")
+            message = f"Tag {shown!r} is not supported: every value is text"
+            self.report("error", "yaml_tag", message, line=line, hint="Remove the tag")
 
     def _collection_or_scalar(self, event: yaml.Event, events: Iterator[yaml.Event], *, depth: int) -> Node:
         line = self._line(event)
@@ -185,6 +204,9 @@ class _Reader:
                 message = f"Key {key.value!r} stands twice, first in line {seen[key.value]}"
                 self.report("error", "duplicate_key", message, line=key.line, hint="Keep one of them")
                 continue
+            if key.value == "<<" and key.is_plain:
+                message = "The merge key '<<' is not supported"
+                self.report("error", "yaml_merge_key", message, line=key.line, hint="Write the fields out")
             seen[key.value] = key.line
             yield Entry(key.value, key.line, value)
 
@@ -200,6 +222,8 @@ class _Reader:
             raise _Refused("yaml_alias", f"Alias {anchor!r} names no anchor before it", line=line)
         node, size = known
         self._spend(size, line)
+        message = f"Alias '*{anchor}' is not supported"
+        self.report("error", "yaml_alias", message, line=line, hint="Write the value out")
         return node
 
     def _line(self, event: yaml.Event) -> int:

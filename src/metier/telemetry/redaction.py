@@ -32,9 +32,15 @@ _WORD_REST = re.compile(r"""[^\s"'`<>]*""")
 _MIN_SECRET_NUMBER = 6
 
 
-def build_redactor(*, values: Iterable[str] = (), names: Iterable[str] = (), generic_names: bool = True) -> "Redactor":
-    """A redactor for these exact values and configured names. Without `generic_names`, `password=…` stays."""
-    return Redactor(needles=build_needles(values), names=NameRules(names=tuple(names), generic=generic_names))
+def build_redactor(
+    *, values: Iterable[str] = (), names: Iterable[str] = (), generic_names: bool = True, random_words: bool = True
+) -> "Redactor":
+    """A redactor for these exact values and configured names.
+
+    Without `generic_names`, `password=…` stays; without `random_words`, what is recognised only by its randomness.
+    """
+    rules = NameRules(names=tuple(names), generic=generic_names)
+    return Redactor(needles=build_needles(values), names=rules, random_words=random_words)
 
 
 def find_secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -50,8 +56,9 @@ def find_secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
 class Redactor:
     """Immutable once built; may be shared between tasks and threads."""
 
-    def __init__(self, *, needles: tuple[str, ...], names: NameRules) -> None:
+    def __init__(self, *, needles: tuple[str, ...], names: NameRules, random_words: bool = True) -> None:
         self._needles = needles
+        self._random_words = random_words
         self._names = names
         self._formats = FormatFinder()
         hints = {_hint(needle) for needle in needles}
@@ -99,7 +106,7 @@ class Redactor:
         lowered = lower_ascii(text)
         signs = find_signs(text, lowered)
         found = [*self._formats.find(text, words=words, gates=signs.gates)]
-        if words:
+        if words and self._random_words:
             found += find_random_words(text, lowered, words)
         if self._needles and self._may_hold_known(text, words):
             found += self._find_known(text)

@@ -56,6 +56,19 @@ def sanitize_line(text: str) -> str:
     return sanitize(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
+def escape_json(text: str) -> str:
+    """JSON text whose control, bidi and invisible characters are written as JSON escapes, so that it means the same."""
+    return text if text.isascii() and "\x7f" not in text else _SUSPECT.sub(_escape_in_json, text)
+
+
+def _escape_in_json(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code <= 0xFFFF:
+        return f"\\u{code:04x}"
+    code -= 0x10000
+    return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
+
+
 def _is_suspect(text: str) -> bool:
     """Most text is ASCII without control characters; a table finds that out several times faster than an expression."""
     if text.isascii():
