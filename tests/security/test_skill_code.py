@@ -81,3 +81,25 @@ async def test_a_toolset_that_says_it_only_reads_is_asked_about_all_the_same(tmp
     (question,) = await drill.questions()
     assert question.asked is not None
     assert question.asked.reason == "Profile 'guarded' does not take a tool's own word that it only reads"
+
+
+async def test_a_file_that_a_script_imports_and_that_changes_after_the_yes_is_asked_about_again(tmp_path: Path) -> None:
+    imported = tmp_path / ".agent/skills/sender/scripts/text.py"
+    put(
+        tmp_path,
+        {
+            ".agent/skills/sender/SKILL.md": skill("sender"),
+            ".agent/skills/sender/scripts/send.py": f"import text\n{SCRIPT}",
+            str(imported.relative_to(tmp_path)): "",
+        },
+    )
+    drill = Drill(tmp_path, [call("script_run", skill_name="sender", script_name="send"), says("Done.")])
+    state = await drill.run()
+    await drill.decide("approved")
+    imported.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+
+    parked = await drill.resume(state.run_id)
+
+    assert parked.pause is not None
+    assert parked.pause.pause == "approval"
+    assert not (tmp_path / "ran").exists()

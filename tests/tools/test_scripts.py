@@ -1,8 +1,10 @@
 """The three script tools, through the toolbox, with real processes."""
 
+import itertools
 import json
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -477,3 +479,57 @@ def test_the_three_tools_cost_fewer_than_300_tokens_of_context(lab: Lab) -> None
 
     assert [spec["name"] for spec in specs] == ["script_help", "script_list", "script_run"]
     assert len(json.dumps(specs)) / 4 < 300
+
+
+async def test_what_was_hashed_is_what_runs_while_the_script_is_swapped(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the check of the bytes and their start there is no moment in which others can be put in place."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    good = "import json, text\nprint(json.dumps(text.TEXT))\n"
+    package = lab.skill("notes", {"scripts/say.py": good, "scripts/text.py": "TEXT = 'good'\n"}, source="user")
+    package = replace(package, trusted_digest=digest_tree(package.folder).tree)
+    scripts, stop, swaps = package.folder / "scripts", threading.Event(), itertools.count()
+    other = {"say.py": "print('\"evil\"')\n", "text.py": "TEXT = 'evil'\n"}
+    trusted = {name: (scripts / name).read_text() for name in other}
+
+    def swap() -> None:
+        while not stop.is_set():
+            for texts in (other, trusted):
+                for name, text in texts.items():
+                    (lab.folder / name).write_text(text)
+                    (lab.folder / name).replace(scripts / name)
+                next(swaps)
+                stop.wait(0.002)
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    try:
+        answers = [await run_script(lab.toolbox(package), lab.context, "say") for _ in range(40)]
+    finally:
+        stop.set()
+        thread.join()
+
+    started = [str(answer["result"]) for answer in answers if answer["success"]]
+    refused = {str(answer["error"]) for answer in answers if not answer["success"]}
+    assert next(swaps) > 40
+    assert set(started) == {"good"}, started
+    assert refused <= {"permission_denied"}
+
+
+async def test_a_damaged_copy_of_trusted_code_is_made_again(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    package = lab.skill("notes", {"scripts/say.py": "print('\"good\"')\n"}, source="user")
+    package = replace(package, trusted_digest=digest_tree(package.folder).tree)
+    await run_script(lab.toolbox(package), lab.context, "say")
+    (copy,) = (tmp_path / "home/.agent/code").iterdir()
+    (copy / "scripts/say.py").unlink()
+    (copy / "scripts/say.py").write_text("print('\"evil\"')\n")
+
+    answer = await run_script(lab.toolbox(package), lab.context, "say")
+
+    assert answer["result"] == "good"
+    assert [path.name for path in (tmp_path / "home/.agent/code").iterdir()] == [package.trusted_digest]

@@ -35,7 +35,7 @@ from metier.skills.activation import build_roots, find_packages
 from metier.skills.package import SkillPackage
 from metier.skills.workspace_trust import find_trust
 from metier.tools.sandbox.confinement import Confinement
-from metier.tools.script_runner import check_may_run
+from metier.tools.script_runner import take_code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +162,7 @@ class SkillExecutor:
         if not is_capability(turn.package.definition):
             return await run_entrypoint(turn, self.environ)
         try:
-            await check_may_run(turn.package)
+            turn = replace(turn, package=await take_code(turn.package))
             await anyio.to_thread.run_sync(_check_safety, turn)
             turn.artifacts.mkdir(parents=True, exist_ok=True)
             answered = await call_impl(turn, self.environ, advise=desk.advise if desk else None)

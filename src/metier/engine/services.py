@@ -26,6 +26,7 @@ from metier.providers.retry import Candidate, Seams
 from metier.skills.options import SkillsOptions
 from metier.store.base import Store
 from metier.store.machine import MachineIdentity, identify_machine
+from metier.tools.sandbox.protected_state import ProtectedState
 from metier.tools.toolbox import Toolbox
 
 
@@ -105,6 +106,8 @@ class Services:
     """Ids of definitions that are no longer what the run began with; it uses what it is pinned to."""
     sandbox: str = "none"
     """What encloses the programs that tools start: `full`, `kernel` or `none`."""
+    protected: ProtectedState | None = None
+    """Looks at what confined programs must not change; None where none is confined."""
     notices: tuple[Payload, ...] = ()
     """What there is to say before the run goes on, such as a server whose tools are left out."""
     not_listed: tuple[str, ...] = ()

@@ -24,6 +24,7 @@ from metier.engine.journal import RunLog
 from metier.engine.orders import order_call, wait_for
 from metier.engine.paths import build_guard
 from metier.engine.planning import get_limits
+from metier.engine.protecting import end_if_changed, look_at_protected
 from metier.engine.services import Services
 from metier.engine.steps import Step
 from metier.engine.unwrapping import unwrapped
@@ -81,6 +82,7 @@ async def record_intents(
 async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> None:
     """Carry out steps whose intent is on record."""
     await keep_results(log.state.run_id, [step.action for step in steps], services)
+    before = await look_at_protected(steps, services)
     results: list[e.StepFinished | e.InputAsked | e.Delegated | None] = [None] * len(steps)
 
     async def run(index: int, step: Step) -> None:
@@ -99,8 +101,11 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
                     for result, step in zip(results, steps, strict=True)
                 )
             )
+            await end_if_changed(before, log, services)
         raise
     await log.record(*(result for result in results if isinstance(result, e.StepFinished)))
+    if await end_if_changed(before, log, services):
+        return
     if waiting := [result for result in results if isinstance(result, e.InputAsked | e.Delegated)]:
         await _record_wait(waiting, log)
 

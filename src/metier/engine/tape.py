@@ -36,7 +36,7 @@ _GIVEN = (
 )
 _GIVEN_PAUSES = ("signal", "explicit", "storage", "delegation")
 _GIVEN_STATUS = ("canceled", "timeout")
-_GIVEN_REASONS = ("missing_provider_api_key",)
+_GIVEN_REASONS = ("missing_provider_api_key", "protected_changed")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from anyio.to_thread import run_sync
+
 from metier.context.control import ACTION_OF_TOOL
 from metier.definitions.catalog_cache import find_cache_folder
 from metier.engine.decide import Policy
+from metier.engine.protecting import describe_changes
 from metier.engine.services import Services
 from metier.engine.shelf import build_shelf
-from metier.errors import UsageError
+from metier.errors import MetierError, UsageError
 from metier.providers.abilities import Abilities, KnownLacks, RememberedLacks
 from metier.providers.base import Observer, Provider
 from metier.providers.facts import load_facts
@@ -20,7 +23,7 @@ from metier.providers.registry import OFFLINE, choose_provider
 from metier.runtime.authority import bind, find_tools_above, is_seen
 from metier.runtime.capabilities import find_advisor, list_callable
 from metier.runtime.cleaning import build_place_cleaner
-from metier.runtime.confinement import limit_only, open_confinement
+from metier.runtime.confinement import build_protected_state, limit_only, open_confinement
 from metier.runtime.instructions import load_instructions
 from metier.runtime.kind import RunKind
 from metier.runtime.mcp import list_known_tools, open_servers
@@ -46,6 +49,7 @@ from metier.tools.bash import Surroundings
 from metier.tools.builtin import build_builtin_tools, build_shell_tools
 from metier.tools.sandbox.confinement import ARTIFACTS, Confinement
 from metier.tools.sandbox.masks import find_masked
+from metier.tools.sandbox.protected_state import compare
 from metier.tools.scope import Scope
 from metier.tools.script_catalog import ScriptCatalog
 from metier.tools.script_contract import ScriptLimits
@@ -101,6 +105,7 @@ async def build_services(
             runtime=settings.runtime,
             skills=settings.skills,
             sandbox=confinement.level,
+            protected=build_protected_state(confinement),
             clock=place.clock,
             ids=place.ids,
             workspace=place.workspace,
@@ -172,7 +177,18 @@ async def _confine(place: Place, run: RunKind) -> Confinement:
 async def _load_toolsets(
     packages: Sequence[SkillPackage], place: Place, *, run: RunKind, confinement: Confinement
 ) -> ToolsetReading:
-    return ToolsetReading() if run.is_idle else await load_toolsets(packages, place.environ, confinement=confinement)
+    """Raises `MetierError` where a toolset changed what is protected while it was loaded."""
+    if run.is_idle or not any(package.definition.toolsets for package in packages):
+        return ToolsetReading()
+    protected = build_protected_state(confinement)
+    if protected is None:
+        return await load_toolsets(packages, place.environ, confinement=confinement)
+    before = await run_sync(protected.look)
+    reading = await load_toolsets(packages, place.environ, confinement=confinement)
+    if differences := compare(before, await run_sync(protected.look)):
+        await reading.aclose()
+        raise MetierError(describe_changes(differences))
+    return reading
 
 
 def list_tools(

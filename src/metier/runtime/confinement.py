@@ -10,6 +10,7 @@ from metier.tools.sandbox.bubblewrap import find_bubblewrap
 from metier.tools.sandbox.confinement import Confinement
 from metier.tools.sandbox.ladder import Rung, find_rung
 from metier.tools.sandbox.options import SandboxOptions
+from metier.tools.sandbox.protected_state import ProtectedState
 
 _MEGABYTE = 1_048_576
 
@@ -73,6 +74,15 @@ def build_confinement(place: Place, rung: Rung) -> Confinement:
         network=options.network == "on" or (options.network == "auto" and place.settings.runtime.profile != "strict"),
         resources=limits.resources,
         processes=limits.processes,
+    )
+
+
+def build_protected_state(confinement: Confinement) -> ProtectedState | None:
+    """Looks at what the sandbox closes; None where there is none."""
+    if confinement.level == "none":
+        return None
+    return ProtectedState(
+        confinement.workspace, own=confinement.own, records=confinement.records, writable=confinement.writable
     )
 
 

@@ -55,6 +55,25 @@ def digest_tree(folder: Path) -> TreeDigest:
     return TreeDigest(tree=tree.hexdigest(), files=files, bytes=total)
 
 
+def digest_files(folder: Path) -> str:
+    """As the `tree` of `digest_tree`, for a folder that may hold links: where one leads, and what is there, counts.
+
+    Raises `SkillError` where it cannot be read.
+    """
+    try:
+        return digest_tree(folder).tree
+    except SkillRejected:
+        pass
+    digest = hashlib.sha256(_FORMAT)
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        for path in (Path(parent) / name for name in sorted((*names, *folders))):
+            target = path.readlink() if path.is_symlink() else ""
+            content = _hash_file(path.resolve())[0] if path.is_file() else "none"
+            digest.update(os.fsencode(f"{path.relative_to(folder)}\0{target}\0{content}\n"))
+    return digest.hexdigest()
+
+
 def _walk(folder: Path, prefix: str = "") -> Iterator[_File]:
     with os.scandir(folder) as entries:
         for entry in entries:

@@ -4,7 +4,7 @@ from metier.errors import SkillError, SkillNotTrusted
 from metier.skills.digest import digest_tree
 from metier.skills.package import SkillPackage
 
-_TRUSTED_BY_LOCATION = ("bundled", "workspace", "directory")
+TRUSTED_BY_LOCATION = ("bundled", "workspace", "directory")
 """Shipped with Metier, or part of the project that the person runs it in."""
 
 TRUSTED_UNREAD = frozenset({"workspace", "directory"})
@@ -15,7 +15,7 @@ def is_trusted(package: SkillPackage) -> bool:
     """Reads the whole folder for installed skills: call it at load, and again right before something is executed."""
     if package.is_withheld:
         return False
-    if package.source in _TRUSTED_BY_LOCATION:
+    if package.source in TRUSTED_BY_LOCATION:
         return True
     if package.trusted_digest is None:
         return False
@@ -41,7 +41,12 @@ def check_trusted(package: SkillPackage) -> None:
             f"Skill {name!r} is not trusted",
             hint=f"Read it, then run `agent skill trust {name}`",
         )
-    raise SkillNotTrusted(
+    raise refuse_changed(package)
+
+
+def refuse_changed(package: SkillPackage) -> SkillNotTrusted:
+    name = package.definition.name
+    return SkillNotTrusted(
         f"Skill {name!r} changed since it was trusted",
         hint=f"`agent skill verify {name}` lists what changed; review it, then run `agent skill trust {name}`",
     )

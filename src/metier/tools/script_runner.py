@@ -8,7 +8,8 @@ from pathlib import Path
 import anyio.to_thread
 
 from metier.definitions.scripts import Script
-from metier.errors import SkillNotTrusted
+from metier.errors import SkillError, SkillNotTrusted
+from metier.skills.code_copies import take_trusted_copy
 from metier.skills.package import SkillPackage
 from metier.skills.trust import check_trusted
 from metier.tools.environment import build_environment
@@ -39,15 +40,16 @@ class ScriptRunner:
 
     async def run(self, call: ScriptCall, limits: ProcessLimits) -> Outcome:
         """Raises `ToolFailed` with one of the script tools' codes when it may not or cannot start."""
-        await check_may_run(call.package)
-        metadata = parse_script_metadata(read_script(call.script.path).decode("utf-8", "replace"))
-        python = await self.environments.prepare(call.script.path, metadata, owner=str(call.package.folder.resolve()))
+        package = await take_code(call.package)
+        script = package.folder / call.script.path.relative_to(call.package.folder)
+        metadata = parse_script_metadata(read_script(script).decode("utf-8", "replace"))
+        python = await self.environments.prepare(script, metadata, owner=str(call.package.folder.resolve()))
         command = Command(
-            arguments=[str(python.interpreter), str(call.script.path.absolute()), *call.args],
-            folder=call.script.path.parent,
+            arguments=[str(python.interpreter), str(script.absolute()), *call.args],
+            folder=script.parent,
             environment=self._build_environment(call, python),
             spool=call.spool,
-            confinement=self.confinement.opened(python.folder, call.package.folder.absolute()),
+            confinement=self.confinement.opened(python.folder, package.folder.absolute()),
         )
         return await run_process(command, limits)
 
@@ -63,6 +65,16 @@ class ScriptRunner:
         if call.idempotency_key:
             environment[IDEMPOTENCY_VARIABLE] = call.idempotency_key
         return environment
+
+
+async def take_code(package: SkillPackage) -> SkillPackage:
+    """The package to run code from: a private copy of the trusted bytes. Raises `ScriptFailed`."""
+    try:
+        return await anyio.to_thread.run_sync(lambda: take_trusted_copy(package, home=Path.home()))
+    except SkillNotTrusted as error:
+        raise ScriptFailed("permission_denied", f"{error.message}. {error.hint}") from error
+    except SkillError as error:
+        raise ScriptFailed("execution_failed", error.sentence) from error
 
 
 async def check_may_run(package: SkillPackage) -> None:

@@ -11,11 +11,13 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
+from anyio.to_thread import run_sync
 from pydantic import JsonValue
 
 from metier.definitions.scripts import Script
 from metier.errors import ToolFailed
 from metier.events import SkillStepExecuted, StepStatus
+from metier.skills.digest import digest_files
 from metier.skills.package import SkillPackage
 from metier.tools.base import Preview, Tool, ToolContext, ToolInfo, ToolResult
 from metier.tools.output import Output
@@ -162,14 +164,18 @@ class ScriptRun:
         return await _answer("script_run", context, lambda record: self._run(arguments, context, record))
 
     async def preview(self, arguments: Arguments, context: ToolContext) -> Preview:
-        """Which file, and what of the agent's environment its skill asks for. Bound to the bytes of the script."""
+        """Which file, and what of the agent's environment its skill asks for.
+
+        Bound to every file of the skill: a script imports what lies beside it.
+        """
         del context
         package, script = _find(self._catalog, arguments, _Record())
         names = package.definition.permissions_env
         digest = hashlib.sha256(read_script(script.path)).hexdigest()
         granted = f"It gets these variables of the environment: {', '.join(names)}" if names else ""
         lines = [f"Run {script.path} (sha256 {digest[:16]}…)", *([granted] if granted else [])]
-        return Preview("\n".join(lines), base=hashlib.sha256(f"{digest} {names}".encode()).hexdigest())
+        tree = await run_sync(digest_files, package.folder)
+        return Preview("\n".join(lines), base=hashlib.sha256(f"{tree} {names}".encode()).hexdigest())
 
     async def _run(self, arguments: Arguments, context: ToolContext, record: "_Record") -> ToolResult:
         package, script = _find(self._catalog, arguments, record)

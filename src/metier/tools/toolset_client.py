@@ -16,7 +16,7 @@ from metier.tools.environment import build_environment
 from metier.tools.output import Capture
 from metier.tools.process import Command, ProcessLimits, ProcessTree
 from metier.tools.sandbox.confinement import Confinement
-from metier.tools.script_runner import check_may_run
+from metier.tools.script_runner import check_may_run, take_code
 from metier.tools.toolset_messages import CallReply, CallRequest, LoadReply, LoadRequest
 
 _STDERR_TAIL_BYTES = 500
@@ -82,23 +82,23 @@ class ToolsetClient:
         await self.aclose()
 
     async def _start(self) -> LoadReply:
-        await check_may_run(self._package)
+        package = await take_code(self._package)
         await self.aclose()
         environment = build_environment(self._environ, self._package.definition.permissions_env)
         # -B: bytecode beside the modules would change the bytes that somebody trusted.
         options = ["-I", "-B", "-X", "utf8"]
         command = Command(
             arguments=[sys.executable, *options, "-m", "metier.tools.toolset_worker"],
-            folder=self._package.folder,
+            folder=package.folder,
             environment=environment,
-            confinement=self._confinement.opened(self._package.folder.resolve()),
+            confinement=self._confinement.opened(package.folder.resolve()),
         )
         self._tree = await ProcessTree.start(command, ProcessLimits(), with_stdin=True)
         self._replies = BufferedByteReceiveStream(self._tree.stdout)
         definition = self._package.definition
         request = LoadRequest(
             skill=definition.name,
-            folder=str(self._package.folder.resolve()),
+            folder=str(package.folder.resolve()),
             toolsets=definition.toolsets,
             config=self._config,
         )

@@ -27,7 +27,7 @@ def build_arguments(
 
     What is `masked` is a file that can be neither run nor read.
     """
-    mounts = dict((*_around(), *_granted(reach), *_closed(reach, scratch / EMPTY)))
+    mounts = dict((*_around(), *_held(reach), *_granted(reach), *_closed(reach, scratch / EMPTY)))
     mounts |= {
         Path("/proc"): ("--proc", "/proc"),
         Path("/dev"): ("--dev", "/dev"),
@@ -51,6 +51,17 @@ def _around() -> Iterator[Mount]:
             yield path, ("--symlink", str(path.readlink()), str(path))
         else:
             yield path, ("--ro-bind", str(path.resolve()), str(path))
+
+
+def _held(reach: Reach) -> Iterator[Mount]:
+    """The folders around what is closed, mounted onto themselves: a mount cannot be renamed away with what is in it."""
+    closed = reach.list_closed()
+    for path in closed:
+        for folder in path.parents:
+            if folder == reach.workspace or any(folder.is_relative_to(other) for other in closed):
+                break
+            # The supervisor makes those that are missing; where it cannot, the program cannot either.
+            yield folder, ("--bind-try", str(folder), str(folder))
 
 
 def _granted(reach: Reach) -> Iterator[Mount]:

@@ -142,7 +142,8 @@ def locate_scratch(mark: str, workspace: Path | None = None) -> Path:
 def _grant_by_kernel(reach: Reach, scratch: Path) -> list[Grant]:
     """Without a file system of its own: only what is named, and a folder with an exception takes no new names."""
     hidden = [str(path) for path in reach.closed.hidden]
-    closed = [*hidden, *(str(path) for path in (*reach.closed.read_only, *reach.inside(reach.readable)))]
+    # A folder in which something must not be made takes no new names either: what is absent is closed like the rest.
+    closed = [*hidden, *(str(path) for path in reach.list_closed())]
     return [
         *_grant("read", *list_system(), *reach.readable, Path("/proc")),
         *_grant("read", reach.workspace, but=hidden),

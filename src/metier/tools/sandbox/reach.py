@@ -22,6 +22,11 @@ class Reach:
         """Those beneath the workspace, which would be writable as parts of it."""
         return tuple(path for path in paths if path != self.workspace and path.is_relative_to(self.workspace))
 
+    def list_closed(self) -> tuple[Path, ...]:
+        """What of the workspace may be read and not written, made or moved."""
+        absent = (self.workspace / name for name in self.closed.absent)
+        return tuple(dict.fromkeys((*self.closed.read_only, *self.inside(self.readable), *absent)))
+
     def covers(self, path: Path) -> bool:
         """It is already there to be read."""
         return any(path.is_relative_to(place) for place in (self.workspace, *self.readable, *self.writable))

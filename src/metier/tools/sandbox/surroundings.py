@@ -6,7 +6,7 @@ Looks at names only; nothing is opened and nothing is decided about rights.
 import os
 import sys
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,9 +71,16 @@ def find_closed(workspace: Path, own: Collection[Path]) -> Closed:
     for path, reason in _find_protected(workspace, passed_over=frozenset(read_only)):
         (hidden if reason == SECRETS_REASON else read_only).append(path)
     read_only += [workspace / name for name in OWN_FILES if (workspace / name).is_file()]
+    read_only += _follow(workspace, (*read_only, *(workspace / name for name in STANDING_FOLDERS)))
     standing = (*STANDING_FOLDERS, *OWN_FILES, *(path.relative_to(workspace).as_posix() for path in inside))
     absent = tuple(dict.fromkeys(name for name in standing if _is_free(workspace / name)))
     return Closed(read_only=tuple(read_only), hidden=tuple(hidden), absent=absent)
+
+
+def _follow(workspace: Path, paths: Iterable[Path]) -> list[Path]:
+    """Where those lead that are links, or lie beneath one; what is outside of the workspace is not written anyway."""
+    led = ((path, path.resolve()) for path in paths if path.exists())
+    return [target for path, target in led if target not in {path, workspace} and target.is_relative_to(workspace)]
 
 
 def _find_protected(workspace: Path, *, passed_over: Collection[Path]) -> Iterator[tuple[Path, str]]:
