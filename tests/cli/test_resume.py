@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 from model_server import ModelServer, calls, says
-from run_workspace import AGENT, QUICK, WAIT, Workspace, use_model
+from run_workspace import AGENT, WAIT, Workspace
 
 from metier.ids import SystemClock
 from metier.store.base import RunRow
@@ -162,7 +162,7 @@ def test_of_eight_processes_that_resume_a_run_exactly_one_drives(
     assert Path(f"{fifo}.effects").read_text() == "xx"
 
 
-def test_a_run_that_was_killed_before_its_first_entry_begins_when_it_is_resumed(
+def test_a_row_that_an_earlier_version_left_without_a_journal_is_not_begun_with_the_settings_of_today(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     async def leave_a_row() -> None:
@@ -176,9 +176,8 @@ def test_a_run_that_was_killed_before_its_first_entry_begins_when_it_is_resumed(
         await store.close()
 
     anyio.run(leave_a_row)
-    model.follow(says("Done."))
-    workspace.configure(model=use_model(model), runtime=QUICK)
 
-    assert workspace.agent("resume", "latest", "-q") == 0
+    assert workspace.agent("resume", "latest", "-q") == 2
 
-    assert capsys.readouterr().out == "Done.\n"
+    assert "what it was started with is not known" in capsys.readouterr().err
+    assert model.received == []

@@ -11,7 +11,6 @@ from model_server import ModelServer, calls, says
 from run_workspace import AGENT, WAIT, Workspace
 
 from metier.cli.driving import open_place
-from metier.runtime.requests import RunRequest, keep_request
 from metier.runtime.runs import open_runtime
 from metier.store.base import RunRow
 
@@ -107,7 +106,7 @@ def test_cancel_ends_a_run_that_waits(workspace: Workspace, model: ModelServer, 
     )
 
 
-def test_cancel_ends_a_run_that_was_killed_before_its_first_entry(
+def test_cancel_ends_a_row_that_an_earlier_version_left_without_a_journal(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     run_id = "20260101-000000-killed"
@@ -115,10 +114,7 @@ def test_cancel_ends_a_run_that_was_killed_before_its_first_entry(
     async def leave() -> None:
         async with open_runtime(open_place(None)) as runtime:
             now = runtime.place.clock.now()
-            row = RunRow(
-                run_id=run_id, context_id=run_id, status="pending", task="Go", created_at=now, updated_at=now,
-                reason=await keep_request(RunRequest(task="Go"), runtime.store),
-            )  # fmt: skip
+            row = RunRow(run_id=run_id, context_id=run_id, status="pending", task="Go", created_at=now, updated_at=now)
             await runtime.store.create_run(row)
 
     anyio.run(leave)

@@ -1,18 +1,22 @@
-"""A run that is killed before its first entry is begun again with all that was wanted of it."""
+"""A kill at any statement of a start leaves no run, or one that goes on with everything it was started with."""
 
+import os
 import sys
 from pathlib import Path
 
+import anyio
 import pytest
+from postgres_scenario import VARIABLE
+from start_scenario import GIVEN, LIVES, TODAY, build, build_on_postgres, describe
 
-from metier.messages import ModelReply, TextPart, Usage
-from metier.providers.base import ModelRequest, Observer
-from metier.runtime.place import Place
-from metier.settings.model import Settings
-from metier.testing.crash_kit import CrashKit, CrashReport
-from metier.testing.crash_points import CrashPoint
-from metier.testing.crash_scenario import Reach, Scenario
-from metier.testing.deed import build_settle
+from metier.engine import entries as e
+from metier.engine.journal import read_entries
+from metier.runtime.pins import use_pinned_settings
+from metier.testing.crash_child import Order
+from metier.testing.crash_kit import CrashKit, read_outcome
+from metier.testing.crash_points import CrashPoint, Points
+from metier.testing.crash_scenario import Build
+from metier.testing.postgres_server import PostgresServer
 
 pytestmark = [
     pytest.mark.slow,
@@ -20,46 +24,77 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
-
-class Parrot:
-    """Says what it was told, so that the result of the run shows whether it was told everything."""
-
-    name = "parrot"
-
-    async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
-        told = " / ".join(part.text for part in request.messages[0].parts if isinstance(part, TextPart))
-        usage = Usage(input_tokens=10, output_tokens=10)
-        parts = (TextPart(text=told),)
-        return ModelReply(parts=parts, stop_reason="end", usage=usage, provider=self.name, model="parrot")
-
-    async def count_tokens(self, request: ModelRequest) -> None:
-        return None
-
-    async def close(self) -> None:
-        return None
+STATEMENTS = {"sqlite:insert:runs:before", "sqlite:insert:journal:before", "sqlite:insert:leases:before"}
+CALLS = {"store:put_blob:after", "store:begin_run:before", "journal:run_started:before", "journal:run_started:after"}
 
 
-def build(folder: Path, reach: Reach) -> Scenario:
-    effects = folder / "effects.jsonl"
-    place = Place(settings=Settings(), workspace=folder, home=folder / "home", environ={}, provider=Parrot())
-    return Scenario(
-        place=place,
-        task="Sum it up",
-        extra_context="piped: 12 apples",
-        effects=effects,
-        settle=build_settle(effects),
-    )
+async def read_starts(kit: CrashKit, case: Path) -> list[str]:
+    """What each run of the case was started with: its first entry, and the settings that it is pinned to."""
+    scenario = kit.build(case, lambda _name: None)
+    store = await scenario.open_store(scenario.place, Points(case / "reading"), machine=None)
+    try:
+        found: list[str] = []
+        for row in await store.list_runs():
+            started = (await read_entries(store, row.run_id))[0]
+            assert isinstance(started, e.RunStarted)
+            assert started.extra_context == "piped: 12 apples"
+            pinned = (await use_pinned_settings(scenario.place, started.pins, store)).settings
+            assert (started.model, started.profile) == (pinned.model.name, pinned.runtime.profile)
+            assert started.limits.max_turns == pinned.runtime.max_turns
+            found.append(describe(pinned))
+        return found
+    finally:
+        await store.close()
 
 
-def test_piped_text_outlives_a_kill_before_the_first_entry(tmp_path: Path) -> None:
-    with CrashKit(build, tmp_path) as kit:
+def kill_and_go_on(kit: CrashKit, point: CrashPoint) -> list[str]:
+    """What was wrong after a kill of the start at this point."""
+    case = kit.open_case()
+    first = kit.live(Order(folder=str(case), name=point.name, occurrence=point.occurrence))
+    if first["code"] != -9:
+        return [f"{point} was not reached"]
+    left = anyio.run(read_starts, kit, case)
+    (case / LIVES).write_text("1")
+    kit.live(Order(folder=str(case)))
+    outcome, starts = read_outcome(case), anyio.run(read_starts, kit, case)
+    asked = "approval" in outcome.asked
+    problems = [] if outcome.status == "completed" else [f"{point}: {outcome.error or outcome.status}"]
+    if left not in ([], [describe(GIVEN)]):
+        problems.append(f"{point}: the kill left {left}")
+    if starts != (left or [describe(TODAY)]):
+        problems.append(f"{point}: gone on with {starts}")
+    if asked != bool(left):
+        problems.append(f"{point}: {'an approval was asked for' if asked else 'nothing was asked'}, left {left}")
+    return problems
+
+
+def choose(points: tuple[CrashPoint, ...]) -> list[CrashPoint]:
+    """All of them, or the last of each name."""
+    return list(points) if os.environ.get("METIER_CRASH_ALL") else list({p.name: p for p in points}.values())
+
+
+def check_start(build: Build, folder: Path) -> set[str]:
+    """Kill at the points of the start. Their names."""
+    with CrashKit(build, folder) as kit:
         baseline = kit.survey()
-        first_entry = baseline.points.index(CrashPoint("journal:run_started:after"))
-        points = baseline.points[:first_entry]
-        report = CrashReport(outcomes=tuple(kit.check(point, baseline) for point in points))
+        begun = next(i for i, p in enumerate(baseline.points) if p.name == "event:run_started:after")
+        points = choose(baseline.points[: begun + 1])
+        problems = [problem for point in points for problem in kill_and_go_on(kit, point)]
+    assert problems == []
+    return {point.name for point in points}
 
-    assert "piped: 12 apples" in baseline.outcome.result
-    assert {"store:create_run:after", "store:take_lease:after", "journal:run_started:before"} <= {
-        p.name for p in points
-    }
-    assert report.ok, report.render()
+
+def test_flags_outlive_a_kill_at_every_statement_of_a_start(tmp_path: Path) -> None:
+    names = check_start(build, tmp_path)
+
+    assert names >= STATEMENTS | CALLS
+
+
+def test_flags_outlive_a_kill_at_every_step_of_a_start_on_postgres(
+    tmp_path: Path, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, postgres_server.url())
+
+    names = check_start(build_on_postgres, tmp_path)
+
+    assert names >= CALLS

@@ -26,7 +26,7 @@ from metier.runtime.place import Place
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.store.base import RunRow
-from metier.store.failures import StoreDamaged
+from metier.store.failures import RunUnknown, StoreDamaged
 from metier.store.opening import DATABASE
 from metier.telemetry.jsonl import read_events
 
@@ -125,19 +125,19 @@ async def test_clock_that_jumps_back_changes_the_order_of_nothing(tmp_path: Path
         assert all(getattr(record.payload, "duration_ms", 0) >= 0 for record in records)
 
 
-async def test_run_that_was_killed_before_its_first_entry_is_begun_by_whoever_resumes_it(tmp_path: Path) -> None:
+async def test_a_row_without_a_journal_is_not_begun_with_the_settings_of_today(tmp_path: Path) -> None:
     place = build_place(tmp_path)
     now = place.clock.now()
     async with open_runtime(place) as runtime:
         row = RunRow(run_id="r1", context_id="r1", status="pending", task="x", created_at=now, updated_at=now)
         await runtime.store.create_run(row)
 
-        state = await runtime.resume("r1")
+        with pytest.raises(RunUnknown, match="what it was started with is not known"):
+            await runtime.resume("r1")
 
-        assert state.started is not None
-        assert state.started.task == "x"
-        assert (await runtime.find("r1")).status == "input_required"
-        await expect_whole_log(runtime, "r1")
+        found = await runtime.find("r1")
+        assert (found.status, found.reason, found.driver) == ("failed", "not_started", "")
+        assert (await runtime.read("r1")).started is None
 
 
 class Listener(Narrator):

@@ -8,7 +8,6 @@ from pathlib import Path
 import anyio
 import pytest
 from chat_workspace import LIMIT, CountingModel, build_place, chatting, is_summary, last_words, text_of
-from pydantic import TypeAdapter
 
 from metier.engine.journal import read_entries
 from metier.engine.stopping import Stopper
@@ -16,13 +15,13 @@ from metier.errors import UsageError
 from metier.messages import Message
 from metier.providers.base import ModelRequest
 from metier.runtime.chats import Chat, ChatRequest, list_chats, open_chat
-from metier.runtime.conversations import SUMMARIZER, build_said, get_measures, read_conversation
+from metier.runtime.conversations import SUMMARIZER, read_conversation
 from metier.runtime.pins import find_instructions
 from metier.runtime.place import Place
 from metier.runtime.prompts import show_turn
-from metier.runtime.requests import REQUESTED, RunRequest
+from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Watch, open_runtime
-from metier.store.failures import LeaseHeld, VersionConflictError
+from metier.store.failures import LeaseHeld, RunUnknown, VersionConflictError
 
 pytestmark = pytest.mark.anyio
 
@@ -265,33 +264,24 @@ async def test_a_turn_that_ended_without_a_word_in_the_log_is_put_in_from_its_jo
     assert "Sort the invoices of May" in text_of(model.requests[-1])
 
 
-async def test_a_turn_killed_before_its_first_entry_begins_again_with_its_conversation(tmp_path: Path) -> None:
-    model = CountingModel(echo)
-    async with chatting(build_place(tmp_path, model), ChatRequest(context_id="c")) as chat:
+async def test_a_turn_that_an_earlier_version_left_without_a_journal_is_refused_and_the_chat_goes_on(
+    tmp_path: Path,
+) -> None:
+    async with chatting(build_place(tmp_path, CountingModel(echo)), ChatRequest(context_id="c")) as chat:
         done = await chat.send("first")
-        store = chat.runtime.store
-        said = build_said(await read_conversation(store, "c"), get_measures(chat.runtime.place.settings))
-        request = RunRequest(task="second", said=said, context_id="c")
-        kept = await store.put_blob(TypeAdapter(RunRequest).dump_json(request))
-        row = await store.find_run(done.run_id)
+        row = await chat.runtime.store.find_run(done.run_id)
         assert row is not None
         later = row.created_at + timedelta(seconds=1)
-        begun = replace(
-            row, run_id="r2", task="second", status="pending", reason=REQUESTED + kept, created_at=later, driver=""
+        await chat.runtime.store.create_run(
+            replace(row, run_id="r2", task="second", status="pending", created_at=later, driver="")
         )
-        await store.create_run(begun)
 
-        turn = await chat.find_open_turn()
-        assert turn is not None
-        assert turn.kind == "interrupted"
-        state = await chat.go_on()
+        with pytest.raises(RunUnknown, match="was ended before it began"):
+            await chat.go_on()
+        state = await chat.send("second")
 
-        assert state is not None
-        assert (state.run_id, state.status) == ("r2", "completed")
-        assert state.started is not None
-        assert state.started.context_id == "c"
-        assert "first" in text_of(model.requests[-1])
-        assert len((await read_conversation(store, "c")).turns) == 2
+        assert state.status == "completed"
+        assert len((await read_conversation(chat.runtime.store, "c")).turns) == 2
 
 
 async def test_facts_are_kept_named_replaced_and_forgotten(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Work that one agent hands to another: a child run with its own journal, less authority and a share of the budget."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,8 @@ from metier.engine.stopping import Stopper
 from metier.runtime.answers import Answer
 from metier.runtime.forks import ForkRequest, find_points, fork_run
 from metier.runtime.replays import replay_run
-from metier.runtime.requests import RunRequest, keep_request
+from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Watch
-from metier.runtime.shift import Shift
-from metier.store.base import RunRow
 from metier.tools.base import ToolContext, ToolResult
 
 pytestmark = pytest.mark.anyio
@@ -260,23 +257,6 @@ async def test_end_that_the_next_driver_hears_of_closes_the_approvals_of_the_run
 
     assert ended.status == "canceled"
     assert still_open == []
-
-
-async def test_end_that_is_wanted_before_the_first_entry_comes_right_after_it(tmp_path: Path) -> None:
-    cast = Cast({"boss": [("finish", {"result": "done"})]})
-
-    async with open_team(tmp_path, cast) as runtime:
-        now = runtime.place.clock.now()
-        kept = await keep_request(RunRequest(task="Go"), runtime.store)
-        row = RunRow(run_id="r1", context_id="r1", status="pending", task="Go", created_at=now, updated_at=now)
-        await runtime.store.create_run(replace(row, reason=kept))
-        lease = await runtime.store.take_lease("r1", owner="who begins it", seconds=600)
-        asked = await runtime.cancel("r1", by="kim")
-        ended = await runtime.resume("r1", watch=Watch(shift=Shift(lease=lease)))
-
-    assert asked.started is None
-    assert ended.status == "canceled"
-    assert cast.requests == []
 
 
 async def test_child_that_cannot_begin_is_a_step_that_failed(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """`agent runs`: which runs there are, how one stands, what it does right now, and how to end it."""
 
 import sys
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated, cast, get_args
 
@@ -30,7 +29,6 @@ from metier.events import TaskState
 from metier.runtime.record import build_record
 from metier.runtime.runs import Runtime, open_runtime
 from metier.store.base import ENDED, RUNNABLE, RunRow
-from metier.store.failures import LeaseHeld
 from metier.telemetry.console import ConsoleSink
 from metier.telemetry.excerpt import one_line
 
@@ -155,10 +153,6 @@ async def _cancel(runtime: Runtime, run_id: str) -> RunState:
             state = await runtime.cancel(run_id, by=get_user())
             if state.phase in FINAL:
                 return state
-            if state.started is None and not (await runtime.find(run_id)).driver:
-                # Nobody else would begin it: it gets its first entry here, and its last one with it.
-                with suppress(LeaseHeld):
-                    return await runtime.resume(run_id)
             await anyio.sleep(0.2)
     row = await runtime.find(run_id)
     raise MetierError(

@@ -41,7 +41,7 @@ class RunLog:
         What was inferred before goes first, in the same write; without entries, only that is written. Of two drivers of
         one run the second fails here, before it has any effect. Raises `SeqTaken`, `LeaseLost`.
         """
-        stored = [*self._inferred, *_store_after(self.state.seq, entries)]
+        stored = [*self._inferred, *store_entries(entries, after=self.state.seq)]
         if not stored:
             return
         try:
@@ -62,7 +62,7 @@ class RunLog:
         It is written together with the next one that is recorded, and told of then. A kill before that loses nothing:
         whoever goes on infers it again. So it costs no write of its own.
         """
-        self._inferred += _store_after(self.state.seq, (entry,))
+        self._inferred += store_entries((entry,), after=self.state.seq)
         apply(self.state, entry)
         self._untold += [(payload, self.state.seq) for payload in project(entry, self.state)]
 
@@ -98,8 +98,11 @@ class RunLog:
             self._writer.emit(payload, entry=self.state.seq)
 
 
-def _store_after(seq: int, entries: Iterable[Entry]) -> list[StoredEntry]:
-    return [StoredEntry(number, entry.kind, render_entry(entry)) for number, entry in enumerate(entries, start=seq + 1)]
+def store_entries(entries: Iterable[Entry], *, after: int = 0) -> list[StoredEntry]:
+    """Entries as a store takes them, at the places behind `after`."""
+    return [
+        StoredEntry(number, entry.kind, render_entry(entry)) for number, entry in enumerate(entries, start=after + 1)
+    ]
 
 
 async def read_entries(store: Store, run_id: str, *, after: int = 0) -> list[Entry]:

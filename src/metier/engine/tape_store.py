@@ -26,8 +26,13 @@ class TapeStore:
     def contexts(self) -> TapeContexts:
         return self._contexts
 
-    async def create_run(self, row: RunRow) -> None:
-        del row
+    async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:
+        del row, entries
+
+    async def begin_run(self, row: RunRow, entries: Sequence[StoredEntry], *, owner: str, seconds: float) -> Lease:
+        """A replay begins no run."""
+        del entries
+        return await self.take_lease(row.run_id, owner=owner, seconds=seconds)
 
     async def append(
         self, lease: Lease, first_seq: int, entries: Sequence[StoredEntry], *, durable: bool = True

@@ -1,8 +1,9 @@
 """A run that waits for another one: begin it or go on with it, and bring its result home. Drives nothing itself."""
 
 import json
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from pydantic import JsonValue
@@ -19,18 +20,17 @@ from metier.engine.stopping import Stopper
 from metier.errors import UsageError
 from metier.event_record import EventRecord
 from metier.runtime.authority import hand_down
-from metier.runtime.commissions import Commission, keep_commission
+from metier.runtime.commissions import Commission
 from metier.runtime.kind import RESULTS
 from metier.runtime.pins import HOST, SETTINGS
-from metier.store.base import RunRow, Store
-from metier.store.failures import RunExists
+from metier.store.base import Store
 from metier.telemetry.sinks import Sink
 
 
 class GoOn(Protocol):
-    """Drives the run of this id until it ends or waits."""
+    """Drives the run of this id until it ends or waits; begins it as it is commissioned, where it has not begun."""
 
-    def __call__(self, run_id: str, stopper: Stopper, /) -> Awaitable[RunState]: ...
+    def __call__(self, run_id: str, stopper: Stopper, *, commission: Commission | None) -> Awaitable[RunState]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,9 @@ async def follow_child(log: RunLog, services: Services, *, stopper: Stopper, go_
             hint="The journal names a run that it did not order; it cannot go on",
         )
     if not await _is_settled(child, services.store):
-        await _create(delegated, log.state, services=services)
-        child = await _go_on(delegated.child_run_id, services, stopper=stopper, go_on=go_on)
+        commission = None if child.started else await _commission(delegated, log.state, services.store)
+        begin = partial(go_on, commission=commission)
+        child = await _go_on(delegated.child_run_id, services, stopper=stopper, go_on=begin)
     if child.phase not in FINAL:
         return False
     await record_child_end(log, services, child)
@@ -91,7 +92,9 @@ async def find_waiting(store: Store, state: RunState) -> RunState:
     return state
 
 
-async def _go_on(child_id: str, services: Services, *, stopper: Stopper, go_on: GoOn) -> RunState:
+async def _go_on(
+    child_id: str, services: Services, *, stopper: Stopper, go_on: Callable[[str, Stopper], Awaitable[RunState]]
+) -> RunState:
     own = Stopper(services.runtime.signal_grace_seconds, waits_for_model=stopper.waits_for_model)
     with stopper.followed_by(own):
         try:
@@ -114,36 +117,21 @@ async def _collect_results(children: Sequence[Child], store: Store) -> dict[str,
     return {RESULTS: await store.put_blob(json.dumps(results).encode())} if results else {}
 
 
-async def _create(delegated: e.Delegated, above: RunState, *, services: Services) -> None:
-    """Its id follows from the step of the parent: whoever comes second finds it there."""
-    store, order, started, parent = services.store, delegated.order, above.started, above.run_id
+async def _commission(delegated: e.Delegated, above: RunState, store: Store) -> Commission:
+    """What the other run is given. It follows from the journal above, so it is the same after a kill."""
+    started = above.started
     assert started is not None
     children = above.children if above.plan else []
-    if await store.find_run(delegated.child_run_id) is not None:
-        return
-    commission = Commission(
-        order=order,
-        parent_run_id=parent,
+    return Commission(
+        order=delegated.order,
+        parent_run_id=above.run_id,
         mode=started.mode,
-        inherited={**await hand_down(started, order, store), **await _collect_results(children, store)},
+        inherited={
+            **await hand_down(started, delegated.order, store),
+            **await _collect_results(children, store),
+        },
         settings=started.pins.get(HOST) or started.pins.get(SETTINGS, ""),
     )
-    now = services.clock.now()
-    row = RunRow(
-        run_id=delegated.child_run_id,
-        context_id=delegated.child_run_id,
-        status="pending",
-        task=order.task,
-        agent=order.agent,
-        parent_run_id=parent,
-        created_at=now,
-        updated_at=now,
-        reason=await keep_commission(commission, store),
-    )
-    try:
-        await store.create_run(row)
-    except RunExists:
-        return
 
 
 def lend(sinks: Sequence[Sink]) -> list[Sink]:

@@ -1,4 +1,4 @@
-"""Runs that are ordered, by another run or by a task definition: what they are given, kept before they begin."""
+"""Runs that are ordered, by another run or by a task definition: what they are given."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,9 +22,6 @@ from metier.runtime.tasks import apply_step, find_pinned_task, get_task
 from metier.runtime.validation import check_task
 from metier.store.base import Store
 
-ORDER = "order:"
-"""Begins the reason in the index of an ordered run that has no journal yet; the digest of its commission follows."""
-
 
 class Commission(Value):
     """Everything that an ordered run needs to begin, whoever begins it."""
@@ -37,17 +34,6 @@ class Commission(Value):
     """Pins from the run above."""
     settings: str = ""
     """The digest of the settings that it begins with; without it, those of whoever begins it."""
-
-
-async def keep_commission(commission: Commission, store: Store) -> str:
-    """The words for the index, by which `find_commission` finds it again."""
-    return ORDER + await store.put_blob(commission.model_dump_json().encode())
-
-
-async def find_commission(reason: str, store: Store) -> Commission | None:
-    if not reason.startswith(ORDER):
-        return None
-    return Commission.model_validate_json(await store.get_blob(reason.removeprefix(ORDER)))
 
 
 async def use_settings(place: Place, commission: Commission | None, store: Store) -> Place:

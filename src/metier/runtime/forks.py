@@ -7,8 +7,7 @@ from pathlib import Path
 
 from metier.engine import entries as e
 from metier.engine.approvals import build_approval_id
-from metier.engine.entries import render_entry
-from metier.engine.journal import read_entries
+from metier.engine.journal import read_entries, store_entries
 from metier.engine.state import RunState, apply
 from metier.errors import UsageError
 from metier.runtime.adoption import build_adoption, build_foreign_run, find_said
@@ -20,10 +19,11 @@ from metier.runtime.kind import RunKind
 from metier.runtime.pins import INSTRUCTIONS, POLICY, TOOLS, pin
 from metier.runtime.place import Place
 from metier.runtime.replays import find_changed, get_start
+from metier.runtime.rows import build_row
 from metier.runtime.runs import Runtime, Watch
 from metier.runtime.seals import is_started_here, seal
 from metier.runtime.tasks import apply_step
-from metier.store.base import RunRow, Store, StoredEntry
+from metier.store.base import Store
 
 _UNSETTLED = frozenset({"running", "in_doubt", "asking"})
 
@@ -78,18 +78,7 @@ async def fork_run(runtime: Runtime, run_id: str, request: ForkRequest, *, watch
     run = await prepare(agent, runtime.store, folder=forking.folder(new_id), started=started)
     beginning, adopted = await _build_start(forking, started, request, parent=run_id, run=run)
     taken = [beginning, *_adapt(entries[1 : request.at], new_id), *adopted]
-    row = RunRow(
-        run_id=new_id,
-        context_id=new_id,
-        status="pending",
-        task=beginning.task,
-        agent=beginning.agent,
-        model=beginning.model,
-        parent_run_id=run_id,
-        created_at=now,
-        updated_at=now,
-    )
-    await _write(forking, row, taken)
+    await forking.store.create_run(build_row(new_id, *taken, now=now), store_entries(taken))
     changed = (*find_changed(started, agent), *_changed_words(started, beginning))
     return Fork(state=await forking.resume(new_id, watch=watch), changed=changed)
 
@@ -184,14 +173,3 @@ def _changed_words(before: e.RunStarted, after: e.RunStarted) -> list[str]:
     names = ("provider", "model", "task")
     words = [name for name in names if getattr(before, name) != getattr(after, name)]
     return [*(name for name in (INSTRUCTIONS, TOOLS, POLICY) if before.pins.get(name) != after.pins.get(name)), *words]
-
-
-async def _write(runtime: Runtime, row: RunRow, entries: Sequence[e.Entry]) -> None:
-    store = runtime.store
-    await store.create_run(row)
-    lease = await store.take_lease(row.run_id, owner=runtime.place.owner, seconds=60)
-    try:
-        stored = [StoredEntry(seq, entry.kind, render_entry(entry)) for seq, entry in enumerate(entries, start=1)]
-        await store.append(lease, 1, stored, durable=True)
-    finally:
-        await store.release_lease(lease)

@@ -47,7 +47,7 @@ AGENT = "agent:"
 _INSTRUCTIONS: TypeAdapter[Instructions] = TypeAdapter(Instructions)
 _TOOLS: TypeAdapter[tuple[ToolInfo, ...]] = TypeAdapter(tuple[ToolInfo, ...])
 _NAMES: TypeAdapter[tuple[str, ...]] = TypeAdapter(tuple[str, ...])
-PINNED_SECTIONS = ("model", "runtime", "skills", "shell", "mcp")
+PINNED_SECTIONS = ("model", "runtime", "skills", "shell", "sandbox", "mcp")
 """What a run does, and how freely; not `logging` and `store`."""
 
 

@@ -1,21 +1,15 @@
-"""What somebody wants of a new run, kept until the run has its first entry."""
+"""What is wanted of a new run."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import TypeAdapter
-
-from metier.runtime.commissions import Commission, find_commission
+from metier.runtime.commissions import Commission
 from metier.runtime.instructions import Said
-from metier.store.base import RunRow, Store
-
-REQUESTED = "request:"
-"""The reason in the index of a run that has not begun: this, and the blob that holds what is wanted of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """What is wanted of a new run. Kept as JSON until the run has its first entry."""
+    """Everything that a run is started with, beside the settings. Its first entry holds what came of it."""
 
     task: str
     mode: Literal["live", "dry_run"] = "live"
@@ -32,17 +26,7 @@ class RunRequest:
     """The conversation it belongs to; empty for a run that is its own."""
 
 
-_REQUEST = TypeAdapter(RunRequest)
-
-
-async def keep_request(request: RunRequest, store: Store) -> str:
-    """The words for the index, by which `find_request` finds it again."""
-    return REQUESTED + await store.put_blob(_REQUEST.dump_json(request))
-
-
-async def find_request(row: RunRow, store: Store) -> RunRequest:
-    """What was wanted of a run that has not begun."""
-    if row.reason.startswith(REQUESTED):
-        return _REQUEST.validate_json(await store.get_blob(row.reason.removeprefix(REQUESTED)))
-    commission = await find_commission(row.reason, store)
-    return RunRequest(task=row.task, mode=commission.mode if commission else "live", commission=commission)
+def order_run(commission: Commission) -> RunRequest:
+    """What is wanted of a run that another one orders."""
+    order = commission.order
+    return RunRequest(task=order.task, agent=order.agent, mode=commission.mode, commission=commission)

@@ -6,15 +6,16 @@ from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import anyio
 
 from metier.engine import entries as e
 from metier.engine.authority import find_authority
 from metier.engine.decide import is_planned
-from metier.engine.journal import RunLog, read_entries
+from metier.engine.journal import RunLog, read_entries, store_entries
+from metier.engine.loop import LEASE_SECONDS, LeaseKeeper, drive, hold_lease, open_log
 from metier.engine.loop import Driver as LogDriver
-from metier.engine.loop import LeaseKeeper, drive, hold_lease, open_log
 from metier.engine.orders import CHILD
 from metier.engine.phases import FINAL
 from metier.engine.services import Services
@@ -22,7 +23,7 @@ from metier.engine.state import RunState, fold
 from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
 from metier.errors import ApprovalClosed, ConfigError, UsageError
-from metier.events import PinnedDefinitionUsed, PromptLayerCut
+from metier.events import PinnedDefinitionUsed, PromptLayerCut, TaskState
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
 from metier.providers.connection import SharedClients
@@ -34,12 +35,7 @@ from metier.runtime.bounds import ask_to_end, bounded, build_cancellation, build
 from metier.runtime.build import build_services, check_budget
 from metier.runtime.children import find_waiting, follow_child, lend
 from metier.runtime.cleaning import build_place_cleaner
-from metier.runtime.commissions import (
-    build_limits,
-    prepare_run,
-    restore_run,
-    use_settings,
-)
+from metier.runtime.commissions import Commission, build_limits, prepare_run, restore_run, use_settings
 from metier.runtime.confinement import open_confinement
 from metier.runtime.edited_calls import look_at_call
 from metier.runtime.kind import RunKind
@@ -47,7 +43,8 @@ from metier.runtime.pins import pin
 from metier.runtime.place import Place
 from metier.runtime.plugins import open_place_store
 from metier.runtime.record import write_record
-from metier.runtime.requests import RunRequest, find_request, keep_request
+from metier.runtime.requests import RunRequest, order_run
+from metier.runtime.rows import build_row
 from metier.runtime.run_folders import find_folder
 from metier.runtime.seals import is_started_here, seal
 from metier.runtime.shift import Shift, begin_shift, keep_claimable
@@ -117,73 +114,71 @@ class Runtime:
         self, agent: AgentInForce, request: RunRequest, watch: Watch | None = None, *, queue: str = ""
     ) -> RunState:
         """The same for an agent that was resolved before."""
-        check_budget(agent.place)
         if request.mode == "live":
             await open_confinement(agent.place)
-        now = self.place.clock.now()
-        run_id = self.place.ids.run_id(now)
-        row = RunRow(
-            run_id=run_id,
-            context_id=request.context_id or run_id,
-            status="pending",
-            task=request.task,
-            agent=agent.id,
-            model=agent.model.name,
-            created_at=now,
-            updated_at=now,
-            # Before the run is in the index: whoever finds it there after a kill also finds what was wanted.
-            reason=await keep_request(request, self.store),
-            queue=queue,
+        run_id = self.place.ids.run_id(self.place.clock.now())
+        run = await self._prepare(run_id, agent, request, host=self.place)
+        return await self._begin(run, request, watch or Watch(), queue=queue)
+
+    async def start_ordered(self, run_id: str, request: RunRequest, watch: Watch | None = None) -> RunState:
+        """Begin a run whose id follows from what orders it, with the settings that the order names.
+
+        Raises `RunExists` where it has begun.
+        """
+        await self.drop_unbegun(run_id)
+        parent = request.commission.parent_run_id if request.commission else ""
+        above = find_authority(await read_entries(self.store, parent)) if parent else None
+        request = replace(request, commission=check_commission(request.commission, above))
+        host = await use_settings(self.place, request.commission, self.store)
+        agent = resolve_agent(host, request.agent)
+        run = await self._prepare(run_id, agent, request, host=host)
+        return await self._begin(run, request, watch or Watch())
+
+    async def _prepare(self, run_id: str, agent: AgentInForce, request: RunRequest, *, host: Place) -> RunKind:
+        check_budget(agent.place)
+        run = await prepare_run(
+            agent,
+            self.store,
+            host=host,
+            folder=self.folder(run_id),
+            commission=request.commission,
+            is_dry=request.mode == "dry_run",
         )
-        await self.store.create_run(row)
-
-        async def prepare() -> RunKind:
-            run = await prepare_run(
-                agent,
-                self.store,
-                host=self.place,
-                folder=self.folder(run_id),
-                commission=request.commission,
-                is_dry=request.mode == "dry_run",
-            )
-            return replace(run, said=request.said)
-
-        return await self._drive(run_id, watch or Watch(), prepare=prepare, request=request)
+        return replace(run, said=request.said)
 
     async def resume(self, run_id: str, answer: Answer | None = None, watch: Watch | None = None) -> RunState:
         """Go on with a run: after an answer, an approval, a signal or a crash. An ended run is left as it is."""
         entries = await read_entries(self.store, run_id)
         if not entries:
-            return await self._begin_again(await self.find(run_id), watch or Watch())
+            await self._refuse_unbegun(await self.find(run_id))
         started = find_authority(entries)
         assert started is not None, "a journal begins with the start of its run"
         open_run = restore_run if is_started_here(self.place, run_id, entries) else adopt_run
         restore = partial(open_run, self.place, self.store, folder=self.folder(run_id), started=started)
         return await self._drive(run_id, watch or Watch(), prepare=restore, answer=answer or Answer())
 
-    async def _begin_again(self, row: RunRow, watch: Watch) -> RunState:
-        """Ordered by another run, or killed before its first entry: the index knows what is wanted."""
-        request = await find_request(row, self.store)
+    async def _refuse_unbegun(self, row: RunRow) -> NoReturn:
+        await self._close_unbegun(row, "canceled" if row.ending else "failed")
+        raise RunUnknown(
+            f"Run {row.run_id!r} was ended before it began, and what it was started with is not known",
+            hint="Start it again with `agent run`",
+        )
 
-        async def prepare() -> RunKind:
-            above = find_authority(await read_entries(self.store, row.parent_run_id)) if row.parent_run_id else None
-            commission = check_commission(request.commission, above)
-            host = await use_settings(self.place, commission, self.store)
-            is_dry = request.mode == "dry_run"
-            agent = resolve_agent(host, row.agent, model=row.model if row.agent else "")
-            check_budget(agent.place)
-            run = await prepare_run(
-                agent, self.store, host=host, folder=self.folder(row.run_id), commission=commission, is_dry=is_dry
-            )
-            return replace(run, said=request.said)
+    async def _close_unbegun(self, row: RunRow, status: TaskState) -> None:
+        """End a row without a journal, which only earlier versions left, so that no worker claims it again."""
+        lease = await self.store.take_lease(row.run_id, owner=self.place.owner, seconds=LEASE_SECONDS)
+        try:
+            await self.store.update_run(lease, {"status": status, "reason": "not_started"})
+        finally:
+            await self.store.release_lease(lease)
 
-        return await self._drive(row.run_id, watch, prepare=prepare, request=request)
+    async def drop_unbegun(self, run_id: str) -> None:
+        """Delete a row without a journal, as earlier versions made for an ordered or imported run before it began."""
+        if await self.store.find_run(run_id) is not None and not await self.store.read_journal(run_id, limit=1):
+            await self.store.delete_run(run_id)
 
     async def cancel(self, run_id: str, *, by: str) -> RunState:
-        """End a run for good. One that somebody drives is ended by its driver, which is only asked: see `read`.
-
-        One without a first entry is ended by whoever begins it, right after that.
-        """
+        """End a run for good. A run that another process drives is ended by that process, which is asked to."""
         return await self._end_or_ask(run_id, build_cancellation(by))
 
     async def time_out(self, run_id: str, *, seconds: float) -> RunState:
@@ -202,10 +197,9 @@ class Runtime:
         if state.phase in FINAL:
             return state
         if state.started is None:
-            # Nothing can be written before the first entry: whoever writes that one finds the word.
-            with suppress(RunUnknown):
-                await ask_to_end(self.store, run_id, failure)
-            return await self.read(run_id)
+            if (row := await self.store.find_run(run_id)) is not None:
+                await self._close_unbegun(row, failure.status)
+            return replace(state, phase="ERROR", status=failure.status, failure=failure)
         # From below: where this is cut short, the run itself is still there to be canceled again.
         if (row := await self.store.find_run(run_id)) is not None and not row.driver:
             for child in state.children:
@@ -248,39 +242,51 @@ class Runtime:
         """Who is really waited for: the run itself, or the lowest of those it handed work to."""
         return await find_waiting(self.store, state)
 
+    async def _begin(self, run: RunKind, request: RunRequest, watch: Watch, *, queue: str = "") -> RunState:
+        """Put together everything that the run is started with, then make it exist with that, then drive it."""
+        shift, owner = watch.shift, self.place.owner
+        async with build_services(run.agent.place, self.store, run=run, observe=watch.observe) as services:
+            started = build_start(request, run.agent, services, pins=await pin(services, run))
+            started = seal(started, self.place, run.folder.name)
+            row = build_row(run.folder.name, started, now=self.place.clock.now(), queue=queue)
+            # One transaction: a kill leaves no run, or one that knows its pins, limits, profile and model.
+            lease = await self.store.begin_run(row, store_entries([started]), owner=owner, seconds=shift.lease_seconds)
+            async with self._open(lease.run_id, replace(watch, shift=replace(shift, lease=lease))) as log:
+                self._tell_of_cuts(log, services)
+                await self._obey_word(log)
+                if log.state.phase not in FINAL:
+                    await self._go_on(log, services, watch, answer=None)
+                return await self._come_to_rest(log, watch)
+
     async def _drive(
-        self,
-        run_id: str,
-        watch: Watch,
-        *,
-        prepare: Callable[[], Awaitable[RunKind]],
-        request: RunRequest | None = None,
-        answer: Answer | None = None,
+        self, run_id: str, watch: Watch, *, prepare: Callable[[], Awaitable[RunKind]], answer: Answer
     ) -> RunState:
-        holder = Driver(store=self.store, owner=self.place.owner)
-        shift = watch.shift
+        async with self._open(run_id, watch) as log:
+            await self._obey_word(log)
+            is_told = await begin_shift(log, watch.shift)
+            if log.state.phase not in FINAL:
+                run = await prepare()
+                async with build_services(run.agent.place, self.store, run=run, observe=watch.observe) as services:
+                    if run.is_foreign:
+                        await self._adopt(log, services, run=run)
+                    if await self._take_answer(log, answer, services, is_told=is_told):
+                        await self._go_on(log, services, watch, answer=answer)
+            return await self._come_to_rest(log, watch)
+
+    @asynccontextmanager
+    async def _open(self, run_id: str, watch: Watch) -> AsyncGenerator[RunLog]:
+        """Hold the lease of a run and its log."""
+        holder, shift = Driver(store=self.store, owner=self.place.owner), watch.shift
         with unwrapped():
             async with hold_lease(run_id, holder, seconds=shift.lease_seconds, held=shift.lease) as lease:
                 with closing(await self._open_log(lease, holder, watch)) as log:
-                    await self._obey_word(log)
-                    is_told = await begin_shift(log, shift)
-                    if log.state.phase not in FINAL:
-                        run = await prepare()
-                        async with build_services(
-                            run.agent.place, self.store, run=run, observe=watch.observe
-                        ) as services:
-                            if run.is_foreign:
-                                await self._adopt(log, services, run=run)
-                            await self._begin(log, services, run=run, request=request)
-                            if log.state.phase not in FINAL and (
-                                answer is None or await self._take_answer(log, answer, services, is_told=is_told)
-                            ):
-                                await self._go_on(log, services, watch, answer=answer)
-                    await self._settle(log)
-                    if watch.stopper is not None and watch.stopper.is_handing_back:
-                        await keep_claimable(log, self.store)
-                    return log.state
-        raise AssertionError("the block above returns or raises")
+                    yield log
+
+    async def _come_to_rest(self, log: RunLog, watch: Watch) -> RunState:
+        await self._settle(log)
+        if watch.stopper is not None and watch.stopper.is_handing_back:
+            await keep_claimable(log, self.store)
+        return log.state
 
     async def _obey_word(self, log: RunLog) -> None:
         """Somebody wanted the end while nobody drove, or while somebody did who could not hear it any more."""
@@ -292,15 +298,6 @@ class Runtime:
                 await self._end_or_ask(child.run_id, failure)
             await log.record(failure, durable=True)
             await self.approvals.close(log.state.run_id)
-
-    async def _begin(self, log: RunLog, services: Services, *, run: RunKind, request: RunRequest | None) -> None:
-        """The first entry, where there is none yet."""
-        if request is not None and log.state.started is None:
-            pins = await pin(services, run)
-            started = build_start(request, run.agent, services, pins=pins)
-            await log.record(seal(started, self.place, log.state.run_id), durable=True)
-            self._tell_of_cuts(log, services)
-            await self._obey_word(log)
 
     async def _adopt(self, log: RunLog, services: Services, *, run: RunKind) -> None:
         """From here on the run is one of this store."""
@@ -325,11 +322,13 @@ class Runtime:
         """Drive the run, ask whoever is there, see through what it handed on, until somebody must be waited for."""
         until = None if watch.timeout_seconds is None else anyio.current_time() + watch.timeout_seconds
 
-        async def go_on(run_id: str, own: Stopper) -> RunState:
+        async def go_on(run_id: str, stopper: Stopper, *, commission: Commission | None) -> RunState:
             left = None if until is None else max(0.0, until - anyio.current_time()) * services.runtime.delegation_share
             shift = replace(watch.shift, lease=None)
-            below = replace(watch, sinks=lend(watch.sinks), stopper=own, timeout_seconds=left, shift=shift)
-            return await self.resume(run_id, answer, below)
+            below = replace(watch, sinks=lend(watch.sinks), stopper=stopper, timeout_seconds=left, shift=shift)
+            if commission is None:
+                return await self.resume(run_id, answer, below)
+            return await self.start_ordered(run_id, order_run(commission), below)
 
         await drive(log, services, stopper)
         while await self._ask_person(log, services, watch.ask, stopper=stopper) or await follow_child(

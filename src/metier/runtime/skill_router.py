@@ -8,7 +8,8 @@ Settings, rules, approvals and limits are those of the workspace.
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from metier.capabilities.delegation import DelegationRequest
@@ -20,11 +21,10 @@ from metier.engine.state import RunState
 from metier.runtime.commissions import Commission, build_limits
 from metier.runtime.place import Place
 from metier.runtime.plugins import using_plugins
-from metier.runtime.requests import RunRequest, keep_request
+from metier.runtime.requests import RunRequest, order_run
 from metier.runtime.runs import Answer, Runtime, open_runtime
 from metier.runtime.skill_runs import build_waiting, find_stored, name_work, read_response
 from metier.settings.load import load_settings
-from metier.store.base import RunRow
 from metier.store.failures import RunExists
 
 
@@ -38,9 +38,7 @@ class RunRouter:
         with using_plugins(self.place, report=self.place.report) as place:
             async with open_runtime(place) as runtime:
                 work = name_work(request)
-                await _create(work, request, runtime)
-                answer = Answer(values=request.answers) if request.answers else None
-                state = await runtime.resume(work.run_id, answer)
+                state = await _go_on(work, request, runtime)
                 if state.phase in FINAL:
                     return await read_response(state, runtime.store)
                 return build_waiting(work, await _find_wish(state, runtime))
@@ -58,36 +56,24 @@ def create_run_router(
     )
 
 
-async def _create(work: HandedOn, request: DelegationRequest, runtime: Runtime) -> None:
-    """Its id follows from what the conversation has on record: whoever comes second finds it there."""
-    store, runtime_options = runtime.store, runtime.place.settings.runtime
-    if await store.find_run(work.run_id) is not None:
-        return
+async def _go_on(work: HandedOn, request: DelegationRequest, runtime: Runtime) -> RunState:
+    """Its id follows from what the conversation has on record: a second caller finds the run there."""
+    if not (await runtime.read(work.run_id)).started:
+        with suppress(RunExists):
+            return await runtime.start_ordered(work.run_id, _build_request(work, request, runtime))
+    return await runtime.resume(work.run_id, Answer(values=request.answers) if request.answers else None)
+
+
+def _build_request(work: HandedOn, request: DelegationRequest, runtime: Runtime) -> RunRequest:
+    options = runtime.place.settings.runtime
     order = Order(
         task=f"Call skill {work.call.skill!r} for skill {work.call.chain[-1]!r}",
-        agent=runtime_options.agent or "",
-        limits=build_limits(runtime_options),
+        agent=options.agent or "",
+        limits=build_limits(options),
         lineage=tuple(f"skill:{name}" for name in work.call.chain),
         call=work.call,
     )
-    wanted = RunRequest(
-        task=order.task, commission=Commission(order=order), context_id=request.parent_context_id, agent=order.agent
-    )
-    now = runtime.place.clock.now()
-    row = RunRow(
-        run_id=work.run_id,
-        context_id=request.parent_context_id,
-        status="pending",
-        task=order.task,
-        agent=order.agent,
-        created_at=now,
-        updated_at=now,
-        reason=await keep_request(wanted, store),
-    )
-    try:
-        await store.create_run(row)
-    except RunExists:
-        return
+    return replace(order_run(Commission(order=order)), context_id=request.parent_context_id)
 
 
 async def _find_wish(state: RunState, runtime: Runtime) -> InputRequest:

@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +14,7 @@ from metier.approval.judge import name_call
 from metier.engine import entries as e
 from metier.engine.approvals import render_call
 from metier.engine.entries import Entry, parse_entry, render_entry
-from metier.engine.journal import read_entries
+from metier.engine.journal import read_entries, store_entries
 from metier.engine.replay import replay
 from metier.engine.state import RunState
 from metier.engine.tape import Tape
@@ -30,10 +29,11 @@ from metier.runtime.pins import AGENT, POLICY, SKILL
 from metier.runtime.place import Place
 from metier.runtime.record import FILE_NAME as RECORD_FILE
 from metier.runtime.replays import build_replay_services, get_start
+from metier.runtime.rows import build_row
 from metier.runtime.runs import Runtime
 from metier.runtime.seals import unseal
 from metier.runtime.tasks import TASK
-from metier.store.base import ApprovalRow, RunRow, StoredEntry
+from metier.store.base import ApprovalRow, RunRow
 from metier.store.failures import BlobUnknown, RunExists
 from metier.telemetry.jsonl import FILE_NAME as EVENTS_FILE
 from metier.telemetry.sinks import Cleaner
@@ -91,32 +91,12 @@ async def import_run(runtime: Runtime, archive: Archive) -> RunState:
 
 async def _import_one(runtime: Runtime, archive: Archive) -> RunState:
     state = archive.fold()
-    started, now = archive.started, runtime.place.clock.now()
-    row = RunRow(
-        run_id=archive.run_id,
-        context_id=started.context_id,
-        status=state.status,
-        task=started.task,
-        agent=started.agent,
-        model=started.model,
-        parent_run_id=started.parent_run_id,
-        created_at=now,
-        updated_at=now,
-        turns=state.turn,
-        cost_usd=state.cost_usd,
-        reason=state.failure.reason if state.failure else "",
-    )
+    row = build_row(archive.run_id, *archive.entries, now=runtime.place.clock.now())
     store = runtime.store
-    # An import that was cut short right here left a row without a journal.
-    with suppress(RunExists):
-        await store.create_run(row)
-    lease = await store.take_lease(archive.run_id, owner=runtime.place.owner, seconds=60)
+    await runtime.drop_unbegun(archive.run_id)
+    entries = store_entries(map(unseal, archive.entries))
+    lease = await store.begin_run(row, entries, owner=runtime.place.owner, seconds=60)
     try:
-        stored = [
-            StoredEntry(n, entry.kind, render_entry(entry))
-            for n, entry in enumerate(map(unseal, archive.entries), start=1)
-        ]
-        await store.append(lease, 1, stored, durable=True)
         for approval in _open_approvals(archive, state, now_row=row):
             await store.put_approval(lease, approval)
     finally:

@@ -112,8 +112,15 @@ class Store(Protocol):
     @property
     def contexts(self) -> ContextStore: ...
 
-    async def create_run(self, row: RunRow) -> None:
-        """Put a new run into the index. A blob that its reason names stays as long as the run. Raises `RunExists`."""
+    async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:
+        """Put a new run into the index together with the beginning of its journal, all or nothing. Raises `RunExists`.
+
+        A blob that its reason or an entry names stays as long as the run.
+        """
+        ...
+
+    async def begin_run(self, row: RunRow, entries: Sequence[StoredEntry], *, owner: str, seconds: float) -> Lease:
+        """The same, durable, and in the same transaction become its driver. Raises `RunExists`."""
         ...
 
     async def append(

@@ -1,6 +1,7 @@
 """What every store works out of an entry: its checksum, the blobs it names, why it cannot stand there. Pure."""
 
 import zlib
+from collections.abc import Sequence
 
 from metier.errors import StoreError
 from metier.store.base import StoredEntry
@@ -43,3 +44,15 @@ def build_damaged(run_id: str, seq: int, what: str) -> StoreDamaged:
 def make_printable(text: str) -> str:
     """Text for people; what is not valid Unicode (an odd command line) cannot be stored and is shown as `?`."""
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def check_order(entries: Sequence[StoredEntry], first_seq: int) -> None:
+    """Raises `ValueError` where entries do not follow each other from a place on: a mistake of the caller."""
+    if first_seq < 1 or [entry.seq for entry in entries] != list(range(first_seq, first_seq + len(entries))):
+        raise ValueError(f"Entries do not follow each other from {first_seq} on")
+
+
+def check_terms(owner: str, seconds: float) -> None:
+    """Raises `ValueError` for a lease that names no owner or no time: a mistake of the caller."""
+    if not owner or seconds <= 0:
+        raise ValueError("A lease needs the name of its owner and a time")

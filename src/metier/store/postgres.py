@@ -18,6 +18,7 @@ from metier.store import postgres_rows as rows
 from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, StoredEntry
 from metier.store.failures import RunUnknown, SeqTaken
 from metier.store.machine import Machine, SystemMachine
+from metier.store.marks import check_order, check_terms
 from metier.store.postgres_address import Address
 from metier.store.postgres_blobs import Blobs
 from metier.store.postgres_context_store import PostgresContexts
@@ -58,19 +59,25 @@ class PostgresStore:
     def contexts(self) -> PostgresContexts:
         return self._contexts
 
-    async def create_run(self, row: RunRow) -> None:
-        async def work(connection: Connection) -> None:
-            await rows.insert_run(connection, row)
-            await journal.name_blobs(connection, row.run_id, row.reason.encode("utf-8", "replace"))
+    async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:
+        check_order(entries, 1)
+        await self._database.once(lambda connection: _insert_run(connection, row, entries))
 
-        await self._database.once(work)
+    async def begin_run(self, row: RunRow, entries: Sequence[StoredEntry], *, owner: str, seconds: float) -> Lease:
+        check_order(entries, 1)
+        check_terms(owner, seconds)
+
+        async def work(connection: Connection) -> int:
+            await _insert_run(connection, row, entries)
+            return await leases.take(connection, row.run_id, owner=owner, seconds=seconds, machine=self._machine)
+
+        return Lease(run_id=row.run_id, owner=owner, token=await self._database.once(work))
 
     async def append(
         self, lease: Lease, first_seq: int, entries: Sequence[StoredEntry], *, durable: bool = True
     ) -> None:
         del durable  # always: see the top of this file
-        if first_seq < 1 or [entry.seq for entry in entries] != list(range(first_seq, first_seq + len(entries))):
-            raise ValueError(f"Entries do not follow each other from {first_seq} on")
+        check_order(entries, first_seq)
         attempts = 0
 
         async def work(connection: Connection) -> None:
@@ -105,8 +112,7 @@ class PostgresStore:
         return False
 
     async def take_lease(self, run_id: str, *, owner: str, seconds: float) -> Lease:
-        if not owner or seconds <= 0:
-            raise ValueError("A lease needs the name of its owner and a time")
+        check_terms(owner, seconds)
         token = await self._database.once(
             lambda connection: leases.take(connection, run_id, owner=owner, seconds=seconds, machine=self._machine)
         )
@@ -261,3 +267,9 @@ class PostgresStore:
         return await self._database.run(
             lambda connection: rows.find_runs(connection, where, limit=limit, machine=self._machine)
         )
+
+
+async def _insert_run(connection: Connection, row: RunRow, entries: Sequence[StoredEntry]) -> None:
+    await rows.insert_run(connection, row)
+    await journal.name_blobs(connection, row.run_id, row.reason.encode("utf-8", "replace"))
+    await journal.insert_first(connection, row.run_id, entries)

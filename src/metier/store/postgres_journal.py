@@ -67,6 +67,16 @@ async def append(connection: Connection, lease: Lease, entries: Sequence[StoredE
         raise build_misplaced(lease.run_id, first_seq, last=last)
 
 
+async def insert_first(connection: Connection, run_id: str, entries: Sequence[StoredEntry]) -> None:
+    """The beginning of the journal of a run that the caller's transaction makes."""
+    for entry in entries:
+        await connection.execute(
+            "INSERT INTO agent_journal (run_id, seq, kind, data, checksum) VALUES (%s, %s, %s, %s, %s)",
+            (encode(run_id), entry.seq, encode(entry.kind), entry.data, checksum_of(run_id, entry)),
+        )
+        await name_blobs(connection, run_id, entry.data)
+
+
 async def find_entries(connection: Connection, run_id: str, *, after: int, limit: int | None) -> list[StoredEntry]:
     """Raises `StoreDamaged` for an entry that is not what was written, or is missing."""
     entries: list[StoredEntry] = []

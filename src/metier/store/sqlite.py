@@ -23,6 +23,7 @@ from metier.store import sqlite_rows as rows
 from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, StoredEntry
 from metier.store.failures import RunUnknown
 from metier.store.machine import Machine, SystemMachine
+from metier.store.marks import check_order, check_terms
 from metier.store.sqlite_blobs import Blobs
 from metier.store.sqlite_connection import Opening
 from metier.store.sqlite_context_store import SqliteContexts
@@ -70,18 +71,26 @@ class SqliteStore:
     def contexts(self) -> SqliteContexts:
         return self._contexts
 
-    async def create_run(self, row: RunRow) -> None:
-        def change(connection: sqlite3.Connection) -> None:
-            rows.insert_run(connection, row)
-            name_blobs(connection, row.run_id, row.reason.encode("utf-8", "replace"))
+    async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:
+        check_order(entries, 1)
+        await self._database.write(partial(_insert_run, row=row, entries=entries), durable=bool(entries))
 
-        await self._database.write(change)
+    async def begin_run(self, row: RunRow, entries: Sequence[StoredEntry], *, owner: str, seconds: float) -> Lease:
+        check_order(entries, 1)
+        check_terms(owner, seconds)
+
+        def change(connection: sqlite3.Connection) -> Lease:
+            _insert_run(connection, row, entries)
+            return leases.take(
+                connection, row.run_id, owner=owner, seconds=seconds, machine=self._machine, clock=self._clock
+            )
+
+        return await self._database.write(change, durable=True)
 
     async def append(
         self, lease: Lease, first_seq: int, entries: Sequence[StoredEntry], *, durable: bool = True
     ) -> None:
-        if first_seq < 1 or [entry.seq for entry in entries] != list(range(first_seq, first_seq + len(entries))):
-            raise ValueError(f"Entries do not follow each other from {first_seq} on")
+        check_order(entries, first_seq)
 
         def change(connection: sqlite3.Connection) -> None:
             leases.check_fence(connection, lease)
@@ -113,8 +122,7 @@ class SqliteStore:
         return False
 
     async def take_lease(self, run_id: str, *, owner: str, seconds: float) -> Lease:
-        if not owner or seconds <= 0:
-            raise ValueError("A lease needs the name of its owner and a time")
+        check_terms(owner, seconds)
 
         def change(connection: sqlite3.Connection) -> Lease:
             return leases.take(
@@ -262,3 +270,9 @@ class SqliteStore:
 
     async def _find_runs(self, where: Mapping[str, str | int | float], *, limit: int) -> list[RunRow]:
         return await self._database.read(partial(rows.find_runs, where=where, limit=limit, machine=self._machine))
+
+
+def _insert_run(connection: sqlite3.Connection, row: RunRow, entries: Sequence[StoredEntry]) -> None:
+    rows.insert_run(connection, row)
+    name_blobs(connection, row.run_id, row.reason.encode("utf-8", "replace"))
+    insert_entries(connection, row.run_id, entries)

@@ -105,10 +105,21 @@ class PointedStore(StoreWrapper):
         super().__init__(inner)
         self._points = points
 
-    async def create_run(self, row: RunRow) -> None:
+    async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:
         self._points.reach("store:create_run:before")
-        await self.inner.create_run(row)
+        await self.inner.create_run(row, entries)
         self._points.reach("store:create_run:after")
+
+    async def begin_run(self, row: RunRow, entries: Sequence[StoredEntry], *, owner: str, seconds: float) -> Lease:
+        kinds = tuple(dict.fromkeys(entry.kind for entry in entries))
+        self._points.reach("store:begin_run:before")
+        for kind in kinds:
+            self._points.reach(f"journal:{kind}:before")
+        lease = await self.inner.begin_run(row, entries, owner=owner, seconds=seconds)
+        for kind in kinds:
+            self._points.reach(f"journal:{kind}:after")
+        self._points.reach("store:begin_run:after")
+        return lease
 
     async def append(
         self, lease: Lease, first_seq: int, entries: Sequence[StoredEntry], *, durable: bool = True
@@ -156,9 +167,20 @@ def build_connection_class(points: Points) -> type[sqlite3.Connection]:
         def execute(self, sql: str, parameters: object = (), /) -> sqlite3.Cursor:
             if sql == "COMMIT":
                 points.reach("sqlite:commit:before")
+            elif sql.startswith(_CHANGES):
+                points.reach(f"sqlite:{_name_change(sql)}:before")
             return super().execute(sql, parameters)  # pyright: ignore[reportArgumentType]  handed on as it came
 
     return PointedConnection
+
+
+_CHANGES = ("INSERT", "UPDATE", "DELETE")
+
+
+def _name_change(sql: str) -> str:
+    """What a statement does to which table, e.g. `insert:journal`."""
+    words = sql.replace(" OR IGNORE", "").replace(" OR REPLACE", "").replace(" INTO", "").replace(" FROM", "").split()
+    return f"{words[0].lower()}:{words[1]}"
 
 
 class PointedTool:

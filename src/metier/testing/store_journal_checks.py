@@ -1,7 +1,7 @@
 """Checks of the store contract: the journal, and leases that say who may write it."""
 
 from metier.store.base import StoredEntry
-from metier.store.failures import LeaseHeld, LeaseLost, SeqTaken, StoreDamaged
+from metier.store.failures import LeaseHeld, LeaseLost, RunExists, SeqTaken, StoreDamaged
 from metier.testing.store_case import Case, Check, build_approval, build_entries, build_run, outcomes_of, refused
 
 
@@ -49,6 +49,20 @@ async def a_taken_place_is_refused_and_nothing_is_written(case: Case) -> None:
         await refused(SeqTaken, case.second.append(lease, 3, build_entries(3, 5, text="late"), durable=durable))
 
     assert await case.first.read_journal("r1") == build_entries(1, 3)
+
+
+async def a_run_begins_with_its_entries_and_a_driver_or_not_at_all(case: Case) -> None:
+    entries = build_entries(1, 2)
+    lease = await case.first.begin_run(build_run("r1"), entries, owner="ann", seconds=case.subject.lease_seconds)
+
+    assert await case.second.read_journal("r1") == entries
+    await refused(LeaseHeld, case.second.take_lease("r1", owner="bob", seconds=5))
+    await refused(RunExists, case.second.begin_run(build_run("r1"), build_entries(1), owner="bob", seconds=5))
+    await case.first.append(lease, 3, build_entries(3))
+    await case.first.create_run(build_run("r2"), entries)
+    await refused(RunExists, case.second.create_run(build_run("r2"), entries))
+    assert await case.second.read_journal("r2") == entries
+    assert await case.second.read_journal("r1") == [*entries, *build_entries(3)]
 
 
 async def a_gap_is_refused(case: Case) -> None:
@@ -182,6 +196,7 @@ JOURNAL_CHECKS: tuple[Check, ...] = (
     reading_starts_and_stops_where_it_is_told,
     journals_of_runs_do_not_mix,
     a_taken_place_is_refused_and_nothing_is_written,
+    a_run_begins_with_its_entries_and_a_driver_or_not_at_all,
     a_gap_is_refused,
     of_many_writers_at_one_place_one_wins,
     a_driver_whose_lease_was_taken_writes_nothing,

@@ -19,8 +19,11 @@ class StoreWrapper:
     def contexts(self) -> ContextStore:
         return self.inner.contexts
 
-    async def create_run(self, row: RunRow) -> None:
-        await self.inner.create_run(row)
+    async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:
+        await self.inner.create_run(row, entries)
+
+    async def begin_run(self, row: RunRow, entries: Sequence[StoredEntry], *, owner: str, seconds: float) -> Lease:
+        return await self.inner.begin_run(row, entries, owner=owner, seconds=seconds)
 
     async def append(
         self, lease: Lease, first_seq: int, entries: Sequence[StoredEntry], *, durable: bool = True

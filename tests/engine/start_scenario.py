@@ -1,0 +1,58 @@
+"""A run that is started with flags, and gone on with in a place whose settings say something else."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from postgres_scenario import open_pointed_postgres
+from reference_scenario import Call, Narrator
+
+from metier.engine.options import RuntimeOptions
+from metier.providers.options import ModelOptions
+from metier.runtime.place import Place
+from metier.settings.model import Settings
+from metier.testing.crash_scenario import Reach, Scenario
+from metier.testing.deed import Deed, build_settle
+
+GIVEN = Settings(
+    model=ModelOptions(provider="openai", name="special"), runtime=RuntimeOptions(profile="guarded", max_turns=3)
+)
+"""As `agent run --profile guarded --max-turns 3 --model special` gives them."""
+TODAY = Settings(
+    model=ModelOptions(provider="openai", name="plain"), runtime=RuntimeOptions(profile="permissive", max_turns=30)
+)
+LINES: list[list[Call]] = [[("launch", {})], [("finish", {"result": "Done."})]]
+LIVES = "lives"
+
+
+def build(folder: Path, reach: Reach) -> Scenario:
+    """The first process has the flags; every later one has the settings of today."""
+    effects = folder / "effects.jsonl"
+    lives = folder / LIVES
+    count = int(lives.read_text()) if lives.exists() else 0
+    lives.write_text(str(count + 1))
+    place = Place(
+        settings=TODAY if count else GIVEN,
+        workspace=folder,
+        home=folder / "home",
+        environ={},
+        provider=Narrator(LINES),
+        tools=(Deed("launch", "opaque", effects, reach),),
+    )
+    return Scenario(
+        place=place,
+        task="Launch it",
+        extra_context="piped: 12 apples",
+        effects=effects,
+        settle=build_settle(effects),
+    )
+
+
+def build_on_postgres(folder: Path, reach: Reach) -> Scenario:
+    return replace(build(folder, reach), open_store=open_pointed_postgres)
+
+
+def describe(settings: Settings) -> str:
+    """What the first entry of a run says of the settings it was started with."""
+    runtime = settings.runtime
+    return json.dumps([settings.model.name, runtime.profile, runtime.max_turns])
