@@ -252,7 +252,7 @@ def _count_default(scope: Scope, default: Decision | None) -> Said:
 
 
 def _say_distrust(scope: Scope) -> str:
-    return "the skill is not trusted" if scope.kind == "skill" else "this folder was cloned and is not trusted"
+    return "the skill is not trusted" if scope.kind == "skill" else "this folder came from elsewhere and is not trusted"
 
 
 def _weight(said: Said) -> int:

@@ -132,7 +132,7 @@ def describe_withheld(carried: Layer, keys: tuple[str, ...]) -> list[Problem]:
         Problem(
             severity="warning",
             code="setting_withheld",
-            message=f"'{key}' does not count: this folder was cloned, and you have not trusted what it says",
+            message=f"'{key}' does not count: this folder came from elsewhere, and you have not trusted what it says",
             file=carried[key].origin.file,
             line=carried[key].origin.line,
             hint="Read the file, then run `agent trust`",

@@ -115,8 +115,8 @@ def _describe_folder(trust: WorkspaceTrust) -> list[Problem]:
     if not trust.is_withheld:
         return []
     message = (
-        f"This folder was cloned ({trust.origin}) and you have not trusted it: what its rules allow does not count, "
-        "and the code of its skills does not run"
+        f"This folder came from elsewhere ({trust.origin}) and you have not trusted it: what its rules allow does not "
+        "count, and the code of its skills does not run"
     )
     hint = "Read what it brings, then run `agent trust`"
     return [Problem(severity="warning", code="folder_not_trusted", message=message, hint=hint)]

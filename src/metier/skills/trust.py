@@ -33,7 +33,7 @@ def check_trusted(package: SkillPackage) -> None:
     name = package.definition.name
     if package.is_withheld:
         raise SkillNotTrusted(
-            f"Skill {name!r} came with this folder, which was cloned and which you have not trusted",
+            f"Skill {name!r} came with this folder, which came from elsewhere and which you have not trusted",
             hint="Read what the folder brings, then run `agent trust`",
         )
     if package.trusted_digest is None:

@@ -1,7 +1,7 @@
 """Whose word the files of a folder are: `~/.agent/trust/<digest of its path>.json`.
 
-A folder that was made on this machine speaks for the person who made it. One that was cloned speaks for its author
-until the person says otherwise, once: `agent trust`. Its policy and its settings are trusted by content, because they
+A folder that was made on this machine speaks for the person who made it. One that came from elsewhere speaks for its
+author until the person says otherwise, once: `agent trust`. Its policy and its settings are trusted by content, because they
 speak with the person's own voice; its definitions and skills by place, because they are what the project is.
 """
 
@@ -21,7 +21,8 @@ from metier.definitions.walk import Walk
 from metier.definitions.whole_file import replace_file
 from metier.errors import ConfigError
 from metier.messages import Value
-from metier.skills.clones import find_origin, find_source
+from metier.skills.brought_files import Brought, digest_brought, stamp_brought, survey
+from metier.skills.clones import find_origin, find_source, find_unpacked
 
 VARIABLE = "AGENT_TRUST"
 """`all`: every folder is trusted. `named`: only those that `agent trust` named. Unset: all but clones."""
@@ -29,6 +30,9 @@ _FOLDER = ".agent/trust"
 _OWN_FILES = ("policy.yaml", "mcp.json", "tool-access.json")
 _OWN_FOLDERS = ("agents", "tasks", "skills")
 _CONTEXT = ("context/system_prompt.md", "context/soul.json", "context/user_profile.json")
+
+_SEEN_LINES = 2
+"""Of the note about a folder that was made here: a stamp of its files, and a digest of their bytes."""
 
 type Part = Literal["settings", "policy"]
 """What is trusted by content."""
@@ -88,16 +92,64 @@ def find_trust(workspace: Path, *, home: Path, environ: Mapping[str, str]) -> Wo
         case "named":
             origin = find_origin(workspace) or f"{VARIABLE}=named"
         case "":
-            origin = find_origin(workspace)
+            return _judge(workspace, home=home)
         case other:
             hint = "Write 'all' to trust every folder, 'named' to trust only what `agent trust` named, or unset it"
             raise ConfigError(f"Environment variable {VARIABLE} is {other!r}", hint=hint)
+    return _build(workspace, origin, tuple(list_brought(workspace)), home=home)
+
+
+def _judge(workspace: Path, *, home: Path) -> WorkspaceTrust:
+    """A folder without a sign that it came from elsewhere is the person's, and what is in it now is remembered.
+
+    A sign that turns up later, such as a remote or the first fetch, changes nothing for files that are still the same.
+    """
+    names = tuple(list_brought(workspace))
+    brought = survey(workspace, names)
+    origin = find_origin(workspace, nested=brought.nested) or find_unpacked(brought.files, workspace)
+    seen = _path(home, workspace).with_suffix(".seen")
     if not origin:
+        _remember(workspace, brought, seen)
         return MADE_HERE
+    trust = _build(workspace, origin, names, home=home)
+    if trust.record is None and _is_remembered(workspace, brought, seen):
+        return MADE_HERE
+    return trust
+
+
+def _build(workspace: Path, origin: str, names: tuple[str, ...], *, home: Path) -> WorkspaceTrust:
     record = _read(_path(home, workspace))
     if record is not None and not record.is_about(workspace):
         record = None
-    return WorkspaceTrust(origin=origin, record=record, brings=tuple(list_brought(workspace)))
+    return WorkspaceTrust(origin=origin, record=record, brings=names)
+
+
+def _remember(workspace: Path, brought: Brought, seen: Path) -> None:
+    """Where it cannot be written down, the person is asked when a sign turns up."""
+    stamp = stamp_brought(brought)
+    if not brought.files or not brought.is_complete or _read_seen(seen)[:1] == [stamp]:
+        return
+    with suppress(OSError):
+        content = f"{stamp}\n{digest_brought(workspace, brought)}\n"
+        seen.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(seen, content.encode("ascii"))
+
+
+def _is_remembered(workspace: Path, brought: Brought, seen: Path) -> bool:
+    known = _read_seen(seen)
+    if len(known) != _SEEN_LINES or not brought.files or not brought.is_complete:
+        return False
+    try:
+        return digest_brought(workspace, brought) == known[1]
+    except OSError:
+        return False
+
+
+def _read_seen(seen: Path) -> list[str]:
+    try:
+        return seen.read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError):
+        return []
 
 
 def record_trust(

@@ -1,0 +1,98 @@
+"""Whether the person made the files of a folder here: told for many ways in which files get into one."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from clone_forms import FOREIGN, OWN
+from run_workspace import SKILL, Workspace
+
+UNZIP = """import os, sys, time, zipfile
+for member in zipfile.ZipFile(sys.argv[1]).infolist():
+    path = zipfile.ZipFile(sys.argv[1]).extract(member)
+    moment = time.mktime((*member.date_time, 0, 0, -1))
+    os.utime(path, (moment, moment))
+"""
+"""As `unzip` does."""
+FILES = {
+    "agent.yaml": "{}",
+    ".agent/policy.yaml": "rules: []\n",
+    ".agent/skills/s/SKILL.md": SKILL.format(name="s", description="d", body="x"),
+    "sub/agent.yaml": "{}",
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("AGENT_TRUST", raising=False)
+    (home / ".gitconfig").write_text("[user]\n\tname = a\n\temail = a@example.org\n[init]\n\tdefaultBranch = main\n")
+    for name, below in {"up": "", "up.agent": ".agent/", "up.skill": ".agent/skills/"}.items():
+        folder = tmp_path / name
+        for path, text in FILES.items():
+            if path.startswith(below):
+                file = folder / path.removeprefix(below)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text)
+        run_script(tmp_path, f"cd {folder}; git init -q; git add -A; git commit -q -m all --date=2020-01-02T03:04:05Z")
+    (tmp_path / "unzip.py").write_text(UNZIP)
+    return tmp_path
+
+
+def run_script(place: Path, script: str) -> None:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    moment = {"GIT_COMMITTER_DATE": "2020-01-02T03:04:05Z"}
+    names = {"UP": str(place / "up"), "W": str(place / "w"), "PYTHON": sys.executable, "UNZIP": str(place / "unzip.py")}
+    done = subprocess.run(
+        ["sh", "-ec", script], cwd=place, env={**kept, **moment, **names}, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def show_state(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    monkeypatch.chdir(place / "w")
+    capsys.readouterr()
+    assert Workspace(place / "w").agent("trust", "--show", "--json") == 0
+    return str(json.loads(capsys.readouterr().out)["state"])
+
+
+@pytest.mark.parametrize("form", FOREIGN)
+def test_files_of_somebody_else_do_not_speak_for_the_person(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    run_script(place, FOREIGN[form])
+
+    assert show_state(place, monkeypatch, capsys) == "not trusted"
+
+
+@pytest.mark.parametrize("form", OWN)
+def test_files_that_were_made_here_need_no_word(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    run_script(place, OWN[form])
+
+    assert show_state(place, monkeypatch, capsys) == "own"
+
+
+def test_fetch_from_ones_own_remote_asks_only_when_it_changes_what_speaks_to_an_agent(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_script(place, OWN["pushed to a remote"])
+    assert show_state(place, monkeypatch, capsys) == "own"
+
+    run_script(place, "cd $W; git fetch -q; git pull -q; chmod 600 .agent/policy.yaml")
+    assert show_state(place, monkeypatch, capsys) == "own"
+
+    run_script(
+        place,
+        "git clone -q $W.bare $W.other; cd $W.other; echo '# more' >> .agent/policy.yaml; git commit -q -a -m x; "
+        "git push -q; cd $W; git pull -q",
+    )
+    assert show_state(place, monkeypatch, capsys) == "not trusted"
+    assert Workspace(place / "w").agent("trust") == 0
+    assert show_state(place, monkeypatch, capsys) == "trusted"
