@@ -1,8 +1,8 @@
 """Whose word the files of a folder are: `~/.agent/trust/<digest of its path>.json`.
 
 A folder that was made on this machine speaks for the person who made it. One that came from elsewhere speaks for its
-author until the person says otherwise, once: `agent trust`. Its policy and its settings are trusted by content, because they
-speak with the person's own voice; its definitions and skills by place, because they are what the project is.
+author until the person says otherwise, once: `agent trust`. Its policy and its settings are trusted by content, because
+they speak with the person's own voice; its definitions and skills by place, because they are what the project is.
 """
 
 import hashlib
