@@ -267,7 +267,7 @@ async def test_a_tool_that_is_turned_off_vanishes_from_the_next_turn_and_is_refu
     offered = [{tool.name for tool in request.tools} for request in provider.requests]
     assert state.status == "completed"
     assert ["Pen" in names for names in offered] == [True, False, False]
-    assert last_result(provider) == "Tool 'Pen' is turned off in '.agent/tool-access.json'"
+    assert last_result(provider) == "Tool 'Pen' is turned off in 'tool-access.json'"
     assert list(tmp_path.glob("*.txt")) == []
 
 

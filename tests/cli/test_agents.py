@@ -353,7 +353,7 @@ def test_show_says_what_an_agent_comes_to_and_where_each_thing_is_from(workspace
         ("Grep", "built in", 4),
         ("Read", "built in", 4),
     ]
-    assert shown["tools"][0]["note"] == "turned off in '.agent/tool-access.json'"
+    assert shown["tools"][0]["note"] == "turned off in 'tool-access.json'"
     assert shown["missing_tools"] == ["notes/search"]
     assert [(skill["name"], skill["line"]) for skill in shown["skills"]] == [("greeter", None)]
     assert [(task["name"], task["line"]) for task in shown["tasks"]] == [("weekly", 7)]

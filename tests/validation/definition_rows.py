@@ -15,6 +15,28 @@ ROWS: tuple[Row, ...] = (
         says=(".agent/agents/a/AGENT.md:3: error: Alias 'x' names no anchor before it [yaml_alias]",),
     ),
     Row(
+        name="yaml that means more than it says",
+        files=agent("model: &m x\ndescription: !!str y\n<<: {a: b}\n"),
+        says=(
+            ".agent/agents/a/AGENT.md:3: error: Anchor '&m' is not supported [yaml_anchor] (Write the value out where it is used)",
+            ".agent/agents/a/AGENT.md:4: error: Tag '!!str' is not supported: every value is text [yaml_tag] (Remove the tag)",
+            ".agent/agents/a/AGENT.md:5: error: The merge key '<<' is not supported [yaml_merge_key] (Write the fields out)",
+            ".agent/agents/a/AGENT.md:5: error: Unknown key '<<' [unknown_key] (Known keys: name, description, metadata, model, allowed_models, temperature, max_tokens, tools, tool_approvals, skills, tasks, task_approvals, profile, web)",
+        ),
+    ),
+    Row(
+        name="yaml directive",
+        files={POLICY: "%YAML 1.1\n---\ntool_approvals:\n  rules: []\n"},
+        says=(".agent/policy.yaml:1: error: A YAML directive has no effect here [yaml_directive] (Remove the line)",),
+    ),
+    Row(
+        name="hidden characters",
+        files=agent('description: "a\\u202eb"\n'),
+        says=(
+            ".agent/agents/a/AGENT.md:3: warning: Field 'description' holds hidden or control characters, first U+202E; they are made visible [hidden_characters] (Remove them)",
+        ),
+    ),
+    Row(
         name="yaml key",
         files=agent("? [a]\n: b\n"),
         says=(".agent/agents/a/AGENT.md:3: error: A key must be plain text [yaml_key]",),

@@ -147,7 +147,7 @@ def judge_step(state: RunState, step: Step, policy: Policy) -> Verdict:
 
 
 def describe_disabled(name: str) -> str:
-    return f"Tool {name!r} is turned off in '.agent/tool-access.json'"
+    return f"Tool {name!r} is turned off in 'tool-access.json'"
 
 
 def _together(state: RunState, pending: list[Step], policy: Policy) -> tuple[str, ...]:

@@ -66,7 +66,7 @@ def _build(agent: AgentInForce, offered: tuple[Tool, ...]) -> AgentReport:
                 name=tool.info.name,
                 source=_describe_source(tool),
                 line=by_tool.get(tool.info.name),
-                note="turned off in '.agent/tool-access.json'" if tool.info.name in off else "",
+                note="turned off in 'tool-access.json'" if tool.info.name in off else "",
             )
             for tool in sorted(chosen, key=lambda tool: tool.info.name)
         ),

@@ -87,8 +87,10 @@ async def build_services(
         offered = (*own, *toolsets.tools, *servers.tools, *skills)
         known = Toolbox(offered).names()
         tools = await _choose_tools(run, offered, store)
+        names = {*known, *BUILT_IN_TOOLS, *SCRIPT_TOOLS, *ACTION_OF_TOOL}
+        access.check_names(names)
         if not run.pins:
-            agent.check_tools({*known, *BUILT_IN_TOOLS, *SCRIPT_TOOLS, *ACTION_OF_TOOL})
+            agent.check_tools(names)
         cleaner = build_place_cleaner(place)
         yield Services(
             store=store,

@@ -46,8 +46,7 @@ class StepChecker:
         self._broken = {name for name, agent in agents.items() if agent is None}
         self._is_tool = is_tool
         self._host = _read_host(place)
-        access = AccessFile(place.workspace).load()
-        self._off = access.off if access is not None else frozenset[str]()
+        self._off = frozenset(name for access in AccessFile(place.workspace).load() for name in access.off)
         self._tools: Toolbox | None = None
 
     def check(

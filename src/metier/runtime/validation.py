@@ -321,15 +321,15 @@ def _check_policy(workspace: Path, checker: _Checker) -> tuple[CheckedFile, ...]
 
 def _check_access(workspace: Path, known: _Known) -> tuple[CheckedFile, ...]:
     """A tool that is turned off under a wrong name stays on."""
-    reading = AccessFile(workspace).load()
-    if reading is None:
-        return ()
-    unknown = [
-        _error("unknown_tool", fault[0], file=str(reading.file), line=line, hint=fault[1])
-        for name, line in reading.lines.items()
-        if (fault := known.find_fault(name)) is not None
-    ]
-    return (CheckedFile("tool-access", str(reading.file), (*reading.problems, *unknown)),)
+    checked: list[CheckedFile] = []
+    for reading in AccessFile(workspace).load():
+        unknown = [
+            _error("unknown_tool", fault[0], file=str(reading.file), line=line, hint=fault[1])
+            for name, line in reading.lines.items()
+            if (fault := known.find_fault(name)) is not None
+        ]
+        checked.append(CheckedFile("tool-access", str(reading.file), (*reading.problems, *unknown)))
+    return tuple(checked)
 
 
 def _check_context(workspace: Path) -> tuple[CheckedFile, ...]:

@@ -1,13 +1,17 @@
-"""`.agent/tool-access.json`: which tools are turned off in a workspace, whatever rules and definitions say."""
+"""`tool-access.json`: which tools are turned off in a workspace, whatever rules and definitions say.
+
+It stands in `.agent/` or in `context/`; what either file turns off is off.
+"""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import JsonValue
 
 from metier.definitions.contained_file import read_contained
+from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
 from metier.definitions.sources import WORKSPACE_FOLDERS
 from metier.errors import ConfigError
@@ -17,23 +21,42 @@ MAX_BYTES = 256 * 1024
 
 
 class AccessFile:
-    """The file of one workspace; where there is none, nothing is turned off."""
+    """The files of one workspace; where there is none, nothing is turned off."""
 
     def __init__(self, workspace: Path) -> None:
         self._workspace = workspace
-        self._files = tuple(workspace / folder / FILE_NAME for folder in WORKSPACE_FOLDERS)
+        self._own = tuple(workspace / folder / FILE_NAME for folder in WORKSPACE_FOLDERS)
+        self._context = workspace / "context" / FILE_NAME
 
     def read(self) -> frozenset[str]:
-        """The tools that are off now. Raises `ConfigError` when the file cannot be understood."""
-        reading = self.load()
-        if reading is None:
-            return frozenset()
-        reading.check()
-        return reading.off
+        """The tools that are off now. Raises `ConfigError` when a file cannot be understood."""
+        readings = self.load()
+        for reading in readings:
+            reading.check()
+        return frozenset(name for reading in readings for name in reading.off)
 
-    def load(self) -> "AccessReading | None":
-        """What the file says and what is wrong with it; nothing where there is none."""
-        for file in self._files:
+    def check_names(self, known: Collection[str]) -> None:
+        """Raises `ConfigError` for a tool that does not exist: turned off under a wrong name, it would stay on.
+
+        Tools of a skill or of a server (`skill.tool`, `server/tool`) may be missing today and back tomorrow.
+        """
+        for reading in self.load():
+            unknown = [name for name in reading.lines if name not in known and "." not in name and "/" not in name]
+            if unknown:
+                problems = tuple(_unknown(name, known, reading) for name in unknown)
+                raise ConfigError(
+                    f"Tool access '{reading.file}' turns off what does not exist",
+                    hint=problems[0].hint or "Correct the name, or take it out",
+                    problems=problems,
+                )
+
+    def load(self) -> "tuple[AccessReading, ...]":
+        """What each file says and what is wrong with it."""
+        found = (self._load_first(self._own), self._load_first((self._context,)))
+        return tuple(reading for reading in found if reading is not None)
+
+    def _load_first(self, files: tuple[Path, ...]) -> "AccessReading | None":
+        for file in files:
             try:
                 file.stat()  # mostly there is none, and asking costs a fraction of trying to open it
                 data = read_contained(file, within=self._workspace, limit=MAX_BYTES)
@@ -90,6 +113,17 @@ def read_access(data: bytes, *, file: Path) -> AccessReading:
         lines={name: _line_of(data, name) for name in tools},
         off=frozenset(name for name, is_on in enabled.items() if is_on is False),
         problems=tuple(problems),
+    )
+
+
+def _unknown(name: str, known: Collection[str], reading: AccessReading) -> Problem:
+    return Problem(
+        severity="error",
+        code="unknown_tool",
+        message=f"No tool is called {name!r}",
+        file=str(reading.file),
+        line=reading.lines[name],
+        hint=hint_nearest(name, known),
     )
 
 

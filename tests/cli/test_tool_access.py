@@ -1,0 +1,48 @@
+"""`tool-access.json`: a wrong name stops a run, and both places count."""
+
+import json
+
+import pytest
+from model_server import ModelServer, calls, says
+from run_workspace import Workspace
+
+
+def test_misspelt_tool_stops_the_run_and_names_the_nearest(
+    workspace: Workspace, model: ModelServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    workspace.write(".agent/tool-access.json", '{\n  "Bsh": false\n}')
+    model.follow(says("done"))
+
+    exit_code = workspace.agent("run", "Do it")
+
+    told = capfd.readouterr().err
+    assert exit_code == 2
+    assert model.received == []
+    assert "tool-access.json:2: error: No tool is called 'Bsh' [unknown_tool]" in told
+    assert "Did you mean 'Bash'?" in told
+
+
+@pytest.mark.parametrize("folder", [".agent", "context"])
+def test_tool_that_a_file_turns_off_is_neither_offered_nor_executed(
+    workspace: Workspace, model: ModelServer, folder: str
+) -> None:
+    workspace.write(f"{folder}/tool-access.json", '{"tools": {"Bash": {"enabled": false}}}')
+    model.follow(calls("Bash", command="touch made"), says("done"))
+
+    workspace.agent("run", "Do it")
+
+    offered = json.dumps(model.received[0]["tools"])
+    assert '"Read"' in offered
+    assert '"Bash"' not in offered
+    assert not (workspace.folder / "made").exists()
+
+
+def test_what_either_file_turns_off_is_off(workspace: Workspace, model: ModelServer) -> None:
+    workspace.write(".agent/tool-access.json", '{"Bash": false, "Read": true}')
+    workspace.write("context/tool-access.json", '{"Read": false}')
+    model.follow(says("done"))
+
+    workspace.agent("run", "Do it")
+
+    offered = {tool["function"]["name"] for tool in model.received[0]["tools"]}
+    assert offered.isdisjoint({"Bash", "Read"})
