@@ -182,17 +182,48 @@ def test_bytes_are_those_of_the_commit_whatever_attributes_say(machine: Machine,
     assert machine.registry.skills["notes"].commit_sha == commit
 
 
-def test_tag_named_like_a_short_commit_is_taken_as_a_tag_and_never_as_that_commit(
-    machine: Machine, notes: Repository
+@pytest.mark.parametrize("digits", [7, 12, 39])
+@pytest.mark.parametrize("kind", ["tag", "branch"])
+def test_hexadecimal_ref_is_a_commit_and_a_tag_or_branch_of_that_name_is_an_error(
+    machine: Machine, notes: Repository, digits: int, kind: str
 ) -> None:
+    wanted = notes.git("rev-parse", "HEAD")[:digits]
+    hijacker = notes.commit({"evil.txt": "x"})
+    notes.git(kind, wanted, hijacker)
+
+    result = machine.agent("add", f"{notes.url}@{wanted}", "--allow-file", "--yes")
+
+    assert result.code == 1
+    assert "can be a shortened commit" in result.err
+    assert machine.registry.skills == {}
+    named = f"refs/{'tags' if kind == 'tag' else 'heads'}/{wanted}"
+    assert machine.agent("add", f"{notes.url}@{named}", "--allow-file", "--yes").code == 0
+
+
+def test_commit_in_capital_letters_is_that_commit(machine: Machine, notes: Repository) -> None:
     wanted = notes.git("rev-parse", "HEAD")
     hijacker = notes.commit({"evil.txt": "x"})
-    notes.git("tag", wanted[:12], hijacker)
+    notes.git("update-ref", f"refs/tags/{wanted.upper()}", hijacker)
 
-    result = machine.agent("add", f"{notes.url}@{wanted[:12]}", "--allow-file", "--yes", "--json")
+    result = machine.agent("add", f"{notes.url}@{wanted.upper()}", "--allow-file", "--yes", "--json")
 
-    assert (result.json["commit"], machine.registry.skills["notes"].tag) == (hijacker, wanted[:12])
-    assert f"Commit: {hijacker} (tag {wanted[:12]})" in result.err
+    assert result.json["commit"] == wanted
+
+
+@pytest.mark.parametrize("below", ["", "assets/", "assets/deep/x.git/"])
+@pytest.mark.parametrize(
+    "parts", [("HEAD", "objects/a", "refs/heads/b"), ("head", "Objects/a", "REFS/b"), ("HEAD", "commondir")]
+)
+def test_tree_with_a_bare_repository_in_it_is_refused(
+    machine: Machine, notes: Repository, below: str, parts: tuple[str, ...]
+) -> None:
+    notes.commit({f"{below}{name}": "ref: refs/heads/main\n" for name in parts})
+
+    result = machine.agent("add", notes.url, "--allow-file", "--yes")
+
+    assert result.code != 0
+    assert "is a repository of its own" in result.err
+    assert machine.registry.skills == {}
 
 
 def test_tag_named_like_a_whole_commit_does_not_replace_that_commit(machine: Machine, notes: Repository) -> None:

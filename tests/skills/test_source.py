@@ -20,7 +20,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
         ("ssh://git@example.org:2222/notes.git@main", ("ssh://git@example.org:2222/notes.git", "main", "")),
         ("git@example.org:team/notes.git", ("git@example.org:team/notes.git", None, "")),
         (f"git@example.org:team/notes.git@{COMMIT}#a", ("git@example.org:team/notes.git", COMMIT, "a")),
-        ("git://example.org/notes", ("git://example.org/notes", None, "")),
+        ("https://gi\u0442hub.com/notes", ("https://xn--gihub-8ye.com/notes", None, "")),
     ],
 )
 def test_address_is_taken_apart(text: str, parts: tuple[str, str | None, str]) -> None:
@@ -64,6 +64,7 @@ def test_secret_is_taken_out_of_an_address_and_shown_nowhere() -> None:
         "https://example.org/",
         "https:///notes",
         "file:///srv/notes",
+        "git://example.org/notes",
         "FILE:///srv/notes",
         "ftp://example.org/notes",
         "javascript://example.org/notes",

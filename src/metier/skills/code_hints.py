@@ -15,7 +15,7 @@ _NETWORK_MODULES = frozenset(
 _NETWORK_WORDS = re.compile(
     r"\b(?:curl|wget|ssh|scp|nc|ncat|rsync|Invoke-WebRequest|XMLHttpRequest)\b(?=\s|\()|\bfetch\(|require\(['\"](?:https?|net)['\"]\)"
 )
-_URL = re.compile(r"\b(?:https?|wss?|ftp)://(?:[^\s/'\"<>@]*@)?(?P<host>[A-Za-z0-9.-]+\.[A-Za-z]{2,}|localhost)")
+_URL = re.compile(r"\b(?:https?|wss?|ftp)://(?:[^\s/'\"<>@]*@)?(?P<host>[\w.-]+\.[^\W\d_]{2,}|localhost)")
 _SHELL_VARIABLE = re.compile(r"\$\{?(?P<name>[A-Z][A-Z0-9_]{2,})\b")
 _NODE_VARIABLE = re.compile(r"process\.env(?:\.|\[['\"])(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
 _INLINE_METADATA = re.compile(r"(?m)^# /// script\r?$\n(?P<content>(?:^#(?:| .*)\r?$\n)+?)^# ///\r?$")
@@ -43,7 +43,15 @@ def find_hints(text: str, *, suffix: str) -> CodeHints:
 
 
 def find_hosts(text: str) -> frozenset[str]:
-    return frozenset(match["host"].lower() for match in _URL.finditer(text))
+    """As a resolver sees them: letters that only look like Latin ones are told apart."""
+    return frozenset(_show_plainly(match["host"].lower()) for match in _URL.finditer(text))
+
+
+def _show_plainly(host: str) -> str:
+    try:
+        return host if host.isascii() else host.encode("idna").decode("ascii")
+    except UnicodeError:
+        return host
 
 
 def _python_hints(text: str, hosts: frozenset[str]) -> CodeHints:

@@ -21,7 +21,8 @@ from metier.skills.limits import MORE_FILES, InstallLimits
 from metier.skills.source import GitSource, check_ref
 
 _FULL_COMMIT = re.compile(r"[0-9a-f]{40}")
-_SHORT_COMMIT = re.compile(r"[0-9a-f]{7,39}")
+_HEXADECIMAL = re.compile(r"[0-9a-fA-F]{7,64}")
+"""Meant as a commit, in whole or shortened; never as the name of a branch or tag, which anybody can choose."""
 _TARGET = "refs/metier/target"
 _NO_SHALLOW = ("dumb http transport does not support shallow", "does not support shallow")
 _NOT_OFFERED = ("unadvertised object", "not our ref", "no such remote ref")
@@ -113,8 +114,8 @@ def _secret(source: GitSource) -> str:
 
 async def _resolve(session: GitSession, source: GitSource) -> RemoteRef:
     wanted = source.ref
-    if wanted is not None and _FULL_COMMIT.fullmatch(wanted):
-        return RemoteRef(commit=wanted, name=None)
+    if wanted is not None and _FULL_COMMIT.fullmatch(wanted.lower()):
+        return RemoteRef(commit=wanted.lower(), name=None)
     if wanted is None:
         return await _resolve_default(session)
     check_ref(wanted)
@@ -127,11 +128,14 @@ async def _resolve(session: GitSession, source: GitSource) -> RemoteRef:
         raise SkillError(f"{wanted!r} is both a branch and a tag", hint=hint)
     if not found:
         raise _unknown_ref(wanted)
+    if _HEXADECIMAL.fullmatch(wanted):
+        hint = f"Write all 40 digits of the commit, or @{found[0]} for what has that name"
+        raise SkillError(f"{wanted!r} can be a shortened commit, and the repository has {found[0]!r}", hint=hint)
     return RemoteRef(commit=listed.get(f"{found[0]}^{{}}", listed[found[0]]), name=found[0])
 
 
 def _unknown_ref(wanted: str) -> SkillError:
-    if _SHORT_COMMIT.fullmatch(wanted):
+    if _HEXADECIMAL.fullmatch(wanted):
         hint = "Write all 40 digits of a commit: a shortened one can be imitated"
     else:
         hint = "Name a branch, a tag, or all 40 digits of a commit"

@@ -156,7 +156,7 @@ def open_pipe[Pipe](pipe: Pipe | None) -> Pipe:
 def build_environment(session: GitSession, inherited: Mapping[str, str]) -> dict[str, str]:
     """Everything git may know. Every GIT_… variable of the caller is left out."""
     environment = build_trusted_environment(inherited, writable=(Path.cwd(),), names=_PASSED_ON)
-    protocols = "https:http:ssh:git" + (":file" if session.url.startswith("file://") else "")
+    protocols = "https:http:ssh" + (":file" if session.url.startswith("file://") else "")
     environment |= {
         "LC_ALL": "C",
         "GIT_ALLOW_PROTOCOL": protocols,

@@ -31,9 +31,23 @@ def check_paths(paths: Iterable[str]) -> None:
             raise SkillRejected(f"{path!r} stands twice in the package")
         files.add(path)
         folders.update("/".join(parts[:depth]) for depth in range(1, len(parts)))
+    _check_repositories(files, folders)
     both = files & folders
     if both:
         raise SkillRejected(f"{min(both)!r} is both a file and a folder")
+
+
+def _check_repositories(files: set[str], folders: set[str]) -> None:
+    """A folder that git takes for a repository without `.git` in its name: its settings would be obeyed there."""
+    names = {path.casefold() for path in files | folders}
+    for path in files:
+        above, _, name = path.casefold().rpartition("/")
+        beside = f"{above}/" if above else ""
+        is_bare = {f"{beside}objects", f"{beside}refs"} <= names or f"{beside}commondir" in names
+        if name == "head" and is_bare:
+            raise SkillRejected(
+                f"{above or '.'!r} is a repository of its own", hint="A package holds plain files, no repository"
+            )
 
 
 def check_path(path: str) -> None:

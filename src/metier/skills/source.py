@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from metier.errors import UsageError
 
-_SCHEMES = ("https", "http", "ssh", "git", "file")
+_SCHEMES = ("https", "http", "ssh", "file")
 _SCP = re.compile(r"(?P<host>(?:[A-Za-z0-9._-]+@)?[A-Za-z0-9._-]{2,}|\[[0-9a-fA-F:]+\]):(?P<path>[^:].*)", re.DOTALL)
 _HELPER = re.compile(r"[A-Za-z0-9+.-]+::")
 _WINDOWS_PATH = re.compile(r"[A-Za-z]:[\\/]")
@@ -96,6 +96,7 @@ def _parse_url(address: str, *, subdir: str, allow_file: bool) -> GitSource:
     except ValueError as error:
         raise UsageError("The address is not a URL", hint=_EXAMPLE) from error
     _check_host(scheme, host)
+    host = _show_plainly(host, address)
     path, ref = _split_ref(parts.path)
     if path in ("", "/") or unquote(path).startswith("/-"):
         _refuse(f"{scheme}://{host}{path}", "it has no path to a repository")
@@ -113,6 +114,14 @@ def _check_host(scheme: str, host: str) -> None:
             _refuse(f"file://{host}/…", "it names another machine")
     elif not host or unquote(host).startswith("-"):
         _refuse(f"{scheme}://{host}", "it has no usable host name")
+
+
+def _show_plainly(host: str, address: str) -> str:
+    """As a resolver sees it: letters of other alphabets that look like Latin ones do not pass for them."""
+    try:
+        return host if host.isascii() else host.encode("idna").decode("ascii")
+    except UnicodeError:
+        _refuse(address, "its host is not a name")
 
 
 def _split_user(scheme: str, user: str | None, password: str | None) -> tuple[str, str]:

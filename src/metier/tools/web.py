@@ -14,7 +14,7 @@ from anyio.to_thread import run_sync
 from pydantic import JsonValue
 
 from metier.errors import ToolFailed
-from metier.tools.base import PathGuard, ToolContext, ToolInfo, ToolResult
+from metier.tools.base import PathGuard, Preview, ToolContext, ToolInfo, ToolResult
 from metier.tools.file_text import is_binary
 from metier.tools.html_text import extract_text
 from metier.tools.web_address import parse_address
@@ -115,6 +115,12 @@ class WebFetch:
         except TimeoutError as error:
             raise ToolFailed(f"URL {url.text!r} took longer than {seconds:g} seconds", code="timeout") from error
         return ToolResult(ok=True, output=await run_sync(_render, answer))
+
+    async def preview(self, arguments: dict[str, JsonValue], context: ToolContext) -> Preview | None:
+        """The address as a resolver sees it, where it is written in letters that can pass for others."""
+        del context
+        written = str(arguments["url"])
+        return None if written.isascii() else Preview(f"Asks {parse_url(written).text}\n")
 
     async def _follow(self, url: WebUrl, most: int, *, guard: PathGuard) -> _Answer:
         """Wherever it is sent on to, the rules are asked as if the call had named it."""

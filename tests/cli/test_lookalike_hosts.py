@@ -1,0 +1,20 @@
+"""Hosts written in letters that pass for Latin ones: a person who decides sees the name that is asked."""
+
+import pytest
+from model_server import ModelServer, calls
+from run_workspace import QUICK, Workspace, use_model
+
+
+def test_question_about_an_address_shows_its_host_as_a_resolver_sees_it(
+    workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workspace.configure(model=use_model(model), runtime={**QUICK, "profile": "guarded"})
+    model.follow(calls("WebFetch", url="https://gi\u0442hub.com/x"))
+    assert workspace.agent("run", "look it up", "-q") == 3
+    capsys.readouterr()
+
+    assert workspace.agent("approvals", "list") == 0
+    approval = next(word for word in capsys.readouterr().out.split() if word.startswith("ap-"))
+    assert workspace.agent("approvals", "show", approval) == 0
+
+    assert "https://xn--gihub-8ye.com/x" in capsys.readouterr().out
