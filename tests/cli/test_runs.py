@@ -173,3 +173,20 @@ def test_a_damaged_log_is_named_with_its_line(workspace: Workspace, model: Model
 
     assert done.returncode == 1
     assert "Line 2" in done.stderr
+
+
+def test_cost_of_a_model_without_a_price_is_unknown_not_nothing(
+    workspace: Workspace, model: ModelServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model.follow(says("done"))
+    workspace.agent("run", "Do it", "--output-format", "json")
+    outcome = json.loads(capfd.readouterr().out)
+    workspace.agent("runs", "list")
+    listed = capfd.readouterr().out
+    workspace.agent("runs", "show", "latest")
+    shown = capfd.readouterr().out
+
+    assert outcome["cost_usd"] is None
+    assert "unknown cost" in listed
+    assert "unknown cost" in shown
+    assert "0.0000 USD" not in listed + shown

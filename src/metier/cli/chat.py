@@ -19,6 +19,7 @@ from metier.cli.run import Config
 from metier.engine.unwrapping import unwrapped
 from metier.errors import UsageError
 from metier.runtime.chats import MOST_RUNS, Chat, ChatRequest, is_turn, list_chats, open_chat
+from metier.runtime.known_cost import find_listed_cost, render_cost
 from metier.runtime.mcp import keep_servers
 from metier.runtime.place import Place
 from metier.runtime.plugins import using_plugins
@@ -86,8 +87,9 @@ def list_conversations(
         write_json(rows)
         return
     for row in rows:
+        cost = render_cost(cast("float | None", row["cost_usd"]))
         short = one_line(str(row["last_message"]), _SHOWN)
-        write_line(f"{row['context_id']}  {row['turns']:>3} turns  {row['cost_usd']:>8.4f} USD  {short}")
+        write_line(f"{row['context_id']}  {row['turns']:>3} turns  {cost:>12}  {short}")
     if not rows:
         warn_line("There are no conversations here yet")
 
@@ -96,11 +98,12 @@ async def _describe(runtime: Runtime, state: ContextState) -> dict[str, JsonValu
     """What it cost is the sum of its runs, those that summed up among them."""
     runs = await runtime.store.list_runs(context_id=state.context_id, limit=MOST_RUNS)
     turns = [row for row in runs if is_turn(row)]
+    costs = [find_listed_cost(row.cost_usd, turns=row.turns, model=row.model) for row in runs]
     return {
         "context_id": state.context_id,
         "turns": len(turns),
         "status": state.task_state,
-        "cost_usd": round(sum(row.cost_usd for row in runs), 6),
+        "cost_usd": None if None in costs else round(sum(cost or 0.0 for cost in costs), 6),
         "last_message": turns[0].task if turns else "",
         "updated_at": state.updated_at.isoformat(timespec="seconds"),
     }

@@ -29,6 +29,7 @@ from metier.errors import LogError, UsageError
 from metier.providers.options import ModelOptions
 from metier.runtime.causes import find_failed, get_cause
 from metier.runtime.cleaning import find_place_secrets
+from metier.runtime.known_cost import find_cost
 from metier.runtime.place import Place
 from metier.runtime.plugins import using_plugins
 from metier.runtime.runs import Runtime, Watch, open_runtime
@@ -200,7 +201,7 @@ def build_outcome(driven: Driven, *, exit_code: int) -> dict[str, JsonValue]:
         **work_as_json(state),
         "turns": state.turn,
         "usage": {"input_tokens": state.input_tokens, "output_tokens": state.output_tokens},
-        "cost_usd": round(state.cost_usd, 6),
+        "cost_usd": find_cost(state.cost_usd, tokens=state.input_tokens + state.output_tokens),
         "paths": {
             "folder": str(folder),
             "events": str(folder / FILE_NAME),

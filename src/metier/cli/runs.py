@@ -26,6 +26,7 @@ from metier.engine.phases import FINAL
 from metier.engine.state import RunState, fold
 from metier.errors import MetierError, UsageError
 from metier.events import TaskState
+from metier.runtime.known_cost import find_cost, find_listed_cost, render_cost
 from metier.runtime.record import build_record
 from metier.runtime.runs import Runtime, open_runtime
 from metier.store.base import ENDED, RUNNABLE, RunRow
@@ -89,7 +90,7 @@ def list_runs(
 def _write_row(row: RunRow) -> None:
     # What another run ordered stands above the run that ordered it, which is older.
     task = one_line(("↳ " if row.run_id.startswith(CHILD) else "") + row.task, _TASK_WIDTH)
-    write_line(f"{row.run_id}  {_status(row):<14}  {row.turns:>2} turns  {row.cost_usd:>8.4f} USD  {task}")
+    write_line(f"{row.run_id}  {_status(row):<14}  {row.turns:>2} turns  {render_cost(_cost(row)):>12}  {task}")
 
 
 @app.command()
@@ -180,11 +181,15 @@ def _row_as_json(row: RunRow) -> dict[str, JsonValue]:
         "model": row.model,
         "parent_run_id": row.parent_run_id,
         "turns": row.turns,
-        "cost_usd": round(row.cost_usd, 6),
+        "cost_usd": _cost(row),
         "reason": "" if row.status == "pending" else row.reason,  # until then it says what was wanted
         "created_at": _iso(row.created_at),
         "updated_at": _iso(row.updated_at),
     }
+
+
+def _cost(row: RunRow) -> float | None:
+    return find_listed_cost(row.cost_usd, turns=row.turns, model=row.model)
 
 
 def _iso(moment: datetime) -> str:
@@ -217,7 +222,8 @@ def _write_run(row: RunRow, driven: Driven, record: dict[str, JsonValue]) -> Non
     if state.started is not None:
         write_line(f"model:   {state.started.provider}/{state.started.model}, profile {state.started.profile}")
     tokens = f"{state.input_tokens} tokens in, {state.output_tokens} out"
-    write_line(f"turns:   {state.turn}; {tokens}; {state.cost_usd:.4f} USD")
+    cost = find_cost(state.cost_usd, tokens=state.input_tokens + state.output_tokens)
+    write_line(f"turns:   {state.turn}; {tokens}; {render_cost(cost)}")
     if state.failure is not None:
         for line in (f"failed:  {state.failure.reason}: {state.failure.message}", *describe_cause(driven.cause)):
             write_line(line)

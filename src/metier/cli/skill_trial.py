@@ -10,6 +10,7 @@ from pydantic import JsonValue
 
 from metier.cli.catalog import SkillPlaces
 from metier.cli.confinement import open_skill_confinement
+from metier.definitions.placeholders import fill_arguments
 from metier.definitions.scripts import Script, discover_scripts
 from metier.skills.evals import ScriptCase
 from metier.skills.options import SkillsOptions
@@ -117,12 +118,12 @@ def _list_calls(
     if entrypoint is not None:
         (folder / "sample.md").write_text(_SAMPLE, "utf-8")
         known = {
-            "{workspace}": str(folder),
-            "{artifacts}": str(folder),
-            "{task}": package.definition.description,
-            "{keywords}": "sample",
+            "workspace": str(folder),
+            "artifacts": str(folder),
+            "task": package.definition.description,
+            "keywords": "sample",
         }
-        args = tuple(known.get(arg, arg) for arg in entrypoint.args)
+        args = fill_arguments(entrypoint.args, known)
         yield f"entrypoint {entrypoint.script} --json", entrypoint.script, args
     for case in cases:
         yield f"{case.file} case {case.number}: {case.script} --json", case.script, case.args

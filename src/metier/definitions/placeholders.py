@@ -25,6 +25,12 @@ class Placeholder:
     """Within the body, from 1."""
 
 
+def fill_arguments(args: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:
+    """The arguments of an entrypoint with `{name}` replaced. One pass: what a value contains is not filled again."""
+    pattern = re.compile("{(" + "|".join(values) + ")}")
+    return tuple(pattern.sub(lambda match: values[match.group(1)], arg) for arg in args)
+
+
 def name_step(file: str) -> str:
     """How a step is called in a placeholder: its file, with or without the ending."""
     return file[:-3] if file.lower().endswith(".md") else file

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from metier.definitions.names import canonical_name, name_capability
+from metier.definitions.placeholders import fill_arguments
 from metier.definitions.skill import Entrypoint
 from metier.providers.offline_request import read_request, split_parts, split_weakly
 from metier.providers.offline_words import find_keywords, find_matched
@@ -187,9 +188,7 @@ def build_script_call(skill: OfflineSkill, text: str, places: Places, *, has_pre
         known = tuple((name, values[name]) for name in sorted(skill.inputs) if values.get(name))
         return ScriptCall(skill=canonical_name(skill.name), inputs=known)
     assert skill.entrypoint is not None, "steps without an entrypoint have a problem and are not called"
-    # One pass: what a value contains is not filled again.
-    pattern = re.compile("{(" + "|".join(values) + ")}")
-    args = tuple(pattern.sub(lambda match: values[match.group(1)], arg) for arg in skill.entrypoint.args)
+    args = fill_arguments(skill.entrypoint.args, values)
     return ScriptCall(skill=skill.name, script=skill.entrypoint.script.removesuffix(".py"), args=args)
 
 

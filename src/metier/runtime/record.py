@@ -10,6 +10,7 @@ from pydantic import JsonValue
 from metier.engine import entries as e
 from metier.engine.projection import tool_of
 from metier.engine.state import RunState
+from metier.runtime.known_cost import find_cost
 
 FILE_NAME = "run.json"
 VERSION = 1
@@ -53,7 +54,7 @@ def build_record(entries: Iterable[e.Entry], state: RunState, *, now: datetime) 
         "definitions": dict(started.pins),
         "turns": state.turn,
         "usage": {"input_tokens": state.input_tokens, "output_tokens": state.output_tokens},
-        "cost_usd": round(state.cost_usd, 6),
+        "cost_usd": find_cost(state.cost_usd, tokens=state.input_tokens + state.output_tokens),
         "result": state.result,
         "steps": _steps(entries),
         "journal_entries": state.seq,

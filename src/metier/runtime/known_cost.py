@@ -1,0 +1,17 @@
+"""What a run cost, or that it is not known: a model without a price is not a free one. Pure."""
+
+from metier.providers.registry import OFFLINE
+
+
+def find_cost(cost_usd: float, *, tokens: int) -> float | None:
+    """US dollars, or None where tokens were used and no price was counted for them."""
+    return None if tokens and not cost_usd else round(cost_usd, 6)
+
+
+def find_listed_cost(cost_usd: float, *, turns: int, model: str) -> float | None:
+    """The same for a row of the index, which does not count tokens: the offline backbone uses none."""
+    return find_cost(cost_usd, tokens=0 if model == OFFLINE else turns)
+
+
+def render_cost(cost: float | None) -> str:
+    return "unknown cost" if cost is None else f"{cost:.4f} USD"
