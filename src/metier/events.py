@@ -372,6 +372,25 @@ class RunAdopted(Payload):
     profile: str
 
 
+class LimitsRaised(Payload):
+    """A person raised what bounds the run; what is not named stays as it was."""
+
+    event_type = "limits_raised"
+    max_turns: int | None = None
+    max_cost_usd: float | None = None
+    timeout_seconds: float | None = None
+    raised_by: str = ""
+
+
+class RunReopened(Payload):
+    """A run that a limit or a provider had ended goes on where it was."""
+
+    event_type = "run_reopened"
+    reason: str
+    reopened_by: str = ""
+    step_id: str = ""
+
+
 class PinnedDefinitionUsed(Payload):
     """A definition changed since the run began; the run goes on with the bytes it is pinned to."""
 

@@ -16,6 +16,7 @@ ENDINGS = {
     "approvals-and-input": "completed",
     "retry-fallback-abort": "failed",
     "failure-told": "failed",
+    "limits-raised": "completed",
     "repair-and-signal": "completed",
     "adopted": "completed",
     "in-doubt": "completed",

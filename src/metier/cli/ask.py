@@ -10,7 +10,10 @@ from pydantic import JsonValue
 
 from metier.cli.context import get_user
 from metier.cli.output import printable, warn_line
+from metier.engine.state import RunState
+from metier.errors import UsageError
 from metier.runtime.approvals import Question, Reply
+from metier.runtime.reopening import FLAGS, Limit, RaisedLimits, build_raise, check_raise, find_limit
 
 type ReadLine = Callable[[str], Awaitable[str]]
 """Shows a prompt and gives the line behind it. Raises `EOFError` when there is no more."""
@@ -80,6 +83,45 @@ def find_asker() -> Prompter | None:
     if any(stream is None or stream.closed or not stream.isatty() for stream in streams):
         return None
     return Prompter(_read_line, get_user())
+
+
+async def ask_for_more(state: RunState, prompter: Prompter) -> RaisedLimits | None:
+    """Whether a run that reached a limit goes on, and with which; nothing where it does not."""
+    limit, suggested = find_limit(state), build_raise(state)
+    if limit is None or state.failure is None:
+        return None
+    warn_line(f"\n{state.failure.message} ({state.failure.reason})")
+    prompt = f"Go on with {FLAGS[limit]} {getattr(suggested, limit):g}? [y]es  [n]o  or another number: "
+    while True:
+        try:
+            word = (await prompter.read_line(prompt)).strip().lower()
+        except EOFError:
+            return None
+        if word in ("y", "yes"):
+            return suggested
+        if word in ("", "n", "no", "q", "quit"):
+            return None
+        given = _parse_limit(word, limit)
+        try:
+            if given is not None:
+                check_raise(state, given, run_id=state.run_id)
+                return given
+            warn_line("Answer with y, n or a number")
+        except UsageError as error:
+            warn_line(error.message)
+
+
+def _parse_limit(word: str, limit: Limit) -> RaisedLimits | None:
+    try:
+        match limit:
+            case "max_turns":
+                return RaisedLimits(max_turns=int(word))
+            case "max_cost_usd":
+                return RaisedLimits(max_cost_usd=float(word))
+            case "timeout_seconds":
+                return RaisedLimits(timeout_seconds=float(word)) if float(word) > 0 else None
+    except ValueError:
+        return None
 
 
 def describe(question: Question) -> list[str]:

@@ -92,7 +92,7 @@ async def _approve(desk: Desk, approval: str) -> None:
 
 
 async def _continue(desk: Desk, _: str) -> None:
-    if await desk.chat.find_open_turn() is None:
+    if await desk.chat.find_open_turn() is None and await desk.chat.find_reopenable() is None:
         warn_line("The last turn has ended; there is nothing to go on with")
         return
     await desk.drive(lambda watch: desk.chat.go_on(watch=watch))

@@ -22,6 +22,7 @@ from metier.errors import MetierError
 from metier.runtime.answers import Answer
 from metier.runtime.chats import Chat
 from metier.runtime.cleaning import find_place_secrets
+from metier.runtime.reopening import can_reopen
 from metier.runtime.runs import Watch
 from metier.telemetry.redaction import build_redactor
 
@@ -194,7 +195,8 @@ class Session:
 def describe_end(state: RunState) -> Sequence[str]:
     """What a person should know of a turn that did not simply end."""
     if state.failure is not None:
-        return [f"error: {state.failure.message} ({state.failure.reason})"]
+        again = ["/continue goes on with it"] if can_reopen(state) else []
+        return [f"error: {state.failure.message} ({state.failure.reason})", *again]
     if state.pause is None or state.pause.pause in ("input", "in_doubt"):
         return []
     if state.pause.pause == "approval":

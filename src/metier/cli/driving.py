@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -11,8 +11,8 @@ import anyio
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
-from metier.cli.ask import find_asker
-from metier.cli.context import current_settings
+from metier.cli.ask import Prompter, ask_for_more, find_asker
+from metier.cli.context import current_settings, get_user
 from metier.cli.exit_codes import FAILED, get_exit_code
 from metier.cli.live import JsonLines, LiveView
 from metier.cli.next_step import suggest
@@ -27,11 +27,13 @@ from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
 from metier.errors import LogError, UsageError
 from metier.providers.options import ModelOptions
+from metier.runtime.answers import Answer
 from metier.runtime.causes import find_failed, get_cause
 from metier.runtime.cleaning import find_place_secrets
 from metier.runtime.known_cost import find_cost
 from metier.runtime.place import Place
 from metier.runtime.plugins import using_plugins
+from metier.runtime.reopening import RaisedLimits, find_chain, find_limit
 from metier.runtime.runs import Runtime, Watch, open_runtime
 from metier.runtime.trust import list_withheld
 from metier.settings.load import LoadedSettings
@@ -143,7 +145,8 @@ async def _drive(place: Place, work: Work, view: View, stopper: Stopper) -> Driv
     try:
         with unwrapped(), using_plugins(place, report=warn_line) as extended:
             async with obeying_signals(stopper), open_runtime(extended) as runtime:
-                return await find_standing(runtime, await work(runtime, watch))
+                state = await work(runtime, watch)
+                return await find_standing(runtime, await _go_beyond_limits(runtime, state, watch))
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -152,6 +155,27 @@ async def _drive(place: Place, work: Work, view: View, stopper: Stopper) -> Driv
             hint="Mend that, then go on with `agent resume latest`",
         ) from error
     raise AssertionError("the block above returns or raises")
+
+
+async def _go_beyond_limits(runtime: Runtime, state: RunState, watch: Watch) -> RunState:
+    """A person at a terminal is asked whether a run that reached a limit goes on with a higher one."""
+    stopper = watch.stopper
+    while isinstance(watch.ask, Prompter) and stopper is not None and not stopper.signal:
+        failed = (await find_chain(runtime.store, state))[-1]
+        if find_limit(failed) is None:
+            break
+        raised: RaisedLimits | None = None
+        # A run that timed out has set its stopper; the prompt and what follows have one of their own.
+        fresh = Stopper(runtime.place.settings.runtime.signal_grace_seconds, waits_for_model=False)
+        async with obeying_signals(fresh):
+            with fresh.interruptible():
+                raised = await ask_for_more(failed, watch.ask)
+            if raised is None:
+                break
+            again = replace(watch, stopper=fresh, timeout_seconds=raised.timeout_seconds or watch.timeout_seconds)
+            state = await runtime.resume(state.run_id, Answer(by=get_user(), raised=raised, reopens=True), again)
+        stopper = fresh
+    return state
 
 
 def _redactor(place: Place) -> Redactor:
@@ -233,7 +257,7 @@ def describe_next(driven: Driven) -> Sequence[str]:
     lines = [f"run:     {state.run_id} is {state.status}, in {_short(folder)}"]
     lines += [f"step:    {step.file}  {step.state}" for step in list_task_steps(state)]
     lines += describe_waiting(driven.waiting, resume=state.run_id, cause=driven.cause)
-    lines += suggest(driven.failed or state)
+    lines += suggest(driven.failed or state, run_id=state.run_id)
     lines += [f"file:    {_short(file)}" for file in sorted((folder / "artifacts").glob("*"))[:MAX_FILES_NAMED]]
     lines.append(f"replay:  agent replay {state.run_id} --event-stream")
     return lines

@@ -1,9 +1,7 @@
 """How a run stands, as the exit code of the command that drove it. The table is in the documentation of the command."""
 
-from collections.abc import Iterator
-
 from metier.engine.state import RunState
-from metier.providers.failures import CallFailed
+from metier.providers.failures import list_reasons
 
 DONE, FAILED, APPROVAL, INPUT, DENIED, BUDGET, LIMIT, PROVIDER = 0, 1, 3, 4, 5, 6, 7, 8
 SIGNALS = {"SIGHUP": 129, "SIGINT": 130, "SIGTERM": 143, "SIGBREAK": 143}
@@ -24,16 +22,6 @@ def get_exit_code(state: RunState, *, signal: str = "") -> int:
         return _BY_PAUSE.get(state.pause.pause) or SIGNALS.get(signal, FAILED)
     if state.failure is None:
         return DONE if state.status == "completed" else FAILED
-    if state.failure.reason in _provider_reasons():
+    if state.failure.reason in list_reasons():
         return PROVIDER
     return _BY_REASON.get(state.failure.reason, DENIED if state.status == "blocked" else FAILED)
-
-
-def _provider_reasons() -> set[str]:
-    return {failure.reason for failure in _kinds(CallFailed)}
-
-
-def _kinds(kind: type[CallFailed]) -> Iterator[type[CallFailed]]:
-    yield kind
-    for inner in kind.__subclasses__():
-        yield from _kinds(inner)

@@ -1,18 +1,19 @@
 """What a person can do about a run that failed, as one line with a command. Pure."""
 
 from metier.engine.state import RunState
+from metier.runtime.reopening import render_command
 
 
-def suggest(state: RunState) -> list[str]:
-    """Nothing where the sentence of the failure says all there is to say."""
-    advice = _find_advice(state)
+def suggest(state: RunState, *, run_id: str) -> list[str]:
+    """`state` is the run that failed, `run_id` the one that a person started: the same, or one above it."""
+    advice = _find_advice(state, run_id)
     return [f"next:    {advice}"] if advice else []
 
 
-def _find_advice(state: RunState) -> str:
+def _find_advice(state: RunState, run_id: str) -> str:
     if state.failure is None:
         return ""
-    return _BY_REASON.get(state.failure.reason, "")
+    return render_command(state, run_id) or _BY_REASON.get(state.failure.reason, "")
 
 
 _BY_REASON = {

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import typer
@@ -17,6 +18,7 @@ from metier.engine.state import RunState
 from metier.errors import UsageError
 from metier.runtime.answers import Answer
 from metier.runtime.detached import wake
+from metier.runtime.reopening import RaisedLimits
 from metier.runtime.runs import Runtime, Watch
 from metier.tools.schemas import SchemaCheck
 
@@ -37,6 +39,12 @@ def resume(
         Literal["done", "retry", "skip", "abort"] | None,
         typer.Option("--answer", help="What became of a step that is in doubt, or what shall become of it."),
     ] = None,
+    max_turns: Annotated[
+        int | None, typer.Option("--max-turns", min=1, help="Raise the limit: how many turns it may take in all.")
+    ] = None,
+    max_cost_usd: Annotated[
+        float | None, typer.Option("--max-cost-usd", min=0, help="Raise the limit: what it may cost in all.")
+    ] = None,
     timeout: Annotated[float | None, typer.Option("--timeout", help="How long it may take now, in seconds.")] = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Take the answer in, and leave the rest to a worker.")
@@ -47,37 +55,56 @@ def resume(
 ) -> int:
     """Go on with a run: after an answer, an approval, a signal or a crash.
 
-    It goes on with the model, the rules and the limits it was started with. Exit code 10: somebody else drives it.
+    It goes on with the model and the rules it was started with; limits can be raised. A run that its provider ended is
+    tried again. Exit code 10: another process drives it.
     """
     parse_inputs(inputs or ())
     check_timeout(timeout)
+    raised = RaisedLimits(max_turns=max_turns, max_cost_usd=max_cost_usd, timeout_seconds=timeout)
+    wanted = _Wanted(run=run, inputs=inputs or [], doubt=answer, raised=raised)
+    if detach:
+        return detach_run(open_place(config), wanted.leave, output_format)
+    view = View(output=output_format, quiet=quiet, timeout_seconds=timeout)
+    return drive_run(open_place(config), wanted.go_on, view)
 
-    async def find(runtime: Runtime) -> tuple[str, Answer]:
-        run_id = (await runtime.find(run)).run_id
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """Which run is to go on, and what is said to it."""
+
+    run: str
+    inputs: list[str]
+    doubt: Literal["done", "retry", "skip", "abort"] | None
+    raised: RaisedLimits
+
+    async def find(self, runtime: Runtime) -> tuple[str, Answer]:
+        run_id = (await runtime.find(self.run)).run_id
         state = await runtime.read(run_id)
-        fields = state.question.fields if state.question else None
-        given = Answer(values=parse_inputs(inputs, fields) if inputs else None, doubt=answer, by=get_user())
+        waiting = await runtime.find_waiting(state)
+        fields = waiting.question.fields if waiting.question else None
+        given = Answer(
+            values=parse_inputs(self.inputs, fields) if self.inputs else None,
+            doubt=self.doubt,
+            by=get_user(),
+            raised=self.raised,
+            reopens=True,
+        )
         if not (await runtime.find(run_id)).driver:
-            # Somebody who drives it now may have answered already: that is a conflict, not a wrong answer.
-            check_answer(await runtime.find_waiting(state), given)
+            # Another process that drives it now may have answered already: that is a conflict, not a wrong answer.
+            check_answer(waiting, given)
         return run_id, given
 
-    async def go_on(runtime: Runtime, watch: Watch) -> RunState:
-        run_id, given = await find(runtime)
+    async def go_on(self, runtime: Runtime, watch: Watch) -> RunState:
+        run_id, given = await self.find(runtime)
         return await runtime.resume(run_id, given, watch)
 
-    async def leave(runtime: Runtime) -> RunState:
-        run_id, given = await find(runtime)
+    async def leave(self, runtime: Runtime) -> RunState:
+        run_id, given = await self.find(runtime)
         if not (await runtime.find(run_id)).queue:
             raise UsageError(
                 f"Run {run_id!r} was not started with --detach", hint=f"Go on with `agent resume {run_id}`"
             )
         return await wake(runtime, run_id, given)
-
-    if detach:
-        return detach_run(open_place(config), leave, output_format)
-    view = View(output=output_format, quiet=quiet, timeout_seconds=timeout)
-    return drive_run(open_place(config), go_on, view)
 
 
 def check_answer(state: RunState, given: Answer) -> None:

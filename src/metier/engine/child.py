@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Self
 
-from metier.engine.entries import Delegated
+from metier.engine.entries import ChildEnded, Delegated
 from metier.events import TaskState
 
 
@@ -17,6 +17,8 @@ class Child:
     """Whose code is all that it calls; empty where an agent or a task does the work."""
     status: TaskState = "pending"
     """`pending` until it ended: how it stands meanwhile, its own journal knows."""
+    ended: ChildEnded | None = None
+    """How it ended last."""
 
     @classmethod
     def of(cls, entry: Delegated) -> Self:

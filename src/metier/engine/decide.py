@@ -55,7 +55,8 @@ def decide(state: RunState, policy: Policy) -> a.Action:
 
 
 def get_limits(state: RunState) -> Limits:
-    return state.started.limits if state.started is not None else Limits()
+    """As the run was started, and as a person raised them since."""
+    return state.limits
 
 
 def is_planned(state: RunState) -> bool:

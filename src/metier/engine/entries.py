@@ -10,6 +10,7 @@ from pydantic import Field, JsonValue, TypeAdapter
 from metier.context.trimming import Trim
 from metier.decisions import ActionStep, ModelDecision, SkillCall, StepStatus
 from metier.definitions.acceptance import Criterion
+from metier.engine.limit_entries import LimitsRaised, RunReopened
 from metier.events import Candidate, DisclosedFile, TaskState
 from metier.messages import ModelReply, Spent, Value
 from metier.tools.effects import Effect
@@ -466,6 +467,8 @@ type Entry = Annotated[
     | HandedOff
     | RunPaused
     | RunResumed
+    | LimitsRaised
+    | RunReopened
     | RunFinished
     | RunFailed,
     Field(discriminator="kind"),

@@ -123,7 +123,7 @@ def order_step(state: RunState, step: Step, task: TaskDefinition) -> e.Order:
         name_step(done.file): NOT_KNOWN if state.is_rehearsal else _result_of(state.steps[i])
         for i, done in enumerate(state.plan[:number])
     }
-    limits = state.started.limits if state.started else e.Limits()
+    limits = state.limits
     left = None if limits.max_cost_usd is None else max(0.0, limits.max_cost_usd - state.cost_usd)
     return e.Order(
         task=render_body(definition.body, inputs=inputs, results=results).strip() or definition.name,
@@ -146,7 +146,7 @@ def read_output_schema(step: TaskStep) -> dict[str, JsonValue] | None:
 def share(state: RunState) -> e.Limits:
     """The part of what is left that a child may use up, so that its result can still be made use of."""
     assert state.started is not None
-    limits = state.started.limits
+    limits = state.limits
     turns = (limits.max_turns - state.turn - state.delegated_turns) * limits.delegation_share
     cost = None
     if limits.max_cost_usd is not None:

@@ -27,8 +27,8 @@ def _project(entry: e.Entry, state: RunState) -> Iterable[ev.Payload]:
     match entry:
         case e.RunStarted() | e.RunPaused() | e.RunResumed() | e.RunFinished() | e.RunFailed():
             return [*_project_last_skill(entry, state), _project_run(entry, state)]
-        case e.RunAdopted():
-            return [ev.RunAdopted(provider=entry.provider, model=entry.model, profile=entry.profile)]
+        case e.RunAdopted() | e.LimitsRaised() | e.RunReopened():
+            return [_project_change(entry)]
         case e.CatalogLoaded() | e.SkillsRanked() | e.HandedOff():
             return _project_planning(entry, state)
         case e.ContextDisclosed():
@@ -45,6 +45,16 @@ def _project(entry: e.Entry, state: RunState) -> Iterable[ev.Payload]:
             return project_work(entry, state)
         case _:
             return []
+
+
+def _project_change(entry: e.RunAdopted | e.LimitsRaised | e.RunReopened) -> ev.Payload:
+    match entry:
+        case e.RunAdopted():
+            return ev.RunAdopted(provider=entry.provider, model=entry.model, profile=entry.profile)
+        case e.LimitsRaised():
+            return ev.LimitsRaised.model_validate(entry.model_dump(exclude={"kind"}))
+        case e.RunReopened():
+            return ev.RunReopened.model_validate(entry.model_dump(exclude={"kind"}))
 
 
 def _project_run(

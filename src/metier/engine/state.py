@@ -5,128 +5,25 @@ A state belongs to the one loop that folds it, so entries change it in place: fo
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import assert_never
 
-from metier.context.layers import Exchange
 from metier.context.tokens import calibrate
 from metier.context.trimming import History, Trim, apply_trims
-from metier.decisions import ActionStep, ModelDecision, StepExecutionResult, find_invocation
+from metier.decisions import ActionStep, find_invocation
 from metier.engine import entries as e
-from metier.engine.authority import KEPT_PAUSES, put_back, take_authority
 from metier.engine.calls import build_identity, build_memory_key, edit_arguments
 from metier.engine.child import Child
-from metier.engine.phases import IllegalTransition, Phase, check_transition
+from metier.engine.phases import IllegalTransition
+from metier.engine.run_state import RunState, adopt, reopen
 from metier.engine.steps import Step, add_candidates, build_exchange
-from metier.events import Candidate, TaskState
-from metier.messages import ModelReply, Spent
+from metier.events import TaskState
+from metier.messages import Spent
 
 _STATUS_OF_PAUSE: dict[str, TaskState] = {"input": "input_required", "delegation": "delegating"}
 
 _NO_PROGRESS = (e.RunResumed, e.RunPaused, e.ModelCallStarted, e.StepStarted)
 """Entries that say what is going to be done; a driver that dies of doing it writes them again and again."""
-
-
-@dataclass(slots=True)
-class RunState:
-    run_id: str
-    seq: int = 0
-    phase: Phase = "INIT"
-    status: TaskState = "pending"
-    started: e.RunStarted | None = None
-    turn: int = 0
-    skills: tuple[str, ...] = ()
-    candidates: tuple[Candidate, ...] = ()
-    strategy: str = ""
-    min_score: float = 0.0
-    """From this score on a candidate counts as an answer to the request."""
-    skill: str = ""
-    """The skill in charge."""
-    next_skill: str = ""
-    """The skill that was called while another one was in charge."""
-    used_skills: list[str] = field(default_factory=list[str])
-    pieces: list[e.DisclosedPiece] = field(default_factory=list[e.DisclosedPiece])
-    wanted: tuple[str, ...] = ()
-    """Disclosure that the last decision asked for and that has not been given yet."""
-    call: e.ModelCallStarted | None = None
-    """A request whose reply is not recorded."""
-    reply: ModelReply | None = None
-    decision: ModelDecision | None = None
-    rejected: tuple[e.Rejection, ...] = ()
-    repair: e.DecodeFailed | None = None
-    """What the next request tells the model about its last reply."""
-    is_json: bool | None = None
-    """The last decision was asked for in JSON; None where the journal does not say."""
-    steps: list[Step] = field(default_factory=list[Step])
-    """Those of the current turn."""
-    run: list[Exchange] = field(default_factory=list[Exchange])
-    """Completed turns, oldest first, as far as requests still have room for them."""
-    earlier: tuple[StepExecutionResult, ...] = ()
-    """The steps of turns that requests no longer hold."""
-    closed: int = 0
-    """How many turns were completed, those among them that are not in `run` any more."""
-    lost: set[str] = field(default_factory=set[str])
-    """What requests held once and no longer hold, see `Exchange.asked`."""
-    new_pieces: frozenset[str] = frozenset()
-    """Digests of the pieces that were disclosed since the last turn."""
-    fell_back: bool = False
-    told_failures: set[str] = field(default_factory=set[str])
-    """Calls whose failure the model has read; see `build_identity`. The same one failing again ends the run."""
-    repeated: dict[str, int] = field(default_factory=dict[str, int])
-    """How often each identical call was made."""
-    results: list[str] = field(default_factory=list[str])
-    """What each succeeded step gave, in order, for whoever has to sum up."""
-    pause: e.RunPaused | None = None
-    question: e.InputAsked | None = None
-    disabled: frozenset[str] = frozenset()
-    """Tools that the access file turned off."""
-    remembered: set[str] = field(default_factory=set[str])
-    """Calls that a person allowed until the run ends; see `build_memory_key`."""
-    aborted: bool = False
-    """A person ended the run over a step in doubt."""
-    plan: tuple[e.PlannedStep, ...] = ()
-    """The steps of the task definition, where one plans the run; `steps` are the same, in the same order."""
-    children: list[Child] = field(default_factory=list[Child])
-    delegated_turns: int = 0
-    """What children of this run's own choice took; they count against its limit."""
-    accepted: bool = False
-    """The result holds what was asked of it."""
-    unaccepted: e.ResultChecked | None = None
-    """Why the last result was not accepted."""
-    result: str = ""
-    failure: e.RunFailed | None = None
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost_usd: float = 0.0
-    factor: float = 1.0
-    """Correction of the token estimate, learnt from what the vendor reported."""
-    attempts: int = 0
-    """How often the run was gone on with since it last got any further."""
-    nonce: str = ""
-    """Of the adoption; see `RunAdopted`."""
-    is_foreign: bool = False
-    """What is planned now comes from a reply or an order that the run had before it was adopted."""
-
-    def step(self, step_id: str) -> Step:
-        """Raises `IllegalTransition`: the journal names a step that this turn does not have."""
-        for step in self.steps:
-            if step.step_id == step_id:
-                return step
-        raise IllegalTransition(f"Turn {self.turn} has no step {step_id!r}")
-
-    @property
-    def is_rehearsal(self) -> bool:
-        """It only plans."""
-        return self.started is not None and self.started.mode == "dry_run"
-
-    @property
-    def needs_overview(self) -> bool:
-        """A skill is in charge and nothing of it was shown yet."""
-        return bool(self.skill) and not any(p.skill == self.skill and p.stage == 1 for p in self.pieces)
-
-    def enter(self, phase: Phase) -> None:
-        check_transition(self.phase, phase)
-        self.phase = phase
 
 
 def fold(run_id: str, entries: Iterable[e.Entry]) -> RunState:
@@ -146,15 +43,17 @@ def apply(state: RunState, entry: e.Entry) -> None:
         case e.RunStarted() | e.RunPaused() | e.RunResumed() | e.RunFinished() | e.RunFailed():
             _apply_run(state, entry)
         case e.RunAdopted():
-            _adopt(state, entry)
+            adopt(state, entry)
+        case e.LimitsRaised() | e.RunReopened():
+            reopen(state, entry)
         case e.CatalogLoaded() | e.SkillsRanked() | e.ContextDisclosed() | e.HandedOff() | e.ProgressVerified():
             _apply_planning(state, entry)
         case e.ModelCallStarted() | e.ModelReplied() | e.DecisionMade() | e.DecodeFailed():
             _apply_model(state, entry)
-        case e.StepStarted() | e.StepFinished() | e.StepRetried() | e.StepInDoubt() | e.DoubtResolved():
+        case (
+            e.StepStarted() | e.StepFinished() | e.StepRetried() | e.FailureTold() | e.StepInDoubt() | e.DoubtResolved()
+        ):
             _apply_step(state, entry)
-        case e.FailureTold():
-            _tell_failure(state, state.step(entry.step_id), entry)
         case e.ApprovalAsked() | e.ApprovalDecided() | e.InputAsked() | e.InputGiven():
             _apply_answer(state, entry)
         case e.TaskPlanned() | e.CallPlanned() | e.Delegated() | e.ChildEnded() | e.ResultChecked():
@@ -166,7 +65,7 @@ def apply(state: RunState, entry: e.Entry) -> None:
 def _apply_run(state: RunState, entry: e.RunStarted | e.RunPaused | e.RunResumed | e.RunFinished | e.RunFailed) -> None:
     match entry:
         case e.RunStarted():
-            state.started, state.status = entry, "in_progress"
+            state.started, state.status, state.limits = entry, "in_progress", entry.limits
             state.enter("LOAD_SKILL_CATALOG")
         case e.RunPaused():
             state.pause = entry
@@ -184,19 +83,9 @@ def _apply_run(state: RunState, entry: e.RunStarted | e.RunPaused | e.RunResumed
             state.enter("DONE")
         case e.RunFailed():
             state.failure, state.status, state.pause = entry, entry.status, None
+            state.failed_in = state.phase
             state.result = entry.result
             state.enter("ERROR")
-
-
-def _adopt(state: RunState, entry: e.RunAdopted) -> None:
-    if state.started is None:
-        raise IllegalTransition("A run is adopted that never started")
-    state.started = take_authority(state.started, entry)
-    state.remembered.clear()
-    state.is_foreign, state.nonce = True, entry.nonce
-    put_back(state.steps, answering=state.question.step_id if state.question else "")
-    if state.pause is not None and state.pause.pause not in KEPT_PAUSES:
-        state.pause, state.status = None, "in_progress"
 
 
 def _apply_planning(
@@ -309,7 +198,8 @@ def _leave_when_through(state: RunState) -> None:
 
 
 def _apply_step(
-    state: RunState, entry: e.StepStarted | e.StepFinished | e.StepRetried | e.StepInDoubt | e.DoubtResolved
+    state: RunState,
+    entry: e.StepStarted | e.StepFinished | e.StepRetried | e.FailureTold | e.StepInDoubt | e.DoubtResolved,
 ) -> None:
     step = state.step(entry.step_id)
     match entry:
@@ -322,6 +212,8 @@ def _apply_step(
             step.phase = "pending" if step.asked is not None else "approved"
             step.finished, step.failed_once = None, True
             state.enter("EXECUTE_STEP")
+        case e.FailureTold():
+            _tell_failure(state, step, entry)
         case e.StepInDoubt():
             step.phase = "in_doubt"
         case e.DoubtResolved():
@@ -412,12 +304,14 @@ def _apply_work(
 def _count_child(state: RunState, entry: e.ChildEnded) -> None:
     child = next(child for child in state.children if child.run_id == entry.child_run_id)
     child.status = entry.status
-    state.cost_usd += entry.cost_usd
-    state.input_tokens += entry.input_tokens
-    state.output_tokens += entry.output_tokens
+    # A child that was reopened ends twice; each end tells of all that it spent.
+    before, child.ended = child.ended, entry
+    state.cost_usd += entry.cost_usd - (before.cost_usd if before else 0.0)
+    state.input_tokens += entry.input_tokens - (before.input_tokens if before else 0)
+    state.output_tokens += entry.output_tokens - (before.output_tokens if before else 0)
     step = state.step(entry.step_id)
     if step.action.type == "delegate" and not state.plan:
-        state.delegated_turns += entry.turns
+        state.delegated_turns += entry.turns - (before.turns if before else 0)
     if step.delegated is not None and step.delegated.order.call is not None:
         # The skill that waited for another one is called again.
         step.phase, step.delegated = "approved", None

@@ -33,6 +33,8 @@ _GIVEN = (
     "input_given",
     "doubt_resolved",
     "child_ended",
+    "limits_raised",
+    "run_reopened",
 )
 _GIVEN_PAUSES = ("signal", "explicit", "storage", "delegation")
 _GIVEN_STATUS = ("canceled", "timeout")

@@ -141,3 +141,12 @@ class QuotaExhausted(CallFailed):
     """Nothing left to spend; waiting does not help."""
 
     reason = "quota_exhausted"
+
+
+def list_reasons() -> frozenset[str]:
+    """The words of all the ways in which a provider can fail to answer."""
+    return frozenset(kind.reason for kind in _list_kinds(CallFailed))
+
+
+def _list_kinds(kind: type[CallFailed]) -> list[type[CallFailed]]:
+    return [kind, *(below for inner in kind.__subclasses__() for below in _list_kinds(inner))]

@@ -1,6 +1,6 @@
 """What a person says to a run that waits, and how it gets into the journal."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pydantic import JsonValue
@@ -11,6 +11,7 @@ from metier.engine.phases import FINAL
 from metier.engine.services import Services
 from metier.engine.state import RunState
 from metier.runtime.approvals import Approvals
+from metier.runtime.reopening import RaisedLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,10 @@ class Answer:
     values: dict[str, JsonValue] | None = None
     doubt: Literal["done", "retry", "skip", "abort"] | None = None
     by: str = ""
+    raised: RaisedLimits = field(default_factory=RaisedLimits)
+    """Limits that are raised."""
+    reopens: bool = False
+    """A person wants a run that a limit or its provider ended to go on."""
 
 
 async def take_answer(

@@ -32,6 +32,7 @@ from metier.runtime.conversations import (
     load_turn,
     read_conversation,
 )
+from metier.runtime.reopening import build_raise, can_reopen
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Answer, Driver, Runtime, Watch
 from metier.runtime.summaries import sum_up_if_due
@@ -146,9 +147,21 @@ class Chat:
     async def go_on(self, answer: Answer | None = None, watch: Watch | None = None) -> RunState | None:
         """Drive the open turn further; nothing where there is none. Raises `LeaseHeld` where somebody else does."""
         turn = await self.find_open_turn()
-        if turn is None:
+        if turn is not None:
+            return await self._keep(await self.runtime.resume(turn.state.run_id, answer, watch))
+        ended = await self.find_reopenable()
+        if ended is None:
             return None
-        return await self._keep(await self.runtime.resume(turn.state.run_id, answer, watch))
+        again = replace(answer or Answer(by=CHAT), raised=build_raise(ended), reopens=True)
+        return await self._keep(await self.runtime.resume(ended.run_id, again, watch))
+
+    async def find_reopenable(self) -> RunState | None:
+        """The last turn, if a limit or its provider ended it."""
+        conversation = await self._read()
+        if not conversation.turns:
+            return None
+        state = await self.runtime.read(conversation.turns[-1].run_id)
+        return state if can_reopen(state) else None
 
     async def close_open_turn(self) -> OpenTurn | None:
         """End a turn that waits or was cut short, and take into the log whatever ended unseen."""

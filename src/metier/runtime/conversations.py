@@ -67,7 +67,9 @@ async def read_conversation(store: Store, context_id: str) -> Conversation:
     state = await store.contexts.find_state(context_id) or ContextState(context_id=context_id)
     events = await store.contexts.list_events(context_id)
     undone = {_text(event.payload, "run_id") for event in events if event.event_type == UNDONE}
-    turns = [_read_turn(event) for event in events if event.event_type == TURN]
+    # A turn that was reopened ended more than once: the last end counts.
+    told = [_read_turn(event) for event in events if event.event_type == TURN]
+    turns = list({turn.run_id: turn for turn in told}.values())
     facts = await store.contexts.list_facts(context_id)
     return Conversation(
         state=state,
@@ -132,7 +134,7 @@ def build_turn_event(state: RunState, turn: PastTurn, *, number: int) -> NewEven
         },
         turn_number=number,
         agent_id=state.started.agent if state.started else "",
-        message_id=turn.run_id,
+        message_id=f"{turn.run_id}:{state.seq}",
     )
 
 

@@ -28,6 +28,8 @@ class RunKind:
     order: Order | None = None
     task: TaskDefinition | None = None
     """The task that plans the run, or that it is a step of."""
+    max_turns: int | None = None
+    """Its limit, where it has begun: a person may have raised it."""
     inherited: Mapping[str, str] = field(default_factory=dict[str, str])
     """What it has from the run above it: the files of its task, and what binds everybody above."""
 

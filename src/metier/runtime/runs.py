@@ -43,6 +43,7 @@ from metier.runtime.pins import pin
 from metier.runtime.place import Place
 from metier.runtime.plugins import open_place_store
 from metier.runtime.record import write_record
+from metier.runtime.reopening import build_entries, can_reopen, check_raise, find_chain
 from metier.runtime.requests import RunRequest, order_run
 from metier.runtime.rows import build_row
 from metier.runtime.run_folders import find_folder
@@ -153,9 +154,27 @@ class Runtime:
             await self._refuse_unbegun(await self.find(run_id))
         started = find_authority(entries)
         assert started is not None, "a journal begins with the start of its run"
+        if answer is not None and (answer.reopens or answer.raised.is_any):
+            await self._reopen(fold(run_id, entries), answer)
         open_run = restore_run if is_started_here(self.place, run_id, entries) else adopt_run
         restore = partial(open_run, self.place, self.store, folder=self.folder(run_id), started=started)
         return await self._drive(run_id, watch or Watch(), prepare=restore, answer=answer or Answer())
+
+    async def _reopen(self, state: RunState, answer: Answer) -> None:
+        """From below, so that a kill in between leaves a run that can be reopened again. Raises `UsageError`."""
+        chain = await find_chain(self.store, state)
+        if state.phase in FINAL and not can_reopen(chain[-1]):
+            return
+        if not can_reopen(chain[-1]):
+            chain = [state]
+        check_raise(chain[-1], answer.raised, run_id=state.run_id)
+        for below in reversed(chain):
+            if not (entries := build_entries(chain, below, answer.raised, by=answer.by)):
+                continue
+            async with self._open(below.run_id, Watch()) as log:
+                await self.store.update_run(log.lease, {"ending": ""})
+                await log.record(*entries, durable=True)
+                await log.update_index()
 
     async def _refuse_unbegun(self, row: RunRow) -> NoReturn:
         await self._close_unbegun(row, "canceled" if row.ending else "failed")
@@ -265,7 +284,7 @@ class Runtime:
             await self._obey_word(log)
             is_told = await begin_shift(log, watch.shift)
             if log.state.phase not in FINAL:
-                run = await prepare()
+                run = replace(await prepare(), max_turns=log.state.limits.max_turns)
                 async with build_services(run.agent.place, self.store, run=run, observe=watch.observe) as services:
                     if run.is_foreign:
                         await self._adopt(log, services, run=run)

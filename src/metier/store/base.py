@@ -96,7 +96,7 @@ class ApprovalAttempt:
     """It was the first one."""
 
 
-CHANGEABLE = frozenset({"status", "turns", "cost_usd", "reason", "model"})
+CHANGEABLE = frozenset({"status", "turns", "cost_usd", "reason", "model", "ending"})
 """The columns of a run that its driver may change."""
 
 RUNNABLE: tuple[TaskState, ...] = ("pending", "in_progress")

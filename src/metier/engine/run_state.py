@@ -1,0 +1,149 @@
+"""The state of a run: what is known of it. `state.apply` changes it, entry by entry; nothing here does I/O."""
+
+from dataclasses import dataclass, field
+
+from metier.context.layers import Exchange
+from metier.decisions import ModelDecision, StepExecutionResult
+from metier.engine import entries as e
+from metier.engine.authority import KEPT_PAUSES, put_back, take_authority
+from metier.engine.child import Child
+from metier.engine.phases import IllegalTransition, Phase, check_transition
+from metier.engine.steps import Step
+from metier.events import Candidate, TaskState
+from metier.messages import ModelReply
+
+
+@dataclass(slots=True)
+class RunState:
+    run_id: str
+    seq: int = 0
+    phase: Phase = "INIT"
+    status: TaskState = "pending"
+    started: e.RunStarted | None = None
+    turn: int = 0
+    skills: tuple[str, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
+    strategy: str = ""
+    min_score: float = 0.0
+    """From this score on a candidate counts as an answer to the request."""
+    skill: str = ""
+    """The skill in charge."""
+    next_skill: str = ""
+    """The skill that was called while another one was in charge."""
+    used_skills: list[str] = field(default_factory=list[str])
+    pieces: list[e.DisclosedPiece] = field(default_factory=list[e.DisclosedPiece])
+    wanted: tuple[str, ...] = ()
+    """Disclosure that the last decision asked for and that has not been given yet."""
+    call: e.ModelCallStarted | None = None
+    """A request whose reply is not recorded."""
+    reply: ModelReply | None = None
+    decision: ModelDecision | None = None
+    rejected: tuple[e.Rejection, ...] = ()
+    repair: e.DecodeFailed | None = None
+    """What the next request tells the model about its last reply."""
+    is_json: bool | None = None
+    """The last decision was asked for in JSON; None where the journal does not say."""
+    steps: list[Step] = field(default_factory=list[Step])
+    """Those of the current turn."""
+    run: list[Exchange] = field(default_factory=list[Exchange])
+    """Completed turns, oldest first, as far as requests still have room for them."""
+    earlier: tuple[StepExecutionResult, ...] = ()
+    """The steps of turns that requests no longer hold."""
+    closed: int = 0
+    """How many turns were completed, those among them that are not in `run` any more."""
+    lost: set[str] = field(default_factory=set[str])
+    """What requests held once and no longer hold, see `Exchange.asked`."""
+    new_pieces: frozenset[str] = frozenset()
+    """Digests of the pieces that were disclosed since the last turn."""
+    fell_back: bool = False
+    told_failures: set[str] = field(default_factory=set[str])
+    """Calls whose failure the model has read; see `build_identity`. The same one failing again ends the run."""
+    repeated: dict[str, int] = field(default_factory=dict[str, int])
+    """How often each identical call was made."""
+    results: list[str] = field(default_factory=list[str])
+    """What each succeeded step gave, in order, for whoever has to sum up."""
+    pause: e.RunPaused | None = None
+    question: e.InputAsked | None = None
+    disabled: frozenset[str] = frozenset()
+    """Tools that the access file turned off."""
+    remembered: set[str] = field(default_factory=set[str])
+    """Calls that a person allowed until the run ends; see `build_memory_key`."""
+    aborted: bool = False
+    """A person ended the run over a step in doubt."""
+    plan: tuple[e.PlannedStep, ...] = ()
+    """The steps of the task definition, where one plans the run; `steps` are the same, in the same order."""
+    children: list[Child] = field(default_factory=list[Child])
+    delegated_turns: int = 0
+    """What children of this run's own choice took; they count against its limit."""
+    accepted: bool = False
+    """The result holds what was asked of it."""
+    unaccepted: e.ResultChecked | None = None
+    """Why the last result was not accepted."""
+    result: str = ""
+    failure: e.RunFailed | None = None
+    failed_in: Phase = "INIT"
+    """The phase in which it failed, and goes on when it is reopened."""
+    limits: e.Limits = field(default_factory=e.Limits)
+    """What bounds the run now: as it was started, and as a person raised it since."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
+    factor: float = 1.0
+    """Correction of the token estimate, learnt from what the vendor reported."""
+    attempts: int = 0
+    """How often the run was gone on with since it last got any further."""
+    nonce: str = ""
+    """Of the adoption; see `RunAdopted`."""
+    is_foreign: bool = False
+    """What is planned now comes from a reply or an order that the run had before it was adopted."""
+
+    def step(self, step_id: str) -> Step:
+        """Raises `IllegalTransition`: the journal names a step that this turn does not have."""
+        for step in self.steps:
+            if step.step_id == step_id:
+                return step
+        raise IllegalTransition(f"Turn {self.turn} has no step {step_id!r}")
+
+    @property
+    def is_rehearsal(self) -> bool:
+        """It only plans."""
+        return self.started is not None and self.started.mode == "dry_run"
+
+    @property
+    def needs_overview(self) -> bool:
+        """A skill is in charge and nothing of it was shown yet."""
+        return bool(self.skill) and not any(p.skill == self.skill and p.stage == 1 for p in self.pieces)
+
+    def enter(self, phase: Phase) -> None:
+        check_transition(self.phase, phase)
+        self.phase = phase
+
+
+def adopt(state: RunState, entry: e.RunAdopted) -> None:
+    if state.started is None:
+        raise IllegalTransition("A run is adopted that never started")
+    state.started = take_authority(state.started, entry)
+    state.limits = state.started.limits
+    state.remembered.clear()
+    state.is_foreign, state.nonce = True, entry.nonce
+    put_back(state.steps, answering=state.question.step_id if state.question else "")
+    if state.pause is not None and state.pause.pause not in KEPT_PAUSES:
+        state.pause, state.status = None, "in_progress"
+
+
+def reopen(state: RunState, entry: e.LimitsRaised | e.RunReopened) -> None:
+    """Raise limits, or undo the end and nothing else: what was done and said stays."""
+    if isinstance(entry, e.LimitsRaised):
+        raised = entry.model_dump(include={"max_turns", "max_cost_usd"}, exclude_none=True)
+        state.limits = state.limits.model_copy(update=raised)
+        return
+    if entry.step_id:
+        step = state.step(entry.step_id)
+        step.phase, step.finished, state.pause, state.status = "running", None, None, "in_progress"
+        return
+    if state.phase != "ERROR":
+        raise IllegalTransition("Only a run that failed can be reopened")
+    state.failure, state.status, state.result, state.phase = None, "in_progress", "", state.failed_in
+    if state.reply is not None and state.reply.shortfall is not None:
+        # The backbone had given up in this very reply: it is asked again.
+        state.reply, state.decision, state.steps, state.phase = None, None, [], "CALL_LLM"
