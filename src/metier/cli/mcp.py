@@ -1,6 +1,7 @@
 """`agent mcp`: the external tool servers of this workspace, what they offer, and who accepted them."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import anyio
@@ -118,7 +119,7 @@ def accept(
         warn_line(f"{server.name}: {_ENCLOSURES.get(enclosure, f'in the sandbox, level {enclosure!r}')}")
     if not yes and not decide_interactively("Start and ask what they offer?", flag="--yes"):
         return 1
-    trials = anyio.run(try_servers, place, servers)
+    trials = anyio.run(partial(try_servers, is_accepting=True), place, servers)
     return max(_accept_one(place, server, trials[server.name], yes=yes) for server in servers)
 
 
@@ -220,7 +221,7 @@ def _accept_one(place: Place, server: ServerDefinition, trial: Trial, *, yes: bo
         warn_line(f"{server.name}: {reason}")
     if not yes and not decide_interactively(f"Offer these tools of {server.name!r} to models?", flag="--yes"):
         return 1
-    open_acceptances(place).accept(server, trial.listing.tools, now=place.clock.now())
+    open_acceptances(place).accept(server, trial.listing.tools, now=place.clock.now(), code=trial.code)
     warn_line(f"{server.name} is accepted: {len(trial.listing.tools)} tools")
     return 0
 

@@ -26,7 +26,7 @@ from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.confinement import build_protected_state, limit_only, open_confinement
 from metier.runtime.instructions import load_instructions
 from metier.runtime.kind import RunKind
-from metier.runtime.mcp import list_known_tools, open_servers
+from metier.runtime.mcp import list_known_tools, list_server_files, open_servers
 from metier.runtime.models import open_models
 from metier.runtime.partners import choose_partners
 from metier.runtime.pins import find_instructions, find_trusted, use_pinned, use_pinned_policy
@@ -173,7 +173,11 @@ async def _confine(place: Place, run: RunKind) -> Confinement:
         return confinement
     artifacts = run.folder / ARTIFACTS
     artifacts.mkdir(parents=True, exist_ok=True)
-    return replace(confinement, writable=(*confinement.writable, artifacts.resolve()))
+    return replace(
+        confinement,
+        writable=(*confinement.writable, artifacts.resolve()),
+        servers=await run_sync(list_server_files, place),
+    )
 
 
 async def _load_toolsets(

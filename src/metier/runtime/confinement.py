@@ -70,7 +70,7 @@ def build_confinement(place: Place, rung: Rung) -> Confinement:
         records=place.runs.resolve(),
         own=(skills.resolve(),),
         readable=tuple(_locate(text, place) for text in options.readable),
-        writable=_list_writable(place),
+        writable=_list_opened(place),
         network=options.network == "on" or (options.network == "auto" and place.settings.runtime.profile != "strict"),
         resources=limits.resources,
         processes=limits.processes,
@@ -99,10 +99,15 @@ def limit_only(options: SandboxOptions) -> Confinement:
 
 
 def _find_bubblewrap(place: Place) -> str:
-    return find_bubblewrap(place.environ, place.workspace, _list_writable(place))
+    return find_bubblewrap(place.environ, place.workspace, _list_opened(place))
 
 
-def _list_writable(place: Place) -> tuple[Path, ...]:
+def list_writable(place: Place) -> tuple[Path, ...]:
+    """Where programs in the sandbox write, the workspace first."""
+    return (place.workspace.resolve(), *_list_opened(place))
+
+
+def _list_opened(place: Place) -> tuple[Path, ...]:
     return tuple(_locate(text, place) for text in place.settings.sandbox.writable)
 
 

@@ -14,7 +14,7 @@ from metier.engine.unwrapping import unwrapped
 from metier.errors import ToolFailed
 from metier.events import McpServerReported
 from metier.runtime.cleaning import build_place_cleaner, load_place_config
-from metier.runtime.confinement import find_place_rung, open_confinement, requires_sandbox, wants_sandbox
+from metier.runtime.confinement import find_place_rung, list_writable, open_confinement, requires_sandbox, wants_sandbox
 from metier.runtime.kind import RunKind
 from metier.runtime.pins import TOOLS, find_tools
 from metier.runtime.place import Place
@@ -22,12 +22,14 @@ from metier.runtime.server_pool import ServerPool
 from metier.store.base import Store
 from metier.tools.base import Tool, ToolInfo
 from metier.tools.mcp_acceptance import AcceptedServers
+from metier.tools.mcp_code import ServerCode, find_server_code
 from metier.tools.mcp_config import (
     ServerDefinition,
     choose_servers,
     expand_server,
 )
 from metier.tools.mcp_connection import ConnectionLimits, ServerConnection, check_sdk
+from metier.tools.mcp_conversation import Target
 from metier.tools.mcp_listing import Listing, believe, find_server
 from metier.tools.mcp_tools import KnownTool, McpTool, ServerPlace, build_target
 from metier.tools.sandbox.confinement import Confinement
@@ -54,6 +56,8 @@ class Trial:
 
     listing: Listing | None = None
     problem: str = ""
+    code: str = ""
+    """The hash of the files in the workspace that it was started from."""
 
 
 def open_acceptances(place: Place) -> AcceptedServers:
@@ -100,7 +104,9 @@ async def open_servers(
         for server in chosen:
             if server.name in known:
                 frame = _find_frame(place, server, lasting)
-                connect = partial(_connect, server, place, logs=run.folder / LOG_FOLDER, frame=frame)
+                is_checked = frame is None and confinement.level != "none"
+                logs = run.folder / LOG_FOLDER
+                connect = partial(_connect, server, place, logs=logs, frame=frame, is_checked=is_checked)
                 connections[server.name] = await pool.get(server, connect, frame=frame)
         tools = tuple(McpTool(info, connections[name]) for name, infos in known.items() for info in infos)
         yield Servers(tools=tools, notices=notices, not_listed=not_listed)
@@ -138,19 +144,25 @@ async def _open_pool() -> AsyncGenerator[ServerPool]:
                 group.cancel_scope.cancel()
 
 
-async def try_servers(place: Place, servers: Sequence[ServerDefinition]) -> dict[str, Trial]:
+async def try_servers(
+    place: Place, servers: Sequence[ServerDefinition], *, is_accepting: bool = False
+) -> dict[str, Trial]:
     """Start each server, ask what it offers, end it. One that fails says why and does not disturb the others.
 
-    Raises `SandboxUnavailable` where a run would.
+    Files of the workspace that changed since it was accepted keep one from being started, unless it is to be accepted
+    now. Raises `SandboxUnavailable` where a run would.
     """
     check_sdk()
     confinement = await open_confinement(place)
+    codes = {server.name: find_code(place, server).digest() for server in servers}
     trials: dict[str, Trial] = {}
 
     async def attempt(server: ServerDefinition) -> None:
-        connection = _connect(server, place, group, logs=None, frame=_find_frame(place, server, confinement))
+        frame = _find_frame(place, server, confinement)
+        is_checked = not is_accepting and frame is None and confinement.level != "none"
+        connection = _connect(server, place, group, logs=None, frame=frame, is_checked=is_checked)
         try:
-            trials[server.name] = Trial(await connection.list_tools())
+            trials[server.name] = Trial(await connection.list_tools(), code=codes[server.name])
         except ToolFailed as error:
             trials[server.name] = Trial(problem=error.message)
         finally:
@@ -172,15 +184,41 @@ def is_outside(place: Place, server: str) -> bool:
 
 
 def _find_frame(place: Place, server: ServerDefinition, confinement: Confinement) -> Confinement | None:
-    """What encloses the server; nothing where it runs outside, whatever the run itself is enclosed by."""
-    return None if is_outside(place, server.name) else confinement
+    """What encloses the server; nothing where it runs outside, whatever the run itself is enclosed by.
+
+    One that may take code from anywhere in the workspace is confined like the programs that write there, unless the
+    settings name it: then it is not started.
+    """
+    if not is_outside(place, server.name):
+        return confinement
+    is_free = confinement.level == "none" or place.settings.mcp.outside_sandbox != "auto"
+    return None if is_free or not find_code(place, server).is_open else confinement
+
+
+def find_code(place: Place, server: ServerDefinition) -> ServerCode:
+    """The files of the workspace that it is started from. Raises `ConfigError` where a variable is missing."""
+    expanded = expand_server(server, place.environ)
+    return find_server_code(expanded, place.environ, writable=list_writable(place))
+
+
+def list_server_files(place: Place) -> tuple[Path, ...]:
+    """What accepted servers that run outside are started from: closed to the programs of a run."""
+    accepted = open_acceptances(place)
+    return tuple(
+        root
+        for server in _choose(place)
+        if server.command and is_outside(place, server.name) and accepted.find(server) is not None
+        for root in find_code(place, server).roots
+        if root.exists()
+    )
 
 
 def find_enclosure(place: Place, server: ServerDefinition) -> Enclosure:
     """Where a run in this place would have the server; levels are tried for real."""
     if server.url:
         return "http"
-    if is_outside(place, server.name):
+    is_free = is_outside(place, server.name)
+    if is_free and (place.settings.mcp.outside_sandbox != "auto" or not find_code(place, server).is_open):
         return "outside"
     if not wants_sandbox(place):
         return "none" if requires_sandbox(place) else "outside"
@@ -218,7 +256,13 @@ def _say_not_accepted(server: ServerDefinition) -> McpServerReported:
 
 
 def _connect(
-    server: ServerDefinition, place: Place, group: TaskGroup, *, logs: Path | None, frame: Confinement | None
+    server: ServerDefinition,
+    place: Place,
+    group: TaskGroup,
+    *,
+    logs: Path | None,
+    frame: Confinement | None,
+    is_checked: bool,
 ) -> ServerConnection:
     options = place.settings.mcp
     limits = ConnectionLimits(
@@ -232,5 +276,13 @@ def _connect(
         options=options,
         clean=clean,
         confinement=frame,
+        writable=list_writable(place),
     )
-    return ServerConnection(server.name, lambda: build_target(server, spot), group, limits=limits, clean=clean)
+
+    def describe() -> Target:
+        """Looked up for each start: the person may have accepted it anew."""
+        acceptance = open_acceptances(place).find(server) if is_checked else None
+        code = acceptance.code if acceptance is not None else ""
+        return build_target(server, replace(spot, accepted_code=code if is_checked else None))
+
+    return ServerConnection(server.name, describe, group, limits=limits, clean=clean)

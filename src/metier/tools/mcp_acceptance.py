@@ -25,6 +25,8 @@ class Acceptance(Value):
     target: str
     accepted_at: AwareDatetime
     tools: tuple[ToolInfo, ...]
+    code: str = ""
+    """The hash of the files in the workspace that it is started from; empty where there are none."""
 
 
 _ACCEPTANCE: TypeAdapter[Acceptance] = TypeAdapter(Acceptance)
@@ -44,7 +46,9 @@ class AcceptedServers:
         except (OSError, ValidationError):
             return None
 
-    def accept(self, server: ServerDefinition, tools: tuple[ToolInfo, ...], *, now: datetime) -> Acceptance:
+    def accept(
+        self, server: ServerDefinition, tools: tuple[ToolInfo, ...], *, now: datetime, code: str = ""
+    ) -> Acceptance:
         """Raises `OSError` where it cannot be written down."""
         acceptance = Acceptance(
             server=server.name,
@@ -52,6 +56,7 @@ class AcceptedServers:
             target=server.target,
             accepted_at=now,
             tools=tools,
+            code=code,
         )
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(self._path(server), _ACCEPTANCE.dump_json(acceptance, indent=1), durable=True)

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from metier.errors import ConfigError
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 from metier.tools.environment import build_environment
+from metier.tools.mcp_code import ServerCode, find_server_code
 from metier.tools.mcp_config import ServerDefinition, expand_server
 from metier.tools.mcp_connection import ServerConnection
 from metier.tools.mcp_conversation import Target
@@ -57,18 +59,30 @@ class ServerPlace:
     clean: Clean
     confinement: Confinement | None = None
     """What encloses a server that is a process; None where it runs as the person's own programs do."""
+    writable: tuple[Path, ...] = ()
+    """Where confined programs write: the workspace first, all of them resolved."""
+    accepted_code: str | None = None
+    """The hash of its files that was accepted; None where it is not compared."""
 
 
 def build_target(server: ServerDefinition, place: ServerPlace) -> Target:
-    """Whom to talk to, with variables put in. Raises `ConfigError` where one is missing."""
+    """Whom to talk to, with variables put in. Raises `ConfigError` where one is missing, or its files changed."""
     expanded = expand_server(server, place.environ)
+    code = find_server_code(expanded, place.environ, writable=place.writable or (place.workspace.resolve(),))
+    if place.accepted_code is not None:
+        _check_code(expanded, code, place.accepted_code)
     path = place.logs / f"{server.name}.log" if place.logs is not None else None
     command = None
     if expanded.command:
         command = Command(
             arguments=(expanded.command, *expanded.args),
             folder=place.workspace / expanded.cwd,
-            environment={**build_environment(place.environ), **expanded.env},
+            # Bytecode beside its modules would change the bytes that were accepted.
+            environment={
+                **build_environment(place.environ),
+                **({"PYTHONDONTWRITEBYTECODE": "1"} if code.roots else {}),
+                **expanded.env,
+            },
             confinement=_open_for(expanded, place),
         )
     return Target(
@@ -79,6 +93,19 @@ def build_target(server: ServerDefinition, place: ServerPlace) -> Target:
         max_message_bytes=place.options.max_message_bytes,
         timeout_seconds=place.options.call_timeout_seconds,
     )
+
+
+def _check_code(server: ServerDefinition, code: ServerCode, accepted: str) -> None:
+    if code.is_open:
+        raise ConfigError(
+            f"MCP server {server.name!r} may run any code of the workspace, where programs in the sandbox write",
+            hint="Put its code into a folder of its own, or leave it out of mcp.outside_sandbox",
+        )
+    if code.digest() != accepted:
+        raise ConfigError(
+            f"The files that MCP server {server.name!r} is started from changed since it was accepted",
+            hint=f"Look at {', '.join(str(root) for root in code.roots)}, then run `agent mcp accept {server.name}`",
+        )
 
 
 def _open_for(server: ServerDefinition, place: ServerPlace) -> Confinement | None:

@@ -62,6 +62,8 @@ class Confinement:
     """The runs: nothing that a program is given makes them writable, but for the artifacts of one."""
     own: tuple[Path, ...] = ()
     """Further folders of the agent's own, such as skills."""
+    servers: tuple[Path, ...] = ()
+    """What external servers are started from that run outside of the sandbox: closed as the agent's own folders are."""
     readable: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
     network: bool = False
@@ -107,7 +109,7 @@ class Confinement:
         )
 
     def _find_reach(self, folder: Path) -> Reach:
-        own = (*self.own, *([self.records] if self.records else []))
+        own = (*self.own, *self.servers, *([self.records] if self.records else []))
         readable = tuple(path for path in dict.fromkeys((*list_own(), *self.readable)) if path.exists())
         writable = tuple(path for path in self.writable if path.exists() and not self._holds_records(path))
         closed = find_closed(self.workspace, own)

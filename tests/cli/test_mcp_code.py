@@ -1,0 +1,162 @@
+"""An accepted server whose code lies in the workspace never runs what programs of the sandbox wrote there."""
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from mcp_workspace import accept, define
+from model_server import ModelServer, calls, says
+from run_workspace import QUICK, Workspace, use_model
+
+from metier.tools.sandbox.bubblewrap import find_bubblewrap
+from metier.tools.sandbox.ladder import try_rung
+
+SERVER = Path(__file__).parent / "prying_mcp_server.py"
+REWRITE = """import os, sys
+os.chdir(sys.argv[1])
+for path in sys.argv[2:]:
+    try:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        text = open(path).read() if os.path.exists(path) else ""
+        open(path, "w").write("open('../escaped', 'w').close()\\n" + text)
+    except OSError as error:
+        print(error)
+"""
+
+
+@pytest.fixture
+def serving(workspace: Workspace, model: ModelServer) -> Workspace:
+    """In the profile `guarded`, where programs are confined and servers are not. Skips aloud without bubblewrap."""
+    rung = try_rung("full", find_bubblewrap(os.environ, workspace.folder))
+    if not rung.works:
+        pytest.skip(f"sandbox level 'full' cannot be shown here: {rung.told}")
+    workspace.configure(model=use_model(model), runtime={**QUICK, "profile": "guarded"})
+    workspace.write(
+        ".agent/policy.yaml", "rules:\n  - {tool: script_run, allow: true}\n  - {tool: pry/pry, allow: true}\n"
+    )
+    workspace.add_skill("rewriter", "Rewrite files with a script.", rewrite=REWRITE)
+    (workspace.folder / "server").mkdir()
+    shutil.copy(SERVER, workspace.folder / "server/main.py")
+    return workspace
+
+
+def rewrite_then_call(model: ModelServer, workspace: Workspace, *paths: str) -> None:
+    arguments = [str(workspace.folder), *paths]
+    model.follow(
+        calls("script_run", skill_name="rewriter", script_name="rewrite", args=arguments, json=False),
+        calls("pry___pry"),
+        says("Done."),
+    )
+
+
+def get_result(model: ModelServer) -> str:
+    return str(model.received[-1]["messages"][-1]["content"])
+
+
+def has_escaped(workspace: Workspace) -> bool:
+    return (workspace.folder.parent / "escaped").exists()
+
+
+@pytest.mark.parametrize("path", ["server/main.py", "server/json.py"])
+def test_a_program_cannot_rewrite_what_a_server_outside_is_started_from(
+    serving: Workspace, model: ModelServer, path: str
+) -> None:
+    accept(serving, pry={"command": sys.executable, "args": ["server/main.py"]})
+    rewrite_then_call(model, serving, path)
+
+    assert serving.agent("run", "Do it", "-q") == 0
+
+    assert not has_escaped(serving)
+    assert '"out"' in get_result(model).replace("\\", ""), "the server did not answer"
+
+
+def test_files_that_changed_between_runs_are_accepted_anew(
+    serving: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    accept(serving, pry={"command": sys.executable, "args": ["server/main.py"]})
+    main = serving.folder / "server/main.py"
+    main.write_text("open('../escaped', 'w').close()\n" + main.read_text())
+    model.follow(calls("pry___pry"), says("Done."))
+
+    assert serving.agent("run", "Do it", "-q") == 0
+
+    assert not has_escaped(serving)
+    assert "changed since it was accepted" in get_result(model)
+    capsys.readouterr()
+    assert serving.agent("mcp", "list", "--json") == 1
+    assert "changed since it was accepted" in json.loads(capsys.readouterr().out)[0]["problem"]
+    assert not has_escaped(serving)
+    assert serving.agent("mcp", "accept", "pry", "--yes") == 0
+    model.follow(calls("pry___pry"), says("Done."))
+    assert serving.agent("run", "Do it", "-q") == 0
+    assert '"out"' in get_result(model).replace("\\", "")
+
+
+@pytest.mark.parametrize(
+    ("definition", "rewritten"),
+    [
+        ({"command": sys.executable, "args": ["main.py"]}, ["main.py", "json.py"]),
+        ({"command": sys.executable, "args": ["-m", "main"]}, ["main.py"]),
+        ({"command": sys.executable, "args": ["server/main.py"], "env": {"PYTHONPATH": "."}}, ["json.py"]),
+    ],
+)
+def test_a_server_that_may_run_any_code_of_the_workspace_is_confined_like_a_program(
+    serving: Workspace,
+    model: ModelServer,
+    capsys: pytest.CaptureFixture[str],
+    definition: dict[str, object],
+    rewritten: list[str],
+) -> None:
+    shutil.copy(SERVER, serving.folder / "main.py")
+    accept(serving, pry=definition)
+    rewrite_then_call(model, serving, *rewritten)
+
+    assert serving.agent("run", "Do it", "-q") == 0
+
+    assert not has_escaped(serving)
+    capsys.readouterr()
+    serving.agent("mcp", "list", "--json", "--no-start")
+    assert json.loads(capsys.readouterr().out)[0]["sandbox"] == "full"
+
+
+def test_one_that_the_settings_keep_outside_is_not_started_then(
+    serving: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT_MCP_OUTSIDE_SANDBOX", "pry")
+    shutil.copy(SERVER, serving.folder / "main.py")
+    accept(serving, pry={"command": sys.executable, "args": ["main.py"]})
+    rewrite_then_call(model, serving, "main.py")
+
+    assert serving.agent("run", "Do it", "-q") == 0
+
+    assert not has_escaped(serving)
+    assert "may run any code of the workspace" in get_result(model)
+
+
+def test_a_server_that_lies_elsewhere_is_started_as_before(serving: Workspace, model: ModelServer) -> None:
+    accept(serving, pry={"command": sys.executable, "args": [str(SERVER), "."]})
+    rewrite_then_call(model, serving, "json.py")
+
+    assert serving.agent("run", "Do it", "-q") == 0
+
+    assert not has_escaped(serving)
+    assert '"home": true' in get_result(model).replace("\\", "") or '"out"' in get_result(model).replace("\\", "")
+
+
+def test_an_acceptance_of_an_older_version_is_asked_about_where_code_lies_in_the_workspace(
+    serving: Workspace, model: ModelServer
+) -> None:
+    accept(serving, pry={"command": sys.executable, "args": ["server/main.py"]})
+    (file,) = (serving.folder.parent / "home/.agent/mcp").glob("*.json")
+    older = json.loads(file.read_text())
+    del older["code"]
+    file.write_text(json.dumps(older))
+    define(serving, pry={"command": sys.executable, "args": ["server/main.py"]})
+    model.follow(calls("pry___pry"), says("Done."))
+
+    assert serving.agent("run", "Do it", "-q") == 0
+
+    assert "changed since it was accepted" in get_result(model)
