@@ -30,6 +30,7 @@ STARTERS = {
 SEARCHING = {
     "cli/health.py": "looks whether the shell of the settings exists, and starts nothing",
     "skills/trusted_programs.py": "the one place that searches PATH",
+    "tools/mcp_code.py": "looks where the program of a server lies",
     "tools/mcp_tools.py": "shows the program of a server to its sandbox",
 }
 

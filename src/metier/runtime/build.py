@@ -87,10 +87,7 @@ async def build_services(
         offered = (*own, *toolsets.tools, *servers.tools, *skills)
         known = Toolbox(offered).names()
         tools = await _choose_tools(run, offered, store)
-        names = {*known, *BUILT_IN_TOOLS, *SCRIPT_TOOLS, *ACTION_OF_TOOL}
-        access.check_names(names)
-        if not run.pins:
-            agent.check_tools(names)
+        _check_names(run, access, known)
         cleaner = build_place_cleaner(place)
         yield Services(
             store=store,
@@ -124,6 +121,14 @@ async def build_services(
             observe=observe,
             seams=place.seams,
         )
+
+
+def _check_names(run: RunKind, access: AccessFile, known: frozenset[str]) -> None:
+    """Raises `ConfigError` where a tool is named that does not exist; a run keeps the agent that it began with."""
+    names = {*known, *BUILT_IN_TOOLS, *SCRIPT_TOOLS, *ACTION_OF_TOOL}
+    access.check_names(names)
+    if not run.pins:
+        run.agent.check_tools(names)
 
 
 async def _choose_tools(run: RunKind, offered: Sequence[Tool], store: Store) -> Toolbox:
