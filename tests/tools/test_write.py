@@ -4,6 +4,7 @@ import hashlib
 import os
 import signal
 import stat
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -157,3 +158,35 @@ async def test_killed_writer_leaves_the_old_file_whole_and_is_run_again(
     assert again.ok
     assert target.read_text() == "new"
     assert [path.name for path in target.parent.iterdir()] == ["a.txt"]
+
+
+WATCHED = """
+import os, stat, sys, anyio
+from pathlib import Path
+from metier.tools.base import ToolContext
+from metier.tools.scope import Scope
+from metier.tools.write import Write
+workspace = Path(sys.argv[1])
+def watch(event, arguments):
+    if event in ("os.chmod", "os.chown", "os.rename"):
+        for file in workspace.glob(".metier-*"):
+            status = file.stat()
+            print(event, status.st_size, oct(stat.S_IMODE(status.st_mode)))
+sys.addaudithook(watch)
+os.umask(0)
+anyio.run(Write(Scope([workspace])).execute, {"path": "a.txt", "content": "new"}, ToolContext(workspace=workspace))
+"""
+
+
+def test_file_that_only_its_owner_may_read_is_never_there_for_others_while_it_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("old")
+    (tmp_path / "a.txt").chmod(0o600)
+
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    seen = [line.split() for line in done.stdout.splitlines()]
+    assert {mode for _, _, mode in seen} == {"0o600"}
+    assert [size for event, size, _ in seen if event == "os.chmod"] == ["0"]
+    assert (tmp_path / "a.txt").read_text() == "new"

@@ -24,6 +24,7 @@ NO_FILE = "no file"
 """Stands for the hash of a file that is not there."""
 MAX_FILE_BYTES = 32 * 1024 * 1024
 _NEW_FILE_MODE = 0o666
+_OWNERS_ALONE = 0o600
 _CHUNK_BYTES = 1024 * 1024
 
 type Finding = Literal["before", "after", "neither", "no note"]
@@ -121,15 +122,17 @@ def judge_note(scope: Scope, text: str, context: ToolContext) -> Finding:
 
 def _write_temporary(target: Target, name: str, data: bytes) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(name, flags, _NEW_FILE_MODE, dir_fd=target.folder)
+    mode = _NEW_FILE_MODE if target.status is None else _OWNERS_ALONE
+    descriptor = os.open(name, flags, mode, dir_fd=target.folder)
     try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
         if target.status is not None:
+            # Before the first byte: what only some may read is never there for others, not even for a moment.
             with suppress(PermissionError):  # only the superuser gives files away
                 os.fchown(descriptor, target.status.st_uid, target.status.st_gid)
             os.fchmod(descriptor, stat.S_IMODE(target.status.st_mode))
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
