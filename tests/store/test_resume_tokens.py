@@ -21,6 +21,7 @@ from metier.store.state import (
     validate_resume_token,
 )
 from metier.store.tokens import ResumeKeys, Wanted, check_token, load_resume_keys, sign_token
+from metier.telemetry.redaction import build_redactor
 from metier.testing.fake_machine import FakeMachine
 
 NOON = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
@@ -202,3 +203,13 @@ def test_a_secret_can_be_changed_while_older_tokens_are_still_good(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UsageError, match="shorter than 32 characters"):
         load_resume_keys(tmp_path, {"AGENT_RESUME_SECRET": "short"})
+
+
+def test_token_in_a_text_is_redacted_and_a_digest_is_not() -> None:
+    token = sign_token(WANTED, version=3, turn=2, expires_at=NOON + timedelta(hours=1), keys=KEYS)
+    digest = token.rpartition(":")[2]
+
+    shown = build_redactor().redact(f"Go on with {token} or '{token}'; the file has sha256:{digest}")
+
+    assert digest not in shown.replace(f"sha256:{digest}", "")
+    assert f"sha256:{digest}" in shown

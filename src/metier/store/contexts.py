@@ -24,6 +24,8 @@ MAX_EVENTS_PER_CONTEXT = 100
 MAX_POCKET_FACTS_PER_BUCKET = 50
 MAX_SUMMARY_SIZE_CHARS = 10_000
 
+ENDED: tuple[TaskState, ...] = ("completed", "failed", "timeout", "canceled")
+"""A context in one of these has nothing to go on with: a token for it is refused."""
 RESUMABLE: frozenset[TaskState] = frozenset({"input_required", "delegating", "paused"})
 """A context in one of these waits for somebody; what its next turn needs is kept beyond the bounds."""
 
@@ -212,7 +214,9 @@ class ContextStore(Protocol):
     async def find_message(self, context_id: str, message_id: str) -> StoredMessage | None: ...
 
     async def redeem(self, context_id: str, redemption: Redemption) -> ContextState | None:
-        """Use up a resume token: the version moves on, so it works once. None when it does not fit the state."""
+        """Use up a resume token: the version moves on, so it works once. None when it does not fit the state, or the
+        context has ended.
+        """
         ...
 
     async def delete_context(self, context_id: str) -> bool:

@@ -7,6 +7,7 @@ from pydantic import JsonValue
 
 from metier.events import TaskState
 from metier.store.contexts import (
+    ENDED,
     MAX_EVENTS_PER_CONTEXT,
     MAX_POCKET_FACTS_PER_BUCKET,
     ContextChange,
@@ -131,8 +132,8 @@ def _changed_columns(state: ContextState) -> tuple[int, str, str, str]:
 async def redeem(connection: Connection, context_id: str, redemption: Redemption) -> bool:
     cursor = await connection.execute(
         "UPDATE agent_context_state SET version = version + 1, resume_token = %s, updated_at = clock_timestamp()"
-        " WHERE context_id = %s AND version = %s AND current_turn = %s",
-        (redemption.digest, encode(context_id), redemption.version, redemption.turn),
+        " WHERE context_id = %s AND version = %s AND current_turn = %s AND task_state <> ALL(%s)",
+        (redemption.digest, encode(context_id), redemption.version, redemption.turn, list(ENDED)),
     )
     if cursor.rowcount == 1:
         return True

@@ -9,6 +9,7 @@ from typing import cast
 from metier.events import TaskState
 from metier.ids import Clock
 from metier.store.contexts import (
+    ENDED,
     MAX_EVENTS_PER_CONTEXT,
     MAX_POCKET_FACTS_PER_BUCKET,
     ContextChange,
@@ -121,8 +122,8 @@ def redeem(
 ) -> ContextState | None:
     cursor = connection.execute(
         "UPDATE context_state SET version = version + 1, resume_token = ?, updated_at = ?"
-        " WHERE context_id = ? AND version = ? AND current_turn = ?",
-        (redemption.digest, times.now(), context_id, redemption.version, redemption.turn),
+        " WHERE context_id = ? AND version = ? AND current_turn = ? AND task_state NOT IN (?, ?, ?, ?)",
+        (redemption.digest, times.now(), context_id, redemption.version, redemption.turn, *ENDED),
     )
     if cursor.rowcount == 1:
         return find_state(connection, context_id)

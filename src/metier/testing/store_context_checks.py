@@ -7,6 +7,7 @@ from pydantic import JsonValue
 
 from metier.errors import UsageError
 from metier.store.contexts import (
+    ENDED,
     MAX_EVENTS_PER_CONTEXT,
     MAX_POCKET_FACTS_PER_BUCKET,
     Claim,
@@ -271,6 +272,14 @@ async def a_token_is_redeemed_once(case: Case) -> None:
     await refused(VersionConflictError, _put(case.second.contexts, state))
 
 
+async def a_token_of_a_context_that_ended_is_refused(case: Case) -> None:
+    for ending in ENDED:
+        name = f"over-{ending}"
+        state = await _put(case.first.contexts, _state(task_state=ending, context_id=name))
+        redemption = Redemption(version=state.version, turn=state.current_turn, digest="")
+        assert await case.second.contexts.redeem(name, redemption) is None
+
+
 async def the_message_that_brought_a_token_may_bring_it_again(case: Case) -> None:
     state = await _put(case.first.contexts, _state())
     mine = Redemption(version=state.version, turn=1, digest="a" * 64)
@@ -368,6 +377,7 @@ CONTEXT_CHECKS: tuple[Check, ...] = (
     a_claim_given_back_or_over_but_not_taken,
     of_many_that_bring_a_message_one_does_it,
     a_token_is_redeemed_once,
+    a_token_of_a_context_that_ended_is_refused,
     the_message_that_brought_a_token_may_bring_it_again,
     of_many_that_redeem_a_token_one_goes_on,
     a_context_is_listed_and_forgotten_whole,
