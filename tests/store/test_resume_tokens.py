@@ -33,7 +33,7 @@ type Open = Callable[..., StateStore]
 
 @pytest.fixture
 def options(tmp_path: Path, machine: FakeMachine) -> StateOptions:
-    return StateOptions(runs=tmp_path / "runs", environ={}, clock=machine)
+    return StateOptions(runs=tmp_path / "runs", environ={"HOME": str(tmp_path / "home")}, clock=machine)
 
 
 def mutations(token: str) -> list[str]:

@@ -10,6 +10,8 @@ can also write another one.
 import hashlib
 import json
 import re
+import stat
+import struct
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -106,7 +108,7 @@ def load_archive(path: Path) -> Archive:
     try:
         with zipfile.ZipFile(path) as file:
             members = _read_members(file, path)
-    except (zipfile.BadZipFile, EOFError, RuntimeError) as error:
+    except (zipfile.BadZipFile, EOFError, RuntimeError, ValueError, struct.error) as error:
         raise _refuse(path, "it is not a zip file, or it is cut off or damaged") from error
     except OSError as error:
         raise _refuse(path, f"it cannot be read: {(error.strerror or type(error).__name__).lower()}") from error
@@ -194,9 +196,18 @@ def _read_members(file: zipfile.ZipFile, path: Path) -> dict[str, bytes]:
     names = file.namelist()
     if len(set(names)) != len(names):
         raise _refuse(path, "a member is in it twice")
+    if file.comment or any(_find_oddity(member) for member in file.infolist()):
+        raise _refuse(path, "a member is no plain file, or something is hidden beside the members")
     if sum(member.file_size for member in file.infolist()) > MOST_BYTES:
         raise _refuse(path, f"it holds more than {MOST_BYTES // 1024 // 1024} MB")
     return {name: file.read(name) for name in names}
+
+
+def _find_oddity(member: zipfile.ZipInfo) -> bool:
+    """What no export writes: folders, links, devices, compression, encryption, further fields and comments."""
+    is_plain = stat.S_IFMT(member.external_attr >> 16) in (0, stat.S_IFREG)
+    is_stored = member.compress_type == zipfile.ZIP_STORED and member.file_size == member.compress_size
+    return member.is_dir() or not (is_plain and is_stored) or bool(member.extra or member.comment)
 
 
 def _check_manifest(members: dict[str, bytes], path: Path) -> Manifest:
@@ -213,9 +224,19 @@ def _check_manifest(members: dict[str, bytes], path: Path) -> Manifest:
     if manifest.members.keys() != members.keys():
         raise _refuse(path, "members were added or removed")
     for name, data in members.items():
+        if not _is_known(name):
+            raise _refuse(path, f"{name!r} is no part of a run")
         if hashlib.sha256(data).hexdigest() != manifest.members[name]:
             raise _refuse(path, f"{name!r} was changed")
     return manifest
+
+
+def _is_known(name: str) -> bool:
+    """The files of a run, of one below it, and blobs under their digests."""
+    if name.startswith(BLOBS):
+        return _DIGEST.fullmatch(name.removeprefix(BLOBS)) is not None
+    run_id, _, own = name.removeprefix(CHILDREN).partition("/") if name.startswith(CHILDREN) else ("-", "", name)
+    return own in (JOURNAL, RECORD, EVENTS) and (run_id == "-" or _RUN_ID.fullmatch(run_id) is not None)
 
 
 def _read_journal(data: bytes, path: Path) -> tuple[Entry, ...]:
