@@ -1,7 +1,9 @@
 """`agent doctor` tells what works here and never a secret."""
 
 import json
+import os
 import socket
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -107,3 +109,37 @@ def test_bad_settings_end_it_with_every_problem(capsys: pytest.CaptureFixture[st
     err = capsys.readouterr().err
     assert "agent.yaml:1" in err
     assert "agent.yaml:2" in err
+
+
+def test_a_damaged_database_is_a_problem_with_something_to_do(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT_MODEL_PROVIDER", "offline")
+    assert run(["run", "inventory the workspace", "-q"]) in (0, 1)
+    capsys.readouterr()
+    assert findings(capsys)["integrity"]["state"] == "ok"
+    database = Path("runs/state.db")
+    with sqlite3.connect(database) as connection:
+        connection.execute("UPDATE journal SET data = CAST('{}' AS BLOB) WHERE seq = 2")
+    connection.close()
+
+    changed = findings(capsys)["integrity"]
+    data = bytearray(database.read_bytes())
+    data[4096:] = os.urandom(len(data) - 4096)
+    database.write_bytes(data)
+    broken = findings(capsys)["integrity"]
+
+    assert (changed["state"], broken["state"]) == ("problem", "problem")
+    assert "Entry 2 of run" in changed["detail"]
+    assert "is damaged" in broken["detail"]
+    assert "backup" in changed["hint"]
+    assert "backup" in broken["hint"]
+
+
+def test_the_room_of_the_store_and_the_clock_of_its_leases_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("runs").mkdir()
+
+    found = findings(capsys)
+
+    assert "MB free, without a reserve" in found["space"]["detail"]
+    assert "timed by" in found["leases"]["detail"]

@@ -190,7 +190,7 @@ async def _run(
     await store.create_run(row)
     try:
         async with hold_lease(run_id, services) as lease:
-            log = await open_log(lease, services, writer, told=0)
+            log = await open_log(lease, services, writer, entries=(), told=0)
             started = RunStarted(
                 task=TASK,
                 provider=provider.name,

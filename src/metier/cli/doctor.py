@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from metier.cli.context import current_settings, home_folder
-from metier.cli.health import Finding, examine
+from metier.cli.finding import Finding
+from metier.cli.health import examine
 from metier.cli.output import write_json, write_text
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)

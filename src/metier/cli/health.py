@@ -8,14 +8,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from uv import find_uv_bin
 
 from metier import __version__
+from metier.cli.finding import Finding, State
+from metier.cli.store_health import examine_store
 from metier.errors import ConfigError
 from metier.runtime.confinement import build_confinement, find_place_rung, requires_sandbox, wants_sandbox
 from metier.runtime.place import Place
@@ -28,20 +28,8 @@ from metier.tools.sandbox.confinement import Level
 from metier.tools.sandbox.ladder import Rung, try_rung
 from metier.tools.sandbox.options import SandboxOptions
 
-type State = Literal["ok", "off", "problem"]
-"""Works; not there and not needed as things are set; needed and does not work."""
-
 PROBE_SECONDS = 5
 _LEVELS: Mapping[Level, str] = {"full": "bubblewrap", "kernel": "landlock"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    area: str
-    name: str
-    state: State
-    detail: str
-    hint: str = ""
 
 
 def examine(settings: Settings, environ: Mapping[str, str], *, cwd: Path, home: Path) -> Iterator[Finding]:
@@ -56,6 +44,7 @@ def examine(settings: Settings, environ: Mapping[str, str], *, cwd: Path, home: 
     yield from examine_servers(settings, environ)
     yield from examine_mcp(settings, cwd, home=home)
     yield from examine_folders(settings, cwd)
+    yield from examine_store(settings, cwd)
 
 
 def examine_providers(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:

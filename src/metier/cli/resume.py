@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import typer
@@ -45,6 +45,10 @@ def resume(
     max_cost_usd: Annotated[
         float | None, typer.Option("--max-cost-usd", min=0, help="Raise the limit: what it may cost in all.")
     ] = None,
+    accept_loss: Annotated[
+        bool,
+        typer.Option("--accept-loss", help="Go on though the run store lost entries that the run's folder tells of."),
+    ] = False,
     timeout: Annotated[float | None, typer.Option("--timeout", help="How long it may take now, in seconds.")] = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Take the answer in, and leave the rest to a worker.")
@@ -61,7 +65,7 @@ def resume(
     parse_inputs(inputs or ())
     check_timeout(timeout)
     raised = RaisedLimits(max_turns=max_turns, max_cost_usd=max_cost_usd, timeout_seconds=timeout)
-    wanted = _Wanted(run=run, inputs=inputs or [], doubt=answer, raised=raised)
+    wanted = _Wanted(run=run, inputs=inputs or [], doubt=answer, raised=raised, accepts_loss=accept_loss)
     if detach:
         return detach_run(open_place(config), wanted.leave, output_format)
     view = View(output=output_format, quiet=quiet, timeout_seconds=timeout)
@@ -76,6 +80,7 @@ class _Wanted:
     inputs: list[str]
     doubt: Literal["done", "retry", "skip", "abort"] | None
     raised: RaisedLimits
+    accepts_loss: bool = False
 
     async def find(self, runtime: Runtime) -> tuple[str, Answer]:
         run_id = (await runtime.find(self.run)).run_id
@@ -96,7 +101,7 @@ class _Wanted:
 
     async def go_on(self, runtime: Runtime, watch: Watch) -> RunState:
         run_id, given = await self.find(runtime)
-        return await runtime.resume(run_id, given, watch)
+        return await runtime.resume(run_id, given, replace(watch, accepts_loss=self.accepts_loss))
 
     async def leave(self, runtime: Runtime) -> RunState:
         run_id, given = await self.find(runtime)

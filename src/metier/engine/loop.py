@@ -1,6 +1,6 @@
 """The one loop: starting, going on after an answer, recovering from a kill and replaying are all `drive`."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,8 +9,8 @@ import anyio
 
 from metier.engine.actions import Action, CallModel, Decode, Proceed, Wait
 from metier.engine.decide import decide
-from metier.engine.entries import RunFailed, RunPaused
-from metier.engine.journal import RunLog, read_entries
+from metier.engine.entries import Entry, RunFailed, RunPaused
+from metier.engine.journal import RunLog
 from metier.engine.perform import perform
 from metier.engine.projection import project
 from metier.engine.services import Services
@@ -75,13 +75,15 @@ class Driver(Protocol):
     def owner(self) -> str: ...
 
 
-async def open_log(lease: Lease, services: Driver, writer: EventWriter, *, told: int) -> RunLog:
+async def open_log(
+    lease: Lease, services: Driver, writer: EventWriter, *, entries: Iterable[Entry], told: int
+) -> RunLog:
     """Fold the journal, and tell of what a kill left untold.
 
     `told` is the number of events that the log has of the journal, all entries together.
     """
     state = RunState(lease.run_id)
-    for entry in await read_entries(services.store, lease.run_id):
+    for entry in entries:
         apply(state, entry)
         for payload in project(entry, state):
             told -= 1

@@ -20,7 +20,7 @@ from metier.engine.steps import Step
 from metier.store.machine import MachineIdentity
 from metier.tools.base import Probing
 from metier.tools.effects import REPEATABLE
-from metier.tools.spool import SpoolNote, find_identity, read_spool, wait_until_released
+from metier.tools.spool import SpoolNote, find_identity, is_lost, read_spool, wait_until_released
 
 _OUT_OF_SIGHT = (
     "it was begun on another machine, in another folder or in one that is gone; its end cannot be seen from here"
@@ -69,6 +69,8 @@ async def _find_out(step: Step, log: RunLog, services: Services) -> e.StepFinish
     if tool is None or not tool.info.spools:
         return _Unknown("the tool leaves no trace of its own")
     spool = get_spool_path(step, services)
+    if is_lost(spool):
+        return _Unknown("a step of this name was begun in entries that the journal has lost")
     assert step.started is not None
     sight = judge_sight(step.started.spool, folder=find_identity(spool.parent), machine=services.machine)
     if sight == "other folder":

@@ -33,7 +33,7 @@ from metier.messages import Spent
 from metier.telemetry.excerpt import cut_middle
 from metier.tools.base import Question, ToolContext, ToolResult
 from metier.tools.effects import REPEATABLE
-from metier.tools.spool import take_identity
+from metier.tools.spool import is_lost, take_identity
 
 MAX_RESULT_CHARACTERS = 30_000
 """More than this of a result is kept as a blob; the model gets the beginning and the end."""
@@ -54,7 +54,9 @@ _MOST_ARTIFACT_BYTES = 1 << 30
 async def run_steps(action: a.RunSteps, log: RunLog, services: Services) -> None:
     """Intents first; then the effects; then the results in call order."""
     steps = await record_intents(action, log, services, identify=identify_spool)
-    await finish_steps(steps, log, services)
+    # A step that was begun before entries were lost stays without a result: what became of it is settled next.
+    if ready := [step for step in steps if not is_lost(get_spool_path(step, services))]:
+        await finish_steps(ready, log, services)
 
 
 async def record_intents(

@@ -39,6 +39,7 @@ from metier.runtime.commissions import Commission, build_limits, prepare_run, re
 from metier.runtime.confinement import open_confinement
 from metier.runtime.edited_calls import look_at_call
 from metier.runtime.kind import RunKind
+from metier.runtime.losses import check_journal, describe_lost_run, find_lost_run
 from metier.runtime.pins import pin
 from metier.runtime.place import Place
 from metier.runtime.plugins import open_place_store
@@ -52,7 +53,7 @@ from metier.runtime.shift import Shift, begin_shift, keep_claimable
 from metier.runtime.trust import check_runs, note_runs
 from metier.store.base import Lease, RunRow, Store
 from metier.store.failures import LeaseHeld, RunUnknown, StoreUnavailable
-from metier.telemetry.jsonl import FILE_NAME, JsonlSink, LogPool, read_events
+from metier.telemetry.jsonl import FILE_NAME, JsonlSink, LogPool
 from metier.telemetry.sinks import EventWriter, FanOut, RunScope, Sink, get_redaction_mode
 
 type Asker = Callable[[Question], Awaitable[Reply | None]]
@@ -80,6 +81,8 @@ class Watch:
     """Told when a sink breaks; the run goes on without it."""
     shift: Shift = _BY_HAND
     """On what terms the run is held."""
+    accepts_loss: bool = False
+    """Go on with a run whose journal lost entries that its event log or its spool tell of; see `losses`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +229,7 @@ class Runtime:
         driver = Driver(store=self.store, owner=self.place.owner)
         with unwrapped():
             async with hold_lease(run_id, driver) as lease:
-                with closing(await self._open_log(lease, driver, Watch())) as log:
+                with closing(await self._open_log(lease, driver, Watch(accepts_loss=True))) as log:
                     if log.state.phase not in FINAL:
                         await log.record(failure, durable=True)
                     await self._settle(log)
@@ -243,6 +246,7 @@ class Runtime:
         prefix = "" if name == "latest" else name
         # No name is the beginning of all: a variable that nobody set must not cancel or delete a run.
         rows = await self.store.list_runs(prefix=prefix, limit=2) if name and name.isascii() else []
+        self._check_folders(name, rows)
         if not rows:
             raise RunUnknown(f"There is no run {name!r}", hint="`agent runs list` shows the runs of this workspace")
         if name == "latest":
@@ -250,6 +254,20 @@ class Runtime:
         if len(rows) > 1 and rows[0].run_id != name:
             raise UsageError(f"More than one run begins with {name!r}", hint="Write more of the id")
         return rows[0]
+
+    def _check_folders(self, name: str, rows: Sequence[RunRow]) -> None:
+        """Raises `StoreDamaged` for a run that has a folder and is not in the store, where its name asks for it."""
+        is_latest = name == "latest"
+        # Of a database server other machines may delete runs; a file of this machine loses them only with its end.
+        if (
+            not name
+            or not name.isascii()
+            or (rows and not (is_latest and self.place.settings.store.backend == "sqlite"))
+        ):
+            return
+        lost = find_lost_run(self.place.runs, name, shard=self.place.settings.logging.shard)
+        if lost is not None and (not rows or (lost.name > rows[0].run_id and not lost.name.startswith(CHILD))):
+            raise describe_lost_run(lost)
 
     async def _climb(self, row: RunRow) -> RunRow:
         """The run that somebody started, where this one was ordered by another."""
@@ -365,8 +383,9 @@ class Runtime:
     async def _open_log(self, lease: Lease, services: LogDriver, watch: Watch) -> RunLog:
         path = self.folder(lease.run_id) / FILE_NAME
         # Whoever has the lease writes the log, even if another process hangs with its hand on it.
+        entries = await read_entries(self.store, lease.run_id)
+        told = check_journal(path.parent, lease.run_id, entries, accepts_loss=watch.accepts_loss)
         jsonl = JsonlSink.open(path, clock=self.place.clock, take_over=True, pool=self._logs)
-        told = sum(1 for record in read_events(path) if record.entry)
         fan_out = FanOut([jsonl, *self.place.sinks, *watch.sinks], report=watch.report)
         trace_id = hashlib.sha256(lease.run_id.encode()).hexdigest()[:32]
         mode = get_redaction_mode(self.place.settings.logging)
@@ -379,7 +398,7 @@ class Runtime:
             next_seq=jsonl.next_seq,
         )
         try:
-            return await open_log(lease, services, writer, told=told)
+            return await open_log(lease, services, writer, entries=entries, told=told)
         except BaseException:
             writer.close()
             raise

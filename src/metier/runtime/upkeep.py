@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from metier.engine.journal import read_entries
 from metier.errors import LogError
 from metier.event_record import EventRecord
 from metier.ids import SystemClock
+from metier.runtime.losses import check_journal
 from metier.runtime.replays import get_start
 from metier.runtime.runs import Runtime
 from metier.runtime.telling import Teller
@@ -33,6 +35,8 @@ async def rebuild_events(runtime: Runtime, run_id: str) -> Rebuilt:
         entries = await read_entries(runtime.store, run_id)
         get_start(run_id, entries)
         path = runtime.folder(run_id) / FILE_NAME
+        with suppress(LogError):  # a damaged log is what this is for; one that is ahead is the only witness of a loss
+            check_journal(path.parent, run_id, entries)
         old = _read_old(path)
         draft = path.parent / "rebuilt" / FILE_NAME
         shutil.rmtree(draft.parent, ignore_errors=True)

@@ -31,6 +31,8 @@ else:
 
 
 STARTED, ENDED, LOCK = ".started", ".ended", ".lock"
+LOST = ".lost"
+"""Marks a step that was begun in entries which the journal has lost: it is asked about when it comes up again."""
 IDENTITY = "identity"
 """The file in a spool folder that tells it from every other one."""
 WAIT_SECONDS = 20.0
@@ -58,6 +60,11 @@ def read_spool(path: Path) -> SpoolNote:
     except (OSError, ValueError):
         return SpoolNote(started=True)
     return SpoolNote(started=True, ended=True, exit_code=None if number else exit_code, stopped=bool(stopped))
+
+
+def is_lost(path: Path) -> bool:
+    """Was this attempt begun in entries that the journal has lost?"""
+    return path.with_name(path.name + LOST).exists()
 
 
 def find_identity(folder: Path) -> str:
