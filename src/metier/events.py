@@ -216,6 +216,22 @@ class LlmDecisionDecoded(Payload):
     path: Literal["native", "json", "repaired", "text", "offline"] = "native"
 
 
+class PlanStep(Value):
+    """One line of a plan."""
+
+    step: str
+    status: Literal["pending", "in_progress", "done", "dropped"]
+
+
+class PlanUpdated(Payload):
+    """The model wrote down its steps, or how far they are: always the whole list."""
+
+    event_type = "plan_updated"
+    step_id: str
+    steps: tuple[PlanStep, ...]
+    summary: str = ""
+
+
 class SkillInvocationStarted(Payload):
     """A skill is in charge from here."""
 

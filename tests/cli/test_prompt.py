@@ -9,8 +9,6 @@ from agent_files import add_agent, add_task
 from model_server import ModelServer, calls, says
 from run_workspace import Workspace
 
-from metier.context.base_prompt import BASE
-
 type Capture = pytest.CaptureFixture[str]
 
 
@@ -39,7 +37,18 @@ def test_every_layer_is_shown_in_order_with_source_hash_and_cost(workspace: Work
     prompt = shown(workspace, capsys, "Greet Ada", "--agent", "checker")
 
     names = [layer["name"] for layer in prompt["layers"]]
-    assert names == ["tools", "base", "safety", "soul", "profile", "agent", "catalog", "task"]
+    assert names == [
+        "tools",
+        "operating",
+        "base",
+        "safety",
+        "soul",
+        "profile",
+        "agent",
+        "catalog",
+        "task",
+        "environment",
+    ]
     layers = by_name(prompt)
     assert [layers[name]["source"] for name in ("base", "safety", "soul", "profile", "agent", "task")] == [
         "context/system_prompt.md", "built in", "context/soul.json", "context/user_profile.json",
@@ -60,8 +69,9 @@ def test_without_agents_skills_and_context_files_the_built_in_words_are_there(
 
     layers = by_name(shown(workspace, capsys, "Do it"))
 
-    assert list(layers) == ["tools", "base", "safety", "task"]
-    assert (layers["base"]["text"], layers["base"]["source"]) == (BASE, "built in")
+    assert list(layers) == ["tools", "operating", "safety", "task", "environment"]
+    assert layers["operating"]["source"] == "built in"
+    assert "## How you work" in layers["operating"]["text"]
 
 
 def test_a_task_is_shown_with_its_file_and_its_agent(workspace: Workspace, capsys: Capture) -> None:

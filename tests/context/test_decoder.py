@@ -6,7 +6,7 @@ import random
 import pytest
 from pydantic import JsonValue
 
-from metier.context.control import control_specs
+from metier.context.control import build_control_specs, choose_specs
 from metier.context.decoder import Decoded, Decoder, Undecodable, as_call, build_step, repair_request
 from metier.decisions import ActionStep
 from metier.messages import ModelReply, Part, StopReason, TextPart, ThinkingPart, ToolCallPart, ToolSpec
@@ -27,7 +27,7 @@ BASH = ToolSpec(
     input_schema={"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
 )
 ALL_CONTROL = ("use_skill", "read_skill_files", "skill_search", "ask_user", "delegate", "run_task", "finish")
-TOOLS = (READ, BASH, *control_specs(ALL_CONTROL))
+TOOLS = (READ, BASH, *choose_specs(build_control_specs(), ALL_CONTROL))
 
 
 def reply(*parts: Part, stop: StopReason = "tool_calls") -> ModelReply:

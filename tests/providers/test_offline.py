@@ -10,7 +10,7 @@ import pytest
 from pydantic import JsonValue
 
 import metier
-from metier.context.control import control_specs
+from metier.context.control import build_control_specs, choose_specs
 from metier.context.decoder import Decoded, Decoder
 from metier.context.disclosure import SkillText, wrap
 from metier.context.layers import TITLES, Disclosed, Exchange, Prompt, build_messages
@@ -40,7 +40,7 @@ PLACES = Places(workspace="ws", artifacts="out", previous="earlier.json")
 SCRIPT_RUN = ToolSpec(
     name="script_run", description=ScriptRun.info.description, input_schema=ScriptRun.info.input_schema
 )
-TOOLS = (*control_specs(("use_skill", "read_skill_files", "ask_user", "finish")), SCRIPT_RUN)
+TOOLS = (*choose_specs(build_control_specs(), ("use_skill", "read_skill_files", "ask_user", "finish")), SCRIPT_RUN)
 
 
 @pytest.fixture
@@ -466,7 +466,7 @@ async def test_four_bundled_skills_hand_over_to_each_other_and_write_a_report(tm
     toolbox = build_toolbox(packages, tmp_path)
     places = Places(workspace=str(workspace), artifacts=str(tmp_path / "out"), previous=str(previous))
     provider = build_offline(packages, rank_packages(packages), places=places)
-    tools = (*control_specs(("use_skill", "finish")), *toolbox.specs())
+    tools = (*choose_specs(build_control_specs(), ("use_skill", "finish")), *toolbox.specs())
     earlier: list[JsonValue] = []
 
     async def run(arguments: dict[str, JsonValue]) -> Answer:

@@ -7,7 +7,7 @@ from metier.tools.builtin import build_builtin_tools
 from metier.tools.scope import Scope
 from metier.tools.toolbox import Toolbox
 
-MAX_TOKENS = 600
+MAX_TOKENS = 1_700
 
 
 def test_all_six_cost_little_of_every_prompt(tmp_path: Path) -> None:

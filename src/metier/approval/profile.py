@@ -8,7 +8,7 @@ from metier.tools.base import Effect
 from metier.tools.toolbox import Toolbox
 
 READING_ACTIONS = frozenset({"call_skill", "ask_user", "finish"})
-READING_TOOLS = frozenset({"read_skill_files", "skill_search"})
+READING_TOOLS = frozenset({"read_skill_files", "skill_search", "plan"})
 """Control tools that only look."""
 
 

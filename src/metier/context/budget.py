@@ -131,6 +131,7 @@ def measure(prompt: Prompt, counter: TokenCounter) -> dict[LayerName, int]:
     layers["conversation"] = sum(counter.message(message) for message in prompt.conversation)
     layers["task"] = MESSAGE_TOKENS + counter.text(prompt.task)
     layers["step"] = counter.text(prompt.layer("step"))
+    layers["environment"] = counter.text(prompt.layer("environment"))
     layers["disclosed"] = sum(counter.text(piece.text) for piece in prompt.disclosed)
     layers["input"] = counter.text(prompt.layer("input"))
     layers["run"] = estimate_tokens(render_steps(prompt.earlier)) if prompt.earlier else 0

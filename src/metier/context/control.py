@@ -1,4 +1,4 @@
-"""The tools by which a model steers the run itself. Their words are sent with every request, so they are short."""
+"""The tools by which a model steers the run itself. Their texts are in `prompts/tools`."""
 
 from collections.abc import Iterable
 
@@ -6,6 +6,9 @@ from pydantic import JsonValue
 
 from metier.decisions import ActionType
 from metier.messages import ToolSpec
+from metier.prompts.tool_texts import describe_parameters, load_tool_text
+
+PLAN = "plan"
 
 ACTION_OF_TOOL: dict[str, ActionType] = {
     "use_skill": "call_skill",
@@ -17,10 +20,19 @@ ACTION_OF_TOOL: dict[str, ActionType] = {
 """Calls that mean an action of their own; every other call is `call_tool`."""
 
 
-def control_specs(names: Iterable[str]) -> tuple[ToolSpec, ...]:
-    """The control tools of these names, in a fixed order; a run offers only those that can do something in it."""
+def build_control_specs() -> tuple[ToolSpec, ...]:
+    """All of them, in a fixed order. A run offers those that can do something in it, and is pinned to their texts."""
+    return tuple(
+        ToolSpec(
+            name=name, description=load_tool_text(name).description, input_schema=describe_parameters(name, schema)
+        )
+        for name, schema in _SCHEMAS.items()
+    )
+
+
+def choose_specs(specs: Iterable[ToolSpec], names: Iterable[str]) -> tuple[ToolSpec, ...]:
     wanted = set(names)
-    return tuple(spec for spec in _ALL if spec.name in wanted)
+    return tuple(spec for spec in specs if spec.name in wanted)
 
 
 def _object(required: tuple[str, ...] = (), **properties: dict[str, JsonValue]) -> dict[str, JsonValue]:
@@ -34,40 +46,21 @@ _TEXT: dict[str, JsonValue] = {"type": "string"}
 _ANYTHING: dict[str, JsonValue] = {"type": "object"}
 _TEXTS: dict[str, JsonValue] = {"type": "array", "items": {"type": "string"}}
 
-_ALL = (
-    ToolSpec(
-        name="use_skill",
-        description="Put a skill in charge: its instructions are loaded next. `inputs`: call its code instead.",
-        input_schema=_object(("skill",), skill=_TEXT, reason=_TEXT, inputs=_ANYTHING),
-    ),
-    ToolSpec(
-        name="read_skill_files",
-        description="Read files or sections of the skill in charge: `references/x.md`, `SKILL.md#Heading`.",
-        input_schema=_object(("paths",), paths=_TEXTS),
-    ),
-    ToolSpec(
-        name="skill_search",
-        description="Find skills that are not listed, by words.",
-        input_schema=_object(("query",), query=_TEXT),
-    ),
-    ToolSpec(
-        name="ask_user",
-        description="Ask the person; the run waits for the answer. `fields`: a JSON Schema of what is needed.",
-        input_schema=_object(("question",), question=_TEXT, fields=_ANYTHING),
-    ),
-    ToolSpec(
-        name="delegate",
-        description="Give a task to another agent and wait for its result.",
-        input_schema=_object(("agent", "task"), agent=_TEXT, task=_TEXT),
-    ),
-    ToolSpec(
-        name="run_task",
-        description="Run a defined task with inputs and wait for its result.",
-        input_schema=_object(("task",), task=_TEXT, inputs=_ANYTHING),
-    ),
-    ToolSpec(
-        name="finish",
-        description="End the run with this result. Call it alone, when the work is done.",
-        input_schema=_object(("result",), result=_TEXT),
-    ),
-)
+_PLAN_STATUS: dict[str, JsonValue] = {"type": "string", "enum": ["pending", "in_progress", "done", "dropped"]}
+_PLAN_STEPS: dict[str, JsonValue] = {
+    "type": "array",
+    "items": _object(("step", "status"), step=_TEXT, status=_PLAN_STATUS),
+    "minItems": 1,
+    "maxItems": 20,
+}
+_SCHEMAS: dict[str, dict[str, JsonValue]] = {
+    "use_skill": _object(("skill",), skill=_TEXT, reason=_TEXT, inputs=_ANYTHING),
+    "read_skill_files": _object(("paths",), paths=_TEXTS),
+    "skill_search": _object(("query",), query=_TEXT),
+    "plan": _object(("steps",), steps=_PLAN_STEPS),
+    "ask_user": _object(("question",), question=_TEXT, fields=_ANYTHING),
+    "delegate": _object(("agent", "task"), agent=_TEXT, task=_TEXT),
+    "run_task": _object(("task",), task=_TEXT, inputs=_ANYTHING),
+    "finish": _object(("result",), result={"type": ["string", "object", "array"]}),
+}
+CONTROL_NAMES = frozenset(_SCHEMAS)

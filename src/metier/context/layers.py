@@ -2,9 +2,10 @@
 
 The order is fixed, so the same inputs give the same bytes and a vendor's prompt cache holds:
 
-    system   base and safety, soul, user profile, agent, plugins, skill catalog, the form of answers in JSON
-    messages facts and summary of a conversation, its latest turns; task, structured step, disclosed skill content,
-             input; then the run so far
+    system   operating instructions, base and safety, soul, user profile, agent, plugins, skill catalog, the form of
+             answers in JSON
+    messages facts and summary of a conversation, its latest turns; task, structured step, environment, disclosed skill
+             content, input; then the run so far
 """
 
 import hashlib
@@ -18,6 +19,7 @@ from metier.messages import Message, Part, TextPart, ToolCallPart, ToolResultPar
 from metier.providers.base import SystemBlock
 
 type LayerName = Literal[
+    "operating",
     "base",
     "safety",
     "soul",
@@ -31,16 +33,28 @@ type LayerName = Literal[
     "conversation",
     "task",
     "step",
+    "environment",
     "disclosed",
     "input",
     "run",
 ]
 
-SYSTEM_LAYERS: tuple[LayerName, ...] = ("base", "safety", "soul", "profile", "agent", "plugins", "catalog", "protocol")
+SYSTEM_LAYERS: tuple[LayerName, ...] = (
+    "operating",
+    "base",
+    "safety",
+    "soul",
+    "profile",
+    "agent",
+    "plugins",
+    "catalog",
+    "protocol",
+)
 
 TOLD_STEPS = 40
 
 TITLES: dict[LayerName, str] = {
+    "environment": "# Environment",
     "soul": "# Who you are",
     "profile": "# Who you work for",
     "agent": "# Your role",
@@ -89,7 +103,8 @@ class Exchange:
 class Prompt:
     """Everything a turn could say, before the budget has its word."""
 
-    base: str
+    base: str = ""
+    operating: str = ""
     safety: str = ""
     soul: str = ""
     profile: str = ""
@@ -105,6 +120,8 @@ class Prompt:
     conversation: tuple[Message, ...] = ()
     task: str
     step: str = ""
+    environment: str = ""
+    """Date, system, folder: behind everything that is the same from run to run."""
     disclosed: tuple[Disclosed, ...] = ()
     input: str = ""
     run: tuple[Exchange, ...] = ()
@@ -145,7 +162,13 @@ def build_memory(prompt: Prompt) -> tuple[Message, ...]:
 
 
 def build_task_message(prompt: Prompt) -> Message:
-    pieces = [prompt.task, prompt.layer("step"), *(piece.text for piece in prompt.disclosed), prompt.layer("input")]
+    pieces = [
+        prompt.task,
+        prompt.layer("step"),
+        prompt.layer("environment"),
+        *(piece.text for piece in prompt.disclosed),
+        prompt.layer("input"),
+    ]
     if prompt.earlier:
         pieces.append(render_steps(prompt.earlier))
     return Message(role="user", parts=tuple(TextPart(text=piece) for piece in pieces if piece))

@@ -105,6 +105,7 @@ def _list_task(prompt: Prompt) -> Iterator[Segment]:
     """The parts of the message that holds the task, as `layers.build_task_message` puts them together."""
     yield Segment(layer="task", name="task", text=prompt.task)
     yield Segment(layer="step", name="step", text=prompt.layer("step"))
+    yield Segment(layer="environment", name="environment", text=prompt.layer("environment"))
     for piece in prompt.disclosed:
         yield Segment(layer="disclosed", name=f"disclosed {piece.skill}:{piece.path}", text=piece.text)
     yield Segment(layer="input", name="input", text=prompt.layer("input"))

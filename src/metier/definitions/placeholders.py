@@ -42,7 +42,10 @@ def find_placeholders(body: str) -> list[Placeholder]:
 
 
 def check_placeholders(task: TaskDefinition) -> tuple[Problem, ...]:
-    """What no value can be found for: an input that is not declared, a step that is not before this one."""
+    """What no value can be found for: an input that is not declared, a step that is not before this one.
+
+    An input that no body names is a warning: the model finds it in the input alone.
+    """
     problems: list[Problem] = []
     inputs = [given.name for given in task.inputs]
     for index, step in enumerate(task.steps):
@@ -52,7 +55,23 @@ def check_placeholders(task: TaskDefinition) -> tuple[Problem, ...]:
             if placeholder.name not in known:
                 problems.append(_missing(placeholder, step, task=task, known=known))
         problems += _find_misspelt(step)
-    return tuple(problems)
+    return (*problems, *_find_unused(task))
+
+
+def _find_unused(task: TaskDefinition) -> list[Problem]:
+    named = {each.name for step in task.steps for each in find_placeholders(step.body) if each.kind == "input"}
+    return [
+        Problem(
+            severity="warning",
+            code="unused_input",
+            message=f"Input {given.name!r} is in no body of the task",
+            file=str(task.steps[0].file),
+            line=1,
+            hint=f"Write {{{{inputs.{given.name}}}}} where it is meant; the model sees it among the inputs either way",
+        )
+        for given in task.inputs
+        if given.name not in named
+    ]
 
 
 def render_body(body: str, *, inputs: Mapping[str, str], results: Mapping[str, str]) -> str:

@@ -12,7 +12,7 @@ from metier.engine.entries import Limits
 from metier.engine.orders import find_refusal, is_delegation
 from metier.engine.state import RunState
 from metier.engine.steps import Step
-from metier.engine.task_result import build_task_result
+from metier.engine.task_result import build_task_result, render_result
 from metier.events import TaskState
 from metier.providers.registry import OFFLINE
 from metier.tools.effects import Effect
@@ -228,7 +228,9 @@ def _hand_off_or_finish(state: RunState) -> a.Action:
         return _end_call(state.steps[-1])
     finish = find_finish(state)
     assert finish is not None, "a run comes here to finish or to hand off"
-    return _check_or_finish(state, str(finish.action.params.get("result", "")))
+    order = state.started.order if state.started is not None else None
+    wants_json = order is not None and order.output_schema is not None
+    return _check_or_finish(state, render_result(finish.action.params.get("result", ""), wants_json=wants_json))
 
 
 def _end_call(step: Step) -> a.Action:

@@ -85,6 +85,8 @@ class RunStarted(Value):
     """Nothing where a person put the task in words."""
     seal: str = ""
     """Made with a secret of the store that the run was started in; in no archive. Without it the run is foreign."""
+    environment: str = ""
+    """What the model is told about date, system and folder: as they were when the run began."""
 
 
 class RunAdopted(Value):

@@ -127,6 +127,7 @@ def order_step(state: RunState, step: Step, task: TaskDefinition) -> e.Order:
     left = None if limits.max_cost_usd is None else max(0.0, limits.max_cost_usd - state.cost_usd)
     return e.Order(
         task=render_body(definition.body, inputs=inputs, results=results).strip() or definition.name,
+        inputs=inputs,
         agent=state.plan[number].agent,
         step_of=task.id,
         step_file=definition.file.name,

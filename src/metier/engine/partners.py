@@ -6,7 +6,7 @@ from pydantic import JsonValue
 
 from metier.approval.judge import RUN_TASK
 from metier.approval.matchers import read_value
-from metier.context.control import control_specs
+from metier.context.control import choose_specs
 from metier.definitions.ids import fold_id
 from metier.definitions.task import TaskDefinition
 from metier.messages import ToolSpec, Value
@@ -43,10 +43,10 @@ class Partners(Value):
     def find_task(self, name: str) -> Partner | None:
         return next((task for task in self.tasks if fold_id(task.id) == fold_id(name)), None)
 
-    def specs(self) -> tuple[ToolSpec, ...]:
+    def specs(self, control: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...]:
         """The tools to reach them by; none where there is nobody."""
         found: list[ToolSpec] = []
-        for spec in control_specs(("delegate", RUN_TASK)):
+        for spec in choose_specs(control, ("delegate", RUN_TASK)):
             known = self.agents if spec.name == "delegate" else self.tasks
             if known:
                 listed = "\n".join(_describe(partner, index) for index, partner in enumerate(known))

@@ -13,7 +13,7 @@ from metier.definitions.names import name_capability
 from metier.engine import entries as e
 from metier.engine.projection_work import project_task_step, project_work
 from metier.engine.state import RunState
-from metier.engine.steps import Step
+from metier.engine.steps import Step, describe_plan, read_plan
 
 SUMMARY_CHARACTERS = 400
 
@@ -194,6 +194,8 @@ def _project_finished(entry: e.StepFinished, state: RunState) -> list[ev.Payload
             truncated=entry.truncated,
         )
     ]
+    if step and entry.status == "succeeded" and (noted := read_plan(step.action)):
+        told.append(ev.PlanUpdated(step_id=entry.step_id, steps=noted, summary=describe_plan(noted)))
     if action == "call_skill" and entry.status == "succeeded" and step and not state.next_skill:
         reason = str(step.action.params.get("reason") or "")
         told.append(ev.SkillInvocationStarted(skill_name=state.skill, rationale=reason))

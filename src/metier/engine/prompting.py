@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 from metier.approval.judge import RUN_TASK
 from metier.context.budget import FittedPrompt, TokenBudget, fit
-from metier.context.control import control_specs
+from metier.context.control import PLAN, build_control_specs, choose_specs
 from metier.context.decoder import Decoder, Undecodable, repair_request
 from metier.context.disclosure import render_catalog
 from metier.context.json_mode import build_decision_schema, render_protocol
 from metier.context.layers import Disclosed, Exchange, Prompt, tell_in_words
+from metier.context.operating import Subjects
 from metier.definitions.acceptance import render_criterion
 from metier.definitions.inherit import find_limit
 from metier.engine.entries import DecodeFailed, Order
@@ -44,8 +45,11 @@ def get_offer(state: RunState, services: Services, *, disabled: frozenset[str], 
         is_json = mode == "json"
     key = (has_skills, disabled, hidden, is_json)
     if key not in services.offers:
+        control = services.instructions.control or build_control_specs()
+        subjects = Subjects(tools=services.tools.names())
         names = [name for name in CONTROL_TOOLS if has_skills or name not in SKILL_TOOLS]
-        all_specs = (*control_specs(names), *services.partners.specs(), *services.tools.specs())
+        steering = choose_specs(control, [*names, PLAN] if subjects.can_plan else names)
+        all_specs = (*steering, *services.partners.specs(control), *services.tools.specs())
         tools = tuple(spec for spec in all_specs if spec.name not in disabled and spec.name not in hidden)
         decoder = Decoder(tools, mode="json" if is_json else mode)
         services.offers[key] = Offer(tools, decoder, render_protocol(tools) if is_json else "")
@@ -88,11 +92,18 @@ def build_prompt(state: RunState, services: Services, texts: Mapping[str, str]) 
         step=render_step(order) if order else begun.step,
         catalog=render_catalog(services.shelf.describe(shown), others) if state.skills else "",
         disclosed=disclosed,
-        input=state.started.extra_context,
+        environment=state.started.environment,
+        input=render_input(state.started.extra_context, order.inputs if order else {}),
         run=(*state.run, *_repair_exchange(state)),
         earlier=state.earlier,
         skill=state.skill,
     )
+
+
+def render_input(piped: str, inputs: Mapping[str, str]) -> str:
+    """The inputs of a task as JSON, then what was piped in."""
+    written = f"```json\n{json.dumps(dict(inputs), ensure_ascii=False, indent=2)}\n```" if inputs else ""
+    return "\n\n".join(piece for piece in (written, piped) if piece)
 
 
 def render_step(order: Order) -> str:

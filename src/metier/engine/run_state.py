@@ -9,7 +9,7 @@ from metier.engine.authority import KEPT_PAUSES, put_back, take_authority
 from metier.engine.child import Child
 from metier.engine.phases import IllegalTransition, Phase, check_transition
 from metier.engine.steps import Step
-from metier.events import Candidate, TaskState
+from metier.events import Candidate, PlanStep, TaskState
 from metier.messages import ModelReply
 
 
@@ -62,6 +62,8 @@ class RunState:
     """How often each identical call was made."""
     results: list[str] = field(default_factory=list[str])
     """What each succeeded step gave, in order, for whoever has to sum up."""
+    todo: tuple[PlanStep, ...] = ()
+    """The model's own list of what is to be done, as it last wrote it."""
     pause: e.RunPaused | None = None
     question: e.InputAsked | None = None
     disabled: frozenset[str] = frozenset()

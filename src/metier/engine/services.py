@@ -17,7 +17,7 @@ from metier.engine.partners import Partners
 from metier.engine.shelf import Shelf
 from metier.events import Payload
 from metier.ids import Clock, Ids
-from metier.messages import Message
+from metier.messages import Message, ToolSpec
 from metier.providers.abilities import Abilities, KnownLacks
 from metier.providers.base import Observer, Provider
 from metier.providers.facts import FactBook
@@ -47,7 +47,12 @@ class Instructions:
     """The layers of the prompt that a run has from its start to its end."""
 
     base: str
+    """The workspace's own prompt; empty where it has none."""
     safety: str
+    operating: str = ""
+    """How to work in Metier; older runs have it in `base`."""
+    control: tuple[ToolSpec, ...] = ()
+    """The tools that steer the run, as its model was told of them."""
     soul: str = ""
     profile: str = ""
     agent: str = ""
@@ -65,6 +70,7 @@ class Instructions:
 
     def begin(self, task: str) -> Prompt:
         return Prompt(
+            operating=self.operating,
             base=self.base,
             safety=self.safety,
             soul=self.soul,

@@ -16,7 +16,7 @@ from metier.engine.calls import build_identity, build_memory_key, edit_arguments
 from metier.engine.child import Child
 from metier.engine.phases import IllegalTransition
 from metier.engine.run_state import RunState, adopt, reopen
-from metier.engine.steps import Step, add_candidates, build_exchange
+from metier.engine.steps import Step, add_candidates, build_exchange, read_plan
 from metier.events import TaskState
 from metier.messages import Spent
 
@@ -260,6 +260,8 @@ def _take_result(state: RunState, step: Step, entry: e.StepFinished) -> None:
     is_work = step.action.type in ("call_tool", "run_command") or find_invocation(step.action) is not None
     if entry.status == "succeeded" and is_work:
         state.results.append(entry.text)
+    if entry.status == "succeeded" and (noted := read_plan(step.action)):
+        state.todo = noted
     if step.action.type == "call_skill" and entry.status == "succeeded":
         _choose_skill(state, str(step.action.params.get("skill", "")))
     _leave_when_through(state)

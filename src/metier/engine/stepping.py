@@ -12,6 +12,7 @@ from pydantic import JsonValue
 
 from metier.approval.judge import name_call
 from metier.approval.verdict import ALLOW
+from metier.context.control import PLAN
 from metier.context.disclosure import disclose_files
 from metier.decisions import StepStatus, describe_failure, find_owner
 from metier.definitions.contained_file import read_contained
@@ -26,7 +27,7 @@ from metier.engine.paths import build_guard
 from metier.engine.planning import get_limits
 from metier.engine.protecting import end_if_changed, look_at_protected
 from metier.engine.services import Services
-from metier.engine.steps import Step
+from metier.engine.steps import Step, read_plan
 from metier.engine.unwrapping import unwrapped
 from metier.events import Payload, SkillDisclosureLoaded, SkillStepExecuted, TaskState
 from metier.messages import Spent
@@ -191,6 +192,7 @@ async def _execute(step: Step, log: RunLog, services: Services) -> e.StepFinishe
         "use_skill": _use_skill,
         "read_skill_files": _read_skill_files,
         "skill_search": _search_skills,
+        PLAN: _note_plan,
     }
     name, arguments = name_and_arguments(step)
     if step.action.type == "call_skill" and services.tools.find(name) is None:
@@ -369,6 +371,16 @@ async def _search_skills(step: Step, _log: RunLog, services: Services) -> ToolRe
     found = services.shelf.index.rank(str(arguments.get("query", "")), services.skills.prefilter_top_k)
     lines = [f"- {name}: {text}" for name, text in services.shelf.describe([hit.skill_name for hit in found])]
     return ToolResult(ok=True, output="\n".join(lines) or "No skill matches these words")
+
+
+async def _note_plan(step: Step, _log: RunLog, _services: Services) -> ToolResult:
+    """The call itself is the record; the model is told how it stands."""
+    steps = read_plan(step.action)
+    under_way = [each.step for each in steps if each.status == "in_progress"]
+    done = sum(each.status == "done" for each in steps)
+    now = f"; in progress: {under_way[0]}" if under_way else ""
+    hint = " Keep only one step in progress." if len(under_way) > 1 else ""
+    return ToolResult(ok=True, output=f"Noted: {done} of {len(steps)} steps done{now}.{hint}")
 
 
 def _sum_up_error(text: str) -> str:

@@ -8,12 +8,14 @@ from typing import Literal
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
+from metier.context.control import PLAN
 from metier.context.fences import TOOL_OUTPUT, fence
 from metier.context.layers import Exchange
 from metier.context.trimming import READING_TOOL
 from metier.decisions import ActionStep, StepExecutionResult, read_failure
 from metier.engine import entries as e
 from metier.engine.calls import build_identity
+from metier.events import PlanStep
 from metier.messages import Message, ModelReply, Part, TextPart, ToolResultPart
 
 type StepPhase = Literal["pending", "approved", "asking", "running", "in_doubt", "finished"]
@@ -46,6 +48,20 @@ class Step:
     """What was given to the questions of the step itself."""
     delegated: e.Delegated | None = None
     """The run that does it, while it is under way and after."""
+
+
+def read_plan(action: ActionStep) -> tuple[PlanStep, ...]:
+    """The list that a call of `plan` gives; nothing for other actions."""
+    name, arguments = name_call(action)
+    steps = arguments.get("steps")
+    return tuple(map(PlanStep.model_validate, steps)) if name == PLAN and isinstance(steps, list) else ()
+
+
+def describe_plan(steps: Sequence[PlanStep]) -> str:
+    """How far it is, in one line."""
+    done = sum(each.status == "done" for each in steps)
+    now = next((each.step for each in steps if each.status == "in_progress"), "")
+    return f"{done} of {len(steps)} done" + (f", now: {now}" if now else "")
 
 
 def build_exchange(

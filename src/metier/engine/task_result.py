@@ -1,6 +1,7 @@
 """What a task gives when its steps are through: what the last of them gave, or what all of them foresee. Pure."""
 
 import json
+import re
 from typing import cast
 
 from pydantic import JsonValue
@@ -8,6 +9,22 @@ from pydantic import JsonValue
 from metier.engine.state import RunState
 
 type Foreseen = dict[str, JsonValue]
+
+_FENCED = re.compile(r"\s*```[\w-]*[ \t]*\n(.*?)\n[ \t]*```\s*", re.DOTALL)
+
+
+def render_result(value: JsonValue, *, wants_json: bool) -> str:
+    """What the model gave as its result, as text: an object as JSON, and JSON out of the fence it stands in."""
+    if not isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    fenced = _FENCED.fullmatch(value) if wants_json else None
+    if fenced is None:
+        return value
+    try:
+        is_structure = isinstance(json.loads(fenced[1]), dict | list)
+    except (ValueError, RecursionError):
+        return value
+    return fenced[1].strip() if is_structure else value
 
 
 def build_task_result(state: RunState) -> str:

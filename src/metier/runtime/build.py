@@ -8,11 +8,13 @@ from pathlib import Path
 
 from anyio.to_thread import run_sync
 
-from metier.context.control import ACTION_OF_TOOL
+from metier.context.control import CONTROL_NAMES
+from metier.context.operating import Subjects, find_family
 from metier.definitions.catalog_cache import find_cache_folder
 from metier.engine.decide import Policy
+from metier.engine.partners import Partners
 from metier.engine.protecting import describe_changes
-from metier.engine.services import Services
+from metier.engine.services import Instructions, Services
 from metier.engine.shelf import build_shelf
 from metier.errors import MetierError, UsageError
 from metier.providers.abilities import Abilities, KnownLacks, RememberedLacks
@@ -88,7 +90,7 @@ async def build_services(
         known = Toolbox(offered).names()
         tools = await _choose_tools(run, offered, store)
         _check_names(run, access, known)
-        cleaner = build_place_cleaner(place)
+        cleaner, partners = build_place_cleaner(place), await choose_partners(run, store)
         yield Services(
             store=store,
             provider=models.provider,
@@ -99,7 +101,7 @@ async def build_services(
             read_access=lambda: tools.resolve(access.read()),
             tools=tools,
             shelf=shelf,
-            instructions=await find_instructions(run.pins, store) or load_instructions(agent, run.said),
+            instructions=await find_instructions(run.pins, store) or compose_instructions(run, tools, partners),
             model=get_model_options(place, models.provider),
             runtime=settings.runtime,
             skills=settings.skills,
@@ -112,7 +114,7 @@ async def build_services(
             clean=cleaner.text,
             clean_body=cleaner.value if settings.logging.debug_llm_bodies else None,
             changed=(*changed, *policy.changed, *agent.changed, *find_changed_task(run)),
-            partners=await choose_partners(run, store),
+            partners=partners,
             task=run.task if run.is_planned else None,
             given_results=run.given_results,
             notices=servers.notices,
@@ -125,10 +127,20 @@ async def build_services(
 
 def _check_names(run: RunKind, access: AccessFile, known: frozenset[str]) -> None:
     """Raises `ConfigError` where a tool is named that does not exist; a run keeps the agent that it began with."""
-    names = {*known, *BUILT_IN_TOOLS, *SCRIPT_TOOLS, *ACTION_OF_TOOL}
+    names = {*known, *BUILT_IN_TOOLS, *SCRIPT_TOOLS, *CONTROL_NAMES}
     access.check_names(names)
     if not run.pins:
         run.agent.check_tools(names)
+
+
+def compose_instructions(run: RunKind, tools: Toolbox, partners: Partners) -> Instructions:
+    """What a run that begins now is told, whatever its task."""
+    agent = run.agent
+    provider = agent.place.provider.name if agent.place.provider is not None else agent.place.settings.model.provider
+    subjects = Subjects(
+        tools=tools.names(), has_skills=bool(agent.packages), has_partners=bool(partners.agents or partners.tasks)
+    )
+    return load_instructions(agent, run.said, subjects=subjects, family=find_family(provider, agent.model.name))
 
 
 async def _choose_tools(run: RunKind, offered: Sequence[Tool], store: Store) -> Toolbox:

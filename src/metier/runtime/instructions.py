@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from metier.context.base_prompt import BASE, SAFETY
 from metier.context.caps import CAPS, cap_conversation, cap_layer
+from metier.context.control import build_control_specs
 from metier.context.layers import LayerName
+from metier.context.operating import Family, Subjects, build_operating
 from metier.definitions.contained_file import read_contained
 from metier.definitions.problems import Problem
 from metier.engine.services import Instructions, LayerSource
 from metier.errors import ConfigError
 from metier.messages import Message
+from metier.prompts.texts import load_text
 from metier.runtime.agents import AgentInForce
 from metier.runtime.plugins import render_layers
 
@@ -43,8 +45,10 @@ class _Layer:
     source: LayerSource
 
 
-def load_instructions(agent: AgentInForce, said: Said | None = None) -> Instructions:
-    """The workspace's own words where it has them. Raises `ConfigError` for a file that cannot be used."""
+def load_instructions(
+    agent: AgentInForce, said: Said | None = None, *, subjects: Subjects, family: Family
+) -> Instructions:
+    """Ours, then the workspace's own words where it has them. Raises `ConfigError` for a file that cannot be used."""
     workspace = agent.place.workspace
     found = {name: _load(workspace, name) for name in FILES}
     if agent.definition is not None and agent.body:
@@ -54,8 +58,10 @@ def load_instructions(agent: AgentInForce, said: Said | None = None) -> Instruct
     texts = {name: layer.text for name, layer in found.items() if layer is not None}
     given = said or Said()
     return Instructions(
-        base=texts.get("base") or BASE,
-        safety=SAFETY,
+        operating=build_operating(subjects, family),
+        control=build_control_specs(),
+        base=texts.get("base", ""),
+        safety=load_text("safety"),
         soul=texts.get("soul", ""),
         profile=texts.get("profile", ""),
         agent=texts.get("agent", ""),

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -20,9 +20,8 @@ from metier.providers.facts import load_facts
 from metier.providers.failures import MissingKey
 from metier.runtime.agents import AgentInForce, find_agent_file, read_definition_file, restore_agent
 from metier.runtime.authority import bind
-from metier.runtime.build import get_model_options, narrow
+from metier.runtime.build import compose_instructions, get_model_options, narrow
 from metier.runtime.commissions import restore_run
-from metier.runtime.instructions import load_instructions
 from metier.runtime.pins import (
     AGENT,
     SKILL,
@@ -129,6 +128,7 @@ async def build_replay_services(
             withheld=find_withheld(place, host) if with_current_files else trusted & {HOST_FILE, DEFINITIONS},
         ),
     )
+    partners = await find_partners(started.pins, store)
     provider = AbsentProvider(started.provider, MissingKey("A replay asks nobody"))
     return Services(
         store=store,
@@ -137,7 +137,7 @@ async def build_replay_services(
         policy=narrow(place, await bind(policy, run, store, tools=tools)),
         tools=tools,
         shelf=build_shelf(packages, workspace=place.workspace, problems=_problems(entries)),
-        instructions=pinned or load_instructions(agent),
+        instructions=pinned or compose_instructions(replace(run, agent=agent), tools, partners),
         model=get_model_options(place, provider),
         runtime=settings.runtime,
         skills=settings.skills,
@@ -146,7 +146,7 @@ async def build_replay_services(
         workspace=place.workspace,
         run_folder=place.runs,
         clean=lambda text: text,
-        partners=await find_partners(started.pins, store),
+        partners=partners,
         task=run.task if run.is_planned else None,
         owner=place.owner,
     )

@@ -50,6 +50,7 @@ from metier.runtime.rows import build_row
 from metier.runtime.run_folders import find_folder
 from metier.runtime.seals import is_started_here, seal
 from metier.runtime.shift import Shift, begin_shift, keep_claimable
+from metier.runtime.surroundings import describe_surroundings
 from metier.runtime.trust import check_runs, note_runs
 from metier.store.base import Lease, RunRow, Store
 from metier.store.failures import LeaseHeld, RunUnknown, StoreUnavailable
@@ -483,6 +484,7 @@ def build_start(request: RunRequest, agent: AgentInForce, services: Services, *,
         pins=pins,
         extra_context=request.extra_context,
         order=commission.order if commission else None,
+        environment=describe_surroundings(agent.place.workspace, services.clock.now()),
     )
 
 

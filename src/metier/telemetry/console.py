@@ -64,6 +64,8 @@ WORDINGS: dict[str, Wording] = {
     "run_resumed": Wording("info", "resumed", "{p.reason}"),
     "signal_received": Wording("warning", "{p.signal}", "for the {p.count}. time"),
     "graceful_shutdown_started": Wording("warning", "stopping", "{p.children} children, {p.grace_seconds:g} s"),
+    "plan_updated": Wording("info", "plan", "{p.summary}"),
+    "structured_output_fallback": Wording("warning", "lacks {p.lacks}", "{p.message}"),
     "task_planned": Wording("info", "planned", "{p.task_id}: {p.steps}"),
     "task_step_changed": Wording("info", "{p.state}", "{p.file} {p.name} {p.message}"),
     "child_run_started": Wording("info", "started", "{p.agent} {p.child_run_id}: {p.task}"),

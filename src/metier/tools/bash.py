@@ -12,6 +12,7 @@ from pydantic import JsonValue
 
 from metier.errors import ToolFailed
 from metier.events import SkillStepExecuted
+from metier.prompts.tool_texts import describe_parameters, load_tool_text
 from metier.telemetry.excerpt import cut_middle
 from metier.tools.base import NoGuard, PathGuard, Preview, ToolContext, ToolInfo, ToolResult
 from metier.tools.environment import build_environment
@@ -49,19 +50,22 @@ class Bash:
     info = ToolInfo(
         id="builtin:Bash",
         name="Bash",
-        description="Run a command line without input. Literal words joined by | && || ; need fewer approvals.",
+        description=load_tool_text("Bash").description,
         category="bash",
-        input_schema={
-            "type": "object",
-            "properties": {
-                "command": {"type": "string"},
-                "cwd": {"type": "string"},
-                "timeout_ms": {"type": "integer"},
-                "max_output_chars": {"type": "integer"},
+        input_schema=describe_parameters(
+            "Bash",
+            {
+                "type": "object",
+                "properties": {
+                    "command": {"type": "string"},
+                    "cwd": {"type": "string"},
+                    "timeout_ms": {"type": "integer"},
+                    "max_output_chars": {"type": "integer"},
+                },
+                "required": ["command"],
+                "additionalProperties": False,
             },
-            "required": ["command"],
-            "additionalProperties": False,
-        },
+        ),
         output_schema={"type": "string"},
         risk="high",
         effect="opaque",

@@ -4,6 +4,7 @@ from anyio.to_thread import run_sync
 from pydantic import JsonValue
 
 from metier.errors import ToolFailed
+from metier.prompts.tool_texts import describe_parameters, load_tool_text
 from metier.tools.base import Preview, ToolContext, ToolInfo, ToolResult
 from metier.tools.exact_edit import edit_bytes
 from metier.tools.previews import preview_edit
@@ -15,19 +16,22 @@ class Edit:
     info = ToolInfo(
         id="builtin:Edit",
         name="Edit",
-        description="Replace exact text in a file. old must be unique unless replace_all.",
+        description=load_tool_text("Edit").description,
         category="edit",
-        input_schema={
-            "type": "object",
-            "properties": {
-                "path": {"type": "string"},
-                "old": {"type": "string"},
-                "new": {"type": "string"},
-                "replace_all": {"type": "boolean"},
+        input_schema=describe_parameters(
+            "Edit",
+            {
+                "type": "object",
+                "properties": {
+                    "path": {"type": "string"},
+                    "old": {"type": "string"},
+                    "new": {"type": "string"},
+                    "replace_all": {"type": "boolean"},
+                },
+                "required": ["path", "old", "new"],
+                "additionalProperties": False,
             },
-            "required": ["path", "old", "new"],
-            "additionalProperties": False,
-        },
+        ),
         output_schema={"type": "string"},
         risk="medium",
         effect="opaque",

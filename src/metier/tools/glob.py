@@ -6,6 +6,7 @@ from itertools import islice
 from anyio.to_thread import run_sync
 from pydantic import JsonValue
 
+from metier.prompts.tool_texts import describe_parameters, load_tool_text
 from metier.tools.base import PathGuard, ToolContext, ToolInfo, ToolResult
 from metier.tools.file_walk import MAX_ENTRIES, list_files
 from metier.tools.path_patterns import PathPattern
@@ -20,17 +21,20 @@ class Glob:
     info = ToolInfo(
         id="builtin:Glob",
         name="Glob",
-        description="Find files by pattern such as src/**/*.py, newest first.",
+        description=load_tool_text("Glob").description,
         category="glob",
-        input_schema={
-            "type": "object",
-            "properties": {
-                "pattern": {"type": "string"},
-                "path": {"type": "string"},
+        input_schema=describe_parameters(
+            "Glob",
+            {
+                "type": "object",
+                "properties": {
+                    "pattern": {"type": "string"},
+                    "path": {"type": "string"},
+                },
+                "required": ["pattern"],
+                "additionalProperties": False,
             },
-            "required": ["pattern"],
-            "additionalProperties": False,
-        },
+        ),
         output_schema={"type": "string"},
         risk="low",
         effect="read",

@@ -9,6 +9,7 @@ from anyio.to_thread import run_sync
 from pydantic import JsonValue
 
 from metier.errors import ToolFailed
+from metier.prompts.tool_texts import describe_parameters, load_tool_text
 from metier.tools.base import PathGuard, ToolContext, ToolInfo, ToolResult
 from metier.tools.file_text import decode, is_binary
 from metier.tools.file_walk import MAX_ENTRIES, list_files
@@ -38,22 +39,25 @@ class Grep:
     info = ToolInfo(
         id="builtin:Grep",
         name="Grep",
-        description="Search lines by RE2 expression in a file or folder path.",
+        description=load_tool_text("Grep").description,
         category="grep",
-        input_schema={
-            "type": "object",
-            "properties": {
-                "pattern": {"type": "string"},
-                "path": {"type": "string"},
-                "glob": {"type": "string"},
-                "ignore_case": {"type": "boolean"},
-                "context": {"type": "integer"},
-                "files_only": {"type": "boolean"},
-                "limit": {"type": "integer"},
+        input_schema=describe_parameters(
+            "Grep",
+            {
+                "type": "object",
+                "properties": {
+                    "pattern": {"type": "string"},
+                    "path": {"type": "string"},
+                    "glob": {"type": "string"},
+                    "ignore_case": {"type": "boolean"},
+                    "context": {"type": "integer"},
+                    "files_only": {"type": "boolean"},
+                    "limit": {"type": "integer"},
+                },
+                "required": ["pattern"],
+                "additionalProperties": False,
             },
-            "required": ["pattern"],
-            "additionalProperties": False,
-        },
+        ),
         output_schema={"type": "string"},
         risk="low",
         effect="read",

@@ -8,6 +8,7 @@ from anyio.to_thread import run_sync
 from pydantic import JsonValue
 
 from metier.errors import ToolFailed
+from metier.prompts.tool_texts import describe_parameters, load_tool_text
 from metier.tools.base import PathGuard, ToolContext, ToolInfo, ToolResult
 from metier.tools.file_text import FileText, decode, name_kind
 from metier.tools.replacing import read_all
@@ -23,18 +24,21 @@ class Read:
     info = ToolInfo(
         id="builtin:Read",
         name="Read",
-        description="Read a text file: limit lines from line offset.",
+        description=load_tool_text("Read").description,
         category="read",
-        input_schema={
-            "type": "object",
-            "properties": {
-                "path": {"type": "string"},
-                "offset": {"type": "integer"},
-                "limit": {"type": "integer"},
+        input_schema=describe_parameters(
+            "Read",
+            {
+                "type": "object",
+                "properties": {
+                    "path": {"type": "string"},
+                    "offset": {"type": "integer"},
+                    "limit": {"type": "integer"},
+                },
+                "required": ["path"],
+                "additionalProperties": False,
             },
-            "required": ["path"],
-            "additionalProperties": False,
-        },
+        ),
         output_schema={"type": "string"},
         risk="low",
         effect="read",

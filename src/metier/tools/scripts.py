@@ -17,6 +17,7 @@ from pydantic import JsonValue
 from metier.definitions.scripts import Script
 from metier.errors import ToolFailed
 from metier.events import SkillStepExecuted, StepStatus
+from metier.prompts.tool_texts import describe_parameters, load_tool_text
 from metier.skills.digest import digest_files
 from metier.skills.package import SkillPackage
 from metier.tools.base import Preview, Tool, ToolContext, ToolInfo, ToolResult
@@ -57,13 +58,16 @@ class ScriptList:
     info = ToolInfo(
         id="builtin:script_list",
         name="script_list",
-        description="List the scripts of one skill, or of all skills.",
+        description=load_tool_text("script_list").description,
         category="custom",
-        input_schema={
-            "type": "object",
-            "properties": {"skill_name": {"type": ["string", "null"]}},
-            "additionalProperties": False,
-        },
+        input_schema=describe_parameters(
+            "script_list",
+            {
+                "type": "object",
+                "properties": {"skill_name": {"type": ["string", "null"]}},
+                "additionalProperties": False,
+            },
+        ),
         output_schema=RESPONSE_SCHEMA,
         risk="low",
         effect="read",
@@ -92,14 +96,17 @@ class ScriptHelp:
     info = ToolInfo(
         id="builtin:script_help",
         name="script_help",
-        description="Show the --help of a skill's script. Call it before script_run.",
+        description=load_tool_text("script_help").description,
         category="custom",
-        input_schema={
-            "type": "object",
-            "properties": {"skill_name": {"type": "string"}, "script_name": {"type": "string"}},
-            "required": ["skill_name", "script_name"],
-            "additionalProperties": False,
-        },
+        input_schema=describe_parameters(
+            "script_help",
+            {
+                "type": "object",
+                "properties": {"skill_name": {"type": "string"}, "script_name": {"type": "string"}},
+                "required": ["skill_name", "script_name"],
+                "additionalProperties": False,
+            },
+        ),
         output_schema=RESPONSE_SCHEMA,
         risk="medium",
         # It runs the code of the script: whoever asks before that must be asked before this too.
@@ -136,19 +143,22 @@ class ScriptRun:
     info = ToolInfo(
         id="builtin:script_run",
         name="script_run",
-        description="Run a skill's script. json=true adds --json and parses the output.",
+        description=load_tool_text("script_run").description,
         category="custom",
-        input_schema={
-            "type": "object",
-            "properties": {
-                "skill_name": {"type": "string"},
-                "script_name": {"type": "string"},
-                "args": {"type": ["array", "null"], "items": {"type": "string"}},
-                "json": {"type": "boolean", "default": True},
+        input_schema=describe_parameters(
+            "script_run",
+            {
+                "type": "object",
+                "properties": {
+                    "skill_name": {"type": "string"},
+                    "script_name": {"type": "string"},
+                    "args": {"type": ["array", "null"], "items": {"type": "string"}},
+                    "json": {"type": "boolean", "default": True},
+                },
+                "required": ["skill_name", "script_name"],
+                "additionalProperties": False,
             },
-            "required": ["skill_name", "script_name"],
-            "additionalProperties": False,
-        },
+        ),
         output_schema=RESPONSE_SCHEMA,
         risk="high",
         effect="opaque",

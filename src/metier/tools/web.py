@@ -14,6 +14,7 @@ from anyio.to_thread import run_sync
 from pydantic import JsonValue
 
 from metier.errors import ToolFailed
+from metier.prompts.tool_texts import describe_parameters, load_tool_text
 from metier.tools.base import PathGuard, Preview, ToolContext, ToolInfo, ToolResult
 from metier.tools.file_text import is_binary
 from metier.tools.html_text import extract_text
@@ -75,17 +76,20 @@ class WebFetch:
     info = ToolInfo(
         id="builtin:WebFetch",
         name="WebFetch",
-        description="Fetch a public http(s) page as text.",
+        description=load_tool_text("WebFetch").description,
         category="web",
-        input_schema={
-            "type": "object",
-            "properties": {
-                "url": {"type": "string"},
-                "max_bytes": {"type": "integer"},
+        input_schema=describe_parameters(
+            "WebFetch",
+            {
+                "type": "object",
+                "properties": {
+                    "url": {"type": "string"},
+                    "max_bytes": {"type": "integer"},
+                },
+                "required": ["url"],
+                "additionalProperties": False,
             },
-            "required": ["url"],
-            "additionalProperties": False,
-        },
+        ),
         output_schema={"type": "string"},
         risk="medium",
         # It may be repeated, but it tells a stranger what it asks for: not a mere reading.

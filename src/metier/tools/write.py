@@ -4,6 +4,7 @@ from anyio.to_thread import run_sync
 from pydantic import JsonValue
 
 from metier.errors import ToolFailed
+from metier.prompts.tool_texts import describe_parameters, load_tool_text
 from metier.tools.base import Preview, ToolContext, ToolInfo, ToolResult
 from metier.tools.previews import preview_write
 from metier.tools.replacing import judge_note, read_target, replace_file
@@ -14,14 +15,17 @@ class Write:
     info = ToolInfo(
         id="builtin:Write",
         name="Write",
-        description="Create or replace a text file, with its folders.",
+        description=load_tool_text("Write").description,
         category="write",
-        input_schema={
-            "type": "object",
-            "properties": {"path": {"type": "string"}, "content": {"type": "string"}},
-            "required": ["path", "content"],
-            "additionalProperties": False,
-        },
+        input_schema=describe_parameters(
+            "Write",
+            {
+                "type": "object",
+                "properties": {"path": {"type": "string"}, "content": {"type": "string"}},
+                "required": ["path", "content"],
+                "additionalProperties": False,
+            },
+        ),
         output_schema={"type": "string"},
         risk="medium",
         # Writing twice would be harmless, but not over what somebody wrote between a crash and the resume.

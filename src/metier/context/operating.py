@@ -1,0 +1,61 @@
+"""The operating instructions: how to work in Metier, put together from the subjects that concern a run. Pure.
+
+A layer of its own that no file of a workspace replaces. A subject that a run has no tools for is left out.
+"""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from metier.prompts.texts import load_text
+
+type Family = Literal["claude", "gpt", "gemini", "open", ""]
+"""Whose guide to prompting a model follows; empty where no model is asked."""
+
+FILE_TOOLS = frozenset({"Read", "Write", "Edit", "Glob", "Grep", "Bash"})
+CHANGING_TOOLS = frozenset({"Write", "Edit", "Bash"})
+"""Whoever can change something may have work that is worth a plan."""
+
+_FAMILIES: tuple[tuple[Family, re.Pattern[str]], ...] = (
+    ("claude", re.compile(r"claude", re.IGNORECASE)),
+    ("gemini", re.compile(r"gemini", re.IGNORECASE)),
+    ("gpt", re.compile(r"gpt-(?!oss|neo|j\b)|codex|(?:^|/)o[1-9](?:-|$)", re.IGNORECASE)),
+)
+_OF_PROVIDER: dict[str, Family] = {"anthropic": "claude", "gemini": "gemini", "offline": ""}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subjects:
+    """What a run can do, as far as the instructions differ by it."""
+
+    tools: Collection[str] = ()
+    has_skills: bool = False
+    has_partners: bool = False
+
+    @property
+    def can_plan(self) -> bool:
+        return not CHANGING_TOOLS.isdisjoint(self.tools)
+
+
+def find_family(provider: str, model: str) -> Family:
+    """By the name of the model, wherever it is served; else by its provider; else an open model."""
+    if provider == "offline":
+        return ""
+    for family, pattern in _FAMILIES:
+        if pattern.search(model):
+            return family
+    return _OF_PROVIDER.get(provider, "open")
+
+
+def build_operating(subjects: Subjects, family: Family) -> str:
+    names = [
+        "operating/metier",
+        "operating/work",
+        *(["operating/plan"] if subjects.can_plan else []),
+        *(["operating/files"] if set(subjects.tools) >= FILE_TOOLS else []),
+        *(["operating/skills"] if subjects.has_skills else []),
+        *(["operating/partners"] if subjects.has_partners else []),
+        *([f"family/{family}"] if family else []),
+    ]
+    return "\n\n".join(load_text(name) for name in names)

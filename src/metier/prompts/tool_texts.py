@@ -1,0 +1,44 @@
+"""What a model is told about each tool: `tools/NAME.md`, a description and below it one bullet per parameter.
+
+A bullet `steps.status` describes a field of the items of `steps`.
+"""
+
+import copy
+import re
+from functools import cache
+from typing import NamedTuple, cast
+
+from pydantic import JsonValue
+
+from metier.prompts.texts import load_text
+
+type Schema = dict[str, JsonValue]
+
+_PARAMETERS = "\n## Parameters\n"
+_BULLET = re.compile(r"^- ([a-z_.]+): (.+)$", re.MULTILINE)
+
+
+class ToolText(NamedTuple):
+    description: str
+    parameters: dict[str, str]
+
+
+@cache
+def load_tool_text(name: str) -> ToolText:
+    """Raises `FileNotFoundError` for a tool without a text."""
+    description, _, bullets = load_text(f"tools/{name}").partition(_PARAMETERS)
+    return ToolText(description.strip(), dict(_BULLET.findall(bullets)))
+
+
+def describe_parameters(name: str, schema: Schema) -> Schema:
+    """The schema of the tool with a description at every parameter that has one."""
+    described = copy.deepcopy(schema)
+    for path, text in load_tool_text(name).parameters.items():
+        parameter = _find_parameter(described, path.split("."))
+        parameter["description"] = text
+    return described
+
+
+def _find_parameter(schema: Schema, path: list[str]) -> Schema:
+    found = cast("Schema", cast("Schema", schema["properties"])[path[0]])
+    return found if len(path) == 1 else _find_parameter(cast("Schema", found["items"]), path[1:])
