@@ -12,7 +12,7 @@ from metier.approval.load import RuleSource, read_rules
 from metier.approval.scopes import POLICY_FILE, ScopeReader
 from metier.capabilities.check import check_capability, is_capability
 from metier.capabilities.contract_reading import read_contract
-from metier.context.control import ACTION_OF_TOOL
+from metier.context.control import CONTROL_NAMES
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.agent import AgentDefinition
 from metier.definitions.catalog import Catalog, load_catalog
@@ -144,7 +144,7 @@ class _Known:
 
     def find_fault(self, name: str) -> tuple[str, str] | None:
         """What is wrong with a name in a list of tools, and what to do."""
-        if name in self.plain or name in ACTION_OF_TOOL:
+        if name in self.plain or name in CONTROL_NAMES:
             return None
         server, slash, tool = name.partition("/")
         if slash and server and tool:
