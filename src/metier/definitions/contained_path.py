@@ -76,6 +76,24 @@ def open_by_kernel(root: int, path: str, *, links: bool) -> Opened:
         os.close(found)
 
 
+def read_by_kernel(root: int, path: str, *, links: bool) -> Opened:
+    """Like `open_by_kernel` in one call, for who needs the content and not the real path."""
+    resolve = _BENEATH | _NO_MAGIC_LINKS | (0 if links else _NO_LINKS)
+    try:
+        found = _openat2(root, path or ".", resolve, flags=READ_FILE)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket, or a device without its driver
+            raise ToolFailed(f"Path {path!r} is neither a file nor a folder", code="not_a_file") from error
+        raise _translate(error, path, links=links) from error
+    status = os.fstat(found)
+    try:
+        _check_kind(status, path)
+    except ToolFailed:
+        os.close(found)
+        raise
+    return Opened(found, path, status)
+
+
 def open_by_walking(root: int, path: str, *, links: bool) -> Opened:
     """Each folder on the way is opened without following links and stays open until the end, so `..` is a step back."""
     todo = deque(path.split("/"))
@@ -196,10 +214,12 @@ def _path_between(root: int, found: int, path: str) -> str:
     return real[len(base.rstrip("/")) + 1 :]
 
 
-def _openat2(folder: int, path: str, resolve: int) -> int:
-    """A descriptor that stands for the file without opening it: a pipe does not block, a device does nothing."""
+def _openat2(folder: int, path: str, resolve: int, *, flags: int | None = None) -> int:
+    """Without flags, a descriptor that stands for the file and does not open it: a pipe does not block, a device does
+    nothing.
+    """
     library = _load_library()
-    how = _HOW.pack(os.O_PATH | os.O_CLOEXEC, 0, resolve)
+    how = _HOW.pack(os.O_PATH | os.O_CLOEXEC if flags is None else flags, 0, resolve)
     for _ in range(_TRIES):
         result = int(library.syscall(ctypes.c_long(_OPENAT2), ctypes.c_int(folder), os.fsencode(path), how, len(how)))
         if result >= 0:

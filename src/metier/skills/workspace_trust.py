@@ -106,8 +106,10 @@ def _judge(workspace: Path, *, home: Path) -> WorkspaceTrust:
     """
     names = tuple(list_brought(workspace))
     brought = survey(workspace, names)
-    origin = find_origin(workspace, nested=brought.nested) or find_unpacked(brought.files, workspace)
     seen = _path(home, workspace).with_suffix(".seen")
+    if brought.files and brought.is_complete and _read_seen(seen)[:1] == [stamp_brought(brought)]:
+        return MADE_HERE  # nothing was written since the last time
+    origin = find_origin(workspace, nested=brought.nested) or find_unpacked(brought.files, workspace)
     if not origin:
         _remember(workspace, brought, seen)
         return MADE_HERE
@@ -126,11 +128,10 @@ def _build(workspace: Path, origin: str, names: tuple[str, ...], *, home: Path) 
 
 def _remember(workspace: Path, brought: Brought, seen: Path) -> None:
     """Where it cannot be written down, the person is asked when a sign turns up."""
-    stamp = stamp_brought(brought)
-    if not brought.files or not brought.is_complete or _read_seen(seen)[:1] == [stamp]:
+    if not brought.files or not brought.is_complete:
         return
     with suppress(OSError):
-        content = f"{stamp}\n{digest_brought(workspace, brought)}\n"
+        content = f"{stamp_brought(brought)}\n{digest_brought(workspace, brought)}\n"
         seen.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(seen, content.encode("ascii"))
 
