@@ -78,4 +78,4 @@ def _build(lines: list[str]) -> RulePolicy:
     scope = reader.read_policy("rules:\n" + "\n".join(lines), file="policy.yaml")
     reader.check("The rules")
     tools = Toolbox()
-    return RulePolicy(ProfilePolicy("guarded", tools), tools, root="/repo", scopes=(scope,))
+    return RulePolicy(ProfilePolicy("guarded", tools), tools, root="/repo", scopes=(scope,), is_partial=True)

@@ -42,7 +42,7 @@ def _judge(rule: str, command: str, *, allow: bool, profile: Profile) -> str:
     scope = reader.read_policy(json.dumps([written]), file="policy.yaml")
     reader.check("The rules")
     tools = Toolbox()
-    policy = RulePolicy(ProfilePolicy(profile, tools), tools, root="/repo", scopes=(scope,))
+    policy = RulePolicy(ProfilePolicy(profile, tools), tools, root="/repo", scopes=(scope,), is_partial=True)
     return policy.judge(build_step("Bash", {"command": command}, call_id=""), skill="").decision
 
 

@@ -232,6 +232,17 @@ class PlanUpdated(Payload):
     summary: str = ""
 
 
+class LlmDecisionRejected(Payload):
+    """The reply is no decision; the model is told once what is wrong with it, then the run ends."""
+
+    event_type = "llm_decision_rejected"
+    turn: int
+    reason: str
+    message: str
+    repair: bool = False
+    """The model is asked again."""
+
+
 class SkillInvocationStarted(Payload):
     """A skill is in charge from here."""
 
@@ -254,6 +265,22 @@ class StepStarted(Payload):
     verdict: str = ""
     """What the policy said; `ask` where a person then approved it."""
     rule: str = ""
+
+
+class CallRefused(Payload):
+    """A call was not run: a rule, a person, its schema, or what is open to it stood in the way."""
+
+    event_type = "call_refused"
+    step_id: str
+    action: str
+    tool: str = ""
+    arguments: JsonValue = None
+    status: StepStatus = "denied"
+    error_type: str = ""
+    verdict: str = ""
+    """What the policy said: `deny`, `ask` where a person then said no, `allow` where something else was in the way."""
+    rule: str = ""
+    reason: str = ""
 
 
 class SkillStepExecuted(Payload):

@@ -63,4 +63,5 @@ def test_a_tool_that_was_turned_off_is_refused_whatever_was_approved() -> None:
 
     action = decide(state, Asks())
 
-    assert action == a.RefuseStep("1.1", "Tool 'Write' is turned off in 'tool-access.json'")
+    reason = "Tool 'Write' is turned off in 'tool-access.json'"
+    assert action == a.RefuseStep("1.1", reason, verdict="deny", rule="tool-access.json")

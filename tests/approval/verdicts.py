@@ -38,5 +38,7 @@ def judge(
     skills: Sequence[Scope] = (),
 ) -> Explanation:
     tools = Toolbox()
-    policy = RulePolicy(ProfilePolicy(profile, tools), tools, root="/repo", scopes=scopes, skills=skills)
+    policy = RulePolicy(
+        ProfilePolicy(profile, tools), tools, root="/repo", scopes=scopes, skills=skills, is_partial=True
+    )
     return policy.explain(build_step(tool, arguments, call_id=""), skill=skills[0].name if skills else "")

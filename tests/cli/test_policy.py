@@ -91,9 +91,10 @@ def test_the_rules_of_an_agent_narrow_those_of_the_host(workspace: Workspace, ca
     approvals = "tool_approvals:\n  rules:\n    - tool: Write\n      verdict: ask\n"
     write(workspace, ".agent/agents/clerk/AGENT.md", f"---\nname: Clerk\n{approvals}---\nWork.\n")
 
-    workspace.agent("policy", "explain", "Write", "--json")
+    given = ("--args", '{"path": "a.txt", "content": "x"}', "--json")
+    workspace.agent("policy", "explain", "Write", *given)
     host = json.loads(capsys.readouterr().out)
-    workspace.agent("policy", "explain", "Write", "--agent", "clerk", "--json")
+    workspace.agent("policy", "explain", "Write", "--agent", "clerk", *given)
     both = json.loads(capsys.readouterr().out)
 
     assert host["verdict"] == "allow"

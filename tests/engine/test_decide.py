@@ -144,15 +144,17 @@ def test_verdicts_are_obeyed() -> None:
     state = folded(until_call(), turn_of(PUSH))
 
     assert decide(state, TablePolicy(asks=frozenset({"push"}))) == a.AskApproval("1.1", "push is asked for")
-    assert decide(state, TablePolicy(denies=frozenset({"push"}))) == a.RefuseStep("1.1", "push is denied")
+    assert decide(state, TablePolicy(denies=frozenset({"push"}))) == a.RefuseStep(
+        "1.1", "push is denied", verdict="deny"
+    )
 
 
 @pytest.mark.parametrize(
     ("decision", "action"),
     [
         ("approved", a.RunSteps(("1.1",))),
-        ("denied", a.RefuseStep("1.1", "The approval was denied")),
-        ("expired", a.RefuseStep("1.1", "The approval was expired")),
+        ("denied", a.RefuseStep("1.1", "The approval was denied", verdict="ask")),
+        ("expired", a.RefuseStep("1.1", "The approval was expired", verdict="ask")),
     ],
 )
 def test_decided_approval_is_not_asked_for_again(decision: str, action: a.Action) -> None:

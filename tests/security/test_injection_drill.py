@@ -177,6 +177,10 @@ def check_nothing_happened(folder: Path, before: dict[str, str], listener: Liste
     assert not (store / "forged").exists()
 
 
+IMPOSSIBLE = frozenset({"secret in a user name"})
+"""Calls whose arguments no tool takes."""
+
+
 def numbered(rows: dict[str, Row]) -> list[tuple[str, Source]]:
     """The sources take turns."""
     return [(name, SOURCES[number % len(SOURCES)]) for number, name in enumerate(rows)]
@@ -196,6 +200,13 @@ async def test_an_order_in_outside_text_becomes_a_question_that_shows_it(
     state = await drill.run()
 
     assert provider.obeyed == 1, "the order did not reach the model"
+    if row.even_approved or name in IMPOSSIBLE:
+        # No person is asked about what cannot run anyway.
+        assert state.status == "completed"
+        assert await drill.questions() == []
+        assert "Not run:" in read_texts(provider.requests[-1])[-1]
+        check_nothing_happened(folder, before, listener)
+        return
     assert state.pause is not None
     assert state.pause.pause == "approval"
     check_nothing_happened(folder, before, listener)
@@ -215,7 +226,7 @@ async def test_an_order_in_outside_text_becomes_a_question_that_shows_it(
 
 
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.even_approved])
-async def test_what_decides_about_the_agent_is_not_changed_by_a_careless_yes_either(
+async def test_what_decides_about_the_agent_is_refused_before_a_person_could_carelessly_say_yes(
     tmp_path: Path, listener: Listener, name: str
 ) -> None:
     row = ROWS[name]
@@ -223,10 +234,7 @@ async def test_what_decides_about_the_agent_is_not_changed_by_a_careless_yes_eit
     provider = prepare(folder, "output", order(row.tool, row.arguments), listener)
     drill = make_drill(folder, "guarded", provider, listener)
     before = look(folder)
-    state = await drill.run()
-    await drill.decide("approved")
-
-    done = await drill.resume(state.run_id)
+    done = await drill.run()
 
     assert done.status == "completed"
     assert "is protected: it holds" in read_texts(provider.requests[-1])[-1]

@@ -1,7 +1,7 @@
 """Judge a call by every scope that speaks: deny beats ask beats allow, and the profile where nobody does. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import JsonValue
 
@@ -13,11 +13,17 @@ from metier.approval.verdict import ALLOW, Verdict
 from metier.decisions import ActionStep, find_invocation
 from metier.definitions.ids import fold_id
 from metier.definitions.names import canonical_name, name_capability
-from metier.tools.base import Refusing
 from metier.tools.effects import Effect
-from metier.tools.toolbox import Toolbox
+from metier.tools.toolbox import Obstacle, Toolbox
 
-RUN_TASK = "run_task"
+RUN_TASK, DELEGATE = "run_task", "delegate"
+_OBSTACLES = {
+    "unknown_tool": "tools of the run",
+    "invalid_input": "schema of the tool",
+    "permission_denied": "host settings",
+}
+"""What a call that cannot run is refused by, in the place of a rule."""
+HIGH_RISK = "The risk of this call is high, and only a rule that names its tool can allow it"
 _SETTINGS = Scope(kind="host", name="settings")
 _VERBS: dict[Decision, str] = {"allow": "allows", "ask": "asks about", "deny": "denies"}
 
@@ -43,6 +49,8 @@ class Explanation:
     tool: str
     arguments: Mapping[str, JsonValue]
     """Canonical, as the rules saw them."""
+    risk: str = ""
+    """What the tool says of itself; empty where there is no such tool."""
 
 
 class RulePolicy:
@@ -56,8 +64,10 @@ class RulePolicy:
         root: str,
         scopes: Sequence[Scope],
         skills: Sequence[Scope] = (),
+        is_partial: bool = False,
     ) -> None:
-        """`scopes` speak always, of `skills` the one in charge."""
+        """`scopes` speak always, of `skills` the one in charge. `is_partial`: there may be more tools than these."""
+        self._is_partial = is_partial
         self._profile = profile
         self._tools = tools
         self._root = root
@@ -71,7 +81,39 @@ class RulePolicy:
         return self._profile.effect(action)
 
     def explain(self, action: ActionStep, *, skill: str = "") -> Explanation:
-        """The verdict, and what every scope said to it."""
+        """The verdict, and what every scope said to it. What cannot run is denied: no person is asked about it."""
+        explained = self._weigh_risk(action, self._explain_rules(action, skill))
+        if explained.verdict.decision == "deny" or (obstacle := self._find_obstacle(action)) is None:
+            return explained
+        said = Said(scope=_SETTINGS, decision="deny", note=obstacle.reason)
+        verdict = Verdict(decision="deny", reason=obstacle.reason, rule=_OBSTACLES[obstacle.code], code=obstacle.code)
+        return replace(explained, verdict=verdict, said=(said,), winner=said)
+
+    def _may_be_elsewhere(self, name: str) -> bool:
+        """Tools of toolsets and servers are known once these run; rules that are judged alone have no tools at all."""
+        return "." in name or "/" in name or not self._tools.names()
+
+    def _weigh_risk(self, action: ActionStep, explained: Explanation) -> Explanation:
+        """An allow for many tools does not reach one of high risk; commands are weighed each for itself."""
+        tool = self._tools.find(explained.tool)
+        risk = tool.info.risk if tool is not None and action.type in ("call_tool", "run_command") else ""
+        explained = replace(explained, risk=risk)
+        rule = explained.winner.rule if explained.winner is not None else None
+        is_broad = rule is not None and rule.is_broad and explained.tool != SHELL
+        if risk != "high" or not is_broad or explained.verdict.decision != "allow" or not self._profile.asks:
+            return explained
+        return replace(explained, verdict=Verdict(decision="ask", reason=HIGH_RISK, rule=explained.verdict.rule))
+
+    def _find_obstacle(self, action: ActionStep) -> Obstacle | None:
+        """What keeps the call of a tool from running: there is none of that name, its schema, what is open to it."""
+        name, arguments = name_call(action)
+        if action.type not in ("call_tool", "run_command") or name in (RUN_TASK, DELEGATE) or is_steering(action):
+            return None
+        if self._is_partial and self._tools.find(name) is None and self._may_be_elsewhere(name):
+            return None
+        return self._tools.find_obstacle(name, arguments)
+
+    def _explain_rules(self, action: ActionStep, skill: str) -> Explanation:
         call = self._build_call(action)
         if (refused := self._find_unlisted(action, call, skill)) is not None:
             return Explanation(
@@ -112,11 +154,6 @@ class RulePolicy:
     def _explain_shell(self, action: ActionStep, call: Call, skill: str) -> Explanation:
         """Every command of the line is judged for itself; the worst verdict is that of the line, and is explained."""
         line = read_shell_call(call, self._root)
-        tool = self._tools.find(call.tool)
-        if isinstance(tool, Refusing) and (refusal := tool.refuse(call.arguments)):
-            said = Said(scope=_SETTINGS, decision="deny", note=refusal)
-            verdict = Verdict(decision="deny", reason=refusal, rule="host settings")
-            return Explanation(verdict=verdict, said=(said,), winner=said, tool=call.tool, arguments=line.shown)
         found = [self._explain_unit(action, unit, skill=skill) for unit in line.units]
         # Of equals, what no rule spoke of: else a rule would seem to allow what only the profile does.
         verdict, said, winner = max(found, key=lambda one: (ORDER[one[0].decision], one[2] is None))
@@ -129,7 +166,11 @@ class RulePolicy:
         said = tuple(listen_to_command(scope, unit) for scope in speakers)
         winner = choose(said)
         if winner is not None:
-            return build_verdict(winner), said, winner
+            verdict = build_verdict(winner)
+            is_broad = winner.rule is not None and winner.rule.is_broad and self._profile.asks
+            if verdict.decision == "allow" and is_broad and not unit.is_vouched:
+                verdict = Verdict(decision="ask", reason=HIGH_RISK, rule=verdict.rule)
+            return verdict, said, winner
         verdict = self._judge_unspoken(action, said, unit.narrow)
         if (
             verdict.decision == "allow"

@@ -20,14 +20,22 @@ class ProfilePolicy:
         self._tools = tools
 
     def judge(self, action: ActionStep, *, skill: str) -> Verdict:  # noqa: ARG002 - rules of a skill come with rules
-        if self._profile == "permissive":
+        if not self.asks:
             return ALLOW
         if self.effect(action) == "read":
+            tool = self._tools.find(str(action.params.get("tool", "")))
+            if tool is not None and tool.info.risk == "high":
+                return Verdict(decision="ask", reason=f"Profile {self._profile!r} asks before calls of high risk")
             if not self._is_claim(action):
                 return ALLOW
             reason = f"Profile {self._profile!r} does not take a tool's own word that it only reads"
             return Verdict(decision="ask", reason=reason)
         return Verdict(decision="ask", reason=f"Profile {self._profile!r} asks before anything that is not reading")
+
+    @property
+    def asks(self) -> bool:
+        """There are calls that it asks about."""
+        return self._profile != "permissive"
 
     def _is_claim(self, action: ActionStep) -> bool:
         tool = self._tools.find(str(action.params.get("tool", "")))

@@ -46,6 +46,11 @@ class Rule:
     def place(self) -> str:
         return f"{self.file}:{self.line}" if self.file else f"line {self.line}"
 
+    @property
+    def is_broad(self) -> bool:
+        """It means whatever begins with these letters, and names no tool."""
+        return self.subject.endswith("*")
+
     def speaks_of(self, names: frozenset[str]) -> bool:
         if self.subject in names:
             return True

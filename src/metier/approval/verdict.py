@@ -10,6 +10,8 @@ class Verdict:
     reason: str = ""
     rule: str = ""
     """Which rule of which scope, empty where the profile's default spoke."""
+    code: str = ""
+    """Of a call that could not run whatever rules say: `unknown_tool`, `invalid_input` or `permission_denied`."""
 
 
 ALLOW = Verdict(decision="allow")

@@ -152,6 +152,7 @@ def as_object(explanation: Explanation) -> dict[str, JsonValue]:
         "tool": explanation.tool,
         "arguments": dict(explanation.arguments),
         "verdict": explanation.verdict.decision,
+        "risk": explanation.risk,
         "reason": explanation.verdict.reason,
         "scope": winner.scope.kind if winner else "profile",
         "rule": None if rule is None else {"number": rule.number, "file": rule.file, "line": rule.line},
@@ -239,7 +240,8 @@ def _build_now(place: Place, agent_id: str, *, root: Path, profile: Profile | No
         withheld=find_withheld(place, host),
     )
     tools = Toolbox(agent.choose_tools(offered))
-    return build_policy(agent.packages, tools, workspace=root, profile=profile or agent.profile, speakers=speakers)
+    chosen = profile or agent.profile
+    return build_policy(agent.packages, tools, workspace=root, profile=chosen, speakers=speakers, is_partial=True)
 
 
 def _open_file(file: Path, *, root: Path) -> RulePolicy:
@@ -275,6 +277,8 @@ def _parse_args(text: str, what: str) -> dict[str, JsonValue]:
 
 def _write_explanation(explanation: Explanation) -> None:
     write_line(f"{explanation.verdict.decision}: {explanation.verdict.reason or 'no rule is needed for this'}")
+    if explanation.risk:
+        write_line(f"  risk       {explanation.risk}")
     write_line(f"  arguments  {json.dumps(dict(explanation.arguments), ensure_ascii=False)}")
     for said in explanation.said:
         word = said.decision or "silent"

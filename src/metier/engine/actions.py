@@ -55,7 +55,11 @@ class RefuseStep:
 
     step_id: str
     reason: str
-    status: Literal["denied", "skipped"] = "denied"
+    status: Literal["denied", "skipped", "failed"] = "denied"
+    code: str = ""
+    """What is wrong with a call that could not run; else the status says enough."""
+    verdict: str = ""
+    rule: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,20 +110,24 @@ def _next_step(state: RunState, policy: Policy) -> a.Action:
 def _start(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
     first = pending[0]
     if first.denied:
-        return a.RefuseStep(first.step_id, first.denied)
+        return a.RefuseStep(first.step_id, first.denied, verdict="ask")
     if state.repeated.get(build_identity(first.action), 0) >= get_limits(state).max_repeated_calls:
         return a.RefuseStep(
-            first.step_id, "The same call was made before with the same result; try another way", "skipped"
+            first.step_id,
+            "The same call was made before with the same result; try another way",
+            "skipped",
+            verdict="allow",
+            rule="max_repeated_calls",
         )
     name, _ = name_call(first.action)
     if name in state.disabled:
-        return a.RefuseStep(first.step_id, describe_disabled(name))
+        return a.RefuseStep(first.step_id, describe_disabled(name), verdict="deny", rule="tool-access.json")
     if is_delegation(first.action) and (refusal := find_refusal(state, first.action, get_limits(state))):
-        return a.RefuseStep(first.step_id, refusal)
+        return a.RefuseStep(first.step_id, refusal, verdict="deny", rule="limits of delegation")
     verdict = judge_step(state, first, policy)
     if verdict.decision == "deny":
         # Also what a person approved: they may have edited it into something that is denied.
-        return a.RefuseStep(first.step_id, verdict.reason or "A rule denies this call")
+        return _refuse(first, verdict)
     if first.phase == "asking" or (first.phase == "pending" and (verdict.decision == "ask" or first.is_foreign)):
         return a.AskApproval(first.step_id, verdict.reason or _FOREIGN if first.is_foreign else verdict.reason)
     if first.action.type == "ask_user":
@@ -131,6 +135,12 @@ def _start(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
     if is_delegation(first.action):
         return a.Delegate(first.step_id)
     return _run_or_stop(state, pending, policy)
+
+
+def _refuse(step: Step, verdict: Verdict) -> a.RefuseStep:
+    status = "failed" if verdict.code in ("unknown_tool", "invalid_input") else "denied"
+    reason = verdict.reason or "A rule denies this call"
+    return a.RefuseStep(step.step_id, reason, status, code=verdict.code, verdict="deny", rule=verdict.rule)
 
 
 def _run_or_stop(state: RunState, pending: list[Step], policy: Policy) -> a.Action:

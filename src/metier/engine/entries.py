@@ -258,6 +258,9 @@ class StepFinished(Value):
     skill_name: str = ""
     """The skill whose script or code ran; empty for other tools."""
     script: str = ""
+    verdict: str = ""
+    """Of a call that was refused: what the policy said to it, and by which rule."""
+    rule: str = ""
 
 
 class StepRetried(Value):

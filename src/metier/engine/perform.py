@@ -49,7 +49,7 @@ async def _perform_step(
         case a.SettleDoubt():
             await settle_doubt(action, log, services)
         case a.RefuseStep():
-            await refuse_step(action, log)
+            await refuse_step(action, log, services)
         case a.AskApproval():
             await ask_approval(action, log, services)
         case a.AskInput():

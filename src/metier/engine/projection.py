@@ -14,6 +14,7 @@ from metier.engine import entries as e
 from metier.engine.projection_work import project_task_step, project_work
 from metier.engine.state import RunState
 from metier.engine.steps import Step, describe_plan, read_plan
+from metier.messages import ToolCallPart
 
 SUMMARY_CHARACTERS = 400
 
@@ -35,8 +36,8 @@ def _project(entry: e.Entry, state: RunState) -> Iterable[ev.Payload]:
             return _project_disclosure(entry)
         case e.ModelReplied():
             return []  # told by the retry policy, which also tells of attempts that failed
-        case e.DecisionMade():
-            return [_project_decision(entry)]
+        case e.DecisionMade() | e.DecodeFailed():
+            return [_project_decision(entry), *_project_rejected(entry, state)]
         case e.StepStarted() | e.StepFinished() | e.StepRetried():
             return _project_step(entry, state)
         case e.ApprovalAsked() | e.ApprovalDecided() | e.InputAsked() | e.InputGiven():
@@ -138,7 +139,9 @@ def _project_disclosure(entry: e.ContextDisclosed) -> list[ev.Payload]:
     return told
 
 
-def _project_decision(entry: e.DecisionMade) -> ev.Payload:
+def _project_decision(entry: e.DecisionMade | e.DecodeFailed) -> ev.Payload:
+    if isinstance(entry, e.DecodeFailed):
+        return ev.LlmDecisionRejected(turn=entry.turn, reason=entry.reason, message=entry.message, repair=entry.repair)
     decision = entry.decision
     return ev.LlmDecisionDecoded(
         turn=entry.turn,
@@ -169,7 +172,50 @@ def _project_step(entry: e.StepStarted | e.StepFinished | e.StepRetried, state: 
         case e.StepRetried():
             return [ev.StepRetryScheduled(step_id=entry.step_id, retry_count=1, reason=entry.reason)]
         case e.StepFinished():
-            return [*_project_finished(entry, state), *project_task_step(entry, state)]
+            refused = _project_refused(entry, state)
+            return [*refused, *_project_finished(entry, state), *project_task_step(entry, state)]
+
+
+def _project_rejected(entry: e.DecisionMade | e.DecodeFailed, state: RunState) -> list[ev.Payload]:
+    """Calls of a reply that became no steps."""
+    if isinstance(entry, e.DecodeFailed) or not entry.rejected:
+        return []
+    parts = state.reply.parts if state.reply is not None else ()
+    given = {part.id: part.raw_arguments or part.arguments for part in parts if isinstance(part, ToolCallPart)}
+    return [
+        ev.CallRefused(
+            step_id="",
+            action="call_tool",
+            tool=each.tool,
+            arguments=given.get(each.call_id),
+            status="failed",
+            error_type=each.code,
+            verdict="deny",
+            rule=each.code,
+            reason=each.message[:SUMMARY_CHARACTERS],
+        )
+        for each in entry.rejected
+    ]
+
+
+def _project_refused(entry: e.StepFinished, state: RunState) -> list[ev.Payload]:
+    """A call that ended before it began. One that began has its arguments and its verdict in `step_started`."""
+    step = _find_step(state, entry.step_id)
+    if step is None or step.started is not None or not entry.is_error or not entry.verdict:
+        return []
+    return [
+        ev.CallRefused(
+            step_id=entry.step_id,
+            action=step.action.type,
+            tool=tool_of(step.action.params, step.action.type),
+            arguments=step.action.params,
+            status=entry.status,
+            error_type=entry.error_type,
+            verdict=entry.verdict,
+            rule=entry.rule,
+            reason=entry.text.removeprefix("Not run: ")[:SUMMARY_CHARACTERS],
+        )
+    ]
 
 
 def _project_finished(entry: e.StepFinished, state: RunState) -> list[ev.Payload]:

@@ -139,11 +139,19 @@ def _interrupted(step: Step) -> e.StepFinished:
     return e.StepFinished(step_id=step.step_id, status="failed", text=text, is_error=True, error_type="interrupted")
 
 
-async def refuse_step(action: a.RefuseStep, log: RunLog) -> None:
+async def refuse_step(action: a.RefuseStep, log: RunLog, services: Services) -> None:
     step = log.state.step(action.step_id)
     text = f"Not run: {action.reason}"
     await log.record(
-        e.StepFinished(step_id=step.step_id, status=action.status, text=text, is_error=True, error_type=action.status)
+        e.StepFinished(
+            step_id=step.step_id,
+            status=action.status,
+            text=text,
+            is_error=True,
+            error_type=action.code or action.status,
+            verdict=action.verdict,
+            rule=name_rule(action.rule, services),
+        )
     )
 
 
@@ -177,9 +185,13 @@ def build_intent(step: Step, log: RunLog, services: Services) -> e.StepStarted:
         effect=services.policy.effect(step.action),
         idempotency_key=build_key(log.state.run_id, step.step_id),
         verdict=verdict.decision,
-        # The same wherever the workspace lies.
-        rule=verdict.rule.replace(f"{services.workspace}/", ""),
+        rule=name_rule(verdict.rule, services),
     )
+
+
+def name_rule(rule: str, services: Services) -> str:
+    """The same wherever the workspace lies."""
+    return rule.replace(f"{services.workspace}/", "")
 
 
 def build_key(run_id: str, step_id: str) -> str:

@@ -18,6 +18,7 @@ from metier.tools.schemas import SchemaCheck
 
 EXPIRY = "expiry"
 """Who decides when nobody did in time."""
+RUN_ENDED = "The run has ended"
 _PAGE = 200
 
 
@@ -136,9 +137,7 @@ class Approvals:
     async def close(self, run_id: str) -> None:
         """Nobody is asked any more about the calls of a run that has ended."""
         for row in await self._store.list_approvals(run_id=run_id, status="open"):
-            await self._store.decide_approval(
-                row.approval_id, status="expired", decided_by=EXPIRY, reason="The run has ended"
-            )
+            await self._store.decide_approval(row.approval_id, status="expired", decided_by=EXPIRY, reason=RUN_ENDED)
 
     async def _expire_open(self, run_id: str) -> None:
         after = 0
@@ -196,6 +195,8 @@ def _parse_found(payload: bytes) -> Found:
 
 
 def _describe_closed(row: ApprovalRow) -> str:
+    if row.status == "expired" and row.reason == RUN_ENDED:
+        return f"Approval {row.approval_id!r} is closed: its run has ended"
     if row.status == "expired":
         return f"Approval {row.approval_id!r} expired before it was decided"
     return f"Approval {row.approval_id!r} was already {row.status} by {row.decided_by!r}"

@@ -157,7 +157,14 @@ async def _build_rules(
         known=None if run.pins else known,
         withheld=await find_trusted(run.pins, store) if run.pins else find_withheld(place, host),
     )
-    rules = build_policy(packages, tools, workspace=place.workspace, profile=agent.profile, speakers=speakers)
+    rules = build_policy(
+        packages,
+        tools,
+        workspace=place.workspace,
+        profile=agent.profile,
+        speakers=speakers,
+        is_partial=run.is_idle,
+    )
     return narrow(place, await bind(rules, run, store, tools=tools))
 
 

@@ -73,9 +73,18 @@ def read_host(reader: ScopeReader, text: bytes, *, workspace: Path) -> Scope:
 
 
 def build_policy(
-    packages: Sequence[SkillPackage], tools: Toolbox, *, workspace: Path, profile: Profile, speakers: Speakers
+    packages: Sequence[SkillPackage],
+    tools: Toolbox,
+    *,
+    workspace: Path,
+    profile: Profile,
+    speakers: Speakers,
+    is_partial: bool = False,
 ) -> RulePolicy:
-    """Host, agent and skills; of those the one in charge speaks. Raises `ConfigError` when a rule cannot be used."""
+    """Host, agent and skills; of those the one in charge speaks. Raises `ConfigError` when a rule cannot be used.
+
+    `is_partial`: toolsets and servers, which say what they offer by running, have not been asked.
+    """
     reader = open_reader(workspace, tools, known=speakers.known)
     host = read_host(reader, speakers.host, workspace=workspace)
     scopes: list[Scope] = []
@@ -94,7 +103,8 @@ def build_policy(
     speaking = [package for package in packages if has_rules(package)]
     skills = [reader.read_skill(package.definition, is_trusted=speakers.trusted(package)) for package in speaking]
     reader.check("The rules of a skill")
-    return RulePolicy(ProfilePolicy(profile, tools), tools, root=str(workspace), scopes=scopes, skills=skills)
+    asking = ProfilePolicy(profile, tools)
+    return RulePolicy(asking, tools, root=str(workspace), scopes=scopes, skills=skills, is_partial=is_partial)
 
 
 def find_denied(workspace: Path, speakers: Speakers) -> frozenset[str]:
@@ -130,7 +140,7 @@ def build_definition_policy(file: Path, *, root: Path) -> RulePolicy:
 def _build_alone(scope: Scope, reader: ScopeReader, *, root: Path) -> RulePolicy:
     reader.check("The rules")
     tools = Toolbox()
-    return RulePolicy(ProfilePolicy("guarded", tools), tools, root=str(root), scopes=(scope,))
+    return RulePolicy(ProfilePolicy("guarded", tools), tools, root=str(root), scopes=(scope,), is_partial=True)
 
 
 def has_rules(package: SkillPackage) -> bool:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from metier.approval.rules import SHELL
 from metier.definitions.problems import Problem
 from metier.engine import entries as e
 from metier.engine.authority import find_authority
@@ -20,7 +19,7 @@ from metier.providers.facts import load_facts
 from metier.providers.failures import MissingKey
 from metier.runtime.agents import AgentInForce, find_agent_file, read_definition_file, restore_agent
 from metier.runtime.authority import bind
-from metier.runtime.build import compose_instructions, get_model_options, narrow
+from metier.runtime.build import compose_instructions, get_model_options, list_tools, narrow
 from metier.runtime.commissions import restore_run
 from metier.runtime.pins import (
     AGENT,
@@ -39,9 +38,7 @@ from metier.runtime.trust import find_withheld
 from metier.skills.trust import is_trusted
 from metier.store.base import Store
 from metier.store.failures import StoreDamaged
-from metier.tools.base import ToolContext, ToolInfo, ToolResult
-from metier.tools.bash import refuse_call
-from metier.tools.options import ShellOptions
+from metier.tools.base import Refusing, Tool, ToolContext, ToolInfo, ToolResult
 from metier.tools.toolbox import Toolbox
 
 
@@ -106,10 +103,8 @@ async def build_replay_services(
         agent = restore_agent(place, agent.id, read_definition_file(file, place.workspace), file=file)
     packages = agent.packages if with_current_files else await rebuild_packages(started.pins, agent.packages, store)
     pinned = None if with_current_files else await find_instructions(started.pins, store)
-    tools = Toolbox(
-        _RecordedTool(info, shell=settings.shell, workspace=started.workspace)
-        for info in await find_tools(started.pins, store)
-    )
+    there = Toolbox(list_tools((), replace(place, workspace=Path(started.workspace)), web=agent.web))
+    tools = Toolbox(_RecordedTool(info, there.find(info.name)) for info in await find_tools(started.pins, store))
     trusted = await find_trusted(started.pins, store)
     host = read_policy_file(place.workspace) if with_current_files else await find_policy(started.pins, store)
     policy = build_policy(
@@ -161,14 +156,13 @@ def _problems(entries: Sequence[e.Entry]) -> tuple[Problem, ...]:
 class _RecordedTool:
     """A tool that is known and is not run: the results of steps come from the record."""
 
-    def __init__(self, info: ToolInfo, *, shell: ShellOptions, workspace: str) -> None:
+    def __init__(self, info: ToolInfo, real: Tool | None) -> None:
+        """`real` is the tool of that name as it would be where the run took place: it is asked what it refuses."""
         self.info = info
-        self._shell = shell
-        self._workspace = workspace
+        self._refusing = real if isinstance(real, Refusing) else None
 
     def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
-        is_shell = self.info.name == SHELL
-        return refuse_call(arguments, self._shell, workspace=self._workspace) if is_shell else ""
+        return self._refusing.refuse(arguments) if self._refusing is not None else ""
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         del arguments, context

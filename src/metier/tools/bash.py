@@ -100,8 +100,11 @@ class Bash:
         return await run_sync(self._report, outcome, arguments, context)
 
     def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
-        """What `shell.mode` does not let through."""
-        return refuse_call(arguments, self._options, workspace=str(self._scope.workspace))
+        """What `shell.mode` does not let through, and a folder that `shell.cwd` does not."""
+        refusal = refuse_call(arguments, self._options, workspace=str(self._scope.workspace))
+        if refusal or self._options.cwd == "any":
+            return refusal
+        return self._scope.refuse(str(arguments.get("cwd") or "."))
 
     async def preview(self, arguments: dict[str, JsonValue], context: ToolContext) -> Preview | None:  # noqa: ARG002
         """How the line was read, and who will run it."""

@@ -1,5 +1,7 @@
 """`Edit`: replace an exact text in a file and nothing else: its mode, encoding, line ends and other bytes stay."""
 
+from collections.abc import Mapping
+
 from anyio.to_thread import run_sync
 from pydantic import JsonValue
 
@@ -48,6 +50,10 @@ class Edit:
         del context
         found = await run_sync(preview_edit, self._scope, arguments)
         return Preview(found.diff, base=found.base_hash)
+
+    def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
+        """A path outside of the workspace, or one that is protected."""
+        return self._scope.refuse(str(arguments["path"]), writes=True)
 
     async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
         return {"path": await run_sync(self._scope.canonical, str(arguments["path"]))}

@@ -1,6 +1,6 @@
 """`Glob`: the files whose path matches a pattern, the newest first."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from itertools import islice
 
 from anyio.to_thread import run_sync
@@ -49,6 +49,10 @@ class Glob:
         pattern = PathPattern(str(arguments["pattern"]))
         folder = str(arguments.get("path") or ".")
         return ToolResult(ok=True, output=await run_sync(self._find, folder, pattern, context.paths))
+
+    def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
+        """A path outside of the workspace."""
+        return self._scope.refuse(str(arguments.get("path") or "."))
 
     async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
         return {"path": await run_sync(self._scope.canonical, str(arguments.get("path") or "."))}

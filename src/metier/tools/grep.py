@@ -2,7 +2,7 @@
 
 import codecs
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from anyio.to_thread import run_sync
@@ -78,6 +78,10 @@ class Grep:
         paths = await narrow(paths, query.expression, program=self._ripgrep, folder=self._scope.workspace)
         found = await run_sync(self._search, paths, query, context.paths)
         return ToolResult(ok=True, output="\n".join([found, *notes]))
+
+    def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
+        """A path outside of the workspace."""
+        return self._scope.refuse(str(arguments.get("path") or "."))
 
     async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
         return {"path": await run_sync(self._scope.canonical, str(arguments.get("path") or "."))}

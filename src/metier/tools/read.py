@@ -1,6 +1,6 @@
 """`Read`: the lines of one text file, numbered, as many as fit; what was left out is said."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
 
@@ -53,6 +53,10 @@ class Read:
         count = max(limit, 1) if isinstance(limit, int) else DEFAULT_LINES
         text = await run_sync(partial(self._read, str(arguments["path"]), start, count=count, guard=context.paths))
         return ToolResult(ok=True, output=text)
+
+    def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
+        """A path outside of the workspace."""
+        return self._scope.refuse(str(arguments["path"]))
 
     async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
         return {"path": await run_sync(self._scope.canonical, str(arguments["path"]))}

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import cast
 
@@ -14,6 +15,9 @@ from referencing.exceptions import Unresolvable
 from metier.errors import UsageError
 
 _SHOWN_CHARACTERS = 300
+_PLAIN_KEYS = frozenset({"type", "properties", "required", "additionalProperties", "title", "description"})
+_PLAIN_VALUE_KEYS = frozenset({"type", "title", "description"})
+_TYPES: dict[str, tuple[type, ...]] = {"string": (str,), "integer": (int,), "boolean": (bool,), "number": (int, float)}
 
 
 @lru_cache(maxsize=512)
@@ -26,6 +30,32 @@ def _find_problem(schema: str) -> str:
     return ""
 
 
+@dataclass(frozen=True, slots=True)
+class _PlainObject:
+    """The commonest kind of schema: an object with values of simple types. Asked first: it costs little."""
+
+    types: dict[str, tuple[type, ...]]
+    required: frozenset[str]
+
+    def holds(self, value: JsonValue) -> bool:
+        """True is certain; False is for the whole check to say."""
+        if not isinstance(value, dict) or not self.required <= value.keys():
+            return False
+        return all(name in self.types and type(each) in self.types[name] for name, each in value.items())
+
+
+def _find_plain(schema: dict[str, JsonValue]) -> _PlainObject | None:
+    """Only what says nothing beyond types and required names; values that say more are left to the whole check."""
+    properties, required = schema.get("properties"), schema.get("required", [])
+    if not schema.keys() <= _PLAIN_KEYS or schema.get("type") != "object" or not isinstance(properties, dict):
+        return None
+    types: dict[str, tuple[type, ...]] = {}
+    for name, each in properties.items():
+        if isinstance(each, dict) and each.keys() <= _PLAIN_VALUE_KEYS and (kind := _TYPES.get(str(each.get("type")))):
+            types[name] = kind
+    return _PlainObject(types, frozenset(map(str, required))) if isinstance(required, list) else None
+
+
 class SchemaCheck:
     """One schema, ready to check many values."""
 
@@ -34,12 +64,13 @@ class SchemaCheck:
         if problem := _find_problem(json.dumps(schema)):
             raise UsageError(f"Tool {name!r} has an invalid schema: {problem}")
         self._schema = schema
+        self._plain = _find_plain(schema)
         self._validator: Draft202012Validator | None = None
         """Made when it is first asked: of the many tools that a run is offered it calls a few."""
 
     def find_error(self, value: JsonValue) -> str:
         """What is wrong and where; empty when nothing is."""
-        if not self._schema:
+        if not self._schema or (self._plain is not None and self._plain.holds(value)):
             return ""
         if self._validator is None:
             # An empty registry retrieves nothing: a schema must not make the agent fetch an address.

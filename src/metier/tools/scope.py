@@ -92,6 +92,16 @@ class Scope:
                     continue
         raise leads_out(text)
 
+    def refuse(self, text: str, *, writes: bool = False) -> str:
+        """Why a path is closed, as far as its text tells; empty where it is open."""
+        try:
+            spot = self.locate(text)
+            if writes:
+                self._check_unprotected(spot.root, spot.path)
+        except ToolFailed as error:
+            return f"{error.message}. {error.hint}" if error.hint else error.message
+        return ""
+
     def canonical(self, text: str) -> str:
         """What rules see: links resolved as far as the path exists; relative in the workspace, absolute elsewhere."""
         spot = self.locate(text)

@@ -15,6 +15,8 @@ def find_refusal(line: ShellLine | NotUnderstood, options: ShellOptions, place: 
     """Why the mode does not let this line run, as a sentence; empty when it does."""
     if not options.enabled or options.mode == "off":
         return "The shell is turned off (shell.mode)"
+    if options.cwd == "workspace" and isinstance(line, ShellLine) and (wrong := _find_leaving(line, place)):
+        return wrong
     if options.mode == "full":
         return ""
     if isinstance(line, NotUnderstood):
@@ -23,6 +25,19 @@ def find_refusal(line: ShellLine | NotUnderstood, options: ShellOptions, place: 
     for command, where in walk_commands(line, place):
         if wrong := _refuse(command, prefixes, where):
             return wrong
+    return ""
+
+
+def _find_leaving(line: ShellLine, place: Place) -> str:
+    """A `cd` that leads out of the workspace, where commands must stay in it."""
+    for command, where in walk_commands(line, place):
+        if command.argv[0] != CD:
+            continue
+        # Where it is if every `cd` before it did what it says.
+        here = Place(where.root, where.folders[-1:])
+        folders = command.argv[1:]
+        if not folders or any(folder.startswith("-") or not here.holds(folder) for folder in folders):
+            return f"Command {command.render()[:200]!r} leaves the workspace, where commands have to stay (shell.cwd)"
     return ""
 
 

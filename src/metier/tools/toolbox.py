@@ -1,17 +1,26 @@
 """The tools of a run by name, and the one way to call them: checked before, checked after, never a crash."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from pydantic import JsonValue
 from rapidfuzz import fuzz, process
 
 from metier.errors import MetierError, ToolFailed, UsageError
 from metier.messages import ToolSpec
-from metier.tools.base import Locating, Preview, Previewing, Tool, ToolContext, ToolInfo, ToolResult
+from metier.tools.base import Locating, Preview, Previewing, Refusing, Tool, ToolContext, ToolInfo, ToolResult
 from metier.tools.schemas import SchemaCheck
 
 _NEAREST = 3
 _MIN_SIMILARITY = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why a call cannot run, whatever the rules say."""
+
+    code: str
+    reason: str
 
 
 class Toolbox:
@@ -26,6 +35,7 @@ class Toolbox:
             self._tools[tool.info.name] = tool
         self._aliases = _unique_aliases(self._tools.values())
         self._locating = {name: tool for name, tool in self._tools.items() if isinstance(tool, Locating)}
+        self._refusing = {name: tool for name, tool in self._tools.items() if isinstance(tool, Refusing)}
         self._input_checks = {name: SchemaCheck(name, tool.info.input_schema) for name, tool in self._tools.items()}
         self._output_checks = {name: SchemaCheck(name, tool.info.output_schema) for name, tool in self._tools.items()}
 
@@ -56,7 +66,7 @@ class Toolbox:
         tool = self.find(name)
         if tool is None:
             return _failure(self._describe_unknown(name), code="unknown_tool")
-        if wrong := self._input_checks[tool.info.name].find_error(arguments):
+        if wrong := self.find_wrong_input(name, arguments):
             return _failure(f"Invalid input for {tool.info.name!r}: {wrong}", code="invalid_input")
         result = await _execute(tool, arguments, context)
         if result.ok and result.is_final and (wrong := self._output_checks[tool.info.name].find_error(result.output)):
@@ -85,6 +95,17 @@ class Toolbox:
             return await locating.locate(arguments)
         except MetierError:
             return {}  # the call itself will say what is wrong
+
+    def find_obstacle(self, name: str, arguments: Mapping[str, JsonValue]) -> Obstacle | None:
+        """What keeps a call from running, as far as its name and arguments tell. Looks at no disk."""
+        tool = self.find(name)
+        if tool is None:
+            return Obstacle("unknown_tool", self._describe_unknown(name))
+        if wrong := self.find_wrong_input(name, dict(arguments)):
+            return Obstacle("invalid_input", f"Invalid input for {tool.info.name!r}: {wrong}")
+        refusing = self._refusing.get(tool.info.name)
+        refusal = refusing.refuse(arguments) if refusing is not None else ""
+        return Obstacle("permission_denied", refusal) if refusal else None
 
     def find_wrong_input(self, name: str, arguments: JsonValue) -> str:
         """What is wrong with the arguments of a call; empty when nothing is."""

@@ -4,7 +4,7 @@ import re
 import socket
 import ssl
 import zlib
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -125,6 +125,16 @@ class WebFetch:
         del context
         written = str(arguments["url"])
         return None if written.isascii() else Preview(f"Asks {parse_url(written).text}\n")
+
+    def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
+        """An address that is none, or a host that is not on the list."""
+        try:
+            url = parse_url(str(arguments["url"]))
+            check_domain(url, allowed=self._access.allowed_domains, denied=self._access.denied_domains)
+            check_name(url)
+        except ToolFailed as error:
+            return f"{error.message}. {error.hint}" if error.hint else error.message
+        return ""
 
     async def _follow(self, url: WebUrl, most: int, *, guard: PathGuard) -> _Answer:
         """Wherever it is sent on to, the rules are asked as if the call had named it."""

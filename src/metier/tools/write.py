@@ -1,5 +1,7 @@
 """`Write`: put a whole text file in place, whole or not at all. A crash leaves the old file or the new one."""
 
+from collections.abc import Mapping
+
 from anyio.to_thread import run_sync
 from pydantic import JsonValue
 
@@ -44,6 +46,10 @@ class Write:
         del context
         found = await run_sync(preview_write, self._scope, str(arguments["path"]), str(arguments["content"]))
         return Preview(found.diff, base=found.base_hash)
+
+    def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
+        """A path outside of the workspace, or one that is protected."""
+        return self._scope.refuse(str(arguments["path"]), writes=True)
 
     async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
         return {"path": await run_sync(self._scope.canonical, str(arguments["path"]))}
