@@ -20,7 +20,7 @@ from metier.settings.model import Settings
 from metier.telemetry.jsonl import FILE_NAME, read_events
 
 RUNS = 2000
-_WAIT_SECONDS = 600
+_WAIT_SECONDS = 1800
 
 
 class Held(NamedTuple):
