@@ -13,6 +13,7 @@ import anyio
 from metier.events import TaskState
 from metier.store import postgres_journal as journal
 from metier.store import postgres_leases as leases
+from metier.store import postgres_partitions as partitions
 from metier.store import postgres_retention as retention
 from metier.store import postgres_rows as rows
 from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, StoredEntry
@@ -54,6 +55,8 @@ class PostgresStore:
         self._blobs = Blobs(database, grace_seconds=blob_grace_seconds)
         self._contexts = PostgresContexts(database, machine)
         self._watcher = Watcher(database)
+        self._days: set[str] = set()
+        """Days that were seen to: their journal has a table, or cannot have one."""
 
     @property
     def contexts(self) -> PostgresContexts:
@@ -61,11 +64,13 @@ class PostgresStore:
 
     async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:
         check_order(entries, 1)
+        await self._add_day(row.run_id)
         await self._database.once(lambda connection: _insert_run(connection, row, entries))
 
     async def begin_run(self, row: RunRow, entries: Sequence[StoredEntry], *, owner: str, seconds: float) -> Lease:
         check_order(entries, 1)
         check_terms(owner, seconds)
+        await self._add_day(row.run_id)
 
         async def work(connection: Connection) -> int:
             await _insert_run(connection, row, entries)
@@ -196,14 +201,37 @@ class PostgresStore:
         await self._blobs.sweep()
 
     async def delete_runs(self, run_ids: Sequence[str], *, updated_before: datetime | None = None) -> list[str]:
-        del updated_before
+        over = await self._find_days_over(updated_before, {partitions.find_day(run_id) for run_id in run_ids})
         return await self._database.once(
-            lambda connection: retention.delete_runs(connection, run_ids, machine=self._machine)
+            lambda connection: retention.delete_runs(connection, run_ids, machine=self._machine, days_over=over)
         )
 
     async def reclaim(self, *, updated_before: datetime | None = None) -> None:
-        del updated_before
+        for day in await self._find_days(updated_before):
+            await self._database.run(lambda connection, day=day: partitions.drop_day(connection, day))
         await self._blobs.sweep()
+
+    async def _add_day(self, run_id: str) -> None:
+        day = partitions.find_day(run_id)
+        if day and day not in self._days:
+            await self._database.run(lambda connection: partitions.add_day(connection, day))
+            self._days.add(day)
+
+    async def _find_days(self, before: datetime | None) -> list[str]:
+        if before is None:
+            return []
+        return await self._database.run(lambda connection: partitions.find_days(connection, before))
+
+    async def _find_days_over(self, before: datetime | None, days: set[str]) -> frozenset[str]:
+        """Those whose tables can be dropped as a whole once their runs are gone: entries need not be deleted."""
+        if before is None:
+            return frozenset()
+
+        async def work(connection: Connection) -> frozenset[str]:
+            old = days.intersection(await partitions.find_days(connection, before))
+            return frozenset([day for day in old if await partitions.is_over(connection, day, before)])
+
+        return await self._database.run(work)
 
     async def put_blob(self, data: bytes) -> str:
         return await self._blobs.put(data)

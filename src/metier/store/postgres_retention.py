@@ -9,6 +9,7 @@ from metier.store.base import RunRow
 from metier.store.machine import Machine
 from metier.store.postgres_database import fetch_all
 from metier.store.postgres_leases import build_holding
+from metier.store.postgres_partitions import find_day
 from metier.store.postgres_rows import SELECT_RUNS, build_run
 from metier.store.postgres_schema import Connection
 from metier.store.postgres_text import decode, encode
@@ -22,7 +23,6 @@ _NO_PARENT_GOES_ON: LiteralString = (
     " 'canceled') FROM agent_runs AS parent WHERE parent.run_id = agent_runs.parent_run_id), TRUE))"
 )
 _DELETIONS: tuple[LiteralString, ...] = (
-    "DELETE FROM agent_journal WHERE run_id = ANY(%s)",
     "DELETE FROM agent_approvals WHERE run_id = ANY(%s)",
     "DELETE FROM agent_approval_attempts WHERE run_id = ANY(%s)",
     "DELETE FROM agent_blob_names WHERE run_id = ANY(%s)",
@@ -55,8 +55,13 @@ async def find_ended(connection: Connection, wanted: Wanted, *, limit: int) -> l
     return [build_run(row, wanted.machine) for row in rows]
 
 
-async def delete_runs(connection: Connection, run_ids: Sequence[str], *, machine: Machine) -> list[str]:
-    """Those of them that were there and that no process drives. Inside the caller's transaction."""
+async def delete_runs(
+    connection: Connection, run_ids: Sequence[str], *, machine: Machine, days_over: frozenset[str] = frozenset()
+) -> list[str]:
+    """Those of them that were there and that no process drives. Inside the caller's transaction.
+
+    Entries of `days_over` stay: their whole tables are dropped afterwards.
+    """
     rows = await fetch_all(
         connection,
         "SELECT run_id, owner, token, since, coalesce(extract(epoch FROM until - clock_timestamp()), 0)::float8,"
@@ -64,6 +69,8 @@ async def delete_runs(connection: Connection, run_ids: Sequence[str], *, machine
         ([encode(run_id) for run_id in run_ids],),
     )
     free = [str(run_id) for run_id, *holding in rows if _is_free(tuple(holding), machine)]
+    with_entries = [run_id for run_id in free if find_day(run_id) not in days_over]
+    await connection.execute("DELETE FROM agent_journal WHERE run_id = ANY(%s)", (with_entries,))
     for query in _DELETIONS:
         await connection.execute(query, (free,))
     return [decode(run_id) for run_id in free]

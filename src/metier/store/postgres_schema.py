@@ -172,7 +172,22 @@ CREATE INDEX agent_runs_by_queue ON agent_runs (queue, status, number) WHERE que
 CREATE INDEX agent_approvals_by_id ON agent_approvals (approval_id COLLATE "C");
 """
 
-MIGRATIONS: tuple[LiteralString, ...] = (_FIRST, _SECOND, _THIRD)
+# The old table becomes the part for whatever has no table of its own: nothing is copied, nothing is read.
+_FOURTH: LiteralString = """
+ALTER TABLE agent_journal RENAME TO agent_journal_rest;
+ALTER INDEX agent_journal_pkey RENAME TO agent_journal_rest_pkey;
+CREATE TABLE agent_journal (
+    run_id TEXT COLLATE "C" NOT NULL,
+    seq BIGINT NOT NULL,
+    kind TEXT NOT NULL,
+    data BYTEA NOT NULL,
+    checksum BIGINT NOT NULL,
+    PRIMARY KEY (run_id, seq)
+) PARTITION BY RANGE (run_id);
+ALTER TABLE agent_journal ATTACH PARTITION agent_journal_rest DEFAULT;
+"""
+
+MIGRATIONS: tuple[LiteralString, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH)
 """Step N leads from version N to N + 1. A step that was released is never changed."""
 
 _LOCK = 7_265_118_301_442
