@@ -47,7 +47,8 @@ class Storm:
         self._crew, self._load = crew, load
         self._postgres, self._redis = servers
         self._random = random.Random(7)
-        self._alive = [crew.start(load) for _ in range(SIZE.workers)]
+        self._started = 0
+        self._alive = [self._start() for _ in range(SIZE.workers)]
         self._next = time.monotonic() + 2 * SIZE.seconds_between
         self._restarts = 0
 
@@ -71,7 +72,16 @@ class Storm:
         victim = self._alive.pop(self._random.randrange(len(self._alive)))
         self._crew.signal(victim, signal.SIGKILL, whole_group=bool(self.kills % 3))
         self.kills += 1
-        self._alive.append(self._crew.start(self._load))
+        self._alive.append(self._start())
+
+    def _start(self) -> int:
+        """A worker, in a folder of its own where effects are counted elsewhere: as on another machine."""
+        self._started += 1
+        if not self._load.effects_folder:
+            return self._crew.start(self._load)
+        own = self._load.model_copy(update={"folder": f"{self._load.folder}/worker-{self._started}"})
+        Path(own.folder).mkdir()
+        return self._crew.start(own)
 
 
 def count_ended(rows: list[RunRow]) -> int:
@@ -93,8 +103,9 @@ async def ride_out(runtime: Runtime, load: Load, storm: Storm) -> tuple[int, int
 @pytest.mark.slow
 @pytest.mark.timeout(SIZE.longest_seconds + 200)
 @pytest.mark.anyio
+@pytest.mark.parametrize("folders", ["shared", "apart"])
 async def test_runs_complete_though_workers_database_and_broker_are_killed(
-    tmp_path: Path, crew: Crew, redis_server: RedisServer
+    tmp_path: Path, crew: Crew, redis_server: RedisServer, folders: str
 ) -> None:
     binaries = find_binaries()
     if binaries is None:
@@ -103,6 +114,7 @@ async def test_runs_complete_though_workers_database_and_broker_are_killed(
         options = WorkerOptions(concurrency=2, lease_seconds=6, sweep_seconds=1, turns_per_task=4, max_attempts=50)
         load = Load(
             folder=str(tmp_path),
+            effects_folder=str(tmp_path) if folders == "apart" else "",
             steps=STEPS,
             reply_seconds=0.02,
             database_url=postgres.create_database("chaos"),

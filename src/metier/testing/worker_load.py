@@ -38,6 +38,9 @@ class Load(Value):
     """What a run does, and who does it."""
 
     folder: str
+    effects_folder: str = ""
+    """Where effects are counted, for workers with a folder each; else below `folder`. `Send` is a process then, whose
+    beginning and end are noted in the spool of the worker's own folder."""
     steps: int = 10
     reply_seconds: float = 0.05
     """How long the model takes for each."""
@@ -56,7 +59,7 @@ class Load(Value):
 
     @property
     def effects(self) -> Path:
-        return Path(self.folder) / "effects"
+        return Path(self.effects_folder or self.folder) / "effects"
 
 
 _HELPER = "You are the helper of somebody who counts."
@@ -112,6 +115,7 @@ class Deed:
             input_schema={"type": "object"},
             risk="low",
             effect="opaque" if self.name == "Send" else "keyed",
+            spools=self.name == "Send" and bool(self.load.effects_folder),
         )
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
@@ -121,7 +125,9 @@ class Deed:
             await self._hang()
         with self._alone(context.run_id):
             line = f"{context.run_id} {arguments['step']} {context.idempotency_key}\n"
-            if self.name == "Send":
+            if self.name == "Send" and self.load.effects_folder:
+                await self._send_by_process(line, context)
+            elif self.name == "Send":
                 _append(self.load.effects / "sent", line)
             else:
                 kept = self.load.effects / "kept" / context.idempotency_key.replace("/", "_")
@@ -130,6 +136,17 @@ class Deed:
                 _append(self.load.effects / "kept.log", line)
             await anyio.sleep(0.005)
         return ToolResult(ok=True, output=f"step {arguments['step']}")
+
+    async def _send_by_process(self, line: str, context: ToolContext) -> None:
+        command = Command(
+            arguments=["sh", "-c", 'printf %s "$1" >> sent', "sh", line],
+            folder=self.load.effects,
+            environment={"PATH": os.environ["PATH"]},
+            confinement=None,  # what it does is looked at from outside
+            spool=context.spool,
+        )
+        async with await ProcessTree.start(command, ProcessLimits(timeout_seconds=60)) as process:
+            await process.wait()
 
     async def _hang(self) -> None:
         command = Command(
