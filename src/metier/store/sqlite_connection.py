@@ -42,7 +42,8 @@ class Connections(NamedTuple):
     """The write-ahead log, for syncing only. SQLite keeps no locks on it that closing it could drop."""
 
 
-def connect(opening: Opening) -> Connections:
+def connect(opening: Opening, *, alone: bool = False) -> Connections:
+    """Open the file. `alone` keeps other processes out and needs no shared memory: for a disk without any room left."""
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise StoreUnavailable(f"SQLite {sqlite3.sqlite_version} is too old", hint="Use SQLite 3.37 or newer")
     with contextlib.ExitStack() as opened:
@@ -50,8 +51,14 @@ def connect(opening: Opening) -> Connections:
             _create_file(opening.path)
             check_local_disk(opening.path.parent)
             patient = opened.enter_context(contextlib.closing(_connect(opening, timeout=opening.lock_timeout_seconds)))
+            if alone:
+                # Before the first access: the index of the write-ahead log is in memory then, not in a file.
+                patient.execute("PRAGMA locking_mode=EXCLUSIVE")
+            else:
+                # Counts only before the first table is made, and needs room even where it changes nothing.
+                patient.execute("PRAGMA auto_vacuum=INCREMENTAL")
             _prepare(patient, opening)
-            quick = opened.enter_context(contextlib.closing(_connect(opening, timeout=0)))
+            quick = patient if alone else opened.enter_context(contextlib.closing(_connect(opening, timeout=0)))
             for connection in (patient, quick):
                 connection.execute("PRAGMA synchronous=NORMAL")
                 connection.execute("PRAGMA wal_autocheckpoint=0")
@@ -111,7 +118,6 @@ def _sync_folder(folder: Path) -> None:
 
 def _prepare(connection: sqlite3.Connection, opening: Opening) -> None:
     """Write-ahead log, limits, tables. Takes the write lock, so that a folder of no use is refused at the start."""
-    connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # counts only before the first table is made
     _switch_to_wal(connection, opening)
     transact(connection, lambda inside: migrate(inside, opening.path), None)
 

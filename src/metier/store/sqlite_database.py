@@ -203,7 +203,8 @@ def _connect_with_reserve(opening: Opening) -> Connections:
     except StoreFull:
         ballast = Ballast(opening.path)
         if not ballast.is_there():
-            raise
+            # Not even room for the shared memory of two processes: runs can still be looked at, and deleted.
+            return connect(opening, alone=True)
         ballast.release()
         return connect(opening)
 
