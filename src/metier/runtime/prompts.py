@@ -22,10 +22,11 @@ from metier.providers.base import ModelRequest
 from metier.runtime.agents import resolve_agent
 from metier.runtime.build import build_services
 from metier.runtime.commissions import prepare_run
+from metier.runtime.first_entry import build_start
 from metier.runtime.instructions import describe_cuts
 from metier.runtime.replays import build_replay_services
 from metier.runtime.requests import RunRequest
-from metier.runtime.runs import Runtime, build_start
+from metier.runtime.runs import Runtime
 
 LAYERS: tuple[LayerName, ...] = (
     *SYSTEM_LAYERS,

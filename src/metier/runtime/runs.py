@@ -35,9 +35,10 @@ from metier.runtime.bounds import ask_to_end, bounded, build_cancellation, build
 from metier.runtime.build import build_services, check_budget
 from metier.runtime.children import find_waiting, follow_child, lend
 from metier.runtime.cleaning import build_place_cleaner
-from metier.runtime.commissions import Commission, build_limits, prepare_run, restore_run, use_settings
+from metier.runtime.commissions import Commission, prepare_run, restore_run, use_settings
 from metier.runtime.confinement import open_confinement
 from metier.runtime.edited_calls import look_at_call
+from metier.runtime.first_entry import build_start
 from metier.runtime.kind import RunKind
 from metier.runtime.losses import check_journal, describe_lost_run, find_lost_run
 from metier.runtime.pins import pin
@@ -50,7 +51,6 @@ from metier.runtime.rows import build_row
 from metier.runtime.run_folders import find_folder
 from metier.runtime.seals import is_started_here, seal
 from metier.runtime.shift import Shift, begin_shift, keep_claimable
-from metier.runtime.surroundings import describe_surroundings
 from metier.runtime.trust import check_runs, note_runs
 from metier.store.base import Lease, RunRow, Store
 from metier.store.failures import LeaseHeld, RunUnknown, StoreUnavailable
@@ -462,30 +462,6 @@ class Runtime:
         with suppress(OSError, ConfigError):
             clean = build_place_cleaner(self.place).value
             write_record(self.folder(log.state.run_id), entries, log.state, now=self.place.clock.now(), clean=clean)
-
-
-def build_start(request: RunRequest, agent: AgentInForce, services: Services, *, pins: dict[str, str]) -> e.RunStarted:
-    runtime = agent.place.settings.runtime
-    run_id = services.run_folder.name
-    commission = request.commission
-    return e.RunStarted(
-        task=request.task,
-        mode=request.mode,
-        agent=agent.id,
-        provider=services.provider.name,
-        model=agent.model.name if services.provider.name != "offline" else "offline",
-        profile=agent.profile,
-        sandbox=services.sandbox,
-        context_id=request.context_id or run_id,
-        trace_id=hashlib.sha256(run_id.encode()).hexdigest()[:32],
-        workspace=str(agent.place.workspace),
-        parent_run_id=commission.parent_run_id if commission else "",
-        limits=commission.order.limits if commission else build_limits(runtime),
-        pins=pins,
-        extra_context=request.extra_context,
-        order=commission.order if commission else None,
-        environment=describe_surroundings(agent.place.workspace, services.clock.now()),
-    )
 
 
 @asynccontextmanager
