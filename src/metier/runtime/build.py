@@ -49,6 +49,7 @@ from metier.tools.access import AccessFile
 from metier.tools.base import Tool
 from metier.tools.bash import Surroundings
 from metier.tools.builtin import build_builtin_tools, build_shell_tools
+from metier.tools.leftovers import clear_leftovers
 from metier.tools.sandbox.confinement import ARTIFACTS, Confinement
 from metier.tools.sandbox.masks import find_masked
 from metier.tools.sandbox.protected_state import compare
@@ -192,6 +193,8 @@ def _find_masked(run: RunKind, host: bytes, confinement: Confinement) -> tuple[P
 async def _confine(place: Place, run: RunKind) -> Confinement:
     if run.is_idle:
         return limit_only(place.settings.sandbox)
+    skills = place.workspace / place.settings.skills.dir
+    await run_sync(clear_leftovers, place.workspace, (skills, place.runs))
     confinement = await open_confinement(place)
     if confinement.level == "none":
         return confinement

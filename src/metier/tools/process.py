@@ -328,19 +328,20 @@ async def _collect(stream: ByteReceiveStream, capture: Capture) -> None:
 
 async def _kill_marked(mark: str) -> int:
     """Somebody killed the supervisor: find its processes by their mark. Returns how many are left after 3 seconds."""
-    wanted = f"{TREE_VARIABLE}={mark}".encode()
     with anyio.move_on_after(3):
-        while marked := _find_marked(wanted):
+        while marked := find_marked(mark):
             for process in marked:
                 try:
                     os.kill(process, signal.SIGKILL)
                 except (ProcessLookupError, PermissionError):
                     continue
             await anyio.sleep(0.01)
-    return len(_find_marked(wanted))
+    return len(find_marked(mark))
 
 
-def _find_marked(wanted: bytes) -> list[int]:
+def find_marked(mark: str) -> list[int]:
+    """The processes of one tree, as far as they keep the variable that marks it."""
+    wanted = f"{TREE_VARIABLE}={mark}".encode()
     found: list[int] = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:

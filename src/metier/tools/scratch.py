@@ -41,7 +41,8 @@ def remove_full_tree(path: str) -> None:
     os.makedirs(aside, 0o700, exist_ok=True)  # noqa: PTH103
     top = os.open(aside, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     device, number = os.fstat(top).st_dev, 0
-    with suppress(OSError):  # it is there already where an earlier attempt was cut short
+    with suppress(FileNotFoundError):  # it was moved already where an earlier attempt was cut short
+        make_own(path)
         os.rename(path, "0", dst_dir_fd=top)
     while names := os.listdir(top):  # noqa: PTH208
         for name in names:
@@ -63,6 +64,15 @@ def empty_folder(top: int, name: str, *, device: int, number: int) -> int:
     os.close(folder)
     os.rmdir(name, dir_fd=top)
     return number
+
+
+def make_own(path: str) -> None:
+    """A folder without the right to write cannot be moved by its owner."""
+    parent = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)  # noqa: PTH120
+    try:
+        os.close(open_own(os.path.basename(path), parent))  # noqa: PTH119
+    finally:
+        os.close(parent)
 
 
 def open_own(name: str, parent: int) -> int:
@@ -94,8 +104,8 @@ def hold_places(workspace: str, held: list[str]) -> int:
 
 def list_places(held: list[str]) -> list[str]:
     """With the folders around them, outer ones first."""
-    parents = {name.rpartition("/")[0] for name in held} - {""}
-    return sorted({*held, *parents})
+    cuts = ((name, index) for name in held for index, letter in enumerate(name) if letter == "/")
+    return sorted({*held, *(name[:index] for name, index in cuts)})
 
 
 def release_places(place: int, workspace: str, held: list[str]) -> None:
@@ -105,19 +115,26 @@ def release_places(place: int, workspace: str, held: list[str]) -> None:
 
     try:
         fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for name in reversed(list_places(held)):
+            remove_holder(f"{workspace}/{name}")
     except OSError:
         return  # another program relies on them
-    for name in reversed(list_places(held)):
-        remove_holder(f"{workspace}/{name}")
-    os.close(place)
+    finally:
+        os.close(place)
 
 
 def remove_holder(path: str) -> None:
     """Only a folder that was made to hold a place, and only while it is empty."""
     try:
-        mode = os.lstat(path).st_mode
-        if mode in (stat.S_IFDIR | HOLDER, stat.S_IFDIR | HOLDER_PARENT):
+        if is_holder(path):
             os.chmod(path, 0o755)  # noqa: PTH101, S103  somebody may have put a file into it, and keeps it
             os.rmdir(path)  # noqa: PTH106
     except OSError:
         return
+
+
+def is_holder(path: str) -> bool:
+    try:
+        return os.lstat(path).st_mode in (stat.S_IFDIR | HOLDER, stat.S_IFDIR | HOLDER_PARENT)
+    except OSError:
+        return False

@@ -1,0 +1,78 @@
+"""What programs leave behind when agent and supervisor are killed with them is cleared away by the next start."""
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from model_server import ModelServer, calls, says
+from run_workspace import AGENT, Workspace
+
+from metier.tools.process import SUPERVISOR, TREE_VARIABLE, find_marked
+from metier.tools.sandbox.bubblewrap import find_bubblewrap
+from metier.tools.sandbox.ladder import try_rung
+
+LINGER = """import os, subprocess, sys
+open(os.path.join(os.environ.get("TMPDIR", "."), "left"), "w").close()
+child = subprocess.Popen(["/bin/sleep", "600"], start_new_session=True)
+open(sys.argv[1], "w").close()
+child.wait()
+"""
+
+
+def find_supervisor(agent: int, began: Path) -> int:
+    """Waits until the program runs, then looks for the process between it and the agent."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+        for child in children if began.exists() else ():
+            if str(SUPERVISOR).encode() in Path(f"/proc/{child}/cmdline").read_bytes():
+                return int(child)
+    raise AssertionError("the program did not start")
+
+
+def read_mark(process: int) -> str:
+    pairs = dict(item.split("=", 1) for item in Path(f"/proc/{process}/environ").read_text().split("\0") if "=" in item)
+    return pairs[TREE_VARIABLE]
+
+
+@pytest.mark.parametrize("level", ["full", "kernel", "none"])
+def test_the_next_start_clears_away_what_a_killed_supervisor_left(
+    level: str, workspace: Workspace, model: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if level in ("full", "kernel"):
+        rung = try_rung(level, find_bubblewrap(os.environ, tmp_path))
+        if not rung.works:
+            pytest.skip(f"sandbox level {level!r} cannot be shown here: {rung.told}")
+        monkeypatch.setenv("AGENT_SANDBOX_USE", "required")
+    if level == "kernel":
+        monkeypatch.setenv("PATH", str(AGENT.parent))
+    began = workspace.folder / "out/began"
+    began.parent.mkdir()
+    workspace.add_skill("linger", "Wait with a script.", linger=LINGER)
+    model.follow(
+        calls("script_run", skill_name="linger", script_name="linger", args=[str(began)], json=False), says("Done.")
+    )
+    with subprocess.Popen(
+        [str(AGENT), "run", "Wait", "-q"], cwd=workspace.folder, stdin=subprocess.DEVNULL, env=dict(os.environ)
+    ) as agent:
+        supervisor = find_supervisor(agent.pid, began)
+        mark = read_mark(supervisor)
+        for process in (agent.pid, supervisor):
+            os.kill(process, signal.SIGKILL)
+    scratch = Path(tempfile.gettempdir()) / f"metier-{mark}"
+    assert scratch.is_dir()
+    os.utime(scratch, (0, 0))
+    model.follow(says("Done."))
+
+    assert workspace.agent("run", "Greet", "-q") == 0
+
+    assert not scratch.exists()
+    until = time.monotonic() + 10
+    while find_marked(mark) and time.monotonic() < until:
+        pass
+    assert find_marked(mark) == []
+    assert sorted(path.name for path in workspace.folder.iterdir()) == ["agent.yaml", "out", "runs", "skills"]
