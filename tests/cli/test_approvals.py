@@ -113,6 +113,23 @@ def test_edited_arguments_are_what_runs_and_are_on_record(
     assert json.loads(str(show(workspace, parked, capsys)["edited_call"]))["arguments"]["args"] == ["two"]
 
 
+def test_model_is_told_of_an_edit_and_both_calls_are_shown_with_their_difference(
+    workspace: Workspace, model: ModelServer, parked: str, *, capsys: Capture
+) -> None:
+    edited = '{"skill_name": "echo", "script_name": "echo", "args": ["two"]}'
+    workspace.agent("approvals", "approve", parked, "--edit-args", edited)
+
+    assert workspace.agent("resume", "latest") == 0
+
+    result = model.received[-1]["messages"][-1]["content"]
+    assert result.startswith('[A person edited this call before approving it. It was made with {"args": ["two"]')
+    capsys.readouterr()
+    assert workspace.agent("approvals", "show", parked) == 0
+    shown = capsys.readouterr().out
+    assert '-args: ["one"]\n+args: ["two"]' in shown
+    assert "edited by a person to run with" in shown
+
+
 @pytest.mark.parametrize(
     ("edited", "message"),
     [

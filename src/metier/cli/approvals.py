@@ -6,7 +6,7 @@ import anyio
 import typer
 from pydantic import JsonValue
 
-from metier.cli.ask import describe, explain, parse_arguments
+from metier.cli.ask import describe, describe_edit, explain, parse_arguments, render_edit
 from metier.cli.catalog import AsJson
 from metier.cli.context import get_user
 from metier.cli.detaching import tell_workers, wake_decided_run
@@ -77,7 +77,8 @@ def show(approval: ApprovalName, *, as_json: AsJson = False, config: Config = No
     if as_json:
         write_json({**as_object(question), "attempts": [_attempt_as_object(attempt) for attempt in attempts]})
         return
-    for line in (*describe(question)[1:], *explain(question), *_describe_decision(question, attempts)):
+    told = (*describe(question)[1:], *describe_edit(question), *explain(question))
+    for line in (*told, *_describe_decision(question, attempts)):
         write_line(line)
 
 
@@ -126,6 +127,8 @@ def as_object(question: Question) -> dict[str, JsonValue]:
         "arguments": question.arguments,
         "hash": question.hash,
         "edited_call": edited,
+        "edited_arguments": question.edited_arguments,
+        "difference": list[JsonValue](render_edit(question)),
         "reason": asked.reason if asked else "",
         "justification": asked.justification if asked else "",
         "preview": asked.preview if asked else "",

@@ -1,5 +1,6 @@
 """Ask the person at the terminal about one call: yes, no, other arguments, always in this run, or why at all."""
 
+import difflib
 import json
 import sys
 from collections.abc import Awaitable, Callable
@@ -131,6 +132,32 @@ def describe(question: Question) -> list[str]:
     lines += [f"  {name}: {_shown(value)}" for name, value in question.arguments.items()] or ["  no arguments"]
     if asked is not None and asked.preview:
         lines += ["", *asked.preview.splitlines(), ""]
+    return lines
+
+
+def describe_edit(question: Question) -> list[str]:
+    """The arguments that a person put in the place of the model's, and how they differ; nothing where none did."""
+    edited = question.edited_arguments
+    if edited is None:
+        return []
+    lines = [f"  {name}: {_shown(value)}" for name, value in edited.items()] or ["  no arguments"]
+    return ["edited by a person to run with", *lines, "", *render_edit(question), ""]
+
+
+def render_edit(question: Question) -> list[str]:
+    """Line by line, the call of the model against the edited one."""
+    if question.edited_arguments is None:
+        return []
+    before, after = (_write_arguments(each) for each in (question.arguments, question.edited_arguments))
+    return list(difflib.unified_diff(before, after, "asked for by the model", "edited", lineterm=""))
+
+
+def _write_arguments(arguments: dict[str, JsonValue]) -> list[str]:
+    """Texts of several lines are compared by their lines."""
+    lines: list[str] = []
+    for name, value in arguments.items():
+        written = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        lines += [f"{name}: {line}" for line in written.splitlines() or [""]]
     return lines
 
 

@@ -371,7 +371,7 @@ def _apply_answer(state: RunState, entry: e.ApprovalAsked | e.ApprovalDecided | 
 def _approve(step: Step, entry: e.ApprovalDecided) -> None:
     """What was approved is what was shown; of an edited call, what was there when it was edited."""
     if entry.edited_arguments is not None:
-        step.action = edit_arguments(step.action, entry.edited_arguments)
+        step.action, step.edited = edit_arguments(step.action, entry.edited_arguments), entry.edited_arguments
         step.approved_base, step.approved_leads = entry.edited_base, entry.edited_leads_to
     elif step.asked is not None:
         step.approved_base, step.approved_leads = step.asked.base, step.asked.leads_to

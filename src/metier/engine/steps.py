@@ -44,6 +44,8 @@ class Step:
     """What the call must find as it was when a person said yes to it; see `ApprovalAsked.base`."""
     approved_leads: tuple[str, ...] = ()
     """Where its paths led then, if that was elsewhere than they say."""
+    edited: dict[str, JsonValue] | None = None
+    """The arguments that a person gave the call while approving it."""
     answers: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     """What was given to the questions of the step itself."""
     delegated: e.Delegated | None = None
@@ -101,26 +103,35 @@ def add_candidates(text: str, candidates: Sequence[str]) -> str:
 
 
 def _answer_calls(reply: ModelReply, steps: Sequence[Step], rejected: Sequence[e.Rejection]) -> list[Part]:
-    given = {step.action.call_id: step.finished for step in steps if step.finished is not None}
+    given = {step.action.call_id: step for step in steps if step.finished is not None}
     told = {no.call_id: no for no in rejected}
     results: list[Part] = []
     for part in reply.parts:
         if part.kind != "tool_call":
             continue
-        finished, rejection = given.get(part.id), told.get(part.id)
+        step, rejection = given.get(part.id), told.get(part.id)
         text, is_error = "Not run: the turn ended before it", True
-        if finished is not None:
-            text, is_error = finished.text, finished.is_error
+        if step is not None and step.finished is not None:
+            text, is_error = _render_text(step, step.finished), step.finished.is_error
         elif rejection is not None:
             text = rejection.message
         results.append(ToolResultPart(call_id=part.id, name=part.name, text=text, is_error=is_error))
     return results
 
 
+def _render_text(step: Step, finished: e.StepFinished) -> str:
+    """What came of a step, and that it was not the call which the model made, where that is so."""
+    if step.edited is None:
+        return finished.text
+    arguments = json.dumps(step.edited, ensure_ascii=False)
+    return f"[A person edited this call before approving it. It was made with {arguments}]\n{finished.text}"
+
+
 def _tell_in_words(steps: Sequence[Step], rejected: Sequence[e.Rejection]) -> list[Part]:
     """A decision that was written as JSON has no calls to answer; each result is a part of its own."""
     lines = [
-        f"Result of {name_call(step.action)[0]} ({step.step_id}):\n{fence(step.finished.text, tag=TOOL_OUTPUT)}"
+        f"Result of {name_call(step.action)[0]} ({step.step_id}):\n"
+        + fence(_render_text(step, step.finished), tag=TOOL_OUTPUT)
         for step in steps
         if step.finished is not None
     ]

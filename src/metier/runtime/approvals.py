@@ -36,6 +36,14 @@ class Question:
     def hash(self) -> str:
         return hash_call(self.row.payload)
 
+    @property
+    def edited_arguments(self) -> dict[str, JsonValue] | None:
+        """What a person gave the call instead; None where it was left as it is."""
+        if self.row.edited_payload is None:
+            return None
+        arguments = json.loads(self.row.edited_payload)["arguments"]
+        return cast("dict[str, JsonValue]", arguments)  # written by `render_edited_call`
+
     def find_wrong_arguments(self, arguments: JsonValue) -> str:
         """What keeps other arguments from being used instead; empty when nothing does."""
         if not isinstance(arguments, dict):
