@@ -31,6 +31,9 @@ class EventRecord(Value):
     run_id: str
     trace_id: str
     span_id: str
+    """Shared by the start and the end of one run, turn, model call, step, skill or question."""
+    parent_span_id: str = ""
+    """The span that this one is part of; empty for the run's own."""
     timestamp: AwareDatetime
     seq: int
     event_type: str

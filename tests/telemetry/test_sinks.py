@@ -65,10 +65,10 @@ def test_record_carries_run_trace_span_number_and_time() -> None:
     kept = Keeping()
     writer = _writer(kept, next_seq=7)
 
-    record = writer.emit(RunFailed(reason="x", message="y"), span_id="abc")
+    record = writer.emit(RunFailed(reason="x", message="y"))
     other = writer.emit(RunFailed(reason="x", message="y"))
 
-    assert (record.run_id, record.trace_id, record.span_id, record.seq) == ("r1", "t1", "abc", 7)
+    assert (record.run_id, record.trace_id, record.parent_span_id, record.seq) == ("r1", "t1", "", 7)
     assert (other.seq, len(other.span_id)) == (8, 16)
     assert EventRecord.model_validate_json(record.model_dump_json()) == record
 

@@ -128,6 +128,11 @@ def check_answer(state: RunState, given: Answer) -> None:
 def _check_values(values: dict[str, JsonValue], question: InputAsked) -> None:
     """What a skill asks for it checks itself, and asks again; for a model nobody else would."""
     fields = question.fields
+    known = list_field_names(fields)
+    if unknown := [name for name in values if known and name not in known]:
+        raise UsageError(
+            f"The run does not ask for {', '.join(map(repr, unknown))}", hint=f"It asks for: {', '.join(known)}"
+        )
     if question.resumes or not isinstance(fields, dict) or not isinstance(fields.get("properties"), dict):
         return
     try:
@@ -136,6 +141,16 @@ def _check_values(values: dict[str, JsonValue], question: InputAsked) -> None:
         return
     if wrong := check.find_error(values):
         raise UsageError(f"The answer cannot be used: {wrong}", hint="Nothing was taken in; answer again")
+
+
+def list_field_names(fields: JsonValue) -> list[str]:
+    """The names of what a question asks for; `answer` where it names none."""
+    if isinstance(fields, dict):
+        properties = fields.get("properties")
+        return [str(name) for name in (properties if isinstance(properties, dict) else fields)]
+    if isinstance(fields, list) and fields:
+        return [str(each.get("name", "answer")) if isinstance(each, dict) else str(each) for each in fields]
+    return ["answer"]
 
 
 def parse_inputs(texts: Sequence[str], fields: JsonValue = None) -> dict[str, JsonValue]:

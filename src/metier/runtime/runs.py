@@ -307,7 +307,7 @@ class Runtime:
                 async with build_services(run.agent.place, self.store, run=run, observe=watch.observe) as services:
                     if run.is_foreign:
                         await self._adopt(log, services, run=run)
-                    if await self._take_answer(log, answer, services, is_told=is_told):
+                    if await self._take_answer(log, answer, services, is_told=is_told) or _can_ask(log.state, watch):
                         await self._go_on(log, services, watch, answer=answer)
             return await self._come_to_rest(log, watch)
 
@@ -462,6 +462,11 @@ class Runtime:
         with suppress(OSError, ConfigError):
             clean = build_place_cleaner(self.place).value
             write_record(self.folder(log.state.run_id), entries, log.state, now=self.place.clock.now(), clean=clean)
+
+
+def _can_ask(state: RunState, watch: Watch) -> bool:
+    """It waits for an approval, and a person is there to give it."""
+    return watch.ask is not None and state.pause is not None and state.pause.pause == "approval"
 
 
 @asynccontextmanager

@@ -14,6 +14,7 @@ from metier.messages import Value
 from metier.telemetry.options import LoggingOptions
 from metier.telemetry.redaction import Redactor, build_redactor
 from metier.telemetry.sanitize import sanitize
+from metier.telemetry.spans import find_span
 
 _SHORT = 64
 _MOST_KNOWN = 4096
@@ -180,12 +181,14 @@ class EventWriter:
         self._ids = ids
         self._next_seq = next_seq
 
-    def emit(self, payload: Payload, *, span_id: str = "", entry: int = 0) -> EventRecord:
-        """Record one event; a span id of its own unless it is part of a wider span."""
+    def emit(self, payload: Payload, *, entry: int = 0) -> EventRecord:
+        """Record one event, in the span of what it tells of."""
+        span = find_span(payload, self._scope.run_id)
         record = EventRecord.model_construct(
             run_id=self._scope.run_id,
             trace_id=self._scope.trace_id,
-            span_id=span_id or self._ids.span_id(),
+            span_id=span.id,
+            parent_span_id=span.parent,
             timestamp=self._clock.now(),
             seq=self._next_seq,
             event_type=payload.event_type,
