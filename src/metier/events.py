@@ -403,18 +403,6 @@ class RunResumed(Payload):
     at_seq: int = 0
 
 
-class RunAdopted(Payload):
-    """A run that was not started in this store goes on here: with this host's settings, rules, provider and keys.
-
-    Steps that were planned and not finished are asked about.
-    """
-
-    event_type = "run_adopted"
-    provider: str
-    model: str
-    profile: str
-
-
 class LimitsRaised(Payload):
     """A person raised what bounds the run; what is not named stays as it was."""
 

@@ -1,4 +1,4 @@
-"""What the event log says of work that is handed on: child runs, and the steps of a task. Pure values."""
+"""What the event log says of work handed on: child runs, steps of a task, runs from elsewhere. Pure values."""
 
 from typing import Literal
 
@@ -57,3 +57,15 @@ class ResultChecked(Payload):
     event_type = "result_checked"
     accepted: bool
     failures: tuple[str, ...] = ()
+
+
+class RunAdopted(Payload):
+    """A run that was not started in this store goes on here: with this host's settings, rules, provider and keys.
+
+    Steps that were planned and not finished are asked about.
+    """
+
+    event_type = "run_adopted"
+    provider: str
+    model: str
+    profile: str

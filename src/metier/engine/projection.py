@@ -15,6 +15,7 @@ from metier.engine.projection_work import project_task_step, project_work
 from metier.engine.state import RunState
 from metier.engine.steps import Step, describe_plan, read_plan
 from metier.messages import ToolCallPart
+from metier.task_events import RunAdopted
 
 SUMMARY_CHARACTERS = 400
 
@@ -51,7 +52,7 @@ def _project(entry: e.Entry, state: RunState) -> Iterable[ev.Payload]:
 def _project_change(entry: e.RunAdopted | e.LimitsRaised | e.RunReopened) -> ev.Payload:
     match entry:
         case e.RunAdopted():
-            return ev.RunAdopted(provider=entry.provider, model=entry.model, profile=entry.profile)
+            return RunAdopted(provider=entry.provider, model=entry.model, profile=entry.profile)
         case e.LimitsRaised():
             return ev.LimitsRaised.model_validate(entry.model_dump(exclude={"kind"}))
         case e.RunReopened():
