@@ -179,6 +179,8 @@ def check_nothing_happened(folder: Path, before: dict[str, str], listener: Liste
 
 IMPOSSIBLE = frozenset({"secret in a user name"})
 """Calls whose arguments no tool takes."""
+BY_LINK = frozenset({"policy by a link"})
+"""Where a link leads is known when the file is open: these are asked about, and refused all the same."""
 
 
 def numbered(rows: dict[str, Row]) -> list[tuple[str, Source]]:
@@ -200,7 +202,7 @@ async def test_an_order_in_outside_text_becomes_a_question_that_shows_it(
     state = await drill.run()
 
     assert provider.obeyed == 1, "the order did not reach the model"
-    if row.even_approved or name in IMPOSSIBLE:
+    if name in IMPOSSIBLE or (row.even_approved and name not in BY_LINK):
         # No person is asked about what cannot run anyway.
         assert state.status == "completed"
         assert await drill.questions() == []
@@ -235,6 +237,9 @@ async def test_what_decides_about_the_agent_is_refused_before_a_person_could_car
     drill = make_drill(folder, "guarded", provider, listener)
     before = look(folder)
     done = await drill.run()
+    if name in BY_LINK:
+        await drill.decide("approved")
+        done = await drill.resume(done.run_id)
 
     assert done.status == "completed"
     assert "is protected: it holds" in read_texts(provider.requests[-1])[-1]

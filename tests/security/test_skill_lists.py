@@ -22,7 +22,7 @@ def skill(name: str, *lines: str) -> dict[str, str]:
     return {f".agent/skills/{name}/SKILL.md": f"{head}\n# {name}\n\nDo it.\n"}
 
 
-CONTROL = {"use_skill", "read_skill_files", "skill_search", "ask_user", "finish"}
+CONTROL = {"use_skill", "read_skill_files", "skill_search", "ask_user", "finish", "plan"}
 
 
 async def test_a_skill_in_charge_leaves_only_the_tools_it_lists(tmp_path: Path) -> None:
