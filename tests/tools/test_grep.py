@@ -82,7 +82,7 @@ async def test_matches_come_by_path_and_line_with_context_apart(tree: Path) -> N
 @pytest.mark.parametrize("pattern", PATTERNS)
 async def test_results_are_the_same_with_ripgrep(large: Path, pattern: str) -> None:
     bench = Bench(large)
-    own, fast = Grep(bench.scope), Grep(bench.scope, ripgrep=shutil.which("rg") or "")
+    own, fast = Grep(bench.scope), Grep(bench.scope, ripgrep=lambda: shutil.which("rg") or "")
 
     for ignore_case in (False, True):
         expected = await bench.output(own, pattern=pattern, ignore_case=ignore_case, limit=1000)

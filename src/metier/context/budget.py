@@ -17,7 +17,7 @@ from metier.context.layers import (
     build_system,
     render_steps,
 )
-from metier.context.tokens import MESSAGE_TOKENS, TokenCounter, estimate_tokens
+from metier.context.tokens import MESSAGE_TOKENS, TokenCounter
 from metier.context.trimming import Trim, Trimmer
 from metier.errors import PromptTooLarge
 from metier.messages import Message, ToolSpec
@@ -89,7 +89,7 @@ def fit(
     return FittedPrompt(
         prompt=prompt,
         system=system,
-        messages=build_messages(prompt),
+        messages=build_messages(prompt, earlier=_render_earlier(prompt, counter)),
         tools=tools,
         tokens=ceil(estimated * factor),
         estimated=estimated,
@@ -134,9 +134,13 @@ def measure(prompt: Prompt, counter: TokenCounter) -> dict[LayerName, int]:
     layers["environment"] = counter.text(prompt.layer("environment"))
     layers["disclosed"] = sum(counter.text(piece.text) for piece in prompt.disclosed)
     layers["input"] = counter.text(prompt.layer("input"))
-    layers["run"] = estimate_tokens(render_steps(prompt.earlier)) if prompt.earlier else 0
+    layers["run"] = counter.text(_render_earlier(prompt, counter))
     layers["run"] += counter.total(prompt.run, lambda exchange: _exchange_tokens(exchange, counter))
     return layers
+
+
+def _render_earlier(prompt: Prompt, counter: TokenCounter) -> str:
+    return counter.last(prompt.earlier, render_steps) if prompt.earlier else ""
 
 
 def _exchange_tokens(exchange: Exchange, counter: TokenCounter) -> int:

@@ -146,13 +146,13 @@ def build_system(prompt: Prompt) -> tuple[SystemBlock, ...]:
     return tuple(blocks)
 
 
-def build_messages(prompt: Prompt) -> tuple[Message, ...]:
-    """Conversation, task, run, in this order; a call and its results are never apart."""
-    messages = [*build_memory(prompt), *prompt.conversation, build_task_message(prompt)]
-    for exchange in prompt.run:
-        messages.append(exchange.reply)
-        messages += exchange.results
-    return tuple(messages)
+def build_messages(prompt: Prompt, *, earlier: str | None = None) -> tuple[Message, ...]:
+    """Conversation, task, run, in this order; a call and its results are never apart.
+
+    `earlier` is what `render_steps` makes of the earlier steps, where that is known.
+    """
+    told = [message for exchange in prompt.run for message in (exchange.reply, *exchange.results)]
+    return (*build_memory(prompt), *prompt.conversation, build_task_message(prompt, earlier=earlier), *told)
 
 
 def build_memory(prompt: Prompt) -> tuple[Message, ...]:
@@ -161,7 +161,7 @@ def build_memory(prompt: Prompt) -> tuple[Message, ...]:
     return (Message(role="user", parts=tuple(TextPart(text=piece) for piece in pieces)),) if pieces else ()
 
 
-def build_task_message(prompt: Prompt) -> Message:
+def build_task_message(prompt: Prompt, *, earlier: str | None = None) -> Message:
     pieces = [
         prompt.task,
         prompt.layer("step"),
@@ -170,7 +170,7 @@ def build_task_message(prompt: Prompt) -> Message:
         prompt.layer("input"),
     ]
     if prompt.earlier:
-        pieces.append(render_steps(prompt.earlier))
+        pieces.append(earlier if earlier is not None else render_steps(prompt.earlier))
     return Message(role="user", parts=tuple(TextPart(text=piece) for piece in pieces if piece))
 
 

@@ -58,6 +58,7 @@ class TokenCounter:
         self._tools: tuple[tuple[ToolSpec, ...], int] = ((), 0)
         self._items: tuple[object, ...] = ()
         """The items that were summed up last."""
+        self._last: tuple[object, str] = (None, "")
         self._sums: list[int] = []
         """The sum up to each of them."""
 
@@ -69,6 +70,12 @@ class TokenCounter:
                 self._texts.clear()
             known = self._texts[text] = estimate_tokens(text)
         return known
+
+    def last[Key](self, key: Key, render: Callable[[Key], str]) -> str:
+        """What `render` makes of `key`, kept for the next time it is this very object."""
+        if self._last[0] is not key:
+            self._last = (key, render(key))
+        return self._last[1]
 
     def message(self, message: Message) -> int:
         known = self._messages.get(id(message))

@@ -2,6 +2,7 @@
 
 import shlex
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 
 from metier.definitions.fields import Fields
@@ -110,8 +111,12 @@ def load_skill(
     return replace(reading, problems=(*found.problems, *reading.problems))
 
 
+@lru_cache(maxsize=512)
 def parse_skill(data: bytes, *, file: Path, id: str = "", strict: bool = False) -> SkillReading:  # noqa: A002
-    """Read the bytes of a `SKILL.md` that lies, or will lie, at `file`."""
+    """Read the bytes of a `SKILL.md` that lies, or will lie, at `file`.
+
+    The runs of a process mostly find the same files: the same bytes are parsed once, however often they are read.
+    """
     front = read_front_matter(data, file=str(file), strict=strict)
     fields = Fields(front.mapping or _NO_ENTRIES, file=str(file), strict=strict, problems=list(front.problems))
     if fields.is_unreadable:

@@ -42,6 +42,8 @@ class Walk:
 
     def __iter__(self) -> Iterator[FoundDefinition]:
         root = os.path.abspath(self.root)  # noqa: PTH100 - links stay as written; only loops are resolved
+        if not os.path.lexists(root):  # most of the places that are looked at do not exist
+            return
         self._entered.add(os.path.realpath(root))
         if self.within is not None and not is_contained(root, base=self._base):
             self._report("link_out", "The folder is a link out of the project and is not read", root)

@@ -144,7 +144,7 @@ def fit_request(
     has_schema = asking.is_json and not services.abilities.lacks("response_schema", model)
     request = ModelRequest(
         model=model,
-        messages=fitted.messages,
+        messages=services.messages.keep(fitted.messages),
         system=fitted.system,
         tools=tools,
         max_tokens=services.model.max_tokens,

@@ -14,6 +14,7 @@ from metier.engine.fingerprints import Fingerprints
 from metier.engine.offer import Offer, OfferKey
 from metier.engine.options import RuntimeOptions
 from metier.engine.partners import Partners
+from metier.engine.same_messages import SameMessages
 from metier.engine.shelf import Shelf
 from metier.events import Payload
 from metier.ids import Clock, Ids
@@ -128,6 +129,7 @@ class Services:
     counter: TokenCounter = field(default_factory=TokenCounter)
     prefixes: PrefixHashes = field(default_factory=PrefixHashes)
     fingerprints: Fingerprints = field(default_factory=Fingerprints)
+    messages: SameMessages = field(default_factory=SameMessages)
     read_access: Callable[[], frozenset[str]] = frozenset
     """The tools that are turned off now, read once a turn. Raises `ConfigError`."""
     offers: dict[OfferKey, Offer] = field(default_factory=dict["OfferKey", Offer])

@@ -92,10 +92,13 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
         results[index] = await _execute(step, log, services)
 
     try:
-        with unwrapped():
-            async with anyio.create_task_group() as group:
-                for index, step in enumerate(steps):
-                    group.start_soon(run, index, step)
+        if len(steps) == 1:  # the common case; a task of its own would cost as much as the tool
+            await run(0, steps[0])
+        else:
+            with unwrapped():
+                async with anyio.create_task_group() as group:
+                    for index, step in enumerate(steps):
+                        group.start_soon(run, index, step)
     except anyio.get_cancelled_exc_class():
         with anyio.CancelScope(shield=True):
             await log.record(

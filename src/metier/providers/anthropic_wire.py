@@ -51,17 +51,20 @@ _STOP_REASONS: Mapping[str, StopReason] = {
 
 
 def build_body(request: ModelRequest, facts: ModelFacts, cache: HistoryCache, *, stream: bool) -> bytes:
-    limits: Wire = {"max_tokens": request.max_tokens}
-    if request.temperature is not None and facts.takes_temperature:
-        limits["temperature"] = request.temperature
-    if stream:
-        limits["stream"] = True
-    return _encode({**_build_head(request), **limits}, request, cache)
+    def build() -> Wire:
+        limits: Wire = {"max_tokens": request.max_tokens}
+        if request.temperature is not None and facts.takes_temperature:
+            limits["temperature"] = request.temperature
+        if stream:
+            limits["stream"] = True
+        return {**_build_head(request), **limits}
+
+    return _encode(cache.encode_head("stream" if stream else "whole", request, build), request, cache)
 
 
 def build_count_body(request: ModelRequest, cache: HistoryCache) -> bytes:
     """The part of a request that costs input tokens."""
-    return _encode(_build_head(request), request, cache)
+    return _encode(cache.encode_head("count", request, lambda: _build_head(request)), request, cache)
 
 
 def parse_reply(body: Wire, request: ModelRequest) -> ModelReply:
@@ -227,7 +230,7 @@ def _build_head(request: ModelRequest) -> Wire:
     return head
 
 
-def _encode(head: Wire, request: ModelRequest, cache: HistoryCache) -> bytes:
+def _encode(head: bytes, request: ModelRequest, cache: HistoryCache) -> bytes:
     history = build_history(request.messages, _DIALECT, cache)
     marks = sum(block.cache for block in request.system)
     if marks:

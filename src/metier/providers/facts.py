@@ -4,7 +4,7 @@ Nothing here is needed to use a model: an unknown one gets cautious defaults and
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from fnmatch import fnmatchcase
 from functools import cache
@@ -60,6 +60,7 @@ class ModelFacts(Value):
 
 
 _UNKNOWN = ModelFacts()
+_MOST_FOUND = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,19 @@ class FactBook:
     """Facts by provider and name pattern."""
 
     entries: Mapping[str, Mapping[str, ModelFacts]]
+    _found: dict[tuple[str, str], ModelFacts] = field(default_factory=dict[tuple[str, str], ModelFacts], compare=False)
+    """Models that were looked up before: every turn asks for its own several times."""
 
     def find(self, provider: str, model: str) -> ModelFacts:
         """The entry whose pattern is the most exact one that matches; unknown models get the defaults."""
+        found = self._found.get((provider, model))
+        if found is None:
+            if len(self._found) >= _MOST_FOUND:  # names come from replies too: a server must not fill the memory
+                self._found.clear()
+            found = self._found[provider, model] = self._match(provider, model)
+        return found
+
+    def _match(self, provider: str, model: str) -> ModelFacts:
         known = self.entries.get(provider, {})
         matching = [pattern for pattern in known if fnmatchcase(model.lower(), pattern)]
         return known[max(matching, key=lambda pattern: (len(pattern), pattern))] if matching else _UNKNOWN

@@ -34,16 +34,22 @@ _BROKEN = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE"})
 
 
 def build_body(request: ModelRequest, facts: ModelFacts, cache: HistoryCache) -> bytes:
-    generation: Wire = {"maxOutputTokens": request.max_tokens}
-    if request.temperature is not None and facts.takes_temperature:
-        generation["temperature"] = request.temperature
-    if request.response_schema is not None:
-        generation |= {"responseMimeType": "application/json", "responseJsonSchema": request.response_schema}
-    return _encode({**_build_head(request), "generationConfig": generation}, request, facts, cache=cache)
+    def build() -> Wire:
+        generation: Wire = {"maxOutputTokens": request.max_tokens}
+        if request.temperature is not None and facts.takes_temperature:
+            generation["temperature"] = request.temperature
+        if request.response_schema is not None:
+            generation |= {"responseMimeType": "application/json", "responseJsonSchema": request.response_schema}
+        return {**_build_head(request), "generationConfig": generation}
+
+    return _encode(cache.encode_head("whole", request, build), request, facts, cache=cache)
 
 
 def build_count_body(request: ModelRequest, facts: ModelFacts, cache: HistoryCache) -> bytes:
-    head: Wire = {"model": f"models/{request.model}", **_build_head(request)}
+    def build() -> Wire:
+        return {"model": f"models/{request.model}", **_build_head(request)}
+
+    head = cache.encode_head("count", request, build)
     return b'{"generateContentRequest":%s}' % _encode(head, request, facts, cache=cache)
 
 
@@ -155,7 +161,7 @@ def _fingerprint(pieces: list[Wire]) -> str:
     return hashlib.sha256(json.dumps(pieces).encode()).hexdigest()[:16]
 
 
-def _encode(head: Wire, request: ModelRequest, facts: ModelFacts, *, cache: HistoryCache) -> bytes:
+def _encode(head: bytes, request: ModelRequest, facts: ModelFacts, *, cache: HistoryCache) -> bytes:
     writing = _Writing(request.model, signs_calls=facts.signs_calls)
     dialect = Dialect(provider=NAME, longest_id=64, to_wire=writing.to_wire, variant=request.model)
     return encode_body(head, "contents", build_history(request.messages, dialect, cache))

@@ -38,6 +38,17 @@ def build_body(
     request: ModelRequest, facts: ModelFacts, cache: HistoryCache, *, stream: bool, own_server: bool
 ) -> bytes:
     """`own_server`: it is OpenAI's; other servers know the older name of the token limit only."""
+
+    def build() -> Wire:
+        return _build_head(request, facts, stream=stream, own_server=own_server)
+
+    head = cache.encode_head("stream" if stream else "whole", request, build)
+    dialect = _DIALECT_WITH_REASONING if facts.wants_reasoning_text else _DIALECT
+    history = build_history(request.messages, dialect, cache)
+    return encode_body(head, "messages", _with_system(request, history))
+
+
+def _build_head(request: ModelRequest, facts: ModelFacts, *, stream: bool, own_server: bool) -> Wire:
     body: Wire = {
         "model": request.model,
         "max_completion_tokens" if own_server else "max_tokens": request.max_tokens,
@@ -63,9 +74,7 @@ def build_body(
         body["temperature"] = request.temperature
     if stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
-    dialect = _DIALECT_WITH_REASONING if facts.wants_reasoning_text else _DIALECT
-    history = build_history(request.messages, dialect, cache)
-    return encode_body(body, "messages", _with_system(request, history))
+    return body
 
 
 def parse_reply(body: Wire, request: ModelRequest) -> ModelReply:

@@ -25,22 +25,25 @@ NAME = "openai"
 
 
 def build_body(request: ModelRequest, facts: ModelFacts, cache: HistoryCache, *, stream: bool) -> bytes:
-    limits: Wire = {"max_output_tokens": request.max_tokens, "store": False}
-    if facts.reasons:
-        limits["include"] = ["reasoning.encrypted_content"]
-    if request.temperature is not None and facts.takes_temperature:
-        limits["temperature"] = request.temperature
-    if stream:
-        limits["stream"] = True
-    return _encode({**_build_head(request), **limits}, request, cache)
+    def build() -> Wire:
+        limits: Wire = {"max_output_tokens": request.max_tokens, "store": False}
+        if facts.reasons:
+            limits["include"] = ["reasoning.encrypted_content"]
+        if request.temperature is not None and facts.takes_temperature:
+            limits["temperature"] = request.temperature
+        if stream:
+            limits["stream"] = True
+        return {**_build_head(request), **limits}
+
+    return _encode(cache.encode_head("stream" if stream else "whole", request, build), request, cache)
 
 
 def build_count_body(request: ModelRequest, cache: HistoryCache) -> bytes:
     """The part of a request that costs input tokens."""
-    return _encode(_build_head(request), request, cache)
+    return _encode(cache.encode_head("count", request, lambda: _build_head(request)), request, cache)
 
 
-def _encode(head: Wire, request: ModelRequest, cache: HistoryCache) -> bytes:
+def _encode(head: bytes, request: ModelRequest, cache: HistoryCache) -> bytes:
     # Reasoning is sealed for one model: the wire form of a history depends on it.
     dialect = Dialect(
         provider=NAME,

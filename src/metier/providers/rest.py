@@ -9,8 +9,15 @@ from metier import __version__
 from metier.providers.connection import Connection, Server
 from metier.providers.http_status import failure_of_status
 from metier.providers.json_values import Wire, parse_json
-from metier.providers.transport import is_event_stream, open_http_client, read_events, read_object
+from metier.providers.transport import (
+    CONNECT_TIMEOUT_SECONDS,
+    is_event_stream,
+    open_http_client,
+    read_events,
+    read_object,
+)
 
+_EXTENSIONS = {"timeout": httpx2.Timeout(None, connect=CONNECT_TIMEOUT_SECONDS).as_dict()}
 _HEADERS = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": f"metier/{__version__}"}
 
 
@@ -34,8 +41,9 @@ class Rest:
         self._server = server
         self._own = open_http_client() if connection.shared is None else None
         self._client = self._own or _find_shared(connection)
-        # Built once: parsing an address and checking headers costs more than sending them.
-        self._headers = httpx2.Headers({**_HEADERS, **headers, **connection.headers})
+        # Put together once: parsing an address and merging headers on every call costs more than sending them.
+        merged = {**self._client.headers, **_HEADERS, **headers, **connection.headers}
+        self._headers = httpx2.Headers({name.lower(): value for name, value in merged.items()})
         self._urls: dict[str, httpx2.URL] = {}
 
     async def fetch(
@@ -65,8 +73,8 @@ class Rest:
         url = self._urls.get(path)
         if url is None:
             url = self._urls[path] = httpx2.URL(self.root + path)
-        # The client's own timeouts are left out: `exchange` bounds the whole, from the connection to the last byte.
-        return self._client.build_request("POST", url, headers=self._headers, content=body)
+        # Only connecting has a limit of its own: `exchange` bounds the whole, to the last byte.
+        return httpx2.Request("POST", url, headers=self._headers, content=body, extensions=_EXTENSIONS)
 
     async def _read_failure(self, response: httpx2.Response) -> Exception:
         raw = await response.aread()

@@ -123,7 +123,7 @@ def back_off(policy: RetryPolicy, attempt: int, draw: Callable[[], float]) -> fl
 
 
 async def _ask(candidate: Candidate, request: ModelRequest, turn: Turn) -> ModelReply:
-    asked = replace(request, model=candidate.model)
+    asked = request if candidate.model == request.model else replace(request, model=candidate.model)
     attempt = 1
     while True:
         meta = LlmRequestMeta(provider=candidate.provider.name, model=candidate.model, attempt=attempt)

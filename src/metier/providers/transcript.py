@@ -12,6 +12,7 @@ from operator import is_
 from typing import Literal, NamedTuple
 
 from metier.messages import Message, Part, TextPart, ThinkingPart, ToolCallPart, ToolResultPart
+from metier.providers.base import ModelRequest
 from metier.providers.json_values import Wire, serialise
 
 NO_RESULT = "No result: the call was interrupted before it finished"
@@ -84,8 +85,22 @@ class HistoryCache:
 
     def __init__(self, *, pieces: int = 4096, histories: int = 64) -> None:
         self._limits = (pieces, histories)
+        self._heads: dict[str, tuple[ModelRequest, bytes]] = {}
         self._pieces: dict[tuple[object, ...], Piece] = {}
         self._histories: dict[tuple[str, int], _Beginning] = {}
+
+    def encode_head(self, kind: str, request: ModelRequest, build: Callable[[], Wire]) -> bytes:
+        """What stands before the history, as JSON without its last brace; of the last request of this `kind`, kept.
+
+        Tools and instructions are most of it, and the same turn after turn: they are encoded once. What `build` makes
+        must not depend on the messages.
+        """
+        known = self._heads.get(kind)
+        if known is not None and _has_same_head(known[0], request):
+            return known[1]
+        encoded = serialise(build())[:-1]
+        self._heads[kind] = (request, encoded)
+        return encoded
 
     def find_piece(self, key: tuple[object, ...]) -> Piece | None:
         return self._pieces.get(key)
@@ -154,9 +169,21 @@ def encode_wires(wires: Sequence[Wire]) -> bytes:
     return b",".join(map(serialise, wires))
 
 
-def encode_body(head: Wire, key: str, history: History) -> bytes:
-    """One JSON object: `head`, and under `key` the list of all wires. Copies the history once."""
-    return b"".join((serialise(head)[:-1], b",", serialise(key), b":[", *history.fragments(), b"]}"))
+def encode_body(head: bytes, key: str, history: History) -> bytes:
+    """One JSON object: `head` (see `encode_head`), and under `key` the list of all wires. Copies the history once."""
+    comma = b"," if len(head) > 1 else b""
+    return b"".join((head, comma, b'"', key.encode(), b'":[', *history.fragments(), b"]}"))
+
+
+def _has_same_head(one: ModelRequest, other: ModelRequest) -> bool:
+    """They differ in their messages at most. Tools and schema by identity: comparing them costs what it would save."""
+    return (
+        one.tools is other.tools
+        and one.response_schema is other.response_schema
+        and (one.model, one.max_tokens, one.temperature) == (other.model, other.max_tokens, other.temperature)
+        and one.tool_choice == other.tool_choice
+        and one.system == other.system
+    )
 
 
 def split_segments(messages: Sequence[Message]) -> Iterator[Segment]:

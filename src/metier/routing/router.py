@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from metier.routing.index import IndexTables, build_tables
 from metier.routing.ranking import rank_skills
@@ -24,6 +25,12 @@ class RoutingIndex:
 
 def build_index(skills: Iterable[RoutableSkill]) -> RoutingIndex:
     """Index a catalog. The order of the skills does not matter."""
+    return _build_index(tuple(skills))
+
+
+@lru_cache(maxsize=8)
+def _build_index(skills: tuple[RoutableSkill, ...]) -> RoutingIndex:
+    """Kept, because the runs of a process mostly have the same catalog."""
     return RoutingIndex(build_tables(skills))
 
 

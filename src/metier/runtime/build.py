@@ -59,7 +59,7 @@ from metier.tools.script_contract import ScriptLimits
 from metier.tools.script_runner import ScriptRunner, default_environments
 from metier.tools.scripts import build_script_tools
 from metier.tools.shells import choose_shell
-from metier.tools.toolbox import Toolbox
+from metier.tools.toolbox import Toolbox, list_names
 from metier.tools.toolset_loader import ToolsetReading, load_toolsets
 from metier.tools.web import WebAccess
 
@@ -88,7 +88,7 @@ async def build_services(
         advisor = find_advisor(place, models.provider, facts)
         skills = list_callable(packages, place, store, run=run, advisor=advisor, confinement=confinement)
         offered = (*own, *toolsets.tools, *servers.tools, *skills)
-        known = Toolbox(offered).names()
+        known = list_names(offered)
         tools = await _choose_tools(run, offered, store)
         _check_names(run, access, known)
         cleaner, partners = build_place_cleaner(place), await choose_partners(run, store)

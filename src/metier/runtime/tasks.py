@@ -113,10 +113,9 @@ def apply_step(agent: AgentInForce, steps: Sequence[TaskStep]) -> AgentInForce:
 def choose_tools(agent: AgentInForce, offered: Sequence[Tool], steps: Sequence[TaskStep]) -> tuple[Tool, ...]:
     """What the agent sees, then what `TASK.md` and the step make of it."""
     chosen = agent.choose_tools(offered)
-    box = Toolbox(offered)
     for step in steps:
         if step.tools is not None:
-            visible = box.resolve(resolve_list(step.tools, [tool.info.name for tool in chosen]))
+            visible = Toolbox(offered).resolve(resolve_list(step.tools, [tool.info.name for tool in chosen]))
             chosen = tuple(tool for tool in offered if tool.info.name in visible)
     return chosen
 

@@ -6,6 +6,7 @@ Finding looks at disk; choosing is pure but for the trust check, which reads the
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -124,6 +125,8 @@ class _Loaded:
     source: PackageSource
     entry: RegistryEntry | None
     is_withheld: bool
+    real: Path
+    """The folder without links."""
 
 
 def parse_selection(text: str) -> Selection:
@@ -152,9 +155,9 @@ def find_packages(roots: SkillRoots) -> FoundSkills:
     seen: set[Path] = set()
     passed_over: list[Problem] = []
     for loaded in _load_all(roots, registry, passed_over):
-        if loaded.folder.resolve() in seen:
+        if loaded.real in seen:
             continue
-        seen.add(loaded.folder.resolve())
+        seen.add(loaded.real)
         problems.extend(loaded.reading.problems)
         package = _package(loaded)
         if package is None:
@@ -254,6 +257,10 @@ def _missing(name: str, found: FoundSkills) -> Problem:
 
 def _load_all(roots: SkillRoots, registry: Registry, passed_over: list[Problem]) -> Iterator[_Loaded]:
     entries = {roots.home.folder_of(entry): entry for entry in registry.skills.values()}
+    if roots.bundled:
+        loaded, problems = _load_bundled(roots.bundled)
+        yield from loaded
+        passed_over.extend(problems)
     for root, source in _list_places(roots):
         is_inside = roots.within is not None and source in ("workspace", "directory")
         within = roots.within if is_inside and root.is_relative_to(roots.within or root) else None
@@ -268,13 +275,33 @@ def _load_all(roots: SkillRoots, registry: Registry, passed_over: list[Problem])
                 source=kind,
                 entry=entry,
                 is_withheld=root in roots.withheld,
+                real=folder.resolve(),
             )
         passed_over.extend(walk.problems)
 
 
+@cache
+def _load_bundled(root: Path) -> tuple[tuple[_Loaded, ...], tuple[Problem, ...]]:
+    """Read once in a process, like the code they come with; every run has them, and they are half of its catalog."""
+    walk = Walk(root, FILE_NAME)
+    loaded: list[_Loaded] = []
+    for found in walk:
+        folder = Path(found.path).parent
+        reading = load_skill(folder, id=found.id, within=found.within)
+        loaded.append(
+            _Loaded(
+                reading=reading,
+                folder=folder,
+                source="bundled",
+                entry=None,
+                is_withheld=False,
+                real=folder.resolve(),
+            )
+        )
+    return tuple(loaded), tuple(walk.problems)
+
+
 def _list_places(roots: SkillRoots) -> Iterator[tuple[Path, PackageSource]]:
-    if roots.bundled:
-        yield roots.bundled, "bundled"
     for root in (roots.home.root, *roots.user):
         yield root, "user"
     for root in roots.workspace:

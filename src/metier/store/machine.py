@@ -57,6 +57,8 @@ class SystemMachine:
 
     def __init__(self) -> None:
         self._boot_id = _read(_BOOT_ID).strip() if sys.platform == "linux" else ""
+        self._own = (0, "")
+        """The process that asked last, and its name: a fork has another one."""
 
     def boot_id(self) -> str:
         return self._boot_id or "wall"
@@ -68,9 +70,13 @@ class SystemMachine:
 
     def process(self) -> str:
         pid = os.getpid()
-        return f"{_pid_namespace()}/{pid}/{_started(pid)}"
+        if self._own[0] != pid:
+            self._own = (pid, f"{_pid_namespace()}/{pid}/{_started(pid)}")
+        return self._own[1]
 
     def is_gone(self, process: str) -> bool:
+        if process == self.process():
+            return False  # the common case: a driver looks at its own run twice a second, and /proc is slow to read
         namespace, _, rest = process.partition("/")
         pid, _, started = rest.partition("/")
         if not namespace or namespace != _pid_namespace() or not pid.isdecimal() or not started:

@@ -16,8 +16,8 @@ from metier.telemetry.redaction import Redactor, build_redactor
 from metier.telemetry.sanitize import sanitize
 from metier.telemetry.spans import find_span
 
-_SHORT = 64
-_MOST_KNOWN = 4096
+_SHORT = 512
+_MOST_KNOWN = 2048
 _SILENT: tuple[object, ...] = (int, float, bool, int | None, float | None, bool | None, dict[str, int])
 
 

@@ -1,6 +1,7 @@
 """The tools that every run has: files of the workspace, the shell unless it is off, and pages of the web."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from metier.tools.base import Tool
 from metier.tools.bash import Bash, Surroundings
@@ -25,7 +26,8 @@ def build_builtin_tools(
         Write(scope),
         Edit(scope),
         Glob(scope, skip=skip),
-        Grep(scope, ripgrep=find_ripgrep(environ, scope.workspace), skip=skip),
+        # Found when a search is large enough for it: looking through PATH costs more than the start of a run.
+        Grep(scope, ripgrep=partial(find_ripgrep, environ, scope.workspace), skip=skip),
         WebFetch(web),
     )
 

@@ -2,7 +2,7 @@
 
 import codecs
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from anyio.to_thread import run_sync
@@ -63,8 +63,8 @@ class Grep:
         effect="read",
     )
 
-    def __init__(self, scope: Scope, *, ripgrep: str = "", skip: Collection[str] = ()) -> None:
-        """`ripgrep` is the path of that program, empty to do without. `skip` are folders that are left out."""
+    def __init__(self, scope: Scope, *, ripgrep: Callable[[], str] = str, skip: Collection[str] = ()) -> None:
+        """`ripgrep` finds the path of that program, empty to do without. `skip` are folders that are left out."""
         self._scope = scope
         self._ripgrep = ripgrep
         self._skip = frozenset(skip)
@@ -75,7 +75,7 @@ class Grep:
         glob = arguments.get("glob")
         pattern = PathPattern(glob) if isinstance(glob, str) else None
         paths, notes = await run_sync(self._list, folder, pattern, context.paths)
-        paths = await narrow(paths, query.expression, program=self._ripgrep, folder=self._scope.workspace)
+        paths = await narrow(paths, query.expression, find_program=self._ripgrep, folder=self._scope.workspace)
         found = await run_sync(self._search, paths, query, context.paths)
         return ToolResult(ok=True, output="\n".join([found, *notes]))
 

@@ -1,6 +1,6 @@
 """Ask ripgrep, where it is installed, which of many files are worth searching. It never decides what matches."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import anyio
@@ -22,10 +22,12 @@ def find_ripgrep(environ: Mapping[str, str], workspace: Path) -> str:
     return find_trusted_program("rg", environ, writable=(workspace,))
 
 
-async def narrow(paths: Sequence[str], expression: SearchExpression, *, program: str, folder: Path) -> Sequence[str]:
+async def narrow(
+    paths: Sequence[str], expression: SearchExpression, *, find_program: Callable[[], str], folder: Path
+) -> Sequence[str]:
     """The paths that can hold a match, in their order; all of them when ripgrep cannot tell."""
     translated = translate_for_ripgrep(expression.text)
-    if not program or translated is None or len(paths) < MIN_FILES:
+    if translated is None or len(paths) < MIN_FILES or not (program := find_program()):
         return paths
     command = [program, *_FLAGS, *(["--ignore-case"] if expression.ignore_case else []), "--regexp", translated, "--"]
     worth: set[str] = set()

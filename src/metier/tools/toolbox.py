@@ -15,6 +15,12 @@ _NEAREST = 3
 _MIN_SIMILARITY = 50
 
 
+def list_names(tools: Iterable[Tool]) -> frozenset[str]:
+    """Every name that a call or a rule may use for one of these tools; checks none of them."""
+    known = {tool.info.name: tool for tool in tools}
+    return frozenset((*known, *_unique_aliases(known.values())))
+
+
 @dataclass(frozen=True, slots=True)
 class Obstacle:
     """Why a call cannot run, whatever the rules say."""
