@@ -1,0 +1,101 @@
+"""What a turn costs does not depend on how many there were: counted in function calls, which no other load changes."""
+
+import cProfile
+import os
+import statistics
+from pathlib import Path
+
+import anyio
+import pytest
+from pydantic import JsonValue
+
+from metier.engine.options import RuntimeOptions
+from metier.messages import ModelReply, TextPart, ToolCallPart, Usage
+from metier.providers.base import ModelRequest, Observer
+from metier.providers.options import ModelOptions
+from metier.runtime.place import Place
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import open_runtime
+from metier.settings.model import Settings
+from metier.tools.base import ToolContext, ToolInfo, ToolResult
+
+pytestmark = pytest.mark.anyio
+
+TURNS = 400
+
+
+class Echo:
+    info = ToolInfo(
+        id="test:echo",
+        name="echo",
+        description="Say it again.",
+        category="custom",
+        input_schema={"type": "object", "properties": {"text": {"type": "string"}}},
+        risk="low",
+        effect="read",
+    )
+
+    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+        return ToolResult(ok=True, output=f"echo {arguments['text']} " + "word " * 40)
+
+
+class Talker:
+    """Calls the tool once a turn; counts the calls of Python functions between its turns."""
+
+    name = "talker"
+
+    def __init__(self) -> None:
+        self.profile = cProfile.Profile()
+        self.turns = 0
+        self.costs: list[int] = []
+        self.sizes: list[int] = []
+
+    async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
+        self.profile.disable()
+        self.costs.append(sum(entry.callcount for entry in self.profile.getstats()))
+        self.sizes.append(len(request.messages))
+        self.profile.clear()
+        self.turns += 1
+        usage = Usage(input_tokens=100, output_tokens=10)
+        call = ToolCallPart(id=f"c{self.turns}", name="echo", arguments={"text": f"turn {self.turns}"})
+        done = self.turns > TURNS
+        self.profile.enable()
+        return ModelReply(
+            parts=(TextPart(text="done"),) if done else (call,),
+            stop_reason="end" if done else "tool_calls",
+            provider=self.name,
+            model="m",
+            usage=usage,
+        )
+
+    async def count_tokens(self, request: ModelRequest) -> None:
+        return None
+
+    async def close(self) -> None:
+        return None
+
+
+async def test_late_turn_of_a_long_run_costs_what_an_early_one_does(tmp_path: Path) -> None:
+    talker = Talker()
+    settings = Settings(
+        model=ModelOptions(max_context_tokens=6_000, response_headroom_tokens=1_000),
+        runtime=RuntimeOptions(max_turns=TURNS + 5),
+    )
+    place = Place(
+        settings=settings,
+        workspace=tmp_path,
+        home=tmp_path,
+        environ=dict(os.environ),
+        provider=talker,
+        tools=(Echo(),),
+    )
+
+    with anyio.fail_after(120):
+        async with open_runtime(place) as runtime:
+            state = await runtime.start(RunRequest(task="talk"))
+    talker.profile.disable()
+
+    early, late = statistics.median(talker.costs[80:120]), statistics.median(talker.costs[-40:])
+    assert state.status == "completed", state.failure
+    assert max(talker.sizes[80:]) < 2 * TURNS  # requests were trimmed: the window is small
+    assert late <= 1.2 * early, (early, late)
