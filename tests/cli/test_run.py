@@ -319,3 +319,23 @@ def _read_all(stream: io.FileIO) -> bytes:
     except OSError:  # how Linux says that the other end of a terminal is closed
         pass
     return data
+
+
+def test_script_of_another_skill_is_named_in_a_warning_and_not_run_for_this_one(
+    workspace: Workspace, model: ModelServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    workspace.add_skill("borrower", "Borrow a script.", body="Run `../greeter/scripts/greet.py`.")
+    model.follow(
+        calls("script_run", skill_name="borrower", script_name="../greeter/scripts/greet.py"),
+        calls("script_run", skill_name="borrower", script_name="../../greeter/scripts/greet"),
+        says("done"),
+    )
+
+    workspace.agent("run", "Borrow it")
+    answers = [json.dumps(message) for message in model.received[-1]["messages"] if message["role"] == "tool"]
+    capfd.readouterr()
+    workspace.agent("skills", "validate", "skills/borrower")
+
+    assert "[script_outside]" in capfd.readouterr().out
+    assert len(answers) == 2
+    assert all("hello from the script" not in answer for answer in answers)

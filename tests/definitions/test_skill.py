@@ -74,10 +74,6 @@ DEVIATIONS: dict[str, tuple[bytes, list[tuple[str, int]]]] = {
         b"---\nname: x\ndescription: Does it.\nallowed-tools: [Read, Bash]\n---\n",
         [("allowed_tools_list", 4)],
     ),
-    "nested metadata": (
-        b"---\nname: x\ndescription: Does it.\nmetadata:\n  a:\n    b: c\n---\n",
-        [("metadata_not_text", 5)],
-    ),
     "metadata as text": (b"---\nname: x\ndescription: Does it.\nmetadata: v1\n---\n", [("metadata_not_mapping", 4)]),
     "no name": (b"---\ndescription: Does it.\n---\n", [("missing_name", 1)]),
     "empty name": (b"---\nname:\ndescription: Does it.\n---\n", [("missing_name", 2)]),

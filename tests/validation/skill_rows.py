@@ -72,7 +72,16 @@ ROWS: tuple[Row, ...] = (
     Row(
         name="skill with nested metadata",
         files=skill(GOOD_SKILL + "metadata:\n  a: [b]\n"),
-        says=(".agent/skills/s/SKILL.md:5: error: Metadata 'a' must be text [metadata_not_text]",),
+        says=(
+            ".agent/skills/s/SKILL.md:5: warning: Metadata 'a' is nested; other readers of skills take text only [metadata_not_text] (Nothing to do here; write it as one text if the skill is shared)",
+        ),
+    ),
+    Row(
+        name="skill that names a script of another one",
+        files=skill(GOOD_SKILL, "# S\n\nRun `../other/scripts/x.sh`, then `scripts/../scripts/own.py`.\n"),
+        says=(
+            ".agent/skills/s/SKILL.md:7: warning: The text names the script '../other/scripts/x.sh', which lies outside of the skill's folder [script_outside] (Put the script into 'scripts/' of this skill; one outside is not run)",
+        ),
     ),
     Row(
         name="skill with a list of allowed tools",

@@ -20,6 +20,7 @@ from metier.definitions.skill_rules import (
     read_description,
     read_metadata,
     read_name,
+    report_outside_scripts,
     report_unspecified,
 )
 from metier.definitions.yaml_text import Entry, Mapping, Node, Scalar, Sequence
@@ -131,6 +132,7 @@ def _build(fields: Fields, front: FrontMatter, *, file: Path, id: str, data: byt
     name = read_name(fields, folder_name=folder.name)
     description = read_description(fields, fallback=lambda: first_paragraph(front.body))
     metadata = read_metadata(fields)
+    report_outside_scripts(fields, front.body, first_line=front.body_line)
     if fields.strict:
         report_unspecified(fields)
     skill = SkillDefinition(

@@ -53,6 +53,10 @@ OWN_FIELDS = frozenset(
     )
 )
 _SPACES = re.compile(r"\s+")
+_OUTSIDE_SCRIPT = re.compile(
+    r"(?<![\w./-])(?:[\w.-]+/)*\.\./(?:[\w.-]+/)*[\w.-]+\.(?:py|sh|bash|zsh|js|mjs|ts|rb|pl|ps1|bat|cmd)\b"
+    r"|(?<![\w./-])(?:[\w.-]+/)*\.\./(?:[\w.-]+/)*scripts/[\w.-]+"
+)
 _TOOL = re.compile(r"[^\s,(]+(?:\([^)]*\))?[^\s,(]*|\([^)]*\)")
 
 
@@ -90,7 +94,7 @@ def read_description(fields: Fields, *, fallback: Callable[[], str]) -> str:
 
 
 def read_metadata(fields: Fields) -> dict[str, str]:
-    """Text to text; nested values are joined and reported."""
+    """Text to text, as the specification has it; nested values are joined, and other readers may not take them."""
     entry = fields.find("metadata")
     if entry is None:
         return {}
@@ -104,9 +108,27 @@ def read_metadata(fields: Fields) -> dict[str, str]:
             case Scalar(value=value):
                 values[item.key] = value
             case Sequence() | Mapping():
-                fields.deviate("metadata_not_text", f"Metadata {item.key!r} must be text", line=item.line)
+                message = f"Metadata {item.key!r} is nested; other readers of skills take text only"
+                hint = "Nothing to do here; write it as one text if the skill is shared"
+                fields.report("warning", "metadata_not_text", message, line=item.line, hint=hint)
                 values[item.key] = ", ".join(flat_texts(item.value))
     return values
+
+
+def report_outside_scripts(fields: Fields, body: str, *, first_line: int) -> None:
+    """Say which scripts outside of the skill's own folder its text names: they are never run for it."""
+    if "../" not in body:
+        return
+    for match in _OUTSIDE_SCRIPT.finditer(body):
+        depth = 0
+        for part in match[0].split("/"):
+            depth += {"..": -1, ".": 0, "": 0}.get(part, 1)
+            if depth < 0:
+                line = first_line + body.count("\n", 0, match.start())
+                message = f"The text names the script {match[0]!r}, which lies outside of the skill's folder"
+                hint = "Put the script into 'scripts/' of this skill; one outside is not run"
+                fields.report("warning", "script_outside", message, line=line, hint=hint)
+                break
 
 
 def read_allowed_tools(fields: Fields) -> tuple[str, ...]:
