@@ -62,7 +62,7 @@ def test_names_that_lead_nowhere_are_found_also_in_broken_definitions(
 ) -> None:
     right_project(workspace / ".agent")
     write(workspace / ".agent/agents/x/AGENT.md", "---\nname: X\nmodle: m\nskills:\n  - nots\ntasks: [dayly]\n---\n")
-    write(workspace / ".agent/tasks/y/TASK.md", "---\nname: Y\nagent: team/bilder\nnext: gone.md\n---\n")
+    write(workspace / ".agent/tasks/y/TASK.md", "---\nname: Y\nagent: team/bilder\nnext: gone.md\n---\nDo it.\n")
 
     code = run(["validate", "--json"])
 

@@ -25,6 +25,32 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     Row(
+        name="model that is a number",
+        files=agent("model: 5\n"),
+        says=(
+            ".agent/agents/a/AGENT.md:3: error: Field 'model' is '5', which cannot be the name of a model [not_a_model] (Write the name as the provider has it, for example 'claude-sonnet-4-5')",
+        ),
+    ),
+    Row(
+        name="task without a text",
+        files=task("", ""),
+        says=(
+            ".agent/tasks/t/TASK.md:4: warning: The task has no text, so the model is told nothing but its name [empty_body] (Say below the front matter what is to be done)",
+        ),
+    ),
+    Row(
+        name="folder of a task without its file",
+        files={".agent/tasks/t/first.md": "Do it.\n"},
+        says=(
+            ".agent/tasks/t: warning: The folder has no 'TASK.md', so nothing in it is read [no_definition] (Name its first file 'TASK.md')",
+        ),
+    ),
+    Row(
+        name="skill in the folder that the settings name",
+        files={"agent.yaml": "skills:\n  dir: more\n", "more/s/SKILL.md": "---\nname: s\n---\n"},
+        says=("more/s/SKILL.md:1: error: Field 'description' is missing [missing_description]",),
+    ),
+    Row(
         name="yaml directive",
         files={POLICY: "%YAML 1.1\n---\ntool_approvals:\n  rules: []\n"},
         says=(".agent/policy.yaml:1: error: A YAML directive has no effect here [yaml_directive] (Remove the line)",),
@@ -225,8 +251,8 @@ ROWS: tuple[Row, ...] = (
     Row(
         name="IDs that differ in Unicode form",
         files={
-            ".agent/tasks/caf\u00e9/TASK.md": "---\nname: A\n---\n",
-            ".agent/tasks/cafe\u0301/TASK.md": "---\nname: B\n---\n",
+            ".agent/tasks/caf\u00e9/TASK.md": "---\nname: A\n---\nDo it.\n",
+            ".agent/tasks/cafe\u0301/TASK.md": "---\nname: B\n---\nDo it.\n",
         },
         says=(
             ".agent/tasks/café/TASK.md:1: error: ID 'café' is the same as that of '.agent/tasks/café/TASK.md' where case does not count [duplicate_id] (Rename one of the folders)",
@@ -234,7 +260,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         name="one ID in two folders",
-        files={TASK: "---\nname: A\n---\n", ".nanobot/tasks/T/TASK.md": "---\nname: B\n---\n"},
+        files={TASK: "---\nname: A\n---\nDo it.\n", ".nanobot/tasks/T/TASK.md": "---\nname: B\n---\nDo it.\n"},
         says=(
             ".nanobot/tasks/T/TASK.md:1: error: ID 'T' is the same as that of '.agent/tasks/t/TASK.md' where case does not count [duplicate_id] (Rename one of the folders)",
         ),

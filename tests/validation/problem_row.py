@@ -28,7 +28,7 @@ def agent(front: str, body: str = "") -> dict[str, str | bytes]:
     return {AGENT: f"---\nname: A\n{front}---\n{body}"}
 
 
-def task(front: str, body: str = "", **steps: str) -> dict[str, str | bytes]:
+def task(front: str, body: str = "Do it.\n", **steps: str) -> dict[str, str | bytes]:
     others = {f".agent/tasks/t/{name}.md": text for name, text in steps.items()}
     return {TASK: f"---\nname: T\n{front}---\n{body}", **others}
 

@@ -100,7 +100,7 @@ def _read_agent(document: Document, *, file: Path, id: str) -> AgentReading:  # 
         body_line=document.body_line,
         description=fields.text("description") or "",
         metadata=read_free_form(fields, "metadata"),
-        model=fields.text("model"),
+        model=_read_model(fields),
         allowed_models=fields.texts("allowed_models") or (),
         temperature=fields.number("temperature", low=0, high=2),
         max_tokens=None if max_tokens is None else int(max_tokens),
@@ -127,3 +127,12 @@ def _read_profile(fields: Fields) -> Profile | None:
     hint = hint_nearest(written, PROFILES) or f"One of {', '.join(PROFILES)}"
     fields.report("error", "unknown_profile", f"Profile {written!r} does not exist", line=entry.line, hint=hint)
     return None
+
+
+def _read_model(fields: Fields) -> str | None:
+    name = fields.text("model")
+    if name is not None and not any(character.isalpha() for character in name):
+        message = f"Field 'model' is {name!r}, which cannot be the name of a model"
+        hint = "Write the name as the provider has it, for example 'claude-sonnet-4-5'"
+        fields.report("error", "not_a_model", message, line=fields.line_of("model"), hint=hint)
+    return name

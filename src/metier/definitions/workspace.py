@@ -1,8 +1,9 @@
 """Everything a project defines, read strictly, and whether what it names exists."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from metier.definitions import agent as agents
 from metier.definitions import task as tasks
@@ -50,8 +51,10 @@ class Workspace:
     """Of folders, not of a single file."""
 
 
-def load_workspace(root: Path, catalog: Catalog, *, strict: bool = False) -> Workspace:
+def load_workspace(root: Path, catalog: Catalog, *, strict: bool = False, skills_dir: Path | None = None) -> Workspace:
     """Read every definition below a project folder. `catalog` says which skills exist for it.
+
+    `skills_dir` is a further folder of skills; below the project it is the project's own.
 
     The project's own skills must follow the Agent Skills specification; those in folders shared with other tools only
     with `strict`.
@@ -62,7 +65,8 @@ def load_workspace(root: Path, catalog: Catalog, *, strict: bool = False) -> Wor
     by_agent = {item.id: item.definition for item in found_agents if isinstance(item.definition, AgentDefinition)}
     by_task = {item.id: item.definition for item in found_tasks if isinstance(item.definition, TaskDefinition)}
     known = _Known(agents=[item.id for item in found_agents], tasks=[item.id for item in found_tasks], catalog=catalog)
-    checked = [*found_agents, *found_tasks, *_load_skills(root, problems, strict=strict)]
+    skills = _load_skills(_list_skill_folders(root, skills_dir), problems, strict=strict)
+    checked = [*found_agents, *found_tasks, *skills]
     return Workspace(
         root=root,
         agents=by_agent,
@@ -93,11 +97,26 @@ def read_task(found: FoundDefinition) -> Checked:
         id=found.id,
         path=found.path,
         definition=reading.task,
-        problems=(*reading.problems, *unknown),
+        problems=(*reading.problems, *unknown, *_find_empty(reading.draft)),
         references=reading.references,
         permits=reading.permits,
         draft=reading.draft,
     )
+
+
+def _find_empty(task: TaskDefinition | None) -> Iterator[Problem]:
+    for step in task.steps[:1] if task else ():
+        if not step.body.strip() and not step.skills:
+            message = "The task has no text, so the model is told nothing but its name"
+            hint = "Say below the front matter what is to be done"
+            yield Problem(
+                severity="warning",
+                code="empty_body",
+                message=message,
+                file=str(step.file),
+                line=step.body_line,
+                hint=hint,
+            )
 
 
 def _checked_skill(found: FoundDefinition, *, is_own: bool, strict: bool) -> Checked:
@@ -131,19 +150,49 @@ def _load_kind(
             else:
                 problems.append(_duplicate(found, first))
         problems.extend(walk.problems)
+        problems.extend(_find_without_definition(root / base / folder, file_name, [item.path for item in checked]))
     return checked
 
 
-def _load_skills(root: Path, problems: list[Problem], *, strict: bool) -> list[Checked]:
+def _find_without_definition(folder: Path, file_name: str, found: Iterable[str]) -> Iterator[Problem]:
+    """Folders whose Markdown is never read, because the file is missing that makes them a definition."""
+    paths = [Path(path) for path in found]
+    if not folder.is_dir():
+        return
+    for inside in sorted(folder.iterdir()):
+        if inside.name.startswith(".") or not inside.is_dir() or any(path.is_relative_to(inside) for path in paths):
+            continue
+        names = {path.name.lower() for path in inside.iterdir()}
+        if file_name.lower() not in names and any(name.endswith(".md") for name in names):
+            message = f"The folder has no '{file_name}', so nothing in it is read"
+            hint = f"Name its first file '{file_name}'"
+            yield Problem(severity="warning", code="no_definition", message=message, file=str(inside), hint=hint)
+
+
+class _SkillFolder(NamedTuple):
+    path: Path
+    within: Path | None
+    is_own: bool
+
+
+def _list_skill_folders(root: Path, skills_dir: Path | None) -> list[_SkillFolder]:
+    folders = [_SkillFolder(root / name, root, name in OWN_SKILL_FOLDERS) for name in SKILL_FOLDERS]
+    if skills_dir is not None and skills_dir not in [folder.path for folder in folders]:
+        is_own = skills_dir.is_relative_to(root)
+        folders.append(_SkillFolder(skills_dir, root if is_own else None, is_own))
+    return folders
+
+
+def _load_skills(folders: Iterable[_SkillFolder], problems: list[Problem], *, strict: bool) -> list[Checked]:
     checked: list[Checked] = []
-    for folder in SKILL_FOLDERS:
+    for folder in folders:
         taken: dict[str, str] = {}
-        walk = Walk(root / folder, SKILL_FILE, within=root)
+        walk = Walk(folder.path, SKILL_FILE, within=folder.within)
         for found in walk:
             first = taken.setdefault(fold_id(found.id), found.path)
             if first != found.path:
                 problems.append(_duplicate(found, first))
-            checked.append(_checked_skill(found, is_own=folder in OWN_SKILL_FOLDERS, strict=strict))
+            checked.append(_checked_skill(found, is_own=folder.is_own, strict=strict))
         problems.extend(walk.problems)
     return checked
 

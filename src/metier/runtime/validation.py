@@ -110,7 +110,8 @@ def check_task(place: Place, task_id: str, *, agent: str = "") -> tuple[Problem,
 
 def validate_workspace(place: Place, catalog: Catalog, *, strict: bool = False) -> Validation:
     """`strict` holds shared skills to the Agent Skills specification too; `catalog` says which skills exist."""
-    workspace = load_workspace(place.workspace, catalog, strict=strict)
+    skills_dir = place.workspace / place.settings.skills.dir
+    workspace = load_workspace(place.workspace, catalog, strict=strict, skills_dir=skills_dir)
     servers = _check_servers(place)
     skills = [item.definition for item in workspace.checked if isinstance(item.definition, SkillDefinition)]
     known = _build_known(place, catalog, servers=servers, tools=_list_plugin_tools(place), skills=skills)
