@@ -395,7 +395,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         name="default that its schema forbids",
-        files=task("inputs:\n  - name: count\n    default: many\n    schema: {type: integer}\n"),
+        files=task("inputs:\n  - name: count\n    default: many\n    schema: {type: integer}\n", "{{inputs.count}}\n"),
         says=(
             ".agent/tasks/t/TASK.md:6: error: The default of input 'count' is not what its schema says [input_default] ('many' is not of type 'integer' (at $))",
         ),
@@ -417,7 +417,10 @@ ROWS: tuple[Row, ...] = (
     Row(
         name="placeholder for an unknown input",
         files=task("inputs:\n  - name: topic\n", "\nAbout {{inputs.topc}}.\n"),
-        says=(".agent/tasks/t/TASK.md:7: error: Input 'topc' is not declared [unknown_input] (Did you mean 'topic'?)",),
+        says=(
+            ".agent/tasks/t/TASK.md:7: error: Input 'topc' is not declared [unknown_input] (Did you mean 'topic'?)",
+            ".agent/tasks/t/TASK.md:1: warning: Input 'topic' is in no body of the task [unused_input] (Write {{inputs.topic}} where it is meant; the model sees it among the inputs either way)",
+        ),
     ),
     Row(
         name="placeholder for an unknown step",
