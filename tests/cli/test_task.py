@@ -229,6 +229,7 @@ def test_tools_rules_and_reach_of_steps_are_checked_and_a_run_of_such_a_task_is_
     assert [
         (problem["file"].rpartition("/")[2], problem["line"], problem["code"]) for problem in found["problems"]
     ] == [
+        ("TASK.md", 1, "unused_input"),
         ("tell.md", 3, "unknown_tool"),
         ("tell.md", 6, "unknown_tool"),
         ("tell.md", 3, "tool_denied"),

@@ -74,7 +74,7 @@ async def test_steps_run_in_order_with_inputs_and_earlier_results(tmp_path: Path
         events = list(read_events(runtime.folder(state.run_id) / "events.jsonl"))
 
     assert (state.status, state.result) == ("completed", "the notes")
-    assert find_told(cast.requests[0]) == "Collect about the weather."
+    assert find_told(cast.requests[0]).partition("\n# Environment")[0] == "Collect about the weather."
     assert "# This step\n\nWrite in a dry tone from: three commits" in find_told(cast.requests[1])
     assert find_told(cast.requests[1]).startswith("Collect about the weather.")
     assert states(state) == [("TASK.md", "succeeded"), ("02-write.md", "succeeded")]
@@ -96,7 +96,7 @@ async def test_value_that_looks_like_a_placeholder_stays_as_it_is(tmp_path: Path
     async with open_team(tmp_path, cast) as runtime:
         await start(runtime, topic="{{inputs.tone}}")
 
-    assert find_told(cast.requests[0]) == "Collect about {{inputs.tone}}."
+    assert find_told(cast.requests[0]).partition("\n# Environment")[0] == "Collect about {{inputs.tone}}."
     assert "from: {{inputs.topic}} {{steps.TASK.result}}" in find_told(cast.requests[1])
 
 

@@ -55,7 +55,8 @@ def check_placeholders(task: TaskDefinition) -> tuple[Problem, ...]:
             if placeholder.name not in known:
                 problems.append(_missing(placeholder, step, task=task, known=known))
         problems += _find_misspelt(step)
-    return (*problems, *_find_unused(task))
+    # A misspelt placeholder explains why its input is in no body.
+    return tuple(problems) or tuple(_find_unused(task))
 
 
 def _find_unused(task: TaskDefinition) -> list[Problem]:
