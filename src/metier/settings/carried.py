@@ -66,6 +66,7 @@ FREE = frozenset(
         "worker.sweep_seconds",
         "logging.level",
         "logging.run_id_pattern",
+        "logging.shard",
         "plugins.timeout_seconds",
     }
 )
