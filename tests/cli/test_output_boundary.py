@@ -38,7 +38,9 @@ type Start = Callable[..., Done]
 def start(workspace: Workspace, capfd: pytest.CaptureFixture[str]) -> Start:
     def command(*args: str) -> Done:
         capfd.readouterr()
-        return Done(workspace.agent(*args), *capfd.readouterr())
+        code = workspace.agent(*args)
+        shown = capfd.readouterr()
+        return Done(code, shown.out, shown.err)
 
     return command
 
