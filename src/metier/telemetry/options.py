@@ -33,7 +33,10 @@ class LoggingOptions(Value):
     )
     debug_llm_bodies: bool = Field(
         default=False,
-        description="Keep whole requests to models and whole replies in the run folder, secrets still redacted.",
+        description=(
+            "Keep whole requests to models and whole replies in the run folder, and whole arguments of calls in the "
+            "event log, secrets still redacted. Otherwise a long argument is its beginning, its size and its hash."
+        ),
     )
     sanitize_control_chars: bool = Field(
         default=True,

@@ -11,6 +11,7 @@ from metier.event_record import SCHEMA_VERSION, EventRecord, RedactionMode
 from metier.events import Payload
 from metier.ids import Clock, Ids
 from metier.messages import Value
+from metier.telemetry.bodies import summarize_bodies
 from metier.telemetry.options import LoggingOptions
 from metier.telemetry.redaction import Redactor, build_redactor
 from metier.telemetry.sanitize import sanitize
@@ -62,11 +63,12 @@ class FanOut:
 
 
 class Cleaner:
-    """Sanitises and redacts the strings of a payload, once, before any sink sees them."""
+    """Sanitises and redacts the strings of a payload, once, before any sink sees them; long bodies become summaries."""
 
-    def __init__(self, redactor: Redactor, *, sanitize_control_chars: bool = True) -> None:
+    def __init__(self, redactor: Redactor, *, sanitize_control_chars: bool = True, keeps_bodies: bool = False) -> None:
         self._redactor = redactor
         self._sanitize = sanitize_control_chars
+        self._keeps_bodies = keeps_bodies
         self._harmless: set[str] = set()
         """Short strings that were found clean: names of tools, words of status, which most events repeat."""
         self._speaking: dict[type[Value], tuple[str, ...]] = {}
@@ -74,7 +76,9 @@ class Cleaner:
 
     def clean(self, payload: Payload) -> Payload:
         """The payload as it may be logged; the same object where nothing had to change."""
-        return cast("Payload", self._model(payload))  # a copy of a payload is a payload
+        cleaned = cast("Payload", self._model(payload))  # a copy of a payload is a payload
+        # Cut only after the secrets are gone: half of one would not be found, and its hash could be guessed.
+        return cleaned if self._keeps_bodies else summarize_bodies(cleaned)
 
     def text(self, text: str) -> str:
         """Sanitised first: a secret that colour codes cut into pieces is whole again when it is looked for."""
@@ -208,7 +212,9 @@ class EventWriter:
 def build_cleaner(options: LoggingOptions, *, values: Iterable[str] = ()) -> Cleaner:
     """The cleaner that the settings ask for. `values` are the secrets that were resolved; they never show."""
     redactor = build_redactor(values=values, names=options.redact_names, generic_names=options.redact_secrets)
-    return Cleaner(redactor, sanitize_control_chars=options.sanitize_control_chars)
+    return Cleaner(
+        redactor, sanitize_control_chars=options.sanitize_control_chars, keeps_bodies=options.debug_llm_bodies
+    )
 
 
 def get_redaction_mode(options: LoggingOptions) -> RedactionMode:

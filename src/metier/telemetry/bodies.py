@@ -1,0 +1,61 @@
+"""Calls in the event log without their bodies: a long value is its beginning, its size and its hash. Pure.
+
+The journal has what a run needs to go on. The event log is read by people and shipped to collectors, so a file that
+is written, or a reply of many pages, does not stand in it again.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import cast
+
+from pydantic import JsonValue
+
+from metier.decisions import ActionStep
+from metier.events import Payload
+
+_LONGEST_TEXT = 1_000
+"""Characters of a string up to which it stays whole."""
+_LARGEST_VALUE = 3_000
+"""Characters of a list or an object as JSON, after its long strings were summarised, up to which it stays whole."""
+_HEAD = 200
+
+
+def summarize_bodies(payload: Payload) -> Payload:
+    """The payload with summaries in place of long values of calls; the same object where none is long."""
+    fields = cast("Mapping[str, object]", payload.__dict__)  # of an instance, not of the class
+    changed: dict[str, object] = {}
+    if given := fields.get("arguments"):
+        changed["arguments"] = _summarize(cast("JsonValue", given))  # the fields of this name hold JSON
+    if planned := fields.get("planned_actions"):
+        steps = cast("tuple[ActionStep, ...]", planned)  # as `LlmDecisionDecoded` declares it
+        changed["planned_actions"] = tuple(_summarize_step(step) for step in steps)
+    return payload.model_copy(update=changed) if any(fields[name] != new for name, new in changed.items()) else payload
+
+
+def _summarize_step(step: ActionStep) -> ActionStep:
+    params = {name: _summarize(value) for name, value in step.params.items()}
+    return step if params == step.params else step.model_copy(update={"params": params})
+
+
+def _summarize(value: JsonValue) -> JsonValue:
+    """Inside first, so that the names of the arguments can be read beside a long one."""
+    match value:
+        case str():
+            return value if len(value) <= _LONGEST_TEXT else _describe(value)
+        case list():
+            short: JsonValue = [_summarize(item) for item in value]
+        case dict():
+            short = {name: _summarize(item) for name, item in value.items()}
+        case _:
+            return value
+    return short if len(_render(short)) <= _LARGEST_VALUE else _describe(_render(value))
+
+
+def _render(value: JsonValue) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _describe(text: str) -> str:
+    data = text.encode()
+    return f"{text[:_HEAD]}… [{len(text)} characters, {len(data)} bytes, sha256 {hashlib.sha256(data).hexdigest()}]"
