@@ -101,6 +101,13 @@ WRONG = [
         ),
     ),
     (
+        START + "    allow: true\n    when:\n      path:\n        matches: '(?x) a b'",
+        (
+            "6: error: Expression '(?x) a b' cannot be used: invalid perl operator: (?x [bad_pattern] (The "
+            "syntax is that of RE2, without look-around)"
+        ),
+    ),
+    (
         START + "    allow: true\n    when:\n      path:\n        in: a",
         "6: error: Matcher 'in' needs a list of single values [not_a_list]",
     ),

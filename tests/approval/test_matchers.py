@@ -8,6 +8,14 @@ from verdicts import judge, read_scope
 
 OPEN = "https://example.com/docs"
 
+CLIMBS = (
+    "..%2f", "..%2F", "%2e%2e/", "%2e%2e%2f", ".%2e/", "..%252f", "%252e%252e/", "%252e%252e%252f",
+    "%25252e%25252e%25252f",
+    "..%5c", "%2e%2e%5c", "..%255c", "..;/", "..;x=1/", "%2e%2e;/", "..%c0%af", "%c0%ae%c0%ae/", "..%e0%80%af",
+    "%ef%bc%8e%ef%bc%8e/", "\uff0e\uff0e/", ".%00./", ".%e2%80%8b./", "..%u002f",
+)  # fmt: skip
+"""Ways to write `../` that some server understands, and that are not `../` as they stand."""
+
 MATCHING: list[tuple[str, str, JsonValue]] = [
     ("count", "equals: 1", 1),
     ("count", "equals: 1", 1.0),
@@ -44,6 +52,14 @@ MATCHING: list[tuple[str, str, JsonValue]] = [
     ("url", f"startsWith: {OPEN}", "https://example.com/docs/a"),
     ("url", f"startsWith: {OPEN}", "https://example.com/docs?q=1"),
     ("url", "startsWith: https://example.com", "https://example.com/anything"),
+    ("url", f"startsWith: {OPEN}", "https://example.com/docs/a%2fb%20c;v=1/..x"),
+    ("url", f"startsWith: {OPEN}", "https://example.com/docs/a?from=..%2fb"),
+    ("url.path", "startsWith: /docs", "https://example.com/docs/a%20b"),
+    ("path", "startsWith: src", "src/..%2fa"),
+    ("word", "matches: '(?i)ab c'", "AB C"),
+    ("word", "matches: '(?i:ab) c'", "aB c"),
+    ("word", "matches: 'a(?i)B|x'", "ab"),
+    ("word", "matches: '(?s)a.b'", "a\nb"),
     ("url.host", "in: [example.com]", "https://EXAMPLE.com/x"),
     ("a.b.c", "equals: 1", {"b": {"c": 1}}),
 ]
@@ -61,6 +77,9 @@ MISSING: list[tuple[str, str, JsonValue]] = [
     ("word", "matches: a", "ab"),
     ("word", "matches: a", "ba"),
     ("word", "matches: a.b", "a\nb"),
+    ("word", "matches: '(?m)^ab$'", "ab\ncd"),
+    ("word", "matches: '(?i)ab'", "ABC"),
+    ("word", "matches: 'a(?i)B|x'", "AB"),
     ("word", "contains: b", "ac"),
     ("word", "contains: 1", "1"),
     ("list", "containsAll: [a, b]", ["a"]),
@@ -75,6 +94,11 @@ MISSING: list[tuple[str, str, JsonValue]] = [
     ("url", f"startsWith: {OPEN}", "https://example.com/docs-private"),
     ("url", f"startsWith: {OPEN}", "https://example.com/docs/../admin"),
     ("url", f"startsWith: {OPEN}", "https://example.com/docs/%2e%2e/admin"),
+    *(("url", f"startsWith: {OPEN}", f"{OPEN}/{climb}admin") for climb in CLIMBS),
+    *(("url", f"startsWith: {OPEN}/", f"{OPEN}/a/{climb}{climb}admin") for climb in CLIMBS),
+    *(("url", f"matches: '{OPEN}/.*'", f"{OPEN}/{climb}admin") for climb in CLIMBS),
+    *(("target", f"contains: {OPEN}/", f"{OPEN}/{climb}admin") for climb in CLIMBS),
+    ("url.path", "startsWith: /docs", f"{OPEN}/..%2fadmin"),
     ("url", "startsWith: https://example.com", "https://example.com.evil.example/"),
     ("url", "startsWith: https://example.com", "https://example.com@evil.example/"),
     ("url.host", "in: [example.com]", "https://example.com@evil.example/"),
@@ -113,6 +137,25 @@ def test_the_prefix_of_a_deny_is_read_widely(path: str) -> None:
     scope = read_scope("rules:\n  - tool: Read\n    allow: false\n    when: {path: {startsWith: .env}}\n")
 
     assert judge([scope], "Read", {"path": path}, profile="permissive").verdict.decision == "deny"
+
+
+@pytest.mark.parametrize("climb", CLIMBS)
+def test_a_deny_reaches_an_address_that_a_server_may_decode_to_what_it_names(climb: str) -> None:
+    scope = read_scope(
+        "rules:\n  - tool: WebFetch\n    allow: false\n    when: {url: {startsWith: 'https://example.com/admin'}}\n"
+    )
+
+    for url in (f"{OPEN}/{climb}admin/x", f"{OPEN}/a/{climb}{climb}admin"):
+        assert judge([scope], "WebFetch", {"url": url}, profile="permissive").verdict.decision == "deny", url
+
+
+@pytest.mark.parametrize("flag", ["(?i)", "(?is)", "(?i)(?s)"])
+def test_a_deny_with_a_flag_in_its_expression_holds_whatever_the_case(flag: str) -> None:
+    scope = read_scope(
+        f"rules:\n  - tool: Bash\n    allow: false\n    when: {{command: {{matches: '{flag}git push.*'}}}}\n"
+    )
+
+    assert judge([scope], "Bash", {"command": "git PUSH origin"}, profile="permissive").verdict.decision == "deny"
 
 
 def test_an_expression_takes_linear_time_on_a_hostile_text() -> None:

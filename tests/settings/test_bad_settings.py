@@ -80,6 +80,13 @@ BAD_FILES: dict[str, tuple[bytes, list[str]]] = {
         b"model:\n  max_tokens:\n    x: 1\n",
         ["agent.yaml:2: error: model.max_tokens must be a whole number, not a section [wrong_type]"],
     ),
+    "limits of the shell that let nothing through": (
+        b"shell:\n  timeout_ms: -5\n  max_output_chars: 0\n",
+        [
+            "agent.yaml:2: error: shell.timeout_ms must be at least 1, not '-5' [bad_value]",
+            "agent.yaml:3: error: shell.max_output_chars must be at least 1, not '0' [bad_value]",
+        ],
+    ),
     "text for a list": (
         b"shell:\n  allowed_prefixes: git status\n",
         [

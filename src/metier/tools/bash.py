@@ -1,7 +1,6 @@
 """`Bash`: run a command line in the workspace. What may run is judged before; here it is bounded and told."""
 
 import hashlib
-import os
 import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,8 +58,8 @@ class Bash:
                 "properties": {
                     "command": {"type": "string"},
                     "cwd": {"type": "string"},
-                    "timeout_ms": {"type": "integer"},
-                    "max_output_chars": {"type": "integer"},
+                    "timeout_ms": {"type": "integer", "minimum": 1},
+                    "max_output_chars": {"type": "integer", "minimum": 1},
                 },
                 "required": ["command"],
                 "additionalProperties": False,
@@ -88,10 +87,12 @@ class Bash:
         self._check_line(line, followed, folder)
         if followed:
             context.paths.check(followed.render(), key="command")
+        environment = self._build_environment(folder)
+        understood = line if isinstance(line, ShellLine) else None
         command = Command(
-            arguments=self._build_arguments(line if isinstance(line, ShellLine) else None, text),
+            arguments=self._build_arguments(understood, text, path=environment["PATH"]),
             folder=folder,
-            environment=self._build_environment(folder),
+            environment=environment,
             spool=context.spool,
             confinement=self._confinement,
         )
@@ -152,16 +153,13 @@ class Bash:
         with self._scope.open_folder(cwd, guard=guard, key="cwd") as opened:
             return root / opened.path
 
-    def _build_arguments(self, line: ShellLine | None, text: str) -> list[str]:
+    def _build_arguments(self, line: ShellLine | None, text: str, *, path: str) -> list[str]:
         if line is not None and is_direct(line):
             return self._shell.run_line(line)
-        return self._shell.run_text(text)
+        return self._shell.run_text(text, path=path)
 
     def _build_environment(self, folder: Path) -> dict[str, str]:
-        environment = build_environment(self._environ) | QUIET | {"PWD": str(folder)}
-        # A relative entry would find programs in whatever folder a command runs in.
-        paths = [path for path in environment.get("PATH", "").split(os.pathsep) if Path(path).is_absolute()]
-        return environment | {"PATH": os.pathsep.join(paths) or os.defpath}
+        return build_environment(self._environ) | QUIET | {"PWD": str(folder)}
 
     def _build_limits(self, arguments: dict[str, JsonValue], context: ToolContext) -> ProcessLimits:
         seconds = _at_most(arguments.get("timeout_ms"), self._options.timeout_ms) / 1000
@@ -234,7 +232,7 @@ def _show(file: str, workspace: Path) -> str:
 
 
 def _at_most(asked: JsonValue, most: int) -> int:
-    return max(1, min(asked, most)) if isinstance(asked, int) and not isinstance(asked, bool) else most
+    return min(asked, most) if isinstance(asked, int) and not isinstance(asked, bool) else most
 
 
 def _build_event(outcome: Outcome, context: ToolContext, *, code: str, truncated: bool) -> SkillStepExecuted:

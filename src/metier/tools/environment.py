@@ -1,7 +1,9 @@
 """Which environment variables a child process may see. Built from a list, never by removing from what is there."""
 
+import os
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
+from pathlib import Path
 from urllib.parse import urlsplit
 
 ORDINARY = (
@@ -34,11 +36,15 @@ MIN_PREFIX = 3
 
 
 def build_environment(base: Mapping[str, str], allow: Iterable[str] = ()) -> dict[str, str]:
-    """The ordinary variables of `base`, and those that `allow` names (`KALSHI_API_KEY`, `KALSHI_*`)."""
+    """The ordinary variables of `base`, and those that `allow` names (`KALSHI_API_KEY`, `KALSHI_*`).
+
+    PATH is there always and has absolute folders only: a relative one would find programs wherever a child runs.
+    """
     patterns = tuple(allow)
     passed = {name: value for name, value in base.items() if _matches(name, ORDINARY) or is_allowed(name, patterns)}
     passed |= {name: base[name] for name in PROXIES if name in base and not _has_password(base[name])}
-    return passed
+    folders = [folder for folder in base.get("PATH", "").split(os.pathsep) if Path(folder).is_absolute()]
+    return passed | {"PATH": os.pathsep.join(folders) or os.defpath}
 
 
 def build_index_environment(base: Mapping[str, str]) -> dict[str, str]:

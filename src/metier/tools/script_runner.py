@@ -56,7 +56,7 @@ class ScriptRunner:
     def _build_environment(self, call: ScriptCall, python: PreparedPython) -> dict[str, str]:
         environment = build_environment(self.environ, call.package.definition.permissions_env)
         environment |= {
-            "PATH": os.pathsep.join(filter(None, [str(python.programs), environment.get("PATH", "")])),
+            "PATH": os.pathsep.join([str(python.programs), environment["PATH"]]),
             "VIRTUAL_ENV": str(python.folder),
             "PYTHONUTF8": "1",
             # Bytecode beside the script would change the bytes that somebody trusted.

@@ -12,6 +12,7 @@ from metier.tools.shell_line import Pipeline, ShellLine, SimpleCommand
 from metier.tools.shell_words import has_variable, split_marks
 
 RUNNER = Path(__file__).with_name("line_runner.py")
+_WITH_PATH = 'PATH="$1" exec "$0" -c "$2"'
 _PWSH_QUOTES = re.compile("(['\u2018\u2019\u201a\u201b])")
 """PowerShell takes typographic quotes for plain ones."""
 _PWSH_REDIRECTS = {
@@ -26,8 +27,8 @@ class Shell(Protocol):
         """For people."""
         ...
 
-    def run_text(self, text: str) -> list[str]:
-        """The arguments that have the shell itself read the text."""
+    def run_text(self, text: str, *, path: str) -> list[str]:
+        """The arguments that have the shell itself read the text, with programs found in the folders of `path`."""
         ...
 
     def run_line(self, line: ShellLine) -> list[str]:
@@ -37,7 +38,11 @@ class Shell(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PosixShell:
-    """`/bin/bash -lc` for text; a line that was understood is run without any shell."""
+    """`/bin/bash -lc` for text; a line that was understood is run without any shell.
+
+    The files that a login shell reads may set PATH, and then one program would be found in two places, by how its line
+    was written. The shell that reads the text therefore has the PATH that programs without a shell have.
+    """
 
     program: str = "/bin/bash"
 
@@ -45,8 +50,8 @@ class PosixShell:
     def name(self) -> str:
         return self.program
 
-    def run_text(self, text: str) -> list[str]:
-        return [self.program, "-lc", text]
+    def run_text(self, text: str, *, path: str) -> list[str]:
+        return [self.program, "-lc", _WITH_PATH, self.program, path, text]
 
     def run_line(self, line: ShellLine) -> list[str]:
         if (only := find_only(line)) is not None and not only.is_open:
@@ -69,7 +74,7 @@ class PowerShell:
     def name(self) -> str:
         return self.program
 
-    def run_text(self, text: str) -> list[str]:
+    def run_text(self, text: str, *, path: str = "") -> list[str]:  # noqa: ARG002  without a profile it stays
         return [self.program, "-NoProfile", "-Command", text]
 
     def run_line(self, line: ShellLine) -> list[str]:
