@@ -154,7 +154,7 @@ def execute(context):
     code, _ = call("resume", "latest", "-q", "--input", "name=ab", capsys=capsys)
 
     shown = call("runs", "show", "latest", capsys=capsys)[1]
-    assert code == 0
+    assert code == 1
     assert "not_started" in shown
 
 

@@ -20,9 +20,10 @@ type Capture = pytest.CaptureFixture[str]
 
 
 def test_an_answer_goes_to_the_model_with_its_types(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
-    model.follow(calls("ask_user", question="How many?"), says("Thanks."))
+    fields = {"type": "object", "properties": {"many": {"type": "integer"}, "name": {"type": "string"}}}
+    model.follow(calls("ask_user", question="How many?", fields=fields), says("Thanks."))
     assert workspace.agent("run", "Count") == 4
-    assert "--input answer=…" in capsys.readouterr().err
+    assert "--input many=…" in capsys.readouterr().err
 
     assert workspace.agent("resume", "latest", "--input", "many=3", "--input", "name=Ada") == 0
 
@@ -93,7 +94,7 @@ def test_a_run_goes_on_with_the_settings_it_began_with(
     assert workspace.agent("run", "Count", "--max-turns", "2", "-q") == 4
     workspace.configure(model={"provider": "anthropic"}, runtime={"max_turns": 50})
 
-    assert workspace.agent("resume", "latest", "--input", "a=1", "-q") == 7
+    assert workspace.agent("resume", "latest", "--input", "answer=1", "-q") == 7
 
     assert "max_turns_exceeded" in capsys.readouterr().err
 

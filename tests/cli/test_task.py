@@ -149,7 +149,7 @@ def test_person_reads_why_a_script_failed_without_opening_the_log(
     shown = capsys.readouterr().out
 
     (executed,) = [line for line in done.err.splitlines() if "skill_step_executed" in line and "script_run" in line]
-    assert "Script failed with exit code 3 | … | password=***REDACTED*** red | ValueError: the ledger" in executed
+    assert "exit code 3 | … | password=***REDACTED*** red | ValueError: the ledger" in executed
     for text in (done.err, shown):
         lines = text.splitlines()
         start = next(i for i, line in enumerate(lines) if line.startswith("failed:  Step 'TASK.md' failed"))

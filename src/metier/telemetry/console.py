@@ -160,6 +160,8 @@ def _build_detail(wording: Wording, payload: Payload) -> str:
     detail = wording.detail.format(p=payload).strip()
     said = getattr(payload, "stderr_summary", "")
     lines = [line.strip() for line in said.splitlines() if line.strip()] if isinstance(said, str) else []
+    if lines and (code := getattr(payload, "exit_code", None)):
+        lines.insert(0, f"exit code {code}")
     shown = lines if len(lines) <= _MAX_LINES else [lines[0], "…", *lines[1 - _MAX_LINES :]]
     return " ".join([detail, *([" | ".join(line[:_MAX_SAID] for line in shown)] if shown else [])])
 
