@@ -240,16 +240,19 @@ async def test_the_diff_of_a_write_is_shown_and_holds_until_the_file_changes(tmp
     assert (tmp_path / "a.txt").read_text() == "new\n"
 
 
-async def test_a_call_edited_into_something_denied_does_not_run(tmp_path: Path) -> None:
+async def test_a_call_edited_into_something_denied_is_put_to_the_person_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / ".agent").mkdir()
     rules = "rules: [{tool: Pen, allow: false, when: {path: {startsWith: secret}}}]"
     (tmp_path / ".agent" / "policy.yaml").write_text(rules)
-    edited = Prompter(Person("e", '{"path": "secret.txt", "text": "x"}'), "ada")
+    edited = Prompter(Person("e", '{"path": "secret.txt", "text": "x"}', "n", "Leave it"), "ada")
 
     state, provider = await run_with(tmp_path, edited, write("a.txt", "1"), says("Fine."))
 
     assert state.status == "completed"
-    assert last_result(provider) == "Not run: Rule 1 of the host denies this call"
+    assert "the call would be denied. Rule 1 of the host denies this call" in capsys.readouterr().err
+    assert last_result(provider) == "Not run: Leave it"
     assert list(tmp_path.glob("*.txt")) == []
 
 

@@ -147,6 +147,40 @@ def test_edited_arguments_that_do_not_fit_decide_nothing(
     assert show(workspace, parked, capsys)["status"] == "open"
 
 
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("secret/a.txt", "Rule 1 of the host denies this call"),
+        (".git/config", "Path '.git/config' is protected"),
+        ("../a.txt", "leads out of the folders that are open to you"),
+    ],
+)
+def test_an_edit_to_a_call_that_would_be_denied_decides_nothing(
+    *, path: str, reason: str, workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    workspace.write(".agent/policy.yaml", "rules: [{tool: Write, allow: false, when: {path: {startsWith: secret/}}}]\n")
+    model.follow(calls("Write", path="a.txt", content="1"), says("Done."))
+    assert workspace.agent(*ASK, "--output-format", "json") == 3
+    (approval,) = json.loads(capsys.readouterr().out)["approvals"]
+    edited = json.dumps({"path": path, "content": "1"})
+
+    assert workspace.agent("approvals", "approve", approval["approval_id"], "--edit-args", edited) == 2
+
+    told = capsys.readouterr().err
+    assert "The edited arguments cannot be used: the call would be denied. " in told
+    assert reason in told
+    assert show(workspace, approval["approval_id"], capsys)["status"] == "open"
+
+
+def test_an_approval_of_a_run_that_was_cancelled_says_so(workspace: Workspace, parked: str, capsys: Capture) -> None:
+    assert workspace.agent("runs", "cancel", "latest") == 0
+
+    assert workspace.agent("approvals", "approve", parked) == 10
+
+    assert f"Approval {parked!r} is closed: its run was canceled" in capsys.readouterr().err
+    assert show(workspace, parked, capsys)["decision_reason"] == "The run was canceled"
+
+
 def test_a_denied_call_reaches_the_model_with_the_reason(workspace: Workspace, model: ModelServer, parked: str) -> None:
     assert workspace.agent("approvals", "deny", parked, "--reason", "Too loud") == 0
     assert workspace.agent("resume", "latest") == 0

@@ -70,7 +70,7 @@ class Prompter:
         except ValueError as error:
             warn_line(f"Not JSON: {error}")
             return None
-        wrong = question.find_wrong_arguments(arguments)
+        wrong = await question.find_wrong_arguments(arguments)
         if wrong or not isinstance(arguments, dict):
             warn_line(f"These arguments cannot be used: {wrong}")
             return None

@@ -24,22 +24,19 @@ from metier.definitions.agent import Profile
 from metier.definitions.workspace import load_workspace
 from metier.engine.journal import read_entries
 from metier.errors import ConfigError, MetierError, UsageError
-from metier.runtime.agents import resolve_agent
 from metier.runtime.backtest import Backtest, backtest
 from metier.runtime.build import list_all_tools
 from metier.runtime.catalog import find_skills
 from metier.runtime.place import Place
 from metier.runtime.policy import (
-    Speakers,
     build_definition_policy,
-    build_policy,
     build_rules_policy,
     open_reader,
     read_policy_file,
     read_skill_scope,
 )
+from metier.runtime.present_policy import build_present_policy
 from metier.runtime.runs import open_runtime
-from metier.runtime.trust import find_withheld
 from metier.tools.toolbox import Toolbox
 
 app = typer.Typer(
@@ -225,23 +222,7 @@ def _open_policy(agent: str, rules: Path | None, *, root: Path, config: Config) 
     if rules is not None:
         return _open_file(rules, root=root)
     place = open_place(config)
-    return _build_now(place, agent or place.settings.runtime.agent or "", root=root)
-
-
-def _build_now(place: Place, agent_id: str, *, root: Path, profile: Profile | None = None) -> RulePolicy:
-    """The rules as they stand for this agent, the built-in one where none is named."""
-    agent = resolve_agent(place, agent_id)
-    offered = list_all_tools(agent.packages, agent.place, web=agent.web)
-    host = read_policy_file(place.workspace)
-    speakers = Speakers(
-        host=host,
-        agent=agent.definition,
-        known=Toolbox(offered).names(),
-        withheld=find_withheld(place, host),
-    )
-    tools = Toolbox(agent.choose_tools(offered))
-    chosen = profile or agent.profile
-    return build_policy(agent.packages, tools, workspace=root, profile=chosen, speakers=speakers, is_partial=True)
+    return build_present_policy(place, agent or place.settings.runtime.agent or "", root=root)
 
 
 def _open_file(file: Path, *, root: Path) -> RulePolicy:
@@ -260,7 +241,7 @@ def _open_by_agent(place: Place) -> Callable[[str, Profile], RulePolicy]:
 
     @cache
     def build(agent: str, profile: Profile) -> RulePolicy:
-        return _build_now(place, agent if agent in there else "", root=place.workspace, profile=profile)
+        return build_present_policy(place, agent if agent in there else "", profile=profile)
 
     return build
 

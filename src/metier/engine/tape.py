@@ -38,7 +38,7 @@ _GIVEN = (
 )
 _GIVEN_PAUSES = ("signal", "explicit", "storage", "delegation")
 _GIVEN_STATUS = ("canceled", "timeout")
-_GIVEN_REASONS = ("missing_provider_api_key", "protected_changed")
+_GIVEN_REASONS = ("missing_provider_api_key", "protected_changed", "records_moved")
 
 
 @dataclass(frozen=True, slots=True)

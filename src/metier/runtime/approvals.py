@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, cast
 
 from pydantic import JsonValue
@@ -19,7 +19,12 @@ from metier.tools.schemas import SchemaCheck
 EXPIRY = "expiry"
 """Who decides when nobody did in time."""
 RUN_ENDED = "The run has ended"
+RUN_CANCELED = "The run was canceled"
 _PAGE = 200
+
+
+type Refuse = Callable[[str, tuple[str, dict[str, JsonValue]]], Awaitable[str]]
+"""Why a call, by its tool and arguments, would be denied in a run; empty where it would not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +36,7 @@ class Question:
     """What the journal says; nothing where a kill came between the object and its entry."""
     tool: str
     arguments: dict[str, JsonValue]
+    refuse: Refuse = field(repr=False, compare=False)
 
     @property
     def hash(self) -> str:
@@ -44,12 +50,15 @@ class Question:
         arguments = json.loads(self.row.edited_payload)["arguments"]
         return cast("dict[str, JsonValue]", arguments)  # written by `render_edited_call`
 
-    def find_wrong_arguments(self, arguments: JsonValue) -> str:
-        """What keeps other arguments from being used instead; empty when nothing does."""
+    async def find_wrong_arguments(self, arguments: JsonValue) -> str:
+        """What keeps other arguments from being used instead: their form, or a rule. Empty when nothing does."""
         if not isinstance(arguments, dict):
             return "they are not a JSON object"
         schema = self.asked.input_schema if self.asked else {}
-        return SchemaCheck(self.tool, schema).find_error(arguments)
+        if wrong := SchemaCheck(self.tool, schema).find_error(arguments):
+            return wrong
+        reason = await self.refuse(self.row.run_id, (self.tool, arguments))
+        return f"the call would be denied. {reason}" if reason else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +79,11 @@ type Look = Callable[[str, dict[str, JsonValue]], Awaitable[Found]]
 
 
 class Approvals:
-    def __init__(self, store: Store, clock: Clock, *, look: Look) -> None:
+    def __init__(self, store: Store, clock: Clock, *, look: Look, refuse: Refuse) -> None:
         self._store = store
         self._clock = clock
         self._look = look
+        self._refuse = refuse
 
     async def find_all(self, *, run_id: str = "", status: str = "") -> list[Question]:
         """Oldest first. What ran out of time is closed on the way."""
@@ -87,7 +97,7 @@ class Approvals:
             asked: dict[str, e.ApprovalAsked] = {}
             for run in dict.fromkeys(row.run_id for row in rows):
                 asked |= await self._find_asked(run)
-            yield [_build(row, asked.get(row.approval_id)) for row in rows]
+            yield [self._build(row, asked.get(row.approval_id)) for row in rows]
             after = rows[-1].number
 
     async def get(self, name: str) -> Question:
@@ -103,7 +113,7 @@ class Approvals:
         if len(found) > 1 and found[0].approval_id != name:
             raise UsageError(f"More than one approval begins with {name!r}", hint="Write more of the id")
         row = found[0]
-        return _build(row, (await self._find_asked(row.run_id)).get(row.approval_id))
+        return self._build(row, (await self._find_asked(row.run_id)).get(row.approval_id))
 
     async def _find_asked(self, run_id: str) -> dict[str, e.ApprovalAsked]:
         """What the journal of a run says about its approvals, by their ids; its other entries are not parsed."""
@@ -116,7 +126,7 @@ class Approvals:
         """Record a decision. The first one counts; for every later one raises `ApprovalClosed` and says whose did."""
         edited: bytes | None = None
         if reply.arguments is not None:
-            if wrong := question.find_wrong_arguments(reply.arguments):
+            if wrong := await question.find_wrong_arguments(reply.arguments):
                 raise UsageError(f"The edited arguments cannot be used: {wrong}", hint="Nothing was decided")
             found = await self._look(question.tool, reply.arguments)
             edited = render_edited_call(question.tool, reply.arguments, found)
@@ -142,10 +152,15 @@ class Approvals:
             return await self.find_decisions(run_id, asking)
         return [_build_entry(row) for row in rows if row.status != "open"]
 
-    async def close(self, run_id: str) -> None:
+    async def close(self, run_id: str, *, status: str) -> None:
         """Nobody is asked any more about the calls of a run that has ended."""
+        reason = RUN_CANCELED if status == "canceled" else RUN_ENDED
         for row in await self._store.list_approvals(run_id=run_id, status="open"):
-            await self._store.decide_approval(row.approval_id, status="expired", decided_by=EXPIRY, reason=RUN_ENDED)
+            await self._store.decide_approval(row.approval_id, status="expired", decided_by=EXPIRY, reason=reason)
+
+    def _build(self, row: ApprovalRow, asked: e.ApprovalAsked | None) -> Question:
+        tool, arguments = parse_call(row.payload)
+        return Question(row=row, asked=asked, tool=tool, arguments=arguments, refuse=self._refuse)
 
     async def _expire_open(self, run_id: str) -> None:
         after = 0
@@ -162,11 +177,6 @@ class Approvals:
                 row.approval_id, status="expired", decided_by=EXPIRY, reason="Nobody decided in time"
             )
         return bool(late)
-
-
-def _build(row: ApprovalRow, asked: e.ApprovalAsked | None) -> Question:
-    tool, arguments = parse_call(row.payload)
-    return Question(row=row, asked=asked, tool=tool, arguments=arguments)
 
 
 def parse_call(payload: bytes) -> tuple[str, dict[str, JsonValue]]:
@@ -203,6 +213,8 @@ def _parse_found(payload: bytes) -> Found:
 
 
 def _describe_closed(row: ApprovalRow) -> str:
+    if row.status == "expired" and row.reason == RUN_CANCELED:
+        return f"Approval {row.approval_id!r} is closed: its run was canceled"
     if row.status == "expired" and row.reason == RUN_ENDED:
         return f"Approval {row.approval_id!r} is closed: its run has ended"
     if row.status == "expired":

@@ -61,7 +61,7 @@ def backtest(run_id: str, entries: Sequence[e.Entry], build: Callable[[str, Prof
     started = entries[0] if entries and isinstance(entries[0], e.RunStarted) else None
     if started is None:
         return Backtest(0, ())
-    policy = build(started.agent, _read_profile(started.profile))
+    policy = build(started.agent, read_profile(started.profile))
     calls = find_calls(run_id, entries)
     changes: list[Change] = []
     for call in calls:
@@ -95,7 +95,7 @@ def _find_decision(entry: e.Entry, state: RunState) -> Decision | None:
             return None
 
 
-def _read_profile(word: str) -> Profile:
+def read_profile(word: str) -> Profile:
     match word:
         case "permissive" | "guarded" | "strict":
             return word

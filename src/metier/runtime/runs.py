@@ -37,7 +37,7 @@ from metier.runtime.children import find_waiting, follow_child, lend
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.commissions import Commission, prepare_run, restore_run, use_settings
 from metier.runtime.confinement import open_confinement
-from metier.runtime.edited_calls import look_at_call
+from metier.runtime.edited_calls import look_at_call, refuse_edited
 from metier.runtime.first_entry import build_start
 from metier.runtime.kind import RunKind
 from metier.runtime.losses import check_journal, describe_lost_run, find_lost_run
@@ -101,7 +101,8 @@ class Runtime:
         self.place = place
         self.store = store
         self._logs = LogPool()
-        self.approvals = Approvals(store, place.clock, look=partial(look_at_call, place))
+        refuse = partial(refuse_edited, place=place, store=store)
+        self.approvals = Approvals(store, place.clock, look=partial(look_at_call, place), refuse=refuse)
 
     def folder(self, run_id: str) -> Path:
         return find_folder(self.place.runs, run_id, shard=self.place.settings.logging.shard)
@@ -234,7 +235,7 @@ class Runtime:
                     if log.state.phase not in FINAL:
                         await log.record(failure, durable=True)
                     await self._settle(log)
-                    await self.approvals.close(run_id)
+                    await self.approvals.close(run_id, status=log.state.status)
                     return log.state
         raise AssertionError("the block above returns or raises")
 
@@ -335,7 +336,7 @@ class Runtime:
             for child in log.state.children:
                 await self._end_or_ask(child.run_id, failure)
             await log.record(failure, durable=True)
-            await self.approvals.close(log.state.run_id)
+            await self.approvals.close(log.state.run_id, status=log.state.status)
 
     async def _adopt(self, log: RunLog, services: Services, *, run: RunKind) -> None:
         """From here on the run is one of this store."""
