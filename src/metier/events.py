@@ -389,7 +389,9 @@ class RunPaused(Payload):
     """The run stopped where it can go on later: what it waits for, and how to continue."""
 
     event_type = "run_paused"
-    kind: Literal["approval", "input", "delegation", "signal", "in_doubt", "storage", "explicit", "step_failed"]
+    kind: Literal[
+        "approval", "input", "delegation", "signal", "in_doubt", "storage", "explicit", "step_failed", "changed_code"
+    ]
     reason: str
     resume_with: str = ""
 

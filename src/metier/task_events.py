@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from pydantic import Field
+
 from metier.events import Payload, TaskState
 
 type TaskStepState = Literal["pending", "running", "succeeded", "failed", "skipped"]
@@ -69,3 +71,13 @@ class RunAdopted(Payload):
     provider: str
     model: str
     profile: str
+
+
+class SkillCodeAccepted(Payload):
+    """The files of skills changed since the run began, and it goes on with the new ones."""
+
+    event_type = "skill_code_accepted"
+    skills: tuple[str, ...] = ()
+    code: dict[str, str] = Field(default_factory=dict)
+    """Pin → hash of the tree that is used from now on."""
+    accepted_by: str = ""

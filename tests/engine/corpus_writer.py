@@ -16,6 +16,7 @@ from metier.engine import entries as e
 from metier.engine.entries import Entry, render_entry
 from metier.engine.journal import read_entries
 from metier.engine.stopping import Stopper
+from metier.runtime.answers import Answer
 from metier.runtime.archive import Archive
 from metier.runtime.commissions import commission_task
 from metier.runtime.requests import RunRequest
@@ -59,6 +60,7 @@ async def write(folder: Path) -> None:
     await _write_in_doubt(folder)
     await _write_task(folder)
     await _write_call(folder)
+    await _write_changed_code(folder)
 
 
 async def _write_task(folder: Path) -> None:
@@ -92,6 +94,19 @@ async def _write_call(folder: Path) -> None:
             _write(folder, "skill-that-is-called", await read_entries(runtime.store, state.children[0].run_id))
 
 
+async def _write_changed_code(folder: Path) -> None:
+    """A file of a skill is changed while the run waits for an answer, and that is accepted."""
+    with tempfile.TemporaryDirectory() as place:
+        workspace = build_workspace(Path(place))
+        async with open_at(workspace, calls(ToolCall("ask_user", {"question": "Which colour?"})), *ENOUGH) as runtime:
+            state = await runtime.start(RunRequest(task="take notes"))
+            (workspace / "skills/notes/more.md").write_text("More.\n")
+            state = await runtime.resume(state.run_id, Answer(values={"answer": "blue"}))
+            accepted = Answer(values={"answer": "blue"}, by="kim", accepts_changed_skills=True)
+            state = await runtime.resume(state.run_id, accepted)
+            _write(folder, "changed-code", await read_entries(runtime.store, state.run_id))
+
+
 async def _write_in_doubt(folder: Path) -> None:
     """A kill between the intent and the result of a step that must not be repeated."""
     with tempfile.TemporaryDirectory() as place:
@@ -114,7 +129,7 @@ def _without_place(entry: Entry) -> Entry:
     """Where it was written, and by which process, is nobody's business."""
     match entry:
         case e.RunStarted():
-            return entry.model_copy(update={"workspace": "/project"})
+            return entry.model_copy(update={"workspace": "/project", "environment": ""})
         case e.RunResumed():
             return entry.model_copy(update={"driver": "host:1"})
         case e.StepStarted() if entry.spool is not None:

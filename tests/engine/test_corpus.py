@@ -17,6 +17,7 @@ ENDINGS = {
     "retry-fallback-abort": "failed",
     "failure-told": "failed",
     "limits-raised": "completed",
+    "changed-code": "completed",
     "repair-and-signal": "completed",
     "adopted": "completed",
     "in-doubt": "completed",

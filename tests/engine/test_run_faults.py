@@ -197,7 +197,7 @@ async def test_file_that_was_deleted_while_the_run_waited_is_missed_in_a_sentenc
     async with open_runtime(replace(build_place(tmp_path), provider=listener)) as runtime:
         run_id = (await runtime.start(RunRequest(task="Take a note with notes"))).run_id
         (folder / "references" / "more.md").unlink()
-        state = await runtime.resume(run_id, Answer(values={}))
+        state = await runtime.resume(run_id, Answer(values={}, accepts_changed_skills=True))
 
         assert state.status == "completed"
         assert "Not given: " in text_of(listener.requests[-1])

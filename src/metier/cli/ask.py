@@ -14,6 +14,7 @@ from metier.cli.output import printable, warn_line
 from metier.engine.state import RunState
 from metier.errors import UsageError
 from metier.runtime.approvals import Question, Reply
+from metier.runtime.changed_code import ChangedCode
 from metier.runtime.reopening import FLAGS, Limit, RaisedLimits, build_raise, check_raise, find_limit
 
 type ReadLine = Callable[[str], Awaitable[str]]
@@ -110,6 +111,21 @@ async def ask_for_more(state: RunState, prompter: Prompter) -> RaisedLimits | No
             warn_line("Answer with y, n or a number")
         except UsageError as error:
             warn_line(error.message)
+
+
+async def ask_about_code(changed: ChangedCode, *, prompter: Prompter) -> str | None:
+    """Who lets a run go on with files of skills that changed; nothing where it stops here."""
+    warn_line(f"\n{changed.sentence}; the old files are not kept")
+    while True:
+        try:
+            word = (await prompter.read_line("Go on with the new ones? [y]es  [n]o, stop here: ")).strip().lower()
+        except EOFError:
+            return None
+        if word in ("y", "yes"):
+            return prompter.by
+        if word in ("", "n", "no", "q", "quit"):
+            return None
+        warn_line("Answer with y or n")
 
 
 def _parse_limit(word: str, limit: Limit) -> RaisedLimits | None:

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +12,7 @@ import anyio
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
-from metier.cli.ask import Prompter, ask_for_more, find_asker
+from metier.cli.ask import Prompter, ask_about_code, ask_for_more, find_asker
 from metier.cli.context import current_settings, get_user
 from metier.cli.exit_codes import FAILED, get_exit_code
 from metier.cli.live import JsonLines, LiveView
@@ -29,6 +30,7 @@ from metier.errors import LogError, UsageError
 from metier.providers.options import ModelOptions
 from metier.runtime.answers import Answer
 from metier.runtime.causes import find_failed, get_cause
+from metier.runtime.changed_code import ACCEPT
 from metier.runtime.cleaning import find_place_secrets
 from metier.runtime.known_cost import find_cost
 from metier.runtime.place import Place
@@ -134,13 +136,15 @@ async def _drive(place: Place, work: Work, view: View, stopper: Stopper) -> Driv
     sinks: list[Sink] = [] if view.quiet else [live]
     if view.output == "stream-json":
         sinks.append(JsonLines(sys.stdout))
+    asker = find_asker()
     watch = Watch(
         sinks=sinks,
         observe=None if view.quiet else live.observe,
         stopper=stopper,
         timeout_seconds=view.timeout_seconds,
         report=warn_line,
-        ask=find_asker(),
+        ask=asker,
+        ask_about_code=partial(ask_about_code, prompter=asker) if asker is not None else None,
     )
     try:
         with unwrapped(), using_plugins(place, report=warn_line) as extended:
@@ -298,6 +302,8 @@ def _describe_pause(state: RunState, resume: str) -> list[str]:
             return [f"waits:   {state.pause.reason}", f"answer:  {resume} {wanted}"]
         case "in_doubt":
             return [f"waits:   {state.pause.reason}", f"answer:  {resume} --answer done|retry|skip|abort"]
+        case "changed_code":
+            return [f"waits:   {state.pause.reason}", f"resume:  {resume} {ACCEPT}"]
         case "step_failed":
             return [f"failed:  {state.pause.reason}", f"resume:  {resume} [--answer skip|abort]"]
         case _:

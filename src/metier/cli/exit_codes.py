@@ -13,7 +13,7 @@ _BY_REASON = {
     "prompt_too_large": BUDGET,
     "denied": DENIED,
 }
-_BY_PAUSE = {"approval": APPROVAL, "input": INPUT, "in_doubt": INPUT}
+_BY_PAUSE = {"approval": APPROVAL, "input": INPUT, "in_doubt": INPUT, "changed_code": INPUT}
 
 
 def get_exit_code(state: RunState, *, signal: str = "") -> int:

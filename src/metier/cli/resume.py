@@ -17,6 +17,7 @@ from metier.engine.phases import FINAL
 from metier.engine.state import RunState
 from metier.errors import UsageError
 from metier.runtime.answers import Answer
+from metier.runtime.changed_code import ACCEPT
 from metier.runtime.detached import wake
 from metier.runtime.reopening import RaisedLimits
 from metier.runtime.runs import Runtime, Watch
@@ -49,6 +50,10 @@ def resume(
         bool,
         typer.Option("--accept-loss", help="Go on though the run store lost entries that the run's folder tells of."),
     ] = False,
+    accept_changed_skills: Annotated[
+        bool,
+        typer.Option(ACCEPT, help="Go on with the files of skills as they are now, though they changed meanwhile."),
+    ] = False,
     timeout: Annotated[float | None, typer.Option("--timeout", help="How long it may take now, in seconds.")] = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Take the answer in, and leave the rest to a worker.")
@@ -66,6 +71,7 @@ def resume(
     check_timeout(timeout)
     raised = RaisedLimits(max_turns=max_turns, max_cost_usd=max_cost_usd, timeout_seconds=timeout)
     wanted = _Wanted(run=run, inputs=inputs or [], doubt=answer, raised=raised, accepts_loss=accept_loss)
+    wanted = replace(wanted, accepts_changed_skills=accept_changed_skills)
     if detach:
         return detach_run(open_place(config), wanted.leave, output_format)
     view = View(output=output_format, quiet=quiet, timeout_seconds=timeout)
@@ -81,6 +87,7 @@ class _Wanted:
     doubt: Literal["done", "retry", "skip", "abort"] | None
     raised: RaisedLimits
     accepts_loss: bool = False
+    accepts_changed_skills: bool = False
 
     async def find(self, runtime: Runtime) -> tuple[str, Answer]:
         run_id = (await runtime.find(self.run)).run_id
@@ -93,6 +100,7 @@ class _Wanted:
             by=get_user(),
             raised=self.raised,
             reopens=True,
+            accepts_changed_skills=self.accepts_changed_skills,
         )
         if not (await runtime.find(run_id)).driver:
             # Another process that drives it now may have answered already: that is a conflict, not a wrong answer.

@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue, TypeAdapter
 from metier.context.trimming import Trim
 from metier.decisions import ActionStep, ModelDecision, SkillCall, StepStatus
 from metier.definitions.acceptance import Criterion
-from metier.engine.limit_entries import LimitsRaised, RunReopened
+from metier.engine.limit_entries import LimitsRaised, RunReopened, SkillCodeAccepted
 from metier.events import Candidate, DisclosedFile, TaskState
 from metier.messages import ModelReply, Spent, Value
 from metier.tools.effects import Effect
@@ -417,7 +417,9 @@ class HandedOff(Value):
 
 class RunPaused(Value):
     kind: Literal["run_paused"] = "run_paused"
-    pause: Literal["approval", "input", "delegation", "signal", "in_doubt", "storage", "explicit", "step_failed"]
+    pause: Literal[
+        "approval", "input", "delegation", "signal", "in_doubt", "storage", "explicit", "step_failed", "changed_code"
+    ]
     reason: str
 
 
@@ -473,6 +475,7 @@ type Entry = Annotated[
     | RunPaused
     | RunResumed
     | LimitsRaised
+    | SkillCodeAccepted
     | RunReopened
     | RunFinished
     | RunFailed,

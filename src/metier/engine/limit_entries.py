@@ -1,6 +1,11 @@
-"""Entries by which a run goes on that a limit or a provider had ended. Part of `entries`; pure values."""
+"""Entries by which a person lets a run go on: beyond a limit, after a provider failed, with code that changed.
+
+Part of `entries`; pure values.
+"""
 
 from typing import Literal
+
+from pydantic import Field
 
 from metier.messages import Value
 
@@ -24,3 +29,12 @@ class RunReopened(Value):
     reopened_by: str = ""
     step_id: str = ""
     """The step whose child run goes on, where the run itself did not fail."""
+
+
+class SkillCodeAccepted(Value):
+    """The files of skills changed since the run began, and it goes on with the new ones."""
+
+    kind: Literal["skill_code_accepted"] = "skill_code_accepted"
+    code: dict[str, str] = Field(default_factory=dict)
+    """Pin → hash of the tree that is used from now on."""
+    accepted_by: str = ""

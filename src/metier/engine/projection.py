@@ -15,7 +15,7 @@ from metier.engine.projection_work import project_task_step, project_work
 from metier.engine.state import RunState
 from metier.engine.steps import Step, describe_plan, read_plan
 from metier.messages import ToolCallPart
-from metier.task_events import RunAdopted
+from metier.task_events import RunAdopted, SkillCodeAccepted
 
 SUMMARY_CHARACTERS = 400
 
@@ -29,7 +29,7 @@ def _project(entry: e.Entry, state: RunState) -> Iterable[ev.Payload]:
     match entry:
         case e.RunStarted() | e.RunPaused() | e.RunResumed() | e.RunFinished() | e.RunFailed():
             return [*_project_last_skill(entry, state), _project_run(entry, state)]
-        case e.RunAdopted() | e.LimitsRaised() | e.RunReopened():
+        case e.RunAdopted() | e.LimitsRaised() | e.RunReopened() | e.SkillCodeAccepted():
             return [_project_change(entry)]
         case e.CatalogLoaded() | e.SkillsRanked() | e.HandedOff():
             return _project_planning(entry, state)
@@ -49,7 +49,7 @@ def _project(entry: e.Entry, state: RunState) -> Iterable[ev.Payload]:
             return []
 
 
-def _project_change(entry: e.RunAdopted | e.LimitsRaised | e.RunReopened) -> ev.Payload:
+def _project_change(entry: e.RunAdopted | e.LimitsRaised | e.RunReopened | e.SkillCodeAccepted) -> ev.Payload:
     match entry:
         case e.RunAdopted():
             return RunAdopted(provider=entry.provider, model=entry.model, profile=entry.profile)
@@ -57,6 +57,9 @@ def _project_change(entry: e.RunAdopted | e.LimitsRaised | e.RunReopened) -> ev.
             return ev.LimitsRaised.model_validate(entry.model_dump(exclude={"kind"}))
         case e.RunReopened():
             return ev.RunReopened.model_validate(entry.model_dump(exclude={"kind"}))
+        case e.SkillCodeAccepted():
+            skills = tuple(name.partition(":")[2] for name in entry.code)
+            return SkillCodeAccepted(skills=skills, code=entry.code, accepted_by=entry.accepted_by)
 
 
 def _project_run(

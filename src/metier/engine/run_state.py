@@ -133,8 +133,18 @@ def adopt(state: RunState, entry: e.RunAdopted) -> None:
         state.pause, state.status = None, "in_progress"
 
 
-def reopen(state: RunState, entry: e.LimitsRaised | e.RunReopened) -> None:
-    """Raise limits, or undo the end and nothing else: what was done and said stays."""
+def _accept_code(state: RunState, entry: e.SkillCodeAccepted) -> None:
+    """From here on the run is pinned to these trees."""
+    if state.started is None:
+        raise IllegalTransition("Code is accepted for a run that never started")
+    state.started = state.started.model_copy(update={"pins": {**state.started.pins, **entry.code}})
+
+
+def reopen(state: RunState, entry: e.LimitsRaised | e.RunReopened | e.SkillCodeAccepted) -> None:
+    """Raise limits, take changed code, or undo the end and nothing else: what was done and said stays."""
+    if isinstance(entry, e.SkillCodeAccepted):
+        _accept_code(state, entry)
+        return
     if isinstance(entry, e.LimitsRaised):
         raised = entry.model_dump(include={"max_turns", "max_cost_usd"}, exclude_none=True)
         state.limits = state.limits.model_copy(update=raised)

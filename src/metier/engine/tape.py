@@ -35,8 +35,9 @@ _GIVEN = (
     "child_ended",
     "limits_raised",
     "run_reopened",
+    "skill_code_accepted",
 )
-_GIVEN_PAUSES = ("signal", "explicit", "storage", "delegation")
+_GIVEN_PAUSES = ("signal", "explicit", "storage", "delegation", "changed_code")
 _GIVEN_STATUS = ("canceled", "timeout")
 _GIVEN_REASONS = ("missing_provider_api_key", "protected_changed", "records_moved")
 

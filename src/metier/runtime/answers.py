@@ -25,6 +25,8 @@ class Answer:
     """Limits that are raised."""
     reopens: bool = False
     """A person wants a run that a limit or its provider ended to go on."""
+    accepts_changed_skills: bool = False
+    """Go on with the files of skills as they are now, though they are not those that the run began with."""
 
 
 async def take_answer(

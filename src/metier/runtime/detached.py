@@ -37,7 +37,7 @@ async def wake(runtime: Runtime, run_id: str, answer: Answer | None = None) -> R
     waiting = await runtime.find_waiting(await runtime.read(run_id))
     if waiting.run_id != run_id:
         await runtime.resume(waiting.run_id, answer, Watch(stopper=_left_to_workers()))
-        answer = None
+        answer = Answer(by=answer.by, accepts_changed_skills=answer.accepts_changed_skills) if answer else None
     return await runtime.resume(run_id, answer, Watch(stopper=_left_to_workers()))
 
 

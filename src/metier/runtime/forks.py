@@ -16,7 +16,7 @@ from metier.runtime.authority import find_inherited
 from metier.runtime.build import build_services
 from metier.runtime.commissions import restore_run
 from metier.runtime.kind import RunKind
-from metier.runtime.pins import INSTRUCTIONS, POLICY, TOOLS, pin
+from metier.runtime.pins import CODE, INSTRUCTIONS, POLICY, TOOLS, pin
 from metier.runtime.place import Place
 from metier.runtime.replays import find_changed, get_start
 from metier.runtime.rows import build_row
@@ -172,4 +172,9 @@ def _adapt(entries: Sequence[e.Entry], new_id: str) -> list[e.Entry]:
 def _changed_words(before: e.RunStarted, after: e.RunStarted) -> list[str]:
     names = ("provider", "model", "task")
     words = [name for name in names if getattr(before, name) != getattr(after, name)]
-    return [*(name for name in (INSTRUCTIONS, TOOLS, POLICY) if before.pins.get(name) != after.pins.get(name)), *words]
+    code = [name for name, tree in after.pins.items() if name.startswith(CODE) and before.pins.get(name, tree) != tree]
+    return [
+        *code,
+        *(name for name in (INSTRUCTIONS, TOOLS, POLICY) if before.pins.get(name) != after.pins.get(name)),
+        *words,
+    ]

@@ -1,14 +1,17 @@
-"""What a run is pinned to: the bytes of its definitions, instructions, tools and settings.
+"""What a run is pinned to: the bytes of its definitions, instructions, tools and settings, and the hash of its code.
 
-A resumed run uses those, whatever changed meanwhile; a replay needs nothing else.
+A resumed run uses those, whatever changed meanwhile; a replay needs nothing else. About code that changed it asks: see
+`changed_code`.
 """
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
+from anyio.to_thread import run_sync
 from pydantic import TypeAdapter
 
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
@@ -16,7 +19,7 @@ from metier.definitions.skill import parse_skill
 from metier.engine.entries import RunStarted
 from metier.engine.partners import Partners
 from metier.engine.services import Instructions, Services
-from metier.errors import UsageError
+from metier.errors import SkillError, UsageError
 from metier.runtime.agents import AgentInForce, find_agent_file, read_definition_file, restore_agent
 from metier.runtime.catalog import find_skills
 from metier.runtime.kind import RunKind
@@ -25,6 +28,7 @@ from metier.runtime.policy import has_rules, read_policy_file
 from metier.runtime.tasks import TASK, pin_task
 from metier.runtime.trust import find_withheld
 from metier.settings.model import Settings
+from metier.skills.digest import digest_files
 from metier.skills.package import SkillPackage
 from metier.skills.trust import is_trusted
 from metier.store.base import Store
@@ -41,7 +45,10 @@ TRUST = "trust"
 HOST = "host"
 """The settings before the agent's own; only where there is an agent."""
 PARTNERS = "partners"
+UNREADABLE = "unreadable"
 SKILL = "skill:"
+CODE = "code:"
+"""The hash of all files of a skill, of which no bytes are kept: code runs from where it lies."""
 AGENT = "agent:"
 
 _INSTRUCTIONS: TypeAdapter[Instructions] = TypeAdapter(Instructions)
@@ -90,7 +97,23 @@ async def pin(services: Services, run: RunKind) -> dict[str, str]:
         data = package.definition.data
         keep = len(packages) <= MOST_KEPT
         pins[_id(package)] = await store.put_blob(data) if keep else hashlib.sha256(data).hexdigest()
-    return {**run.inherited, **pins}
+    return {**run.inherited, **pins, **await run_sync(digest_code, packages)}
+
+
+def digest_code(packages: Iterable[SkillPackage], pins: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """Pin → hash of all files of a skill. A `SKILL.md` counts as what `pins` has of it, which is what the run uses."""
+    is_kept = sum(name.startswith(SKILL) for name in pins) <= MOST_KEPT
+    return {
+        f"{CODE}{package.definition.name}": _digest_code(package, pins.get(_id(package), "") if is_kept else "")
+        for package in packages
+    }
+
+
+def _digest_code(package: SkillPackage, pinned: str) -> str:
+    try:
+        return digest_files(package.folder, instead={package.definition.file.name: pinned} if pinned else {})
+    except (SkillError, OSError):
+        return UNREADABLE
 
 
 async def use_pinned(packages: Sequence[SkillPackage], pins: Mapping[str, str], store: Store) -> PinnedSkills:

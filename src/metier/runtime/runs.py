@@ -1,9 +1,9 @@
 """The door to runs: start, resume, answer, cancel, find. Every interface comes through here; it delegates."""
 
 import hashlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -23,7 +23,7 @@ from metier.engine.state import RunState, fold
 from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
 from metier.errors import ApprovalClosed, ConfigError, UsageError
-from metier.events import PinnedDefinitionUsed, PromptLayerCut, TaskState
+from metier.events import PinnedDefinitionUsed, TaskState
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
 from metier.providers.connection import SharedClients
@@ -33,6 +33,7 @@ from metier.runtime.answers import Answer, take_answer
 from metier.runtime.approvals import Approvals, Question, Reply
 from metier.runtime.bounds import ask_to_end, bounded, build_cancellation, build_timeout, find_wanted_end
 from metier.runtime.build import build_services, check_budget
+from metier.runtime.changed_code import CodeAsker, settle_code
 from metier.runtime.children import find_waiting, follow_child, lend
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.commissions import Commission, prepare_run, restore_run, use_settings
@@ -51,6 +52,7 @@ from metier.runtime.rows import build_row
 from metier.runtime.run_folders import find_folder
 from metier.runtime.seals import is_started_here, seal
 from metier.runtime.shift import Shift, begin_shift, keep_claimable
+from metier.runtime.telling import tell_of_cuts
 from metier.runtime.trust import check_runs, note_runs
 from metier.store.base import Lease, RunRow, Store
 from metier.store.failures import LeaseHeld, RunUnknown, StoreUnavailable
@@ -82,6 +84,10 @@ class Watch:
     """Told when a sink breaks; the run goes on without it."""
     shift: Shift = _BY_HAND
     """On what terms the run is held."""
+    ask_about_code: CodeAsker | None = None
+    """Whom to ask when files of skills changed since the run began; without it the run parks."""
+    code: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The code that the run above goes on with."""
     accepts_loss: bool = False
     """Go on with a run whose journal lost entries that its event log or its spool tell of; see `losses`."""
 
@@ -291,7 +297,7 @@ class Runtime:
             # One transaction: a kill leaves no run, or one that knows its pins, limits, profile and model.
             lease = await self.store.begin_run(row, store_entries([started]), owner=owner, seconds=shift.lease_seconds)
             async with self._open(lease.run_id, replace(watch, shift=replace(shift, lease=lease))) as log:
-                self._tell_of_cuts(log, services)
+                tell_of_cuts(log, services)
                 await self._obey_word(log)
                 if log.state.phase not in FINAL:
                     await self._go_on(log, services, watch, answer=None)
@@ -305,6 +311,10 @@ class Runtime:
             is_told = await begin_shift(log, watch.shift)
             if log.state.phase not in FINAL:
                 run = replace(await prepare(), max_turns=log.state.limits.max_turns)
+                code = await settle_code(log, run, answer, ask=watch.ask_about_code, above=watch.code)
+                if code is None:
+                    return await self._come_to_rest(log, watch)
+                watch = replace(watch, code=code)
                 async with build_services(run.agent.place, self.store, run=run, observe=watch.observe) as services:
                     if run.is_foreign:
                         await self._adopt(log, services, run=run)
@@ -443,11 +453,6 @@ class Runtime:
             log.emit(PinnedDefinitionUsed(definition=definition, pinned=pins[definition]))
         for notice in services.notices:
             log.emit(notice)
-
-    def _tell_of_cuts(self, log: RunLog, services: Services) -> None:
-        for layer, source in services.instructions.sources.items():
-            if source.left_out:
-                log.emit(PromptLayerCut(layer=layer, source=source.file, left_out_characters=source.left_out))
 
     async def _settle(self, log: RunLog) -> None:
         """Whatever reads a run without its journal gets to know how it stands; cancelling does not interrupt it."""

@@ -3,8 +3,11 @@
 from collections.abc import Iterable
 
 from metier.engine.entries import Entry
+from metier.engine.journal import RunLog
 from metier.engine.projection import project
+from metier.engine.services import Services
 from metier.engine.state import RunState, apply
+from metier.events import PromptLayerCut
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.place import Place
 from metier.telemetry.sinks import EventWriter, RunScope, Sink, get_redaction_mode
@@ -40,3 +43,10 @@ class Teller:
         scope = RunScope(run_id=self.state.run_id, trace_id=started.trace_id, redaction_mode=mode)
         cleaner = build_place_cleaner(self._place)
         return EventWriter(self._sink, cleaner, scope=scope, clock=self._place.clock, ids=self._place.ids)
+
+
+def tell_of_cuts(log: RunLog, services: Services) -> None:
+    """Files of the prompt that are larger than their layer may be."""
+    for layer, source in services.instructions.sources.items():
+        if source.left_out:
+            log.emit(PromptLayerCut(layer=layer, source=source.file, left_out_characters=source.left_out))

@@ -7,9 +7,10 @@ loaded instead of the source that somebody did. What runs skill code therefore m
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from metier.errors import SkillError, SkillRejected
 
@@ -35,8 +36,8 @@ class _File:
     is_executable: bool
 
 
-def digest_tree(folder: Path) -> TreeDigest:
-    """Fingerprint a folder.
+def digest_tree(folder: Path, *, instead: Mapping[str, str] = MappingProxyType({})) -> TreeDigest:
+    """Fingerprint a folder. `instead` has the SHA-256 of files that count as if they held other bytes.
 
     Raises `SkillRejected` for anything that is not a plain file or folder, `SkillError` where it cannot be read.
     """
@@ -46,6 +47,7 @@ def digest_tree(folder: Path) -> TreeDigest:
     try:
         for file in sorted(_walk(folder), key=lambda file: file.name.encode()):
             content, size = _hash_file(file.path)
+            content = instead.get(file.name, content)
             files[file.name] = content
             total += size
             mode = b"x" if file.is_executable else b"-"
@@ -55,13 +57,13 @@ def digest_tree(folder: Path) -> TreeDigest:
     return TreeDigest(tree=tree.hexdigest(), files=files, bytes=total)
 
 
-def digest_files(folder: Path) -> str:
+def digest_files(folder: Path, *, instead: Mapping[str, str] = MappingProxyType({})) -> str:
     """As the `tree` of `digest_tree`, for a folder that may hold links: where one leads, and what is there, counts.
 
     Raises `SkillError` where it cannot be read.
     """
     try:
-        return digest_tree(folder).tree
+        return digest_tree(folder, instead=instead).tree
     except SkillRejected:
         pass
     digest = hashlib.sha256(_FORMAT)
@@ -70,6 +72,7 @@ def digest_files(folder: Path) -> str:
         for path in (Path(parent) / name for name in sorted((*names, *folders))):
             target = path.readlink() if path.is_symlink() else ""
             content = _hash_file(path.resolve())[0] if path.is_file() else "none"
+            content = instead.get(path.relative_to(folder).as_posix(), content)
             digest.update(os.fsencode(f"{path.relative_to(folder)}\0{target}\0{content}\n"))
     return digest.hexdigest()
 

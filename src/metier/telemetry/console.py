@@ -37,6 +37,7 @@ WORDINGS: dict[str, Wording] = {
         "{p.provider}/{p.model}), and asks about every step that was planned before",
     ),
     "pinned_definition_used": Wording("warning", "changed", "{p.definition}: the run goes on with what it began with"),
+    "skill_code_accepted": Wording("warning", "changed", "{p.skills}: the run goes on with the new files"),
     "mcp_server_reported": Wording("warning", "{p.state}", "{p.server}: {p.message}"),
     "skill_prefilter_completed": Wording("debug", "{p.considered} ranked", "{p.query}"),
     "skill_disclosure_loaded": Wording("info", "stage {p.stage}", "{p.total_bytes} bytes, {p.total_tokens} tokens"),

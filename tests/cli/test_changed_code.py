@@ -1,0 +1,171 @@
+"""The files of a skill are pinned by their hash: a run that waited goes on with others only where that is accepted."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from chat_pty import ENTER, agent_terminal
+from model_server import ModelServer, calls, says
+from run_workspace import QUICK, Workspace, use_model
+
+from metier.cli.main import run
+from metier.skills.digest import digest_tree
+
+type Capture = pytest.CaptureFixture[str]
+
+OLD = 'print("the old script ran")\n'
+NEW = 'print("the new script ran")\n'
+ACCEPT = "--accept-changed-skills"
+
+
+@pytest.fixture
+def waiting(workspace: Workspace, model: ModelServer) -> str:
+    """A run that asks something, and runs a script when it is answered."""
+    workspace.configure(model=use_model(model), runtime=QUICK)
+    workspace.add_skill("writer", "Write a line.", write=OLD)
+    return park(workspace, model)
+
+
+def park(workspace: Workspace, model: ModelServer, *flags: str) -> str:
+    run_script = calls("script_run", skill_name="writer", script_name="write", args=[])
+    model.follow(calls("ask_user", question="Which line?"), run_script, says("Done."))
+    assert workspace.agent("run", "Write a line", "--quiet", *flags) == 4
+    return workspace.run_ids()[-1]
+
+
+def go_on(workspace: Workspace, run_id: str, *flags: str) -> int:
+    return workspace.agent("resume", run_id, "--input", "answer=the first", *flags)
+
+
+def change(folder: Path) -> None:
+    (folder / "scripts" / "write.py").write_text(NEW, encoding="utf-8")
+
+
+def said(model: ModelServer) -> str:
+    """What the script printed, as the model read it; empty where it did not run."""
+    results = [message["content"] for message in model.received[-1]["messages"] if message["role"] == "tool"]
+    return "new" if "the new script ran" in str(results) else "old" if "the old script ran" in str(results) else ""
+
+
+def record(workspace: Workspace, run_id: str) -> dict[str, dict[str, str]]:
+    return json.loads((workspace.folder / "runs" / run_id / "run.json").read_text(encoding="utf-8"))
+
+
+def test_the_tree_of_every_skill_is_on_record(workspace: Workspace, model: ModelServer, waiting: str) -> None:
+    tree = digest_tree(workspace.folder / "skills" / "writer").tree
+
+    assert record(workspace, waiting)["definitions"]["code:writer"] == tree
+    assert workspace.events()[0]["payload"]["pins"]["code:writer"] == tree
+    assert go_on(workspace, waiting, "--quiet") == 0
+    assert said(model) == "old"
+
+
+def test_a_script_that_changed_while_the_run_waited_is_not_run_unless_that_is_accepted(
+    workspace: Workspace, model: ModelServer, waiting: str, capsys: Capture
+) -> None:
+    change(workspace.folder / "skills" / "writer")
+    capsys.readouterr()
+
+    for _ in range(2):
+        assert go_on(workspace, waiting) == 4
+        told = capsys.readouterr().err
+        assert "The files of skill 'writer' changed since the run began" in told
+        assert f"agent resume {waiting} {ACCEPT}" in told
+    assert said(model) == ""
+    assert workspace.event_types().count("run_paused") == 2
+
+    assert go_on(workspace, waiting, ACCEPT, "--quiet") == 0
+    assert said(model) == "new"
+    accepted = next(event for event in workspace.events() if event["event_type"] == "skill_code_accepted")
+    tree = digest_tree(workspace.folder / "skills" / "writer").tree
+    assert (
+        accepted["payload"]["code"]
+        == {"code:writer": tree}
+        == {"code:writer": record(workspace, waiting)["definitions"]["code:writer"]}
+    )
+    assert workspace.agent("replay", waiting, "--execute") == 0
+
+
+def test_an_added_file_counts_and_the_pinned_text_of_a_skill_does_not(
+    workspace: Workspace, model: ModelServer, waiting: str
+) -> None:
+    folder = workspace.folder / "skills" / "writer"
+    text = (folder / "SKILL.md").read_text(encoding="utf-8")
+    (folder / "SKILL.md").write_text(text + "\nMore words.\n", encoding="utf-8")
+    (folder / "scripts" / "json.py").write_text("raise SystemExit\n", encoding="utf-8")
+    assert go_on(workspace, waiting, "--quiet") == 4
+
+    (folder / "scripts" / "json.py").unlink()
+    assert go_on(workspace, waiting, "--quiet") == 0
+    assert said(model) == "old"
+    assert "pinned_definition_used" in workspace.event_types()
+
+
+def test_a_skill_in_a_folder_of_its_own_is_asked_about_too(
+    workspace: Workspace, model: ModelServer, tmp_path: Path
+) -> None:
+    workspace.configure(model=use_model(model), runtime=QUICK)
+    workspace.add_skill("writer", "Write a line.", write=OLD)
+    shutil.move(workspace.folder / "skills", tmp_path / "shared")
+    run_id = park(workspace, model, "--skills-dir", str(tmp_path / "shared"))
+    change(tmp_path / "shared" / "writer")
+
+    assert go_on(workspace, run_id, "--quiet") == 4
+    assert go_on(workspace, run_id, ACCEPT, "--quiet") == 0
+    assert said(model) == "new"
+
+
+def test_trusting_the_new_bytes_of_a_skill_in_the_home_folder_does_not_answer_for_the_run(
+    workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace.configure(model=use_model(model), runtime=QUICK)
+    made = workspace.add_skill("writer", "Write a line.", write=OLD)
+    folder = Path(os.environ["HOME"]) / ".agent" / "skills" / "writer"
+    folder.parent.mkdir(parents=True)
+    shutil.move(made, folder)
+    monkeypatch.setenv("AGENT_SKILLS", "writer")
+    assert run(["skill", "trust", "writer", "--yes"]) == 0
+    run_id = park(workspace, model)
+    change(folder)
+    assert run(["skill", "trust", "writer", "--yes"]) == 0
+
+    assert go_on(workspace, run_id, "--quiet") == 4
+    assert said(model) == ""
+    assert go_on(workspace, run_id, ACCEPT, "--quiet") == 0
+    assert said(model) == "new"
+
+
+def test_a_worker_parks_a_run_whose_code_changed_and_does_not_take_it_again(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    workspace.add_skill("writer", "Write a line.", write=OLD)
+    model.follow(calls("script_run", skill_name="writer", script_name="write", args=[]), says("Done."))
+    assert workspace.agent("run", "Write a line", "--detach") == 0
+    change(workspace.folder / "skills" / "writer")
+
+    for _ in range(2):
+        assert workspace.agent("worker", "--once") == 0
+    assert model.received == []
+    assert workspace.events()[-1]["payload"]["kind"] == "changed_code"
+    assert workspace.event_types().count("run_paused") == 1
+
+    assert workspace.agent("resume", "latest", "--detach", ACCEPT) == 0
+    assert workspace.agent("worker", "--once") == 0
+    assert said(model) == "new"
+
+
+def test_a_person_at_a_terminal_is_asked(workspace: Workspace, model: ModelServer, waiting: str) -> None:
+    change(workspace.folder / "skills" / "writer")
+    with agent_terminal(workspace.folder, "resume", waiting, "--input", "answer=x") as terminal:
+        terminal.wait_for("Go on with the new ones? ")
+        terminal.type("n" + ENTER)
+        assert terminal.wait_for_end() == 4
+    assert said(model) == ""
+
+    with agent_terminal(workspace.folder, "resume", waiting, "--input", "answer=x") as terminal:
+        terminal.wait_for("Go on with the new ones? ")
+        terminal.type("y" + ENTER)
+        assert terminal.wait_for_end() == 0
+    assert said(model) == "new"
