@@ -12,6 +12,7 @@ from pydantic import JsonValue
 from workspaces import Drill, call, put
 
 from metier.cli.main import run
+from metier.errors import UsageError
 from metier.testing.scripted import ToolCall, calls, says
 
 POLICY = """tool_approvals:
@@ -91,13 +92,12 @@ async def test_a_call_that_a_person_edited_is_judged_again(arguments: dict[str, 
     put(tmp_path, {".agent/policy.yaml": POLICY})
     drill = Drill(tmp_path, [call("Write", path="a.txt", content="x"), says("done")])
     state = await drill.run()
-    await drill.decide("approved", arguments=arguments)
-    resumed = Drill(tmp_path, [says("done")])
 
-    done = await resumed.resume(state.run_id)
+    with pytest.raises(UsageError, match="the call would be denied"):
+        await drill.decide("approved", arguments=arguments)
 
-    assert done.status == "completed"
-    assert resumed.told[-1].startswith("Not run: ")
+    assert state.pause is not None
+    assert len(await drill.questions()) == 1
     assert not (tmp_path / "locked").exists()
 
 

@@ -58,7 +58,8 @@ logging:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    """Without the folder of a home, where it is noted that a person made the file here."""
+    return sorted(path.name for path in folder.iterdir() if path.name != ".agent")
 
 
 def load(folder: Path) -> Settings:

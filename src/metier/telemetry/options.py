@@ -23,7 +23,7 @@ class LoggingOptions(Value):
     shard: Literal["off", "day"] = Field(
         default="off",
         description=(
-            "`day` puts the folder of a run under the day of its start, `<jsonl_dir>/2026/11/15/<run_id>`, for machines"
+            "With `day`, a run's folder stands under the day of its start, `<jsonl_dir>/2026/11/15/<run_id>`, for machines"
             " that keep many thousands of runs. Folders of both forms are found, whatever is set."
         ),
     )
