@@ -81,3 +81,11 @@ class SkillCodeAccepted(Payload):
     code: dict[str, str] = Field(default_factory=dict)
     """Pin → hash of the tree that is used from now on."""
     accepted_by: str = ""
+
+
+class SkillWithoutTools(Payload):
+    """While this skill is in charge the run has no tool: its list and that of the agent have none in common."""
+
+    event_type = "skill_without_tools"
+    skill_name: str
+    message: str

@@ -36,6 +36,23 @@ def test_an_agent_gives_a_run_its_words_model_decoding_and_profile(workspace: Wo
     assert "agent:desk/checker" in started["pins"]
 
 
+def test_a_skill_that_leaves_none_of_the_agents_tools_is_told_of_at_the_start(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    add_agent(workspace.folder, "reader", "tools: [Read]", "skills: [finder]")
+    workspace.write(
+        ".agent/skills/finder/SKILL.md", "---\nname: finder\ndescription: Finds it.\ntools: [Grep]\n---\nFind it.\n"
+    )
+    model.follow(says("Done."))
+
+    assert workspace.agent("run", "--agent", "reader", "Find it") == 0
+
+    sentence = "While skill 'finder' is in charge no tool is left: it lists Grep, and the agent has Read"
+    told = [event["payload"] for event in workspace.events() if event["event_type"] == "skill_without_tools"]
+    assert told == [{"skill_name": "finder", "message": sentence}]
+    assert sentence in capsys.readouterr().err
+
+
 def test_without_an_agent_the_built_in_one_has_everything(workspace: Workspace, model: ModelServer) -> None:
     add_agent(workspace.folder, "checker", "tools: []")
     model.follow(says("Done."))

@@ -32,6 +32,27 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     Row(
+        name="rule for a tool that the agent does not have",
+        files=agent(
+            "tools: [Read]\ntool_approvals:\n  rules:\n    - {tool: Read, allow: true}\n    - {tool: Write, allow: false}\n"
+        ),
+        says=(
+            ".agent/agents/a/AGENT.md:7: warning: Rule 2 is about 'Write', which is not among the tools, so it has no effect [idle_rule] (Add it to 'tools', or take the rule out)",
+        ),
+    ),
+    Row(
+        name="rules beside a list that takes over what surrounds it",
+        files=agent("tools: [inherit, Read]\ntool_approvals:\n  rules:\n    - {tool: Write, allow: false}\n"),
+        says=(),
+    ),
+    Row(
+        name="skill that leaves none of the agent's tools",
+        files={**agent("tools: [Read]\nskills: [s]\n"), **skill(f"{GOOD_SKILL}tools: [Grep]\n")},
+        says=(
+            ".agent/agents/a/AGENT.md:4: warning: While skill 's' is in charge no tool is left: it lists Grep, and the agent has Read [no_tools_left] (Name a tool in both lists, or write 'inherit' in that of the skill)",
+        ),
+    ),
+    Row(
         name="task without a text",
         files=task("", ""),
         says=(

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 from metier.definitions.acceptance import list_commands
 from metier.definitions.fields import Fields
+from metier.definitions.inherit import INHERIT
 from metier.definitions.references import read_names
-from metier.definitions.yaml_text import Node
+from metier.definitions.yaml_text import Node, Scalar, Sequence
 
 _KEYS = ("tools", "model", "allowed_models", "tool_approvals", "task_approvals", "acceptance")
 
@@ -18,6 +19,8 @@ class Permits:
     file: str
     tools: Mapping[str, int] = field(default_factory=dict[str, int])
     """Names and their lines, without `inherit`."""
+    is_limit: bool = False
+    """`tools` is a list without `inherit`: what it does not name is not there."""
     model: Mapping[str, int] = field(default_factory=dict[str, int])
     allowed_models: Mapping[str, int] = field(default_factory=dict[str, int])
     commands: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -34,6 +37,7 @@ def read_permits(fields: Fields) -> tuple[Permits, ...]:
         Permits(
             file=fields.file,
             tools=read_names(fields, "tools"),
+            is_limit=_is_limit(fields),
             model=read_names(fields, "model"),
             allowed_models=read_names(fields, "allowed_models"),
             commands=list_commands(fields),
@@ -41,3 +45,10 @@ def read_permits(fields: Fields) -> tuple[Permits, ...]:
             task_approvals=fields.node("task_approvals"),
         ),
     )
+
+
+def _is_limit(fields: Fields) -> bool:
+    entry = fields.find("tools")
+    if entry is None or not isinstance(entry.value, Sequence):
+        return False
+    return not any(isinstance(item, Scalar) and item.value.strip() == INHERIT for item in entry.value.items)

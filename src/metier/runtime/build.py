@@ -28,6 +28,7 @@ from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.confinement import build_protected_state, limit_only, open_confinement
 from metier.runtime.instructions import load_instructions
 from metier.runtime.kind import RunKind
+from metier.runtime.list_checks import find_notices
 from metier.runtime.mcp import list_known_tools, list_server_files, open_servers
 from metier.runtime.models import open_models
 from metier.runtime.partners import choose_partners
@@ -118,7 +119,7 @@ async def build_services(
             partners=partners,
             task=run.task if run.is_planned else None,
             given_results=run.given_results,
-            notices=servers.notices,
+            notices=(*servers.notices, *find_notices(packages, tools)),
             not_listed=servers.not_listed,
             owner=place.owner,
             observe=observe,

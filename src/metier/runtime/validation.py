@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from metier.approval.load import RuleSource, read_rules
+from metier.approval.load import RuleReading, RuleSource, read_rules
 from metier.approval.scopes import POLICY_FILE, ScopeReader
 from metier.capabilities.check import check_capability, is_capability
 from metier.capabilities.contract_reading import read_contract
@@ -34,6 +34,7 @@ from metier.providers.registry import OFFLINE
 from metier.runtime.catalog import find_skills, list_definitions
 from metier.runtime.cleaning import load_place_config
 from metier.runtime.instructions import find_context_problems
+from metier.runtime.list_checks import find_bare_skills, find_idle_rules
 from metier.runtime.model_choice import split_name
 from metier.runtime.place import Place
 from metier.runtime.plugins import find_plugins
@@ -162,6 +163,11 @@ class _Known:
             named |= {skill.canonical for skill in self.catalog.skills}
         return any(skill.toolsets for skill in self.skills) or any(self._has_toolset(each) for each in named)
 
+    def load(self, skill: str) -> SkillDefinition | None:
+        """By its name; None where it is not there or cannot be read."""
+        found = self.catalog.find(skill)
+        return load_skill(found.folder, within=found.source.within).skill if found else None
+
     def _find_skill_fault(self, skill: str) -> tuple[str, str] | None:
         if self.catalog.find(skill) is not None:
             return None
@@ -176,9 +182,8 @@ class _Known:
 
     def _has_toolset(self, skill: str) -> bool:
         if skill not in self._brings:
-            found = self.catalog.find(skill)
-            reading = load_skill(found.folder, within=found.source.within) if found else None
-            self._brings[skill] = bool(reading and reading.skill and reading.skill.toolsets)
+            loaded = self.load(skill)
+            self._brings[skill] = bool(loaded and loaded.toolsets)
         return self._brings[skill]
 
 
@@ -202,10 +207,9 @@ class _Checker:
             found += self._check_dependencies(item.definition)
         return replace(item, problems=(*item.problems, *found)) if found else item
 
-    def check_rules(self, node: Node, *, file: str, subject: str, skills: Iterable[str] = ()) -> list[Problem]:
+    def _read_rules(self, node: Node, file: str, subject: str) -> RuleReading:
         known = self.known.plain if subject == "tool" else self.tasks
-        reading = read_rules(node, RuleSource(file=file, root=str(self.root), known=known, subject=subject))
-        return [self.soften(problem, skills) for problem in reading.problems]
+        return read_rules(node, RuleSource(file=file, root=str(self.root), known=known, subject=subject))
 
     def soften(self, problem: Problem, skills: Iterable[str] = ()) -> Problem:
         """A word that nobody has may be the short name of a tool that a toolset brings."""
@@ -220,8 +224,16 @@ class _Checker:
             problems += _check_models(permits, self.model)
         for node, subject in ((permits.tool_approvals, "tool"), (permits.task_approvals, "task")):
             if node is not None:
-                problems += self.check_rules(node, file=permits.file, subject=subject, skills=skills)
+                reading = self._read_rules(node, permits.file, subject)
+                problems += [self.soften(problem, skills) for problem in reading.problems]
+                problems += find_idle_rules(permits, reading.rules.rules) if subject == "tool" else []
+        if item.kind == "agent" and permits.is_limit:
+            problems += find_bare_skills(permits.tools, item.references, self._find_named(skills))
         return problems
+
+    def _find_named(self, names: Iterable[str]) -> dict[str, SkillDefinition]:
+        found = ((name, self.known.load(name)) for name in names)
+        return {name: skill for name, skill in found if skill is not None}
 
     def _check_dependencies(self, skill: SkillDefinition) -> list[Problem]:
         """A skill that needs one which is nowhere is blocked whenever it is called."""

@@ -38,6 +38,7 @@ WORDINGS: dict[str, Wording] = {
     ),
     "pinned_definition_used": Wording("warning", "changed", "{p.definition}: the run goes on with what it began with"),
     "skill_code_accepted": Wording("warning", "changed", "{p.skills}: the run goes on with the new files"),
+    "skill_without_tools": Wording("warning", "no tools", "{p.message}"),
     "mcp_server_reported": Wording("warning", "{p.state}", "{p.server}: {p.message}"),
     "skill_prefilter_completed": Wording("debug", "{p.considered} ranked", "{p.query}"),
     "skill_disclosure_loaded": Wording("info", "stage {p.stage}", "{p.total_bytes} bytes, {p.total_tokens} tokens"),
