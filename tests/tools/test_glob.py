@@ -7,6 +7,7 @@ import pytest
 from file_tools import Bench
 
 from metier.tools.glob import MAX_FILES, Glob
+from metier.tools.grep import Grep
 from metier.tools.path_patterns import PathPattern
 
 pytestmark = pytest.mark.anyio
@@ -57,7 +58,37 @@ async def test_many_files_are_cut_with_a_note(tmp_path: Path) -> None:
     lines = (await bench.output(Glob(bench.scope), pattern="*")).splitlines()
 
     assert lines[0] == "0.txt"
-    assert lines[MAX_FILES:] == [f"[{MAX_FILES} of {MAX_FILES + 5} files; narrow the pattern]"]
+    (note,) = lines[MAX_FILES:]
+    assert note == (
+        f"[Stopped at the limit of {MAX_FILES} files: the newest {MAX_FILES} of {MAX_FILES + 5} that match are shown. "
+        "Narrow 'pattern', or name a folder by 'path', to see the others]"
+    )
+
+
+async def test_a_walk_that_stops_says_in_which_folder_and_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metier.tools.file_walk.MAX_ENTRIES", 6)
+    make(tmp_path, *(f"{folder}/{number}.txt" for folder in "abc" for number in range(3)))
+    bench = Bench(tmp_path)
+
+    for tool, arguments in ((Glob(bench.scope), {"pattern": "*"}), (Grep(bench.scope), {"pattern": "txt"})):
+        last = (await bench.output(tool, **arguments)).splitlines()[-1]
+        assert last == (
+            "[Stopped at the limit of 6 entries, in folder 'b': files behind it were not looked at. "
+            "Name a smaller folder by 'path']"
+        )
+
+
+async def test_folders_that_are_too_deep_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metier.tools.file_walk.MAX_DEPTH", 2)
+    make(tmp_path, "a/b/c/d.txt", "a/b/e.txt")
+    bench = Bench(tmp_path)
+
+    lines = (await bench.output(Glob(bench.scope), pattern="*")).splitlines()
+
+    assert lines[0] == "a/b/e.txt"
+    assert lines[1].startswith("[Not looked into 'a/b/c' and whatever else is beneath more than 2 folders")
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,10 @@ FILES = {
     "runs/log": b"find_me\n",
     "last.txt": b"no newline find_me",
 }
+STOP = (
+    "[Stopped at the limit of {}, before '{}'; there may be more. Narrow 'pattern', 'path' or 'glob', or raise 'limit' "
+    "(at most 1000)]"
+)
 PATTERNS = [
     "find_me", r"\bfind_\w+", "(?i)FIND_ME", "e$", "^e", "^$", r"^\s*def \w+\(", r"a\Wb", "a.b", r"gr[üx]n", "GRÜN",
     "straße",
@@ -48,6 +52,24 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+async def test_what_a_limit_cut_is_told_with_the_limit_and_the_place(tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("x" * 500 + "\n")
+    (tmp_path / "many.txt").write_text(("y" * 300 + "\n") * 200)
+    with (tmp_path / "vast.txt").open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
+    bench = Bench(tmp_path)
+    grep = Grep(bench.scope)
+
+    cut, note = (await bench.output(grep, pattern="x")).splitlines()
+    assert cut.endswith("x [cut: the line has 500 characters]")
+    assert (
+        note
+        == f"[Not searched because they are larger than {MAX_FILE_BYTES} bytes: 1 files, the first of them 'vast.txt']"
+    )
+    *lines, stop = (await bench.output(grep, pattern="y", path="many.txt", limit=1000)).splitlines()
+    assert stop == STOP.format("28000 characters", f"many.txt:{len(lines) + 1}")
+
+
 @pytest.fixture(scope="module")
 def large(tree: Path) -> Path:
     """Enough files that ripgrep is asked."""
@@ -70,10 +92,10 @@ async def test_matches_come_by_path_and_line_with_context_apart(tree: Path) -> N
         "b/windows.txt-1-first line\nb/windows.txt:2:Find_Me here\nb/windows.txt-3-end"
     )
     assert await bench.output(grep, pattern="find_me", files_only=True, limit=2) == (
-        "a.py\nb/wide.txt\n[there is more than 2; narrow the search]"
+        "a.py\nb/wide.txt\n" + STOP.format("2 files", "c/latin.txt")
     )
     assert await bench.output(grep, pattern="def", path="a.py", limit=1) == (
-        "a.py:3:def find_me(x):\n[there is more than 1; narrow the search]"
+        "a.py:3:def find_me(x):\n" + STOP.format("1 lines", "a.py:6")
     )
     assert await bench.output(grep, pattern="zzz") == "No line matches"
 

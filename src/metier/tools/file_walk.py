@@ -39,6 +39,8 @@ class _Walk:
     prefix: str
     files: list[FoundFile] = field(default_factory=list[FoundFile])
     entries: int = 0
+    stopped_in: str | None = None
+    too_deep: str | None = None
 
     def visit(self, folder: int, inside: str, depth: int) -> None:
         """`inside` is the path from the folder that the walk began in, with a slash at its end."""
@@ -47,9 +49,15 @@ class _Walk:
             for entry in entries:
                 self.entries += 1
                 if self.entries > MAX_ENTRIES:
+                    self._stop(inside)
                     return
                 self._sort_in(entry, inside, folders)
-        for name in sorted(folders) if depth < MAX_DEPTH else ():
+        if folders and depth >= MAX_DEPTH:
+            self.too_deep = self.too_deep or f"{self.prefix}{inside}{min(folders)}"
+            return
+        for name in sorted(folders):
+            if self.stopped_in is not None:
+                return
             try:
                 child = os.open(name, READ_FOLDER | os.O_NOFOLLOW, dir_fd=folder)
             except OSError:
@@ -58,6 +66,9 @@ class _Walk:
                 self.visit(child, f"{inside}{name}/", depth + 1)
             finally:
                 os.close(child)
+
+    def _stop(self, inside: str) -> None:
+        self.stopped_in = self.stopped_in or f"{self.prefix}{inside}".rstrip("/") or "."
 
     def _sort_in(self, entry: os.DirEntry[str], inside: str, folders: list[str]) -> None:
         path = f"{inside}{entry.name}"
@@ -80,7 +91,27 @@ class _Walk:
 class Listing:
     files: list[FoundFile]
     """Sorted by path."""
-    is_complete: bool
+    stopped_in: str | None = None
+    """The folder in which the limit of entries was reached; None where everything was seen."""
+    too_deep: str | None = None
+    """A folder that was not looked into because it is beneath too many others."""
+
+    @property
+    def is_complete(self) -> bool:
+        return self.stopped_in is None and self.too_deep is None
+
+
+def describe_stop(listing: Listing) -> str:
+    """Where a walk ended that did not see everything, and how to go on."""
+    if listing.stopped_in is not None:
+        return (
+            f"[Stopped at the limit of {MAX_ENTRIES} entries, in folder {listing.stopped_in!r}: files behind it were "
+            "not looked at. Name a smaller folder by 'path']"
+        )
+    return (
+        f"[Not looked into {listing.too_deep!r} and whatever else is beneath more than {MAX_DEPTH} folders. "
+        "Name such a folder by 'path']"
+    )
 
 
 def list_files(
@@ -94,4 +125,4 @@ def list_files(
         walk = _Walk(pattern=pattern, passed_over=PASSED_OVER - named, skip=skip, prefix=prefix)
         walk.visit(opened.descriptor, "", 0)
     walk.files.sort(key=lambda file: file.path.split("/"))
-    return Listing(walk.files, walk.entries <= MAX_ENTRIES)
+    return Listing(walk.files, stopped_in=walk.stopped_in, too_deep=walk.too_deep)

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from metier.prompts.tool_texts import describe_parameters, load_tool_text
 from metier.tools.base import PathGuard, ToolContext, ToolInfo, ToolResult
-from metier.tools.file_walk import MAX_ENTRIES, list_files
+from metier.tools.file_walk import describe_stop, list_files
 from metier.tools.path_patterns import PathPattern
 from metier.tools.scope import Scope
 
@@ -63,7 +63,10 @@ class Glob:
         open_to_it = (file.path for file in newest[:_MAX_JUDGED] if not guard.hides(file.path))
         lines = list(islice(open_to_it, MAX_FILES))
         if len(newest) > MAX_FILES:
-            lines.append(f"[{len(lines)} of {len(newest)} files; narrow the pattern]")
+            lines.append(
+                f"[Stopped at the limit of {MAX_FILES} files: the newest {len(lines)} of {len(newest)} that match are "
+                "shown. Narrow 'pattern', or name a folder by 'path', to see the others]"
+            )
         if not listing.is_complete:
-            lines.append(f"[stopped after {MAX_ENTRIES} entries; search a smaller folder]")
+            lines.append(describe_stop(listing))
         return "\n".join(lines) or "No file matches"

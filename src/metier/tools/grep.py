@@ -12,7 +12,7 @@ from metier.errors import ToolFailed
 from metier.prompts.tool_texts import describe_parameters, load_tool_text
 from metier.tools.base import PathGuard, ToolContext, ToolInfo, ToolResult
 from metier.tools.file_text import decode, is_binary
-from metier.tools.file_walk import MAX_ENTRIES, list_files
+from metier.tools.file_walk import describe_stop, list_files
 from metier.tools.path_patterns import PathPattern
 from metier.tools.replacing import MAX_FILE_BYTES, check_size, read_all
 from metier.tools.ripgrep import narrow
@@ -97,9 +97,13 @@ class Grep:
         paths = [file.path for file in listing.files if file.size <= MAX_FILE_BYTES]
         notes: list[str] = []
         if len(paths) < len(listing.files):
-            notes.append(f"[{len(listing.files) - len(paths)} files are too large to be searched]")
+            left_out = [file.path for file in listing.files if file.size > MAX_FILE_BYTES]
+            notes.append(
+                f"[Not searched because they are larger than {MAX_FILE_BYTES} bytes: {len(left_out)} files, "
+                f"the first of them {left_out[0]!r}]"
+            )
         if not listing.is_complete:
-            notes.append(f"[stopped listing after {MAX_ENTRIES} entries; search a smaller folder]")
+            notes.append(describe_stop(listing))
         return paths, notes
 
     def _name_file(self, path: str, guard: PathGuard) -> str:
@@ -111,7 +115,7 @@ class Grep:
     def _search(self, paths: Sequence[str], query: _Query, guard: PathGuard) -> str:
         page = _Page(query, guard)
         for path in paths:
-            if page.is_full:
+            if page.is_full(path):
                 break
             if data := self._load(path):
                 page.add(path, data)
@@ -156,10 +160,10 @@ class _Page:
         self._until = time.monotonic() + _MAX_SECONDS
         self._stop = ""
 
-    @property
-    def is_full(self) -> bool:
+    def is_full(self, following: str) -> bool:
+        """Before the file of this path is searched."""
         if not self._stop and time.monotonic() > self._until:
-            self._stop = f"stopped after {_MAX_SECONDS:.0f} seconds"
+            self._stop_at(f"{_MAX_SECONDS:.0f} seconds", following)
         return bool(self._stop)
 
     def add(self, path: str, data: bytes) -> None:
@@ -168,10 +172,10 @@ class _Page:
         if matched and self._guard.hides(path):
             return
         if matched and self._left == 0:
-            self._stop = f"there is more than {self._query.most}"
+            self._stop_at(f"{self._query.most} {self._unit}", path)
         elif matched and self._query.files_only:
             self._left -= 1
-            self._show(path)
+            self._show(path, at=path)
         elif matched:
             self._add_lines(path, data.split(b"\n"), matched)
 
@@ -184,26 +188,43 @@ class _Page:
         behind = -1
         for at in shown:
             if around and self._lines and (behind < 0 or at > behind + 1):
-                self._show("--")
+                self._show("--", at=f"{path}:{at + 1}")
             mark = ":" if at in marked else "-"
             text = lines[at].decode("utf-8", "replace")
-            self._show(f"{path}{mark}{at + 1}{mark}{text[:MAX_LINE_CHARACTERS]}")
+            self._show(f"{path}{mark}{at + 1}{mark}{_cut(text)}", at=f"{path}:{at + 1}")
             behind = at
         if len(matched) > len(wanted):
-            self._stop = self._stop or f"there is more than {self._query.most}"
+            self._stop_at(f"{self._query.most} {self._unit}", f"{path}:{matched[len(wanted)] + 1}")
 
-    def _show(self, line: str) -> None:
+    @property
+    def _unit(self) -> str:
+        return "files" if self._query.files_only else "lines"
+
+    def _stop_at(self, limit: str, place: str) -> None:
+        if not self._stop:
+            self._stop = (
+                f"Stopped at the limit of {limit}, before {place!r}; there may be more. Narrow 'pattern', 'path' or "
+                f"'glob', or raise 'limit' (at most {MAX_RESULTS})"
+            )
+
+    def _show(self, line: str, *, at: str) -> None:
         self._characters += len(line) + 1
         if self._characters > MAX_CHARACTERS:
-            self._stop = "there is more than fits"
+            self._stop_at(f"{MAX_CHARACTERS} characters", at)
         if not self._stop:
             self._lines.append(line)
 
     def render(self) -> str:
         lines = list(self._lines)
         if self._stop:
-            lines.append(f"[{self._stop}; narrow the search]")
+            lines.append(f"[{self._stop}]")
         return "\n".join(lines) or "No line matches"
+
+
+def _cut(text: str) -> str:
+    if len(text) <= MAX_LINE_CHARACTERS:
+        return text
+    return f"{text[:MAX_LINE_CHARACTERS]} [cut: the line has {len(text)} characters]"
 
 
 def _find_lines(expression: SearchExpression, data: bytes, most: int) -> list[int]:
