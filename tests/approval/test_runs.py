@@ -118,7 +118,7 @@ async def test_a_person_at_the_terminal_says_yes_and_the_run_goes_on(
     assert state.status == "completed"
     assert (tmp_path / "a.txt").read_text() == "hello"
     shown = capsys.readouterr().err
-    assert "Pen wants to run with\n  path: a.txt\n  text: hello\n\n-\n+hello\n" in shown
+    assert "wants to run with\n  path: a.txt\n  text: hello\n\n-\n+hello\n" in shown
     assert "the model said: It needs a note" in shown
     assert "why: Profile 'guarded' asks before anything that is not reading" in shown
 

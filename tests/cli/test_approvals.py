@@ -57,6 +57,16 @@ def test_an_approval_shows_the_exact_call_and_its_hash(workspace: Workspace, par
     assert parked in capsys.readouterr().out
 
 
+def test_an_approval_names_the_risk_of_its_tool(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+    model.follow(calls("Bash", command="make all"), says("Done."))
+    assert workspace.agent(*ASK, "--output-format", "json") == 3
+    (approval,) = json.loads(capsys.readouterr().out)["approvals"]
+
+    assert show(workspace, approval["approval_id"], capsys)["risk"] == "high"
+    workspace.agent("approvals", "show", approval["approval_id"])
+    assert "Bash (risk: high) wants to run with" in capsys.readouterr().out
+
+
 def test_an_approval_is_found_without_reading_the_journals_of_other_runs(
     workspace: Workspace, model: ModelServer, parked: str, capsys: Capture
 ) -> None:

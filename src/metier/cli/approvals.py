@@ -129,6 +129,7 @@ def as_object(question: Question) -> dict[str, JsonValue]:
         "edited_call": edited,
         "edited_arguments": question.edited_arguments,
         "difference": list[JsonValue](render_edit(question)),
+        "risk": asked.risk if asked else "",
         "reason": asked.reason if asked else "",
         "justification": asked.justification if asked else "",
         "preview": asked.preview if asked else "",

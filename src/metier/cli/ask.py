@@ -144,7 +144,8 @@ def _parse_limit(word: str, limit: Limit) -> RaisedLimits | None:
 def describe(question: Question) -> list[str]:
     """The exact call and what it would change."""
     asked = question.asked
-    lines = ["", f"approval {question.row.approval_id}: {question.tool} wants to run with"]
+    risk = f" (risk: {asked.risk})" if asked is not None and asked.risk else ""
+    lines = ["", f"approval {question.row.approval_id}: {question.tool}{risk} wants to run with"]
     lines += [f"  {name}: {_shown(value)}" for name, value in question.arguments.items()] or ["  no arguments"]
     if asked is not None and asked.preview:
         lines += ["", *asked.preview.splitlines(), ""]

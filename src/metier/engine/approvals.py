@@ -65,6 +65,7 @@ async def ask_approval(action: a.AskApproval, log: RunLog, services: Services) -
         base=preview.base if preview else "",
         leads_to=tuple(leads.values()),
         input_schema=tool.info.input_schema if tool else {},
+        risk=tool.info.risk if tool else "",
     )
     await log.record(asked, e.RunPaused(pause="approval", reason=f"Approval {approval_id} is open"), durable=True)
 

@@ -365,6 +365,8 @@ class ApprovalAsked(Value):
     """Where its paths really lead, if that is elsewhere than they say: the answer is about these files."""
     input_schema: dict[str, JsonValue] = Field(default_factory=dict)
     """What edited arguments must satisfy."""
+    risk: str = ""
+    """What the tool says of itself; empty where nothing is known of it."""
 
 
 class ApprovalDecided(Value):

@@ -21,6 +21,7 @@ IGNORED = frozenset(
         "verdict",
         "rule",
         "spool",
+        "risk",
     }
 )
 """Times, prices, who drove and where, what the files were like, which rule decided: not what the run did."""
