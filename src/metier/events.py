@@ -489,6 +489,7 @@ class RunFailed(Payload):
     message: str
     status: TaskState = "failed"
     turns: int = 0
+    duration_ms: float = 0
 
 
 class LogRepaired(Payload):

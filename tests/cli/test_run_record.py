@@ -1,7 +1,10 @@
 """Files of a run are passed on: a secret that came into a run stands in none of them, whoever said it."""
 
 import json
+from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 from model_server import ModelServer, calls, says
@@ -32,3 +35,57 @@ def test_no_file_for_people_holds_a_secret_that_a_person_a_model_or_a_tool_said(
     record = json.loads(Path(workspace.folder / "runs" / run_id / "run.json").read_text(encoding="utf-8"))
     assert record["status"] == "completed"
     assert [step["uses"] for step in record["steps"]] == ["Read", "Bash", "WebFetch"]
+
+
+def read_record(workspace: Workspace, run_id: str) -> dict[str, Any]:
+    return json.loads((workspace.folder / "runs" / run_id / "run.json").read_text(encoding="utf-8"))
+
+
+def test_a_record_says_when_a_run_began_how_long_it_took_and_which_files_it_wrote(
+    workspace: Workspace, model: ModelServer
+) -> None:
+    before = datetime.now(UTC)
+    model.follow(
+        calls("Write", path="notes/a.txt", content="one\n"),
+        calls("Edit", path="notes/a.txt", old="one", new="two"),
+        says("Done."),
+    )
+
+    assert workspace.agent("run", "Write it down", "-q") == 0
+
+    record, finished = read_record(workspace, workspace.run_ids()[0]), workspace.events()[-1]["payload"]
+    assert before <= datetime.fromisoformat(record["started_at"]) <= datetime.now(UTC)
+    assert 0 < record["duration_ms"] == finished["duration_ms"] < (datetime.now(UTC) - before).total_seconds() * 1000
+    assert record["task"] == {"text": "Write it down", "id": "", "step": "", "inputs": {}}
+    file = str(workspace.folder / "notes" / "a.txt")
+    written = [step["artifacts"] for step in record["steps"]]
+    assert written == [
+        [{"path": file, "sha256": sha256(text).hexdigest(), "bytes": 4}] for text in (b"one\n", b"two\n")
+    ]
+    assert workspace.event_types().count("artifact_written") == 2
+    assert workspace.agent("replay", "latest", "--execute") == 0
+
+
+def test_the_record_of_a_run_that_failed_or_waits_has_its_time_too(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(calls("Glob", pattern="*"), calls("ask_user", question="Which?"))
+    assert workspace.agent("run", "Look", "--max-turns", "1", "-q") == 7
+    assert read_record(workspace, workspace.run_ids()[0])["duration_ms"] > 0
+    assert workspace.events()[-1]["payload"]["duration_ms"] > 0
+
+    assert workspace.agent("run", "Ask", "-q") == 4
+    assert read_record(workspace, workspace.run_ids()[1])["duration_ms"] > 0
+
+
+def test_the_record_of_a_task_names_the_task_and_its_inputs(workspace: Workspace, model: ModelServer) -> None:
+    workspace.write(
+        ".agent/tasks/greet/TASK.md",
+        "---\nname: Greeting\ninputs:\n  - name: who\n---\n\nGreet {{inputs.who}}.\n",
+    )
+    model.follow(says("Hello."))
+
+    assert workspace.agent("task", "run", "greet", "--input", "who=Ada", "-q") == 0
+
+    record = read_record(workspace, workspace.run_ids()[0])
+    assert record["task"] == {"text": "Greeting", "id": "greet", "step": "", "inputs": {"who": "Ada"}}
+    assert record["started_at"]
+    assert record["duration_ms"] > 0

@@ -87,6 +87,7 @@ class RunStarted(Value):
     """Made with a secret of the store that the run was started in; in no archive. Without it the run is foreign."""
     environment: str = ""
     """What the model is told about date, system and folder: as they were when the run began."""
+    started_at: str = ""
 
 
 class RunAdopted(Value):
@@ -436,6 +437,7 @@ class RunResumed(Value):
 class RunFinished(Value):
     kind: Literal["run_finished"] = "run_finished"
     result: str
+    duration_ms: float = 0
 
 
 class RunFailed(Value):
@@ -445,6 +447,7 @@ class RunFailed(Value):
     status: TaskState = "failed"
     result: str = ""
     """What was done before it failed, where there is something to give."""
+    duration_ms: float = 0
 
 
 type Entry = Annotated[

@@ -4,10 +4,11 @@ What only follows from the journal may be believed first (`infer`): it is writte
 """
 
 from collections.abc import Iterable
+from datetime import datetime
 
 from pydantic import ValidationError
 
-from metier.engine.entries import Entry, parse_entry, render_entry
+from metier.engine.entries import Entry, RunFailed, RunFinished, parse_entry, render_entry
 from metier.engine.projection import project
 from metier.engine.state import RunState, apply
 from metier.events import Payload
@@ -41,6 +42,7 @@ class RunLog:
         What was inferred before goes first, in the same write; without entries, only that is written. Of two drivers of
         one run the second fails here, before it has any effect. Raises `SeqTaken`, `LeaseLost`.
         """
+        entries = tuple(self._take_time(entry) for entry in entries)
         stored = [*self._inferred, *store_entries(entries, after=self.state.seq)]
         if not stored:
             return
@@ -55,6 +57,13 @@ class RunLog:
         for entry in entries:
             apply(self.state, entry)
             self._tell(project(entry, self.state))
+
+    def _take_time(self, entry: Entry) -> Entry:
+        """The end of a run says how long it took from its beginning, waits among it."""
+        began = self.state.started.started_at if self.state.started else ""
+        if not began or not isinstance(entry, RunFinished | RunFailed):
+            return entry
+        return entry.model_copy(update={"duration_ms": measure(began, self._writer.now())})
 
     def infer(self, entry: Entry) -> None:
         """Take in an entry that says nothing but what follows from those before it, without any effect.
@@ -96,6 +105,11 @@ class RunLog:
     def _tell(self, payloads: Iterable[Payload]) -> None:
         for payload in payloads:
             self._writer.emit(payload, entry=self.state.seq)
+
+
+def measure(began: str, now: datetime) -> float:
+    """Milliseconds since then; a clock that was set back gives nothing."""
+    return max(0.0, round((now - datetime.fromisoformat(began)).total_seconds() * 1000, 3))
 
 
 def store_entries(entries: Iterable[Entry], *, after: int = 0) -> list[StoredEntry]:

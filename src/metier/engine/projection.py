@@ -82,9 +82,11 @@ def _project_run(
                 input_tokens=state.input_tokens,
                 output_tokens=state.output_tokens,
                 cost_usd=state.cost_usd,
+                duration_ms=entry.duration_ms,
             )
         case e.RunFailed():
-            return ev.RunFailed(reason=entry.reason, message=entry.message, status=entry.status, turns=state.turn)
+            shared = {"reason", "message", "status", "duration_ms"}
+            return ev.RunFailed(**entry.model_dump(include=shared), turns=state.turn)
 
 
 def _project_last_skill(entry: e.Entry, state: RunState) -> list[ev.Payload]:

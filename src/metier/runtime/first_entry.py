@@ -31,4 +31,5 @@ def build_start(request: RunRequest, agent: AgentInForce, services: Services, *,
         extra_context=request.extra_context,
         order=commission.order if commission else None,
         environment=describe_surroundings(agent.place.workspace, services.clock.now()),
+        started_at=services.clock.now().isoformat(),
     )

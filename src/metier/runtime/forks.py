@@ -149,6 +149,7 @@ async def _build_start(
             "forked_at": request.at,
             "workspace": str(place.workspace),
             "pins": pins,
+            "started_at": place.clock.now().isoformat(),
         }
     )
     return seal(beginning, place, new_id), [seal(entry, place, new_id) for entry in adopted]

@@ -8,6 +8,8 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from metier.engine import entries as e
+from metier.engine.journal import measure
+from metier.engine.phases import FINAL
 from metier.engine.projection import tool_of
 from metier.engine.state import RunState
 from metier.runtime.known_cost import find_cost
@@ -34,12 +36,13 @@ def write_record(folder: Path, entries: Iterable[e.Entry], state: RunState, *, n
 def build_record(entries: Iterable[e.Entry], state: RunState, *, now: datetime) -> dict[str, JsonValue]:
     started = state.started
     assert started is not None
+    kept = list(entries)
     return {
         "version": VERSION,
         "run_id": state.run_id,
         "context_id": started.context_id,
         "trace_id": started.trace_id,
-        "task": {"text": started.task},
+        "task": _describe_task(started),
         "agent": {"id": started.agent},
         "status": state.status,
         "reason": state.failure.reason if state.failure else "",
@@ -47,7 +50,10 @@ def build_record(entries: Iterable[e.Entry], state: RunState, *, now: datetime) 
         "mode": started.mode,
         "provider": started.provider,
         "model": started.model,
+        "answered_by": list(dict.fromkeys(each.reply.model for each in kept if isinstance(each, e.ModelReplied))),
         "profile": started.profile,
+        "started_at": started.started_at,
+        "duration_ms": _find_duration(kept, state, now=now),
         "recorded_at": now.isoformat(),
         "workspace": started.workspace,
         "skills": list(dict.fromkeys(state.used_skills)),
@@ -56,9 +62,33 @@ def build_record(entries: Iterable[e.Entry], state: RunState, *, now: datetime) 
         "usage": {"input_tokens": state.input_tokens, "output_tokens": state.output_tokens},
         "cost_usd": find_cost(state.cost_usd, tokens=state.input_tokens + state.output_tokens),
         "result": state.result,
-        "steps": _steps(entries),
+        "steps": _steps(kept),
         "journal_entries": state.seq,
     }
+
+
+def _describe_task(started: e.RunStarted) -> dict[str, JsonValue]:
+    """A task in words has no id; a step has the id of its task and its own file."""
+    order = started.order
+    if order is None:
+        return {"text": started.task, "id": "", "step": "", "inputs": {}}
+    return {
+        "text": started.task,
+        "id": order.task_id or order.step_of,
+        "step": order.step_file,
+        "inputs": {**order.inputs},
+    }
+
+
+def _find_duration(entries: Iterable[e.Entry], state: RunState, *, now: datetime) -> float | None:
+    """From the beginning to the end, or until now; nothing where an older version began the run."""
+    began = state.started.started_at if state.started else ""
+    if not began:
+        return None
+    if state.phase not in FINAL:
+        return measure(began, now)
+    ends = [entry.duration_ms for entry in entries if isinstance(entry, e.RunFinished | e.RunFailed)]
+    return ends[-1]
 
 
 def _steps(entries: Iterable[e.Entry]) -> list[JsonValue]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol, cast
 
 from pydantic import JsonValue
@@ -184,6 +185,9 @@ class EventWriter:
         self._clock = clock
         self._ids = ids
         self._next_seq = next_seq
+
+    def now(self) -> datetime:
+        return self._clock.now()
 
     def emit(self, payload: Payload, *, entry: int = 0) -> EventRecord:
         """Record one event, in the span of what it tells of."""

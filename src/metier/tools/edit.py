@@ -10,7 +10,7 @@ from metier.prompts.tool_texts import describe_parameters, load_tool_text
 from metier.tools.base import Preview, ToolContext, ToolInfo, ToolResult
 from metier.tools.exact_edit import edit_bytes
 from metier.tools.previews import preview_edit
-from metier.tools.replacing import judge_note, read_target, replace_file
+from metier.tools.replacing import describe_written, judge_note, read_target, replace_file
 from metier.tools.scope import Scope
 
 
@@ -44,7 +44,9 @@ class Edit:
         self._scope = scope
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
-        return ToolResult(ok=True, output=await run_sync(self._edit, arguments, context))
+        output = await run_sync(self._edit, arguments, context)
+        written = await run_sync(describe_written, self._scope, str(arguments["path"]), context)
+        return ToolResult(ok=True, output=output, meta=written)
 
     async def preview(self, arguments: dict[str, JsonValue], context: ToolContext) -> Preview:
         del context
@@ -63,7 +65,8 @@ class Edit:
         path = str(arguments["path"])
         if await run_sync(judge_note, self._scope, path, context) != "after":
             return None
-        return ToolResult(ok=True, output=f"Edited {path!r}; found so after an interruption")
+        output = f"Edited {path!r}; found so after an interruption"
+        return ToolResult(ok=True, output=output, meta=await run_sync(describe_written, self._scope, path, context))
 
     def _edit(self, arguments: dict[str, JsonValue], context: ToolContext) -> str:
         path = str(arguments["path"])

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
+from pydantic import JsonValue
+
 from metier.definitions.contained_path import READ_FILE
 from metier.errors import ToolFailed
 from metier.tools.base import ToolContext
@@ -90,6 +92,19 @@ def replace_file(target: Target, data: bytes, *, before: bytes | None, context: 
             os.unlink(temporary, dir_fd=target.folder)
         raise
     os.fsync(target.folder)
+
+
+def describe_written(scope: Scope, text: str, context: ToolContext) -> dict[str, JsonValue]:
+    """What is recorded of a file that a call wrote, as it is now; nothing where it cannot be read any more."""
+    try:
+        with scope.open_target(text, create_folders=False, guard=context.paths) as target:
+            data = read_target(target)
+    except ToolFailed:
+        return {}
+    if data is None:
+        return {}
+    path = str(context.workspace / target.path)
+    return {"artifacts": [{"path": path, "sha256": hash_bytes(data), "bytes": len(data)}]}
 
 
 def check_base(path: str, before: bytes | None, context: ToolContext) -> None:

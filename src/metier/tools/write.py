@@ -9,7 +9,7 @@ from metier.errors import ToolFailed
 from metier.prompts.tool_texts import describe_parameters, load_tool_text
 from metier.tools.base import Preview, ToolContext, ToolInfo, ToolResult
 from metier.tools.previews import preview_write
-from metier.tools.replacing import judge_note, read_target, replace_file
+from metier.tools.replacing import describe_written, judge_note, read_target, replace_file
 from metier.tools.scope import Scope
 
 
@@ -40,7 +40,8 @@ class Write:
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         path, content = str(arguments["path"]), str(arguments["content"])
-        return ToolResult(ok=True, output=await run_sync(self._write, path, content, context))
+        output = await run_sync(self._write, path, content, context)
+        return ToolResult(ok=True, output=output, meta=await run_sync(describe_written, self._scope, path, context))
 
     async def preview(self, arguments: dict[str, JsonValue], context: ToolContext) -> Preview:
         del context
@@ -62,7 +63,8 @@ class Write:
             finding = "after"  # noted in another folder, perhaps; the file itself says enough
         if finding != "after":
             return None
-        return ToolResult(ok=True, output=f"Wrote {path!r}; found so after an interruption")
+        output = f"Wrote {path!r}; found so after an interruption"
+        return ToolResult(ok=True, output=output, meta=await run_sync(describe_written, self._scope, path, context))
 
     def _holds(self, path: str, content: str) -> bool:
         try:
