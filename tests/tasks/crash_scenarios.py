@@ -28,9 +28,8 @@ class Echo(Cast):
     """Each step gives back what it was told, so that the last result holds all of them."""
 
     async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
-        part = request.messages[0].parts[-1]
-        assert isinstance(part, TextPart)
-        told = part.text.removeprefix("# This step")
+        texts = [part.text for part in request.messages[0].parts if isinstance(part, TextPart)]
+        told = next(text for text in texts if text.startswith("# This step")).removeprefix("# This step")
         self.lines = {"worker": [("keep", {}), ("finish", {"result": f"[{told.strip()}]"})]}
         return await super().reply(request, observe=observe)
 
