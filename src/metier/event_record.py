@@ -42,6 +42,10 @@ class EventRecord(Value):
     schema_version: int = SCHEMA_VERSION
     entry: int = 0
     """The journal entry it tells of; 0 for what only watches."""
+    turn: int = 0
+    """The turn of the run in which it happened; 0 before the first, and in logs of versions that did not record it."""
+    skill: str = ""
+    """The skill in charge at that moment; empty where none was."""
 
     @model_validator(mode="before")
     @classmethod

@@ -85,14 +85,13 @@ class SkillLoadFailed(Payload):
 
 
 class SkillPrefilterCompleted(Payload):
-    """All skills were ranked for the request; these are the candidates."""
+    """All skills were ranked for the request; these are the candidates. `strategy` says what was done without one."""
 
     event_type = "skill_prefilter_completed"
     query: str
     candidates: tuple[Candidate, ...]
     considered: int
     strategy: str = ""
-    """The zero-candidate strategy, where it had to be used."""
 
 
 class SkillDisclosureLoaded(Payload):
@@ -233,18 +232,17 @@ class PlanUpdated(Payload):
 
 
 class LlmDecisionRejected(Payload):
-    """The reply is no decision; the model is told once what is wrong with it, then the run ends."""
+    """The reply is no decision; the model is told once what is wrong with it (`repair`), then the run ends."""
 
     event_type = "llm_decision_rejected"
     turn: int
     reason: str
     message: str
     repair: bool = False
-    """The model is asked again."""
 
 
 class SkillInvocationStarted(Payload):
-    """A skill is in charge from here."""
+    """A skill is in charge from here; `digest` is of its definition, as the run is pinned to it."""
 
     event_type = "skill_invocation_started"
     skill_name: str
@@ -253,7 +251,7 @@ class SkillInvocationStarted(Payload):
 
 
 class StepStarted(Payload):
-    """An action is about to have its effect; the intent is on disk."""
+    """An action is about to have its effect; the intent is on disk. `skill_name` owns what runs, else is in charge."""
 
     event_type = "step_started"
     step_id: str
@@ -265,6 +263,7 @@ class StepStarted(Payload):
     verdict: str = ""
     """What the policy said; `ask` where a person then approved it."""
     rule: str = ""
+    skill_name: str = ""
 
 
 class CallRefused(Payload):
@@ -281,6 +280,7 @@ class CallRefused(Payload):
     """What the policy said: `deny`, `ask` where a person then said no, `allow` where something else was in the way."""
     rule: str = ""
     reason: str = ""
+    skill_name: str = ""
 
 
 class SkillStepExecuted(Payload):

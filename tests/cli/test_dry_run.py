@@ -9,7 +9,7 @@ from model_server import ModelServer, says
 from run_workspace import Workspace
 
 PLANNING = [
-    "run_started", "skill_catalog_loaded", "skill_prefilter_completed",
+    "run_started", "skill_catalog_loaded", "skill_prefilter_completed", "skill_disclosure_loaded",
     "prompt_budget_computed", "prompt_composed", "llm_decision_decoded",
     "step_started", "skill_step_executed", "skill_invocation_started",
     "skill_disclosure_loaded", "skill_disclosure_loaded",

@@ -153,7 +153,9 @@ class Decoder:
         steps = [step.model_copy(update={"call_id": f"json-{i}"}) for i, step in enumerate(decision.planned_actions)]
         # Steps written as JSON pass the same gate as native calls.
         accepted, rejected = self._sift(as_call(step) for step in steps)
-        decision = decision.model_copy(update={"planned_actions": tuple(accepted)})
+        expected = {step.call_id: step.expected_output for step in steps}
+        planned = [step.model_copy(update={"expected_output": expected[step.call_id]}) for step in accepted]
+        decision = decision.model_copy(update={"planned_actions": tuple(planned)})
         return Decoded(decision=decision, path="json", rejected=tuple(rejected))
 
 

@@ -45,6 +45,7 @@ def build_decision_schema(tools: Iterable[ToolSpec] | None = None) -> dict[str, 
         "properties": {
             "type": {"type": "string", "enum": list[JsonValue](_ORDER if tools is None else _list_types(tools))},
             "params": {"type": "object"},
+            "expected_output": {"type": "string"},
         },
         "required": ["type", "params"],
         "additionalProperties": False,

@@ -6,6 +6,8 @@ from metier.errors import InvalidName
 from metier.telemetry.excerpt import cut_end
 
 MAX_NAME = 64
+SKILL_PIN = "skill:"
+"""In front of the name of a skill among the definitions that a run is pinned to."""
 
 _ALLOWED = re.compile(rf"[a-zA-Z0-9_-]{{1,{MAX_NAME}}}")
 _RESERVED = frozenset({"__pycache__"})

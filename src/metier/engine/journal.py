@@ -5,6 +5,7 @@ What only follows from the journal may be believed first (`infer`): it is writte
 
 from collections.abc import Iterable
 from datetime import datetime
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
@@ -15,6 +16,16 @@ from metier.events import Payload
 from metier.store.base import Lease, Store, StoredEntry
 from metier.store.failures import StoreDamaged, StoreFull
 from metier.telemetry.sinks import EventWriter
+
+
+class _Untold(NamedTuple):
+    """An event and where the run was when it happened."""
+
+    payload: Payload
+    entry: int
+    """The number of its entry; 0 for one that only watches."""
+    turn: int
+    skill: str
 
 
 class RunLog:
@@ -29,8 +40,8 @@ class RunLog:
         """The disk was full; what is known is on record, and nothing new should be begun."""
         self._inferred: list[StoredEntry] = []
         """Already in the state, not yet in the journal."""
-        self._untold: list[tuple[Payload, int]] = []
-        """Events that wait for these, each with the number of its entry; 0 for one that only watches."""
+        self._untold: list[_Untold] = []
+        """Events that wait for these."""
 
     @property
     def lease(self) -> Lease:
@@ -56,7 +67,8 @@ class RunLog:
         self._tell_inferred()
         for entry in entries:
             apply(self.state, entry)
-            self._tell(project(entry, self.state))
+            for payload in project(entry, self.state):
+                self._tell(self._note(payload, entry=self.state.seq))
 
     def _take_time(self, entry: Entry) -> Entry:
         """The end of a run says how long it took from its beginning, waits among it."""
@@ -73,14 +85,14 @@ class RunLog:
         """
         self._inferred += store_entries((entry,), after=self.state.seq)
         apply(self.state, entry)
-        self._untold += [(payload, self.state.seq) for payload in project(entry, self.state)]
+        self._untold += [self._note(payload, entry=self.state.seq) for payload in project(entry, self.state)]
 
     def emit(self, payload: Payload) -> None:
         """Tell of something that only watches; it changes nothing and is not in the journal."""
         if self._untold:
-            self._untold.append((payload, 0))
+            self._untold.append(self._note(payload))
         else:
-            self._writer.emit(payload)
+            self._tell(self._note(payload))
 
     async def update_index(self) -> None:
         """Keep the row of the run index true."""
@@ -93,18 +105,20 @@ class RunLog:
 
     def close(self) -> None:
         """Let go of the event log. What was inferred and never written is nobody's business."""
-        self._untold = [(payload, entry) for payload, entry in self._untold if not entry]
+        self._untold = [untold for untold in self._untold if not untold.entry]
         self._tell_inferred()
         self._writer.close()
 
     def _tell_inferred(self) -> None:
-        for payload, entry in self._untold:
-            self._writer.emit(payload, entry=entry)
+        for untold in self._untold:
+            self._tell(untold)
         self._untold.clear()
 
-    def _tell(self, payloads: Iterable[Payload]) -> None:
-        for payload in payloads:
-            self._writer.emit(payload, entry=self.state.seq)
+    def _note(self, payload: Payload, *, entry: int = 0) -> _Untold:
+        return _Untold(payload, entry, self.state.turn, self.state.skill)
+
+    def _tell(self, untold: _Untold) -> None:
+        self._writer.emit(untold.payload, entry=untold.entry, turn=untold.turn, skill=untold.skill)
 
 
 def measure(began: str, now: datetime) -> float:

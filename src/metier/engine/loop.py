@@ -88,7 +88,7 @@ async def open_log(
         for payload in project(entry, state):
             told -= 1
             if told < 0:
-                writer.emit(payload, entry=state.seq)
+                writer.emit(payload, entry=state.seq, turn=state.turn, skill=state.skill)
     return RunLog(state, store=services.store, lease=lease, writer=writer)
 
 

@@ -3,12 +3,15 @@
 from pathlib import Path
 
 from metier.context.disclosure import Disclosure, DisclosureLimits, disclose_files, disclose_overview, disclose_scripts
+from metier.context.tokens import estimate_tokens
 from metier.engine.actions import Disclose
 from metier.engine.entries import CatalogLoaded, ContextDisclosed, DisclosedPiece, RunFailed, SkillsRanked
 from metier.engine.journal import RunLog
+from metier.engine.prompting import build_catalog, list_described
 from metier.engine.services import Services
+from metier.engine.state import RunState
 from metier.errors import NoSkillMatches
-from metier.events import Candidate, SkillLoadFailed
+from metier.events import Candidate, DisclosedFile, SkillDisclosureLoaded, SkillLoadFailed
 from metier.routing.prefilter import prefilter
 
 
@@ -32,6 +35,28 @@ async def rank_skills(log: RunLog, services: Services) -> None:
         await log.record(build_ranking(log.state.started.task, services))
     except NoSkillMatches as error:
         await log.record(RunFailed(reason="no_skill_candidates", message=error.message))
+        return
+    if catalog := build_catalog(log.state, services):
+        log.emit(_describe_catalog(catalog, log.state, services))
+
+
+def _describe_catalog(catalog: str, state: RunState, services: Services) -> SkillDisclosureLoaded:
+    """Stage 0: the descriptions one by one; the total is the whole layer, with the names of the other skills."""
+    files = [
+        DisclosedFile(path=f"{name}/SKILL.md", section="description", bytes=_size(text), tokens=estimate_tokens(text))
+        for name, text in services.shelf.describe(list_described(state, services))
+    ]
+    return SkillDisclosureLoaded(
+        skill_name="",
+        stage=0,
+        files=tuple(files),
+        total_bytes=_size(catalog),
+        total_tokens=estimate_tokens(catalog),
+    )
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def build_ranking(task: str, services: Services) -> SkillsRanked:

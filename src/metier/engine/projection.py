@@ -9,7 +9,8 @@ from datetime import datetime
 
 from metier import events as ev
 from metier.approval.rules import SHELL
-from metier.definitions.names import name_capability
+from metier.decisions import find_owner
+from metier.definitions.names import SKILL_PIN, canonical_name, name_capability
 from metier.engine import entries as e
 from metier.engine.projection_work import project_task_step, project_work
 from metier.engine.state import RunState
@@ -38,7 +39,7 @@ def _project(entry: e.Entry, state: RunState) -> Iterable[ev.Payload]:
         case e.ModelReplied():
             return []  # told by the retry policy, which also tells of attempts that failed
         case e.DecisionMade() | e.DecodeFailed():
-            return [_project_decision(entry), *_project_rejected(entry, state)]
+            return [_project_decision(entry), *_project_selected(entry, state), *_project_rejected(entry, state)]
         case e.StepStarted() | e.StepFinished() | e.StepRetried():
             return _project_step(entry, state)
         case e.ApprovalAsked() | e.ApprovalDecided() | e.InputAsked() | e.InputGiven():
@@ -123,7 +124,7 @@ def _project_planning(entry: e.CatalogLoaded | e.SkillsRanked | e.HandedOff, sta
                 skill_name=entry.from_skill, status="failed" if entry.fallback else "succeeded"
             )
             handoff = ev.Handoff(from_skill=entry.from_skill, to_skill=entry.to_skill, rationale=entry.rationale)
-            begun = ev.SkillInvocationStarted(skill_name=entry.to_skill, rationale=entry.rationale)
+            begun = _begin_skill(entry.rationale, state)
             return [*([finished] if entry.from_skill else []), handoff, begun]
 
 
@@ -160,6 +161,20 @@ def _project_decision(entry: e.DecisionMade | e.DecodeFailed) -> ev.Payload:
     )
 
 
+def _project_selected(entry: e.DecisionMade | e.DecodeFailed, state: RunState) -> list[ev.Payload]:
+    """A decision in JSON names its skill beside its actions: the first one takes charge without a step."""
+    if isinstance(entry, e.DecodeFailed) or not state.is_selected:
+        return []
+    return [_begin_skill(entry.decision.reasoning_summary[:SUMMARY_CHARACTERS], state)]
+
+
+def _begin_skill(rationale: str, state: RunState) -> ev.SkillInvocationStarted:
+    pins = state.started.pins if state.started else {}
+    pin = canonical_name(f"{SKILL_PIN}{state.skill}")
+    digest = next((digest for name, digest in pins.items() if canonical_name(name) == pin), "")
+    return ev.SkillInvocationStarted(skill_name=state.skill, rationale=rationale, digest=digest)
+
+
 def _project_step(entry: e.StepStarted | e.StepFinished | e.StepRetried, state: RunState) -> list[ev.Payload]:
     match entry:
         case e.StepStarted():
@@ -173,6 +188,7 @@ def _project_step(entry: e.StepStarted | e.StepFinished | e.StepRetried, state: 
                     idempotency_key=entry.idempotency_key,
                     verdict=entry.verdict,
                     rule=entry.rule,
+                    skill_name=find_owner(entry.action) or state.skill,
                 )
             ]
         case e.StepRetried():
@@ -199,6 +215,7 @@ def _project_rejected(entry: e.DecisionMade | e.DecodeFailed, state: RunState) -
             verdict="deny",
             rule=each.code,
             reason=each.message[:SUMMARY_CHARACTERS],
+            skill_name=state.skill,
         )
         for each in entry.rejected
     ]
@@ -220,6 +237,7 @@ def _project_refused(entry: e.StepFinished, state: RunState) -> list[ev.Payload]
             verdict=entry.verdict,
             rule=entry.rule,
             reason=entry.text.removeprefix("Not run: ")[:SUMMARY_CHARACTERS],
+            skill_name=find_owner(step.action) or state.skill,
         )
     ]
 
@@ -250,7 +268,7 @@ def _project_finished(entry: e.StepFinished, state: RunState) -> list[ev.Payload
         told.append(ev.PlanUpdated(step_id=entry.step_id, steps=noted, summary=describe_plan(noted)))
     if action == "call_skill" and entry.status == "succeeded" and step and not state.next_skill:
         reason = str(step.action.params.get("reason") or "")
-        told.append(ev.SkillInvocationStarted(skill_name=state.skill, rationale=reason))
+        told.append(_begin_skill(reason, state))
     told.extend(
         ev.ArtifactWritten.model_validate({**artifact, "step_id": entry.step_id}) for artifact in entry.artifacts
     )

@@ -69,11 +69,21 @@ def find_hidden(skill: str, services: Services) -> frozenset[str]:
     return frozenset(hidden)
 
 
+def list_described(state: RunState, services: Services) -> list[str]:
+    """The candidates that the catalog describes; of the other skills it has the names."""
+    return [candidate.skill_name for candidate in state.candidates[: services.skills.prefilter_top_k]]
+
+
+def build_catalog(state: RunState, services: Services) -> str:
+    """What the model reads of all skills before one is in charge; empty where there is none."""
+    shown = list_described(state, services)
+    others = [name for name in state.skills if name not in shown]
+    return render_catalog(services.shelf.describe(shown), others) if state.skills else ""
+
+
 def build_prompt(state: RunState, services: Services, texts: Mapping[str, str]) -> Prompt:
     """Every layer this turn could have. `texts` are the disclosed pieces by digest."""
     assert state.started is not None
-    shown = [candidate.skill_name for candidate in state.candidates[: services.skills.prefilter_top_k]]
-    others = [name for name in state.skills if name not in shown]
     disclosed = tuple(
         Disclosed(
             skill=piece.skill,
@@ -90,7 +100,7 @@ def build_prompt(state: RunState, services: Services, texts: Mapping[str, str]) 
     return replace(
         begun,
         step=render_step(order) if order else begun.step,
-        catalog=render_catalog(services.shelf.describe(shown), others) if state.skills else "",
+        catalog=build_catalog(state, services),
         disclosed=disclosed,
         environment=state.started.environment,
         input=render_input(state.started.extra_context, order.inputs if order else {}),

@@ -30,6 +30,8 @@ class RunState:
     """The skill in charge."""
     next_skill: str = ""
     """The skill that was called while another one was in charge."""
+    is_selected: bool = False
+    """The last decision put a skill in charge by naming it, without a step."""
     used_skills: list[str] = field(default_factory=list[str])
     pieces: list[e.DisclosedPiece] = field(default_factory=list[e.DisclosedPiece])
     wanted: tuple[str, ...] = ()

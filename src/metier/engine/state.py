@@ -173,6 +173,7 @@ def _count_spent(state: RunState, spent: Spent | None) -> None:
 
 def _plan_steps(state: RunState, entry: e.DecisionMade) -> None:
     state.decision, state.rejected, state.repair = entry.decision, entry.rejected, None
+    state.is_selected = False
     actions = entry.decision.planned_actions
     state.steps = [
         Step(f"{entry.turn}.{index}", action, is_foreign=state.is_foreign)
@@ -183,6 +184,7 @@ def _plan_steps(state: RunState, entry: e.DecisionMade) -> None:
         state.wanted = entry.decision.required_disclosure_paths
         skill = entry.decision.selected_skill
         if skill and skill != state.skill and not any(action.type == "call_skill" for action in actions):
+            state.is_selected = not state.skill
             _choose_skill(state, skill)
     if len(actions) == 1 and actions[0].type == "finish" and not entry.rejected:
         state.enter("HANDOFF_OR_FINISH")

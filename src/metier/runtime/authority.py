@@ -10,12 +10,13 @@ from pathlib import Path
 from metier.approval.chain import Above, ChainPolicy
 from metier.approval.judge import RulePolicy
 from metier.definitions.agent import FILE_NAME, parse_agent
+from metier.definitions.names import SKILL_PIN as SKILL
 from metier.definitions.names import canonical_name
 from metier.definitions.skill import parse_skill
 from metier.engine.decide import Policy
 from metier.engine.entries import Order, RunStarted, parse_entry, render_entry
 from metier.runtime.kind import RunKind
-from metier.runtime.pins import AGENT, POLICY, SKILL, TOOLS, TRUST, find_policy, find_tools, find_trusted
+from metier.runtime.pins import AGENT, POLICY, TOOLS, TRUST, find_policy, find_tools, find_trusted
 from metier.runtime.policy import DEFINITIONS, HOST_FILE, SCRIPT_TOOLS, Speakers, build_policy
 from metier.runtime.tasks import TASK, find_pinned_task
 from metier.skills.package import SkillPackage

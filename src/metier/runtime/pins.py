@@ -15,6 +15,7 @@ from anyio.to_thread import run_sync
 from pydantic import TypeAdapter
 
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
+from metier.definitions.names import SKILL_PIN as SKILL
 from metier.definitions.skill import parse_skill
 from metier.engine.entries import RunStarted
 from metier.engine.partners import Partners
@@ -46,7 +47,6 @@ HOST = "host"
 """The settings before the agent's own; only where there is an agent."""
 PARTNERS = "partners"
 UNREADABLE = "unreadable"
-SKILL = "skill:"
 CODE = "code:"
 """The hash of all files of a skill, of which no bytes are kept: code runs from where it lies."""
 AGENT = "agent:"

@@ -29,7 +29,7 @@ class Teller:
             apply(self.state, entry)
             self._writer = self._writer or self._open()
             for payload in project(entry, self.state):
-                self._writer.emit(payload, entry=self.state.seq)
+                self._writer.emit(payload, entry=self.state.seq, turn=self.state.turn, skill=self.state.skill)
                 count += 1
         return count
 

@@ -11,6 +11,7 @@ from typing import Literal, cast
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
+from metier.definitions.names import SKILL_PIN as SKILL
 from metier.engine import entries as e
 from metier.engine.approvals import render_call
 from metier.engine.entries import Entry, parse_entry, render_entry
@@ -25,7 +26,7 @@ from metier.runtime.archive import Archive, find_digests
 from metier.runtime.authority import ABOVE, ORIGIN, START
 from metier.runtime.catalog import find_skills
 from metier.runtime.cleaning import build_place_cleaner
-from metier.runtime.pins import AGENT, POLICY, SKILL
+from metier.runtime.pins import AGENT, POLICY
 from metier.runtime.place import Place
 from metier.runtime.record import FILE_NAME as RECORD_FILE
 from metier.runtime.replays import build_replay_services, get_start

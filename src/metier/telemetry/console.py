@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from metier.event_record import EventRecord
-from metier.events import Payload
+from metier.events import Payload, SkillInvocationStarted
 from metier.telemetry.options import LogLevel
 from metier.telemetry.sanitize import sanitize_line
 
@@ -111,13 +111,13 @@ class ConsoleSink:
     def __init__(self, stream: TextIO, *, level: LogLevel = "info") -> None:
         self._stream = stream
         self._least = _LEVELS.index(level)
-        self._turn = 0
-        self._skill = ""
+        self._followed: dict[str, tuple[int, str]] = {}
+        """Turn and skill of each run: several write to one stream, and older logs do not say them in every record."""
         self._console = _build_console(stream)
 
     def write(self, record: EventRecord) -> None:
-        self._follow(record.payload)
-        line = render_line(record, turn=self._turn, skill=self._skill)
+        turn, skill = self._follow(record)
+        line = render_line(record, turn=turn, skill=skill)
         if _LEVELS.index(line.level) < self._least:
             return
         if self._console is None:
@@ -133,12 +133,19 @@ class ConsoleSink:
     def close(self) -> None:
         self._stream.flush()
 
-    def _follow(self, payload: Payload) -> None:
-        """Keep turn and skill for events that do not name them."""
-        turn: object = getattr(payload, "turn", None)
-        self._turn = turn if isinstance(turn, int) and turn else self._turn
-        skill: object = getattr(payload, "selected_skill", None) or getattr(payload, "skill_name", None)
-        self._skill = skill if isinstance(skill, str) and skill else self._skill
+    def _follow(self, record: EventRecord) -> tuple[int, str]:
+        """The turn and the skill of a record: its own, else those of its run so far."""
+        payload, (turn, skill) = record.payload, self._followed.get(record.run_id, (0, ""))
+        own: object = getattr(payload, "turn", None)
+        turn = record.turn or (own if isinstance(own, int) and own else turn)
+        chosen: object = getattr(payload, "selected_skill", None)
+        if isinstance(payload, SkillInvocationStarted):
+            chosen = payload.skill_name
+        skill = record.skill or (chosen if isinstance(chosen, str) and chosen else skill)
+        self._followed[record.run_id] = (turn, skill)
+        # A step may run what belongs to another skill than the one in charge; its line names the one that it runs.
+        named: object = getattr(payload, "skill_name", None)
+        return turn, named if isinstance(named, str) and named else skill
 
 
 def render_line(record: EventRecord, *, turn: int, skill: str) -> Line:

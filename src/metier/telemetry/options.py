@@ -23,8 +23,8 @@ class LoggingOptions(Value):
     shard: Literal["off", "day"] = Field(
         default="off",
         description=(
-            "With `day`, a run's folder stands under the day of its start, `<jsonl_dir>/2026/11/15/<run_id>`, for machines"
-            " that keep many thousands of runs. Folders of both forms are found, whatever is set."
+            "With `day`, a run's folder stands under the day of its start, `<jsonl_dir>/2026/11/15/<run_id>`, for"
+            " machines that keep many thousands of runs. Folders of both forms are found, whatever is set."
         ),
     )
     run_id_pattern: Literal["YYYYMMDD-HHMMSS-<short-uuid>"] = Field(

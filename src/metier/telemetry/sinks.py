@@ -189,9 +189,10 @@ class EventWriter:
     def now(self) -> datetime:
         return self._clock.now()
 
-    def emit(self, payload: Payload, *, entry: int = 0) -> EventRecord:
-        """Record one event, in the span of what it tells of."""
+    def emit(self, payload: Payload, *, entry: int = 0, turn: int = 0, skill: str = "") -> EventRecord:
+        """Record one event, in the span of what it tells of. `turn` is the run's, where the payload names none."""
         span = find_span(payload, self._scope.run_id)
+        own: object = payload.__dict__.get("turn")
         record = EventRecord.model_construct(
             run_id=self._scope.run_id,
             trace_id=self._scope.trace_id,
@@ -204,6 +205,8 @@ class EventWriter:
             redaction_mode=self._scope.redaction_mode,
             schema_version=SCHEMA_VERSION,
             entry=entry,
+            turn=own if isinstance(own, int) else turn,
+            skill=skill,
         )
         self._sink.write(record)
         self._next_seq += 1
