@@ -129,14 +129,15 @@ def run(
     flags: dict[str, Any] = {
         "runtime.profile": profile,
         "model.provider": provider,
-        "model.name": model,
         "runtime.max_turns": max_turns,
         "runtime.max_cost_usd": max_cost_usd,
     }
-    place = open_place(config, {key: str(value) for key, value in flags.items() if value is not None}, is_new_run=True)
+    given_flags = {key: str(value) for key, value in flags.items() if value is not None}
+    place = open_place(config, given_flags, is_new_run=not model)
     given = {**(_read_inputs(input_file) if input_file else {}), **_parse_texts(inputs or [])}
-    commission = commission_task(place, task, given, agent=agent)
-    request = RunRequest(task=commission.order.task, mode="dry_run" if dry_run else "live", commission=commission)
+    commission = commission_task(place, task, given, agent=agent, model=model or "")
+    mode = "dry_run" if dry_run else "live"
+    request = RunRequest(task=commission.order.task, mode=mode, model=model or "", commission=commission)
 
     def start(runtime: Runtime, watch: Watch) -> Awaitable[RunState]:
         return runtime.start(request, watch)

@@ -37,6 +37,7 @@ class Order(Value):
 
     task: str
     agent: str = ""
+    model: str = ""
     task_id: str = ""
     """The task definition that plans the run; its steps are runs of their own."""
     inputs: dict[str, str] = Field(default_factory=dict)

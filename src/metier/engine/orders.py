@@ -105,6 +105,7 @@ def order_call(state: RunState, call: SkillCall) -> e.Order:
     return e.Order(
         task=f"Call skill {call.skill!r} for skill {call.chain[-1]!r}",
         agent=state.started.agent,
+        model=above.model if above is not None else "",
         step_of=above.step_of if above is not None else "",
         step_file=above.step_file if above is not None else "",
         limits=share(state),
@@ -118,7 +119,8 @@ def order_step(state: RunState, step: Step, task: TaskDefinition) -> e.Order:
     """The step of a task, its placeholders filled with the inputs and what earlier steps gave."""
     number = state.steps.index(step)
     definition = task.steps[number]
-    inputs = state.started.order.inputs if state.started and state.started.order else {}
+    above = state.started.order if state.started else None
+    inputs = above.inputs if above else {}
     results = {
         name_step(done.file): NOT_KNOWN if state.is_rehearsal else _result_of(state.steps[i])
         for i, done in enumerate(state.plan[:number])
@@ -129,6 +131,7 @@ def order_step(state: RunState, step: Step, task: TaskDefinition) -> e.Order:
         task=render_body(definition.body, inputs=inputs, results=results).strip() or definition.name,
         inputs=inputs,
         agent=state.plan[number].agent,
+        model=above.model if above else "",
         step_of=task.id,
         step_file=definition.file.name,
         brief=render_body(task.steps[0].body, inputs=inputs, results={}).strip() if number else "",

@@ -123,6 +123,15 @@ def resolve_agent(place: Place, agent_id: str, *, model: str = "") -> AgentInFor
     return build_agent(place, found_id, data, file=file, model=model)
 
 
+def check_model(place: Place, agent_id: str, *, model: str) -> None:
+    """Whether the agent may use the model that was asked for, or its own. Raises `UsageError`."""
+    definition = None
+    if agent_id:
+        file, found_id = find_agent_file(place.workspace, agent_id)
+        definition = parse_agent(read_definition_file(file, place.workspace), file=file, id=found_id).agent
+    choose_model(place.settings.model, definition, wanted=model)
+
+
 def read_definition_file(file: Path, workspace: Path) -> bytes:
     """The bytes of an agent or of a step of a task. Raises `OSError`, also for a link out of the folder."""
     return read_contained(file, within=workspace, limit=MAX_FILE_BYTES)

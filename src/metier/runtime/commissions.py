@@ -14,7 +14,7 @@ from metier.engine.options import RuntimeOptions
 from metier.engine.partners import fill_inputs, read_inputs
 from metier.errors import ConfigError, UsageError
 from metier.messages import Value
-from metier.runtime.agents import AgentInForce, find_agent_file
+from metier.runtime.agents import AgentInForce, check_model, find_agent_file
 from metier.runtime.kind import RunKind
 from metier.runtime.pins import SETTINGS, use_pinned_agent, use_pinned_host, use_pinned_settings
 from metier.runtime.place import Place
@@ -43,11 +43,13 @@ async def use_settings(place: Place, commission: Commission | None, store: Store
     return await use_pinned_settings(place, {SETTINGS: commission.settings}, store)
 
 
-def commission_task(place: Place, task_id: str, given: Mapping[str, JsonValue], *, agent: str = "") -> Commission:
-    """A person wants a task done.
+def commission_task(
+    place: Place, task_id: str, given: Mapping[str, JsonValue], *, agent: str = "", model: str = ""
+) -> Commission:
+    """A person wants a task done, every step by `model` where one is named.
 
-    Raises `UsageError` for inputs that are missing or wrong, with all of them, and `ConfigError` with every problem of
-    a task whose steps cannot all be run.
+    Raises `UsageError` for a model that the agent of a step may not use and for inputs that are missing or wrong, with
+    all of them, and `ConfigError` with every problem of a task whose steps cannot all be run.
     """
     task = get_task(place, task_id)
     if has_errors(problems := check_task(place, task.id, agent=agent)):
@@ -59,9 +61,12 @@ def commission_task(place: Place, task_id: str, given: Mapping[str, JsonValue], 
         known = ", ".join(item.name for item in task.inputs) or "none"
         raise UsageError(f"Task {task.id!r} cannot be run: {'; '.join(wrong)}", hint=f"Its inputs: {known}")
     runtime = place.settings.runtime
+    for name in dict.fromkeys(step.agent or task.agent or agent or runtime.agent or "" for step in task.steps):
+        check_model(place, name, model=model)
     order = Order(
         task=task.name,
         agent=agent or runtime.agent or "",
+        model=model,
         task_id=task.id,
         inputs=inputs,
         limits=build_limits(runtime),

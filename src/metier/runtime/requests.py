@@ -29,4 +29,6 @@ class RunRequest:
 def order_run(commission: Commission) -> RunRequest:
     """What is wanted of a run that another one orders."""
     order = commission.order
-    return RunRequest(task=order.task, agent=order.agent, mode=commission.mode, commission=commission)
+    return RunRequest(
+        task=order.task, agent=order.agent, model=order.model, mode=commission.mode, commission=commission
+    )

@@ -142,7 +142,7 @@ class Runtime:
         above = find_authority(await read_entries(self.store, parent)) if parent else None
         request = replace(request, commission=check_commission(request.commission, above))
         host = await use_settings(self.place, request.commission, self.store)
-        agent = resolve_agent(host, request.agent)
+        agent = resolve_agent(host, request.agent, model=request.model)
         run = await self._prepare(run_id, agent, request, host=host)
         return await self._begin(run, request, watch or Watch())
 
