@@ -1,5 +1,6 @@
 """Judge a call by every scope that speaks: deny beats ask beats allow, and the profile where nobody does. Pure."""
 
+import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -8,6 +9,7 @@ from pydantic import JsonValue
 from metier.approval.canonical import canonical_arguments
 from metier.approval.profile import READING_ACTIONS, READING_TOOLS, ProfilePolicy
 from metier.approval.rules import ORDER, SHELL, Call, Decision, Listed, Rule, Scope, find_rule
+from metier.approval.running_files import RUNS_BY_ITSELF, find_running_file, names_file
 from metier.approval.shell import Unit, build_call, find_shell_rule, has_limits, read_shell_call
 from metier.approval.verdict import ALLOW, Verdict
 from metier.decisions import ActionStep, find_invocation
@@ -82,7 +84,7 @@ class RulePolicy:
 
     def explain(self, action: ActionStep, *, skill: str = "") -> Explanation:
         """The verdict, and what every scope said to it. What cannot run is denied: no person is asked about it."""
-        explained = self._weigh_risk(action, self._explain_rules(action, skill))
+        explained = self._weigh_files(action, self._weigh_risk(action, self._explain_rules(action, skill)))
         if explained.verdict.decision == "deny" or (obstacle := self._find_obstacle(action)) is None:
             return explained
         said = Said(scope=_SETTINGS, decision="deny", note=obstacle.reason)
@@ -103,6 +105,17 @@ class RulePolicy:
         if risk != "high" or not is_broad or explained.verdict.decision != "allow" or not self._profile.asks:
             return explained
         return replace(explained, verdict=Verdict(decision="ask", reason=HIGH_RISK, rule=explained.verdict.rule))
+
+    def _weigh_files(self, action: ActionStep, explained: Explanation) -> Explanation:
+        """An allow for many files does not reach one that runs by itself, where it would be written."""
+        if explained.verdict.decision != "allow" or not self._profile.asks or explained.tool == SHELL:
+            return explained
+        found = find_running_file(explained.arguments) if self.effect(action) != "read" else None
+        rule = explained.winner.rule if explained.winner is not None else None
+        if found is None or (rule is not None and names_file(rule, *found)):
+            return explained
+        reason = RUNS_BY_ITSELF.format(posixpath.basename(found[1]))
+        return replace(explained, verdict=Verdict(decision="ask", reason=reason, rule=explained.verdict.rule))
 
     def _find_obstacle(self, action: ActionStep) -> Obstacle | None:
         """What keeps the call of a tool from running: there is none of that name, its schema, what is open to it."""

@@ -6,6 +6,7 @@ from pydantic import JsonValue
 
 from metier.approval.judge import name_call
 from metier.approval.rules import SHELL
+from metier.approval.running_files import find_running_file
 from metier.decisions import ActionStep
 from metier.errors import ToolFailed
 from metier.tools.web_url import parse_url
@@ -27,7 +28,8 @@ def build_identity(action: ActionStep) -> str:
 def build_memory_key(action: ActionStep) -> str:
     """What "always in this run" extends to: the tool; where a tool reaches many things, the one that was shown.
 
-    Of the shell one command, of scripts one script, of tasks and agents one of them, of pages those of one host.
+    Of the shell one command, of scripts one script, of tasks and agents one of them, of pages those of one host; of
+    files that run by themselves one file.
     """
     name, arguments = name_call(action)
     if name == SHELL:
@@ -36,6 +38,8 @@ def build_memory_key(action: ActionStep) -> str:
         return f"{name}: {_find_host(str(arguments.get('url', '')))}"
     if keys := _ONE_OF_MANY.get(name):
         return f"{name}: {json.dumps([arguments.get(key) for key in keys])}"
+    if (running := find_running_file(arguments)) is not None:
+        return f"{name}: {running[1]}"
     return name
 
 

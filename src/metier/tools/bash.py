@@ -84,7 +84,7 @@ class Bash:
         folder = await run_sync(self._find_folder, str(arguments.get("cwd") or "."), context.paths)
         line = await run_sync(self._read, text, folder)
         followed = await run_sync(self._follow, line, folder, text)
-        self._check_line(line, followed, folder)
+        self._check_line(line, followed, folder, text=text)
         if followed:
             context.paths.check(followed.render(), key="command")
         environment = self._build_environment(folder)
@@ -128,10 +128,12 @@ class Bash:
         line = parse_line(text)
         return expand_line(line, str(folder)) if isinstance(line, ShellLine) and is_direct(line) else line
 
-    def _check_line(self, line: ShellLine | NotUnderstood, followed: ShellLine | None, folder: Path) -> None:
+    def _check_line(
+        self, line: ShellLine | NotUnderstood, followed: ShellLine | None, folder: Path, *, text: str
+    ) -> None:
         place = Place(str(self._scope.workspace), (str(folder),))
         for read in (line, followed) if followed else (line,):
-            if refusal := find_refusal(read, self._options, place):
+            if refusal := find_refusal(read, self._options, place, text=text):
                 raise ToolFailed(refusal, code="permission_denied")
 
     def _follow(self, line: ShellLine | NotUnderstood, folder: Path, text: str) -> ShellLine | None:
@@ -192,7 +194,8 @@ class Bash:
 def refuse_call(arguments: Mapping[str, JsonValue], options: ShellOptions, *, workspace: str) -> str:
     """Why the settings do not let a call of the shell run, as a sentence; empty when they do. Pure."""
     folder = posixpath.normpath(posixpath.join(workspace, str(arguments.get("cwd") or ".")))
-    return find_refusal(parse_line(str(arguments.get("command", ""))), options, Place(workspace, (folder,)))
+    text = str(arguments.get("command", ""))
+    return find_refusal(parse_line(text), options, Place(workspace, (folder,)), text=text)
 
 
 def check_text(text: str) -> None:

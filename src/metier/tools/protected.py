@@ -36,6 +36,18 @@ _SECRETS = (
     ".pypirc", ".git-credentials", ".htpasswd", ".dockercfg", "credentials.json", "secrets.y*ml", "secrets.json",
     "secrets.toml",
 )  # fmt: skip
+_RUNNING = frozenset((
+    ".gitattributes", ".gitmodules", ".gitconfig", ".ripgreprc", "conftest.py", "sitecustomize.py",
+    "usercustomize.py", ".pythonrc", ".pythonrc.py", ".pdbrc", ".gdbinit", ".lldbinit", ".bashrc", ".bash_profile",
+    ".bash_login", ".bash_logout", ".bash_aliases", ".profile", ".zshrc", ".zshenv", ".zprofile", ".zlogin", ".inputrc",
+    ".vimrc", ".exrc", ".nvimrc", ".pre-commit-config.yaml", "lefthook.yml", "lefthook.yaml", ".curlrc", ".wgetrc",
+    ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs", ".tool-versions", ".mise.toml",
+))  # fmt: skip
+"""Read by programs that were not asked to run them, whatever folder they are in: what stands there names programs, or
+is code that starts with the next `git diff`, `rg`, `pytest`, `python`, shell or debugger. Files that a person runs by
+name (`Makefile`, `package.json`, `setup.py`) are not here: writing those is the work."""
+_RUNNING_PLACES = (".vscode/tasks.json", ".vscode/settings.json", ".vscode/launch.json", ".cargo/config.toml")
+"""The same by the end of the path: the name alone says little."""
 _NO_SECRETS = ("*.example", "*.sample", "*.template", "*.dist")
 """What people put beside a secrets file to show its shape."""
 
@@ -70,6 +82,14 @@ def protected(path: str, *, own_folders: Iterable[str] = ()) -> str | None:
     if reason := recorded(path, own_folders=own_folders):
         return reason
     return SECRETS_REASON if parts and _is_secret(parts[-1]) else None
+
+
+def runs_by_itself(path: str) -> bool:
+    """Writing this file is close to running a program: it is asked about unless a rule names it."""
+    parts = [_fold(part) for part in path.split("/") if part not in {"", "."}]
+    if "/".join(parts[-2:]) in _RUNNING_PLACES:
+        return True
+    return bool(parts) and parts[-1] in _RUNNING
 
 
 def recorded(path: str, *, own_folders: Iterable[str]) -> str | None:

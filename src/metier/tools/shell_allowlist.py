@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from metier.tools.options import ShellOptions
 from metier.tools.shell_line import NotUnderstood, Pipeline, ShellLine, SimpleCommand, canonical_command
+from metier.tools.shell_modes import find_special_mode
 from metier.tools.shell_programs import BUILTINS
 from metier.tools.shell_tables import Naming, Place, find_objection, is_vouched
 from metier.tools.shell_words import has_pattern
@@ -11,12 +12,14 @@ from metier.tools.shell_words import has_pattern
 CD = "cd"
 
 
-def find_refusal(line: ShellLine | NotUnderstood, options: ShellOptions, place: Place) -> str:
-    """Why the mode does not let this line run, as a sentence; empty when it does."""
+def find_refusal(line: ShellLine | NotUnderstood, options: ShellOptions, place: Place, *, text: str = "") -> str:
+    """Why this line does not run, whatever rules say, as a sentence; empty when it does. `text` is what was written."""
     if not options.enabled or options.mode == "off":
         return "The shell is turned off (shell.mode)"
     if options.cwd == "workspace" and isinstance(line, ShellLine) and (wrong := _find_leaving(line, place)):
         return wrong
+    if special := find_special_mode(line, text):
+        return f"{special[:200]!r} gives a file the rights of its owner, whoever runs it (setuid, setgid)"
     if options.mode == "full":
         return ""
     if isinstance(line, NotUnderstood):

@@ -1,0 +1,35 @@
+"""No run leaves a file behind that gives others the rights of its owner."""
+
+import stat
+import sys
+
+import pytest
+from model_server import ModelServer, calls, says
+from run_workspace import Workspace
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes of POSIX")
+
+
+def test_a_command_that_sets_such_a_mode_is_refused_in_the_permissive_profile_too(
+    workspace: Workspace, model: ModelServer
+) -> None:
+    file = workspace.write("tool", "#!/bin/sh\n")
+    model.follow(calls("Bash", command="chmod 6755 tool"), says("Done."))
+
+    assert workspace.agent("run", "-q", "Prepare the tool", "--profile", "permissive") == 0
+
+    assert not file.stat().st_mode & (stat.S_ISUID | stat.S_ISGID)
+    assert "gives a file the rights of its owner" in model.received[-1]["messages"][-1]["content"]
+    (refused,) = [event for event in workspace.events() if event["event_type"] == "call_refused"]
+    assert refused["payload"]["arguments"] == {"command": "chmod 6755 tool"}
+
+
+def test_a_file_that_is_written_anew_loses_such_a_mode(workspace: Workspace, model: ModelServer) -> None:
+    file = workspace.write("tool", "#!/bin/sh\n")
+    file.chmod(0o6755)
+    model.follow(calls("Write", path="tool", content="#!/bin/sh\necho new\n"), says("Done."))
+
+    assert workspace.agent("run", "-q", "Prepare the tool", "--profile", "permissive") == 0
+
+    assert file.read_text(encoding="utf-8").endswith("new\n")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o755
