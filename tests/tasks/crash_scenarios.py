@@ -29,7 +29,7 @@ class Echo(Cast):
 
     async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
         texts = [part.text for part in request.messages[0].parts if isinstance(part, TextPart)]
-        told = next(text for text in texts if not text.startswith(("# Environment", "# Input")))
+        told = [text for text in texts if not text.startswith(("# Environment", "# Input"))][-1]
         told = told.removeprefix("# This step")
         self.lines = {"worker": [("keep", {}), ("finish", {"result": f"[{told.strip()}]"})]}
         return await super().reply(request, observe=observe)
