@@ -169,3 +169,18 @@ def test_a_person_at_a_terminal_is_asked(workspace: Workspace, model: ModelServe
         terminal.type("y" + ENTER)
         assert terminal.wait_for_end() == 0
     assert said(model) == "new"
+
+
+def test_what_is_accepted_for_a_task_counts_for_the_step_that_waits(workspace: Workspace, model: ModelServer) -> None:
+    workspace.add_skill("writer", "Write a line.", write=OLD)
+    rule = "tool_approvals:\n  rules:\n    - {tool: script_run, allow: true}\n"
+    workspace.write(".agent/tasks/line/TASK.md", f"---\nname: Line\n{rule}---\n\nWrite a line.\n")
+    run_script = calls("script_run", skill_name="writer", script_name="write", args=[])
+    model.follow(calls("ask_user", question="Which line?"), run_script, says("Done."))
+    assert workspace.agent("task", "run", "line", "-q") == 4
+    change(workspace.folder / "skills" / "writer")
+
+    assert go_on(workspace, "latest", "-q") == 4
+    assert len(model.received) == 1
+    assert go_on(workspace, "latest", ACCEPT, "-q") == 0
+    assert said(model) == "new"
