@@ -211,3 +211,21 @@ def test_passwords_of_a_broker_are_never_shown(workspace: Workspace, model: Mode
     assert password not in ended.stdout + ended.stderr
     assert workspace.agent("worker", "--once") == 0
     assert [row["status"] for row in rows(workspace, capsys)] == ["completed"]
+
+
+def test_a_detached_task_prints_its_id_and_a_worker_drives_it(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    workspace.write(".agent/tasks/greet/TASK.md", "---\nname: Greet\n---\n\nGreet somebody.\n")
+    model.follow(says("Done."))
+
+    assert workspace.agent("task", "run", "greet", "--detach") == 0
+    (run_id,) = workspace.run_ids()
+    assert capsys.readouterr().out == f"{run_id}\n"
+    assert model.received == []
+
+    assert workspace.agent("worker", "--once") == 0
+
+    assert {row["status"] for row in rows(workspace, capsys)} == {"completed"}
+    assert len(model.received) == 1
+    assert workspace.agent("task", "run", "greet", "--detach", "--timeout", "5") == 2

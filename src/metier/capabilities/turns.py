@@ -135,19 +135,16 @@ class Conversations:
         return (await self.executor.attempt(turn, self.executor.open_desk(found.contract))).response
 
     async def _admit(self, memory: Memory, request: TurnRequest) -> str:
-        """Use up the token, and say which message this is: without an id, the one after what is there."""
-        if request.message_id:
-            stored = await self.contexts.find_message(request.context_id, request.message_id)
-            if stored is not None and stored.is_done:
-                return request.message_id
-        if request.resume_token:
-            await self._redeem(request)
+        """Which message this is: without an id, the one after what is there, once its token is used up."""
         if request.message_id:
             return request.message_id
+        if request.resume_token:
+            await self.redeem(request)
         state = await self.contexts.find_state(memory.context_id)
         return f"turn:{state.version if state else 0}"
 
-    async def _redeem(self, request: TurnRequest) -> None:
+    async def redeem(self, request: TurnRequest) -> None:
+        """Use up the token of a request. Raises `ResumeTokenRefused`."""
         redemption = check_token(
             request.resume_token,
             Wanted(context_id=request.context_id),
@@ -188,6 +185,9 @@ class _Talk:
     memory: Memory
 
     async def run(self, claim: Claim) -> AgentResponse:
+        if self.request.message_id and self.request.resume_token:
+            # Behind the claim: the same message twice at once is a duplicate, not a token that was used up.
+            await self.conversations.redeem(self.request)
         recalled = await self.memory.recall()
         entry = await self._enter(recalled, claim)
         if isinstance(entry, AgentResponse):

@@ -113,7 +113,7 @@ def run(
     mode = "dry_run" if dry_run else "live"
     request = RunRequest(task=text, mode=mode, extra_context=context, agent=agent, model=model or "")
     if detach:
-        return _leave_to_workers(place, request, output_format)
+        return leave_to_workers(place, request, output_format)
 
     def start(runtime: Runtime, watch: Watch) -> Awaitable[RunState]:
         return runtime.start(request, watch)
@@ -121,19 +121,19 @@ def run(
     return drive_run(place, start, View(output=output_format, quiet=quiet, timeout_seconds=timeout))
 
 
-def check_timeout(seconds: float | None) -> None:
-    """Raises `UsageError` for what is no time to wait, `nan` among it."""
+def check_timeout(seconds: float | None, *, detach: bool = False) -> None:
+    """Raises `UsageError` for what is no time to wait, `nan` among it, and for a run that nobody watches."""
+    if seconds is not None and detach:
+        raise UsageError("--timeout is for a run that you watch", hint="Set worker.timeout_seconds for workers")
     if seconds is not None and not seconds > 0:
         raise UsageError(f"--timeout must be more than 0, not {seconds:g}")
 
 
 def _check_options(timeout: float | None, skills_dir: Path | None, *, detach: bool) -> None:
-    check_timeout(timeout)
-    if timeout is not None and detach:
-        raise UsageError("--timeout is for a run that you watch", hint="Set worker.timeout_seconds for workers")
+    check_timeout(timeout, detach=detach)
     if skills_dir is not None and not skills_dir.is_dir():
         raise UsageError(f"Folder {str(skills_dir)!r} does not exist", hint="Give a folder that has skills in it")
 
 
-def _leave_to_workers(place: Place, request: RunRequest, output: OutputFormat) -> int:
+def leave_to_workers(place: Place, request: RunRequest, output: OutputFormat) -> int:
     return detach_run(place, lambda runtime: submit(runtime, request, queue=place.settings.worker.queue), output)

@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from metier.cli.catalog import AsJson
 from metier.cli.driving import View, drive_run, open_place
 from metier.cli.output import problem_as_json, warn_line, write_json, write_line
-from metier.cli.run import Config, Output, Quiet, RunCommand, check_timeout
+from metier.cli.run import Config, Output, Quiet, RunCommand, check_timeout, leave_to_workers
 from metier.definitions.acceptance import render_criterion
 from metier.definitions.ids import fold_id
 from metier.definitions.problems import Problem, has_errors
@@ -116,6 +116,9 @@ def run(
     max_turns: Annotated[int | None, typer.Option("--max-turns", help="How many turns each step may take.")] = None,
     max_cost_usd: Annotated[float | None, typer.Option("--max-cost-usd", help="What all of it may cost.")] = None,
     timeout: Annotated[float | None, typer.Option("--timeout", help="How long it may take, in seconds.")] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Leave it to a worker: print the id of the run, and end.")
+    ] = False,
     as_json: AsJson = False,
     output_format: Output = "text",
     quiet: Quiet = False,
@@ -125,7 +128,7 @@ def run(
 
     Exit codes are those of `agent run`.
     """
-    check_timeout(timeout)
+    check_timeout(timeout, detach=detach)
     flags: dict[str, Any] = {
         "runtime.profile": profile,
         "model.provider": provider,
@@ -139,10 +142,13 @@ def run(
     mode = "dry_run" if dry_run else "live"
     request = RunRequest(task=commission.order.task, mode=mode, model=model or "", commission=commission)
 
+    output = "json" if as_json and output_format == "text" else output_format
+    if detach:
+        return leave_to_workers(place, request, output)
+
     def start(runtime: Runtime, watch: Watch) -> Awaitable[RunState]:
         return runtime.start(request, watch)
 
-    output = "json" if as_json and output_format == "text" else output_format
     return drive_run(place, start, View(output=output, quiet=quiet, timeout_seconds=timeout))
 
 
