@@ -198,6 +198,34 @@ async def test_places_are_held_until_the_last_of_two_programs_ends(tmp_path: Pat
     assert not (scene.workspace / ".claude").exists()
 
 
+async def test_no_file_gets_the_setuid_bit(scene: Scene) -> None:
+    code = """
+os.chdir("src")
+def attempt(make):
+    try:
+        make()
+    except OSError as error:
+        return error.errno == errno.EPERM
+    return False
+file = os.open("main.py", os.O_RDONLY)
+print([
+    attempt(lambda: os.chmod("main.py", 0o6755)),
+    attempt(lambda: os.chmod("main.py", 0o4755)),
+    attempt(lambda: os.fchmod(file, 0o4755)),
+    attempt(lambda: os.chmod("main.py", 0o4755, dir_fd=os.open(".", os.O_RDONLY))),
+    attempt(lambda: os.open("new", os.O_WRONLY | os.O_CREAT, 0o4755)),
+    attempt(lambda: os.mknod("node", 0o104755)),
+])
+os.chmod("main.py", 0o755)
+os.close(os.open("plain", os.O_WRONLY | os.O_CREAT, 0o755))
+print("ordinary modes pass")
+"""
+    outcome = await scene.run(code)
+
+    assert outcome.stdout.text == f"{[True] * 6}\nordinary modes pass\n", outcome.stderr.text
+    assert not any(file.stat().st_mode & 0o4000 for file in scene.workspace.rglob("*"))
+
+
 def test_without_bubblewrap_the_kernel_is_tried_and_without_both_every_reason_is_given() -> None:
     rung = find_rung("")
 

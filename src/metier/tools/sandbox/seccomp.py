@@ -38,6 +38,17 @@ ABSENT: Mapping[str, tuple[int, int]] = {
 }  # fmt: skip
 """Answered as by a kernel that does not have them, because programs know what to do then."""
 
+MODES: Mapping[str, tuple[int | None, int | None, int]] = {
+    "chmod": (90, None, 1), "fchmod": (91, 52, 1), "fchmodat": (268, 53, 2), "fchmodat2": (452, 452, 2),
+    "creat": (85, None, 1), "mknod": (133, None, 1), "mknodat": (259, 33, 2),
+}  # fmt: skip
+"""By name, the numbers and which argument is the mode: one with the setuid bit is refused. A file with it would give
+the rights of its owner to whoever runs it, outside of the sandbox too. The setgid bit passes: folders have it."""
+OPENING: Mapping[str, tuple[int | None, int | None, int]] = {"open": (2, None, 1), "openat": (257, 56, 2)}
+"""The same of calls whose mode counts only where the flags, the argument before it, make a file."""
+_SETUID = 0o4000
+_MAKES_FILE = 0x40 | 0x400000
+
 CLONE, IOCTL, SOCKET = (56, 220), (16, 29), (41, 198)
 NAMESPACE_FLAGS = 0x7E020000
 """Every `CLONE_NEW…`."""
@@ -72,8 +83,22 @@ def build_filter(machine: str, *, families: Iterable[int]) -> bytes:
     program += _when(CLONE[column], 0, [(_ANY_BIT, 0, 1, NAMESPACE_FLAGS), (_RETURN, 0, 0, _ERROR | _EPERM)])
     program += _when(IOCTL[column], 1, _unless_none_of(TERMINAL_INJECTION))
     program += _when(SOCKET[column], 0, _unless_one_of(tuple(families)))
+    program += _refuse_setuid(column)
     program.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in program)
+
+
+def _refuse_setuid(column: int) -> list[Instruction]:
+    tests: list[Instruction] = [(_ANY_BIT, 0, 1, _SETUID), (_RETURN, 0, 0, _ERROR | _EPERM)]
+    program: list[Instruction] = []
+    for *numbers, mode in MODES.values():
+        if (number := numbers[column]) is not None:
+            program += _when(number, mode, tests)
+    for *numbers, flags in OPENING.values():
+        if (number := numbers[column]) is not None:
+            load: Instruction = (_LOAD, 0, 0, _ARGUMENTS_AT + 8 * (flags + 1))
+            program += _when(number, flags, [(_ANY_BIT, 0, 1 + len(tests), _MAKES_FILE), load, *tests])
+    return program
 
 
 def _when(number: int, argument: int, body: list[Instruction]) -> list[Instruction]:
