@@ -436,12 +436,16 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     Row(
-        name="placeholder for an unknown input",
-        files=task("inputs:\n  - name: topic\n", "\nAbout {{inputs.topc}}.\n"),
+        name="input that no text names",
+        files=task("inputs:\n  - name: topic\n"),
         says=(
-            ".agent/tasks/t/TASK.md:7: error: Input 'topc' is not declared [unknown_input] (Did you mean 'topic'?)",
             ".agent/tasks/t/TASK.md:1: warning: Input 'topic' is in no body of the task [unused_input] (Write {{inputs.topic}} where it is meant; the model sees it among the inputs either way)",
         ),
+    ),
+    Row(
+        name="placeholder for an unknown input",
+        files=task("inputs:\n  - name: topic\n", "\nAbout {{inputs.topc}}.\n"),
+        says=(".agent/tasks/t/TASK.md:7: error: Input 'topc' is not declared [unknown_input] (Did you mean 'topic'?)",),
     ),
     Row(
         name="placeholder for an unknown step",
