@@ -110,7 +110,7 @@ def test_the_tools_of_an_agent_are_those_the_model_is_offered(
 
     assert workspace.agent("run", "-q", "--agent", "checker", "Check") == 0
 
-    assert offered(model.received[0]) - {"ask_user", "finish"} == seen
+    assert offered(model.received[0]) - {"ask_user", "finish", "plan"} == seen
 
 
 def test_a_call_of_a_tool_the_agent_does_not_see_never_runs(workspace: Workspace, model: ModelServer) -> None:

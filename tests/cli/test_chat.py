@@ -31,7 +31,8 @@ def say(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 def messages(model: ModelServer) -> list[dict[str, Any]]:
     found = cast("list[dict[str, Any]]", model.received[-1]["messages"])
-    return [message for message in found if message["role"] != "system"]
+    said = [message for message in found if message["role"] != "system"]
+    return [{**message, "content": str(message["content"]).partition("\n\n# Environment")[0]} for message in said]
 
 
 def test_each_line_is_a_turn_that_knows_the_ones_before(say: Say, workspace: Workspace, model: ModelServer) -> None:

@@ -8,7 +8,8 @@ PROMPT = "you>"
 
 
 def said_last(model: ModelServer) -> str:
-    return str(model.received[-1]["messages"][-1]["content"])
+    """Without the note on date, system and folder."""
+    return str(model.received[-1]["messages"][-1]["content"]).partition("\n\n# Environment")[0]
 
 
 def test_ctrl_c_stops_the_turn_and_not_the_program(workspace: Workspace, model: ModelServer) -> None:

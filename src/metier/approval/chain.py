@@ -1,6 +1,6 @@
 """The policy of a run that works for another one: what it may do itself, and no more than everybody above it may."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from metier.approval.judge import RulePolicy
@@ -30,9 +30,17 @@ class ChainPolicy:
         self._above = tuple(above)
 
     def judge(self, action: ActionStep, *, skill: str) -> Verdict:
-        strictest = self._own.judge(action, skill=skill)
-        for each in self._above:
-            verdict = each.policy.judge(action, skill=each.skill)
+        own = self._own.judge(action, skill=skill)
+        return self._choose(own, (each.policy.judge(action, skill=each.skill) for each in self._above))
+
+    def judge_tool(self, action: ActionStep, *, skill: str) -> Verdict:
+        """As `RulePolicy.judge_tool`."""
+        own = self._own.judge_tool(action, skill=skill)
+        return self._choose(own, (each.policy.judge_tool(action, skill=each.skill) for each in self._above))
+
+    def _choose(self, own: Verdict, above: Iterable[Verdict]) -> Verdict:
+        strictest = own
+        for each, verdict in zip(self._above, above, strict=True):
             if _ORDER[verdict.decision] > _ORDER[strictest.decision]:
                 reason = f"{verdict.reason} (it holds for {each.run}, which handed this work on)"
                 strictest = replace(verdict, reason=reason)

@@ -79,6 +79,10 @@ class RulePolicy:
     def judge(self, action: ActionStep, *, skill: str) -> Verdict:
         return self.explain(action, skill=skill).verdict
 
+    def judge_tool(self, action: ActionStep, *, skill: str) -> Verdict:
+        """What the rules say of a tool whose arguments are not known yet, so that its schema cannot be held."""
+        return self._weigh_risk(action, self._explain_rules(action, skill)).verdict
+
     def effect(self, action: ActionStep) -> Effect:
         return self._profile.effect(action)
 

@@ -1,6 +1,6 @@
 """Choose what a run does next, from its state and nothing else. Pure: no I/O, no clock, no randomness."""
 
-from typing import Protocol, assert_never
+from typing import Protocol, assert_never, runtime_checkable
 
 from metier.approval.judge import name_call
 from metier.approval.verdict import ALLOW, Verdict
@@ -27,6 +27,13 @@ class Policy(Protocol):
     def judge(self, action: ActionStep, *, skill: str) -> Verdict: ...
 
     def effect(self, action: ActionStep) -> Effect: ...
+
+
+@runtime_checkable
+class ToolPolicy(Protocol):
+    """A policy that can say what its rules hold of a tool whose arguments are not known yet."""
+
+    def judge_tool(self, action: ActionStep, *, skill: str) -> Verdict: ...
 
 
 def decide(state: RunState, policy: Policy) -> a.Action:

@@ -10,6 +10,7 @@ from pydantic import JsonValue
 
 from metier.context.budget import FittedPrompt
 from metier.decisions import ActionStep
+from metier.engine.decide import ToolPolicy
 from metier.engine.prompting import get_offer
 from metier.engine.services import Services
 from metier.engine.state import RunState
@@ -68,7 +69,9 @@ def _judge(tool: str, state: RunState, services: Services) -> JsonValue:
     action = ActionStep(type="call_tool", params={"tool": tool, "arguments": _foresee(tool, state, services)})
     if tool in ("use_skill", "ask_user", "finish"):
         action = ActionStep(type="call_skill" if tool == "use_skill" else tool)
-    verdict = services.policy.judge(action, skill=state.skill)
+    policy = services.policy
+    judge = policy.judge_tool if isinstance(policy, ToolPolicy) else policy.judge
+    verdict = judge(action, skill=state.skill)
     return {
         "tool": tool,
         "verdict": verdict.decision,
