@@ -474,11 +474,11 @@ async def test_every_execution_is_told_as_an_event(lab: Lab) -> None:
     assert (third.status, third.error_type, third.script) == ("failed", "invalid_name", "")
 
 
-def test_the_three_tools_cost_fewer_than_300_tokens_of_context(lab: Lab) -> None:
+def test_the_three_tools_cost_fewer_than_700_tokens_of_context(lab: Lab) -> None:
     specs = [spec.model_dump() for spec in lab.toolbox().specs()]
 
     assert [spec["name"] for spec in specs] == ["script_help", "script_list", "script_run"]
-    assert len(json.dumps(specs)) / 4 < 300
+    assert len(json.dumps(specs)) / 4 < 700
 
 
 async def test_what_was_hashed_is_what_runs_while_the_script_is_swapped(
