@@ -60,7 +60,7 @@ def test_reference_run_has_what_it_must_have(baseline: Baseline) -> None:
     assert baseline.outcome.asked == ("input", "approval")
     assert len(baseline.artifacts) == 1
     names = {point.name for point in baseline.points}
-    assert {"journal:decode_failed:after", "journal:step_retried:after", "journal:handed_off:after"} <= names
+    assert {"journal:decode_failed:after", "journal:failure_told:after", "journal:handed_off:after"} <= names
     assert len(baseline.points) >= 170
     assert len(choose(baseline.points)) >= 170
 
