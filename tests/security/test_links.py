@@ -276,10 +276,11 @@ async def test_a_listed_command_does_not_follow_a_link_out_of_the_workspace(fold
 
     if state.pause is None:  # the folder that the line goes to is closed: nothing to ask
         assert "leaves the workspace" in drill.told[-1]
-    else:
-        (question,) = await drill.questions()
-        assert question.asked is not None
-        assert str(folder.parent / "outside") in question.asked.preview
+        assert SECRET not in "".join(drill.told)
+        return
+    (question,) = await drill.questions()
+    assert question.asked is not None
+    assert str(folder.parent / "outside") in question.asked.preview
     assert not [entry for entry in await drill.journal(state.run_id) if isinstance(entry, StepStarted)]
 
 
