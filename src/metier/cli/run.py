@@ -122,7 +122,7 @@ def run(
 
 
 def check_timeout(seconds: float | None, *, detach: bool = False) -> None:
-    """Raises `UsageError` for what is no time to wait, `nan` among it, and for a run that nobody watches."""
+    """Raises `UsageError` for what is no time to wait, `nan` among it, and for a run that no process watches."""
     if seconds is not None and detach:
         raise UsageError("--timeout is for a run that you watch", hint="Set worker.timeout_seconds for workers")
     if seconds is not None and not seconds > 0:

@@ -15,7 +15,7 @@ type Family = Literal["claude", "gpt", "gemini", "open", ""]
 
 FILE_TOOLS = frozenset({"Read", "Write", "Edit", "Glob", "Grep", "Bash"})
 CHANGING_TOOLS = frozenset({"Write", "Edit", "Bash"})
-"""Whoever can change something may have work that is worth a plan."""
+"""A run that can change something may have work that is worth a plan."""
 
 _FAMILIES: tuple[tuple[Family, re.Pattern[str]], ...] = (
     ("claude", re.compile(r"claude", re.IGNORECASE)),

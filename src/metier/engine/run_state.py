@@ -63,7 +63,7 @@ class RunState:
     repeated: dict[str, int] = field(default_factory=dict[str, int])
     """How often each identical call was made."""
     results: list[str] = field(default_factory=list[str])
-    """What each succeeded step gave, in order, for whoever has to sum up."""
+    """What each succeeded step gave, in order, for the step that sums up."""
     todo: tuple[PlanStep, ...] = ()
     """The model's own list of what is to be done, as it last wrote it."""
     pause: e.RunPaused | None = None

@@ -28,7 +28,7 @@ class Abilities(Protocol):
 
 
 class KnownLacks:
-    """In memory, for a run whose endpoint is nobody's to remember."""
+    """In memory, for a run whose endpoint is not remembered."""
 
     def __init__(self) -> None:
         self._lacks: set[tuple[Ability, str]] = set()

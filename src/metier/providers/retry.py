@@ -171,7 +171,7 @@ def _another_may_answer(failure: CallFailed) -> bool:
 
 
 def _keep_text(observe: Observer | None, shown: list[str]) -> Observer | None:
-    """The observer, with the text that it is given kept; a reply that nobody observes is not streamed."""
+    """The observer, with the text that it is given kept; a reply without an observer is not streamed."""
     if observe is None:
         return None
 

@@ -33,13 +33,13 @@ class ChangedCode:
 
 
 type CodeAsker = Callable[[ChangedCode], Awaitable[str | None]]
-"""Who accepts that the run goes on with the new files; nothing where nobody does."""
+"""Who accepts that the run goes on with the new files; nothing without an acceptance."""
 
 
 async def settle_code(
     log: RunLog, run: RunKind, answer: Answer, *, ask: CodeAsker | None, above: Mapping[str, str]
 ) -> dict[str, str] | None:
-    """The code that the run goes on with; nothing where it is parked, because nobody accepted what changed.
+    """The code that the run goes on with; nothing where it is parked, because the change was not accepted.
 
     `above` is the code that the run above goes on with: what was accepted there is not asked about again.
     """

@@ -27,7 +27,7 @@ _UNUSED_SECONDS = 30 * 24 * 3600
 def take_trusted_copy(package: SkillPackage, *, home: Path) -> SkillPackage:
     """The same package with its files in a private copy, which holds the trusted bytes and nothing else.
 
-    Raises `SkillNotTrusted` where nobody trusts the bytes that are there now, `SkillError` where no copy can be made.
+    Raises `SkillNotTrusted` where the bytes that are there now are not trusted, `SkillError` where no copy can be made.
     """
     check_trusted(package)
     if package.trusted_digest is None or package.source in TRUSTED_BY_LOCATION:

@@ -46,7 +46,7 @@ class Blobs:
         raise await self._database.run(lambda connection: _build_failure(connection, digest))
 
     async def sweep(self) -> None:
-        """Remove what no run names and nobody put of late, page by page."""
+        """Remove what no run names and no process put of late, page by page."""
         while await self._database.run(self._remove_unnamed) == _SWEPT_AT_ONCE:
             await anyio.lowlevel.checkpoint()
 

@@ -57,7 +57,7 @@ class Blobs:
         return await self._database.in_thread(lambda: hashlib.sha256(data).hexdigest())
 
     async def sweep(self) -> None:
-        """Remove what no run names and nobody put of late: small ones together, a large one in its own transaction."""
+        """Remove what no run names and no process put of late: small ones together, large ones alone."""
         batch: list[str] = []
         size = 0
         for digest, bytes_ in await self._database.read(self._find_unnamed):

@@ -63,7 +63,7 @@ def examine_room(database: Path) -> StoreRoom:
 
 
 def has_steady_clock() -> bool:
-    """Leases are timed by a clock that nobody sets, and the boot of the machine is known."""
+    """Leases are timed by a clock that cannot be set, and the boot of the machine is known."""
     return SystemMachine().boot_id() != "wall"
 
 

@@ -144,7 +144,7 @@ def _write_temporary(target: Target, name: str, data: bytes) -> None:
             # Before the first byte: what only some may read is never there for others, not even for a moment.
             with suppress(PermissionError):  # only the superuser gives files away
                 os.fchown(descriptor, target.status.st_uid, target.status.st_gid)
-            # New content does not get the rights that somebody gave to the old one.
+            # New content does not get the rights that a person gave to the old one.
             os.fchmod(descriptor, stat.S_IMODE(target.status.st_mode) & ~(stat.S_ISUID | stat.S_ISGID))
         rest = memoryview(data)
         while rest:

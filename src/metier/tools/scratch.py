@@ -127,7 +127,7 @@ def remove_holder(path: str) -> None:
     """Only a folder that was made to hold a place, and only while it is empty."""
     try:
         if is_holder(path):
-            os.chmod(path, 0o755)  # noqa: PTH101, S103  somebody may have put a file into it, and keeps it
+            os.chmod(path, 0o755)  # noqa: PTH101, S103  a person may have put a file into it, and keeps it
             os.rmdir(path)  # noqa: PTH106
     except OSError:
         return
