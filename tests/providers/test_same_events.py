@@ -18,6 +18,8 @@ from metier.tools.base import ToolContext, ToolInfo, ToolResult
 pytestmark = pytest.mark.anyio
 
 DIFFERENT_BY_NATURE = {"provider", "model", "meta", "prefix_hash", "request_hash", "bytes", "duration_ms", "cost_usd"}
+OF_THE_PROMPT = {"layers", "allocated_prompt_tokens"}
+"""Each family of models has instructions of its own."""
 
 
 class Answers:
@@ -71,7 +73,9 @@ async def run(
 
 
 def story(record: EventRecord) -> tuple[str, dict[str, JsonValue]]:
-    payload = record.payload.model_dump(mode="json", exclude=DIFFERENT_BY_NATURE | {"context_id", "idempotency_key"})
+    payload = record.payload.model_dump(
+        mode="json", exclude=DIFFERENT_BY_NATURE | OF_THE_PROMPT | {"context_id", "idempotency_key"}
+    )
     return record.event_type, payload
 
 
