@@ -258,7 +258,7 @@ _INSIDE: tuple[tuple[bytes, str, str], ...] = (
         "discord",
         r"[MNOA][A-Za-z0-9]{23,25}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,38}(?![A-Za-z0-9_-])",
     ),
-    (rb"[a-f0-9]{64}", "resume-token", r"(?P<v>\d{1,18}:\d{1,18}:[12]\d{9}:[a-f0-9]{64})" + _END),
+    (rb"(?<![a-f0-9])[a-f0-9]{64}", "resume-token", r"(?P<v>\d{1,18}:\d{1,18}:[12]\d{9}:[a-f0-9]{64})" + _END),
     (rb"\.[a-f0-9]{64}", "airtable", r"pat[A-Za-z0-9]{14}\.[a-f0-9]{64}"),
     (rb"\.[a-f0-9]{24}\.", "harness", r"[ps]at\.[A-Za-z0-9_-]{22}\.[a-f0-9]{24}\.[A-Za-z0-9]{20}"),
 )

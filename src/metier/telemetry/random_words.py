@@ -114,6 +114,7 @@ def _may_tell_of_hex(lowered: str, words: bytes, core: bytes) -> bool:
 
 def _find_words(text: str, core: str) -> Iterator[_Word]:
     """Every random word around this core."""
+    judged: dict[str, Degree | None] = {}
     at = text.find(core)
     while at >= 0:
         before = _LEFT.match(text[max(0, at - _MAX_WORD) : at][::-1])
@@ -122,8 +123,9 @@ def _find_words(text: str, core: str) -> Iterator[_Word]:
             start += 1  # the line feed of a string inside a string
         behind = _RIGHT.match(text, at + len(core), at + len(core) + _MAX_WORD)
         whole = text[start : behind.end() if behind else at + len(core)].rstrip("~-_+/.")
-        degree = judge_randomness(whole.rstrip("="))
-        if degree:
+        if whole not in judged:
+            judged[whole] = judge_randomness(whole.rstrip("="))
+        if degree := judged[whole]:
             yield _Word(whole, start, start + len(whole), degree)
         at = text.find(core, max(start + len(whole), at + len(core)))
 
