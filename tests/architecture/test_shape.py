@@ -133,8 +133,6 @@ def test_commands_write_through_the_output_boundary() -> None:
         "chat_view.py",
         "detaching.py",
         "completion.py",
-    } | {
-        "runs_upkeep.py"  # writes the frame of a list that it streams
     }
     rooms = (SOURCE / "cli", SOURCE / "worker")
     writers = {

@@ -93,3 +93,18 @@ def test_persian_and_indic_joiners_are_kept_in_lists(workspace: Workspace, start
 
     assert "می\u200cخواهم" in listed.stdout
     assert "ක්\u200dර" in prompt.stdout
+
+
+@pytest.mark.parametrize(
+    "command", [["runs", "list"], ["approvals", "list"], ["runs", "gc", "--keep", "0"]], ids=["runs", "approvals", "gc"]
+)
+def test_list_that_fails_before_its_first_row_writes_no_half_of_an_answer(
+    workspace: Workspace, start: Start, command: list[str]
+) -> None:
+    empty = start(*command, "--json")
+    workspace.write("agent.yaml", "runtime: {profile: loose}\n")
+
+    failed = start(*command, "--json")
+
+    assert json.loads(empty.stdout) in ([], {"dry_run": False, "deleted": []})
+    assert (failed.code, failed.stdout) == (2, "")

@@ -54,7 +54,6 @@ def list_approvals(
     count = anyio.run(show_pages)
     if shown is not None:
         shown.close()
-        write_line()
     elif not count:
         warn_line("Nothing waits for a decision" if not every else "There are no approvals here yet")
 

@@ -43,21 +43,26 @@ def write_text(text: str, *, redactor: Redactor | None = None) -> None:
 
 
 class JsonList:
-    """A JSON array written to stdout item by item, so that a long one is never held in memory. As `write_json` does."""
+    """A JSON array written to stdout item by item, so that a long one is never held in memory. As `write_json` does.
 
-    def __init__(self, *, indent: int = 0) -> None:
-        self._indent = " " * indent
+    Nothing is written before the first item or the end: a command that fails first leaves no half of an answer.
+    """
+
+    def __init__(self, *, opening: str = "", closing: str = "") -> None:
+        """`opening` and `closing` stand around the array, of an object for instance; it is indented like `opening`."""
+        self._opening, self._closing = opening, closing
+        self._indent = "  " if opening else ""
         self._is_empty = True
-        sys.stdout.write("[")
 
     def add(self, value: object) -> None:
         text = render_json(value, indent=2)
-        start = "\n" if self._is_empty else ",\n"
+        start = f"{self._opening}[\n" if self._is_empty else ",\n"
         self._is_empty = False
         sys.stdout.write(start + textwrap.indent(text, self._indent + "  "))
 
     def close(self) -> None:
-        sys.stdout.write("]" if self._is_empty else f"\n{self._indent}]")
+        end = f"{self._opening}[]" if self._is_empty else f"\n{self._indent}]"
+        sys.stdout.write(f"{end}{self._closing}\n")
 
 
 def write_line(text: str = "") -> None:

@@ -82,7 +82,6 @@ def list_runs(
     count = anyio.run(show_pages)
     if shown is not None:
         shown.close()
-        write_line()
     elif not count:
         sys.stderr.write("There are no runs here yet\n")
 

@@ -1,7 +1,6 @@
 """`agent runs gc` and `agent runs rebuild`: deleting old runs, and writing an event log anew."""
 
 import json
-import sys
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -67,8 +66,8 @@ class _Deleted:
         self._count = 0
         self._list: JsonList | None = None
         if as_json:
-            sys.stdout.write(f'{{\n  "dry_run": {json.dumps(dry_run)},\n  "deleted": ')
-            self._list = JsonList(indent=2)
+            opening = f'{{\n  "dry_run": {json.dumps(dry_run)},\n  "deleted": '
+            self._list = JsonList(opening=opening, closing="\n}")
 
     def tell(self, run_ids: Sequence[str]) -> None:
         for run_id in run_ids:
@@ -85,7 +84,6 @@ class _Deleted:
             warn_line(f"{self._count} runs {self._verb} deleted")
         else:
             self._list.close()
-            sys.stdout.write("\n}\n")
 
 
 def rebuild(run: RunName, *, as_json: AsJson = False, config: Config = None) -> None:
