@@ -12,6 +12,7 @@ from metier.engine import entries as e
 from metier.engine.entries import RunStarted
 from metier.engine.services import Services
 from metier.errors import UsageError
+from metier.providers.registry import OFFLINE
 from metier.runtime.agents import AgentInForce, resolve_agent
 from metier.runtime.authority import keep_origin
 from metier.runtime.commissions import Commission, build_limits
@@ -52,7 +53,7 @@ def build_adoption(started: RunStarted, services: Services, *, run: RunKind, pin
     agent, provider = run.agent, services.provider.name
     return e.RunAdopted(
         provider=provider,
-        model=agent.model.name if provider != "offline" else "offline",
+        model=agent.model.name if provider != OFFLINE else OFFLINE,
         profile=agent.profile,
         sandbox=services.sandbox,
         workspace=str(agent.place.workspace),

@@ -19,7 +19,7 @@ def find_refusal(line: ShellLine | NotUnderstood, options: ShellOptions, place: 
     if options.cwd == "workspace" and isinstance(line, ShellLine) and (wrong := _find_leaving(line, place)):
         return wrong
     if special := find_special_mode(line, text):
-        return f"{special[:200]!r} gives a file the rights of its owner, whoever runs it (setuid, setgid)"
+        return f"{special[:200]!r} gives a file the rights of its owner for any user who runs it (setuid, setgid)"
     if options.mode == "full":
         return ""
     if isinstance(line, NotUnderstood):

@@ -1,4 +1,4 @@
-"""Commands that give a file the rights of its owner whoever runs it: setuid and setgid modes. Pure.
+"""Commands that give a file the rights of its owner for every user who runs it: setuid and setgid modes. Pure.
 
 Such a file outlives the run and every sandbox: where the agent runs as root, or as a user that others trust, it is a
 door. No work on a project needs one.

@@ -43,7 +43,7 @@ MODES: Mapping[str, tuple[int | None, int | None, int]] = {
     "creat": (85, None, 1), "mknod": (133, None, 1), "mknodat": (259, 33, 2),
 }  # fmt: skip
 """By name, the numbers and which argument is the mode: one with the setuid bit is refused. A file with it would give
-the rights of its owner to whoever runs it, outside of the sandbox too. The setgid bit passes: folders have it."""
+the rights of its owner to any user who runs it, outside of the sandbox too. The setgid bit passes: folders have it."""
 OPENING: Mapping[str, tuple[int | None, int | None, int]] = {"open": (2, None, 1), "openat": (257, 56, 2)}
 """The same of calls whose mode counts only where the flags, the argument before it, make a file."""
 _SETUID = 0o4000
