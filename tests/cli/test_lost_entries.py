@@ -125,6 +125,23 @@ def test_a_run_whose_database_vanished_is_found_by_its_folder(
     assert effects.read_text() == "xx"
 
 
+def test_the_latest_of_two_runs_of_one_second_is_not_taken_for_a_lost_one(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    model.follow(says("First."), says("Second."))
+    assert workspace.agent("run", "-q", "Greet") == 0
+    assert workspace.agent("run", "-q", "Greet") == 0
+    earlier, later = sorted(workspace.run_ids())
+    with sqlite3.connect(workspace.folder / DATABASE) as database:
+        # The run with the greater id began first, as one of two runs of the same second may.
+        database.execute("UPDATE runs SET number = -1 WHERE run_id = ?", (later,))
+    database.close()
+
+    assert workspace.agent("replay", "latest") == 0
+
+    assert earlier[-12:-4] in capsys.readouterr().out
+
+
 def flip(file: Path, chance: random.Random) -> None:
     data = bytearray(file.read_bytes())
     for _ in range(3):

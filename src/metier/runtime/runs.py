@@ -254,7 +254,7 @@ class Runtime:
         prefix = "" if name == "latest" else name
         # No name is the beginning of all: a variable that nobody set must not cancel or delete a run.
         rows = await self.store.list_runs(prefix=prefix, limit=2) if name and name.isascii() else []
-        self._check_folders(name, rows)
+        await self._check_folders(name, rows)
         if not rows:
             raise RunUnknown(f"There is no run {name!r}", hint="`agent runs list` shows the runs of this workspace")
         if name == "latest":
@@ -263,18 +263,17 @@ class Runtime:
             raise UsageError(f"More than one run begins with {name!r}", hint="Write more of the id")
         return rows[0]
 
-    def _check_folders(self, name: str, rows: Sequence[RunRow]) -> None:
+    async def _check_folders(self, name: str, rows: Sequence[RunRow]) -> None:
         """Raises `StoreDamaged` for a run that has a folder and is not in the store, where its name asks for it."""
-        is_latest = name == "latest"
         # Of a database server other machines may delete runs; a file of this machine loses them only with its end.
-        if (
-            not name
-            or not name.isascii()
-            or (rows and not (is_latest and self.place.settings.store.backend == "sqlite"))
-        ):
+        may_lack = not rows or (name == "latest" and self.place.settings.store.backend == "sqlite")
+        if not name or not name.isascii() or not may_lack:
             return
         lost = find_lost_run(self.place.runs, name, shard=self.place.settings.logging.shard)
-        if lost is not None and (not rows or (lost.name > rows[0].run_id and not lost.name.startswith(CHILD))):
+        if lost is None or (rows and (lost.name < rows[0].run_id or lost.name.startswith(CHILD))):
+            return
+        # Of two runs that began in one second the older may have the greater id.
+        if await self.store.find_run(lost.name) is None:
             raise describe_lost_run(lost)
 
     async def _climb(self, row: RunRow) -> RunRow:
