@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 
 from bench.table import Row
-from metier.definitions.catalog import load_catalog
-from metier.definitions.sources import SkillSource
+from metier.definitions.skills.catalog import load_catalog
+from metier.definitions.skills.sources import SkillSource
 
 COUNT = 10_000
 ROUNDS = 3

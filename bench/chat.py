@@ -8,8 +8,8 @@ import anyio
 
 from bench.table import Row
 from metier.context.tokens import TokenCounter
-from metier.runtime.chats import ChatRequest, open_chat
-from metier.runtime.place import Place
+from metier.runtime.chat.chats import ChatRequest, open_chat
+from metier.runtime.host import Place
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
 from metier.testing.scripted import ScriptedProvider, says

@@ -13,7 +13,7 @@ from bench.table import Row
 from metier.engine.options import RuntimeOptions
 from metier.messages import ModelReply, TextPart, ToolCallPart, Usage
 from metier.providers.base import ModelRequest, Observer
-from metier.runtime.place import Place
+from metier.runtime.host import Place
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings

@@ -14,7 +14,7 @@ import psycopg
 
 from bench.fleet_model import Fleet, Load, Outcome, ServiceTimes, simulate
 from bench.table import Row
-from metier.runtime.detached import submit
+from metier.runtime.queue.detached import submit
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.worker_options import WorkerOptions

@@ -15,8 +15,8 @@ from bench.table import Row
 from metier.engine.options import RuntimeOptions
 from metier.messages import ModelReply
 from metier.providers.base import ModelRequest, Observer
-from metier.runtime.place import Place
-from metier.runtime.replays import replay_run
+from metier.runtime.history.replays import replay_run
+from metier.runtime.host import Place
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.model import Settings

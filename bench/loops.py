@@ -24,7 +24,7 @@ from bench.model_server import running_model
 from bench.table import Row
 from metier.engine.options import RuntimeOptions
 from metier.providers.options import AnthropicOptions, ModelOptions, OpenAIOptions, ProvidersOptions
-from metier.runtime.place import Place
+from metier.runtime.host import Place
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.model import Settings

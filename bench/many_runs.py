@@ -13,7 +13,7 @@ from bench.engine import Echo
 from bench.table import Row
 from metier.messages import ModelReply, TextPart, Usage
 from metier.providers.base import ModelRequest, Observer
-from metier.runtime.place import Place
+from metier.runtime.host import Place
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.model import Settings

@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 
 from bench.table import Row
-from metier.store.sqlite import SqliteStore, open_sqlite_store
+from metier.store.sqlite.store import SqliteStore, open_sqlite_store
 
 FEW, MANY, OLD = 1_000, 1_100_000, 100_000
 ENTRIES, ENTRY_BYTES = 20, 300

@@ -12,19 +12,19 @@ from pathlib import Path
 import anyio
 
 from bench.table import Row
-from metier.definitions.skill import load_skill
+from metier.definitions.skills.skill import load_skill
 from metier.skills.package import SkillPackage
 from metier.tools.base import ToolContext
-from metier.tools.script_catalog import ScriptCatalog
-from metier.tools.script_environments import ScriptEnvironments
-from metier.tools.script_runner import ScriptRunner
-from metier.tools.scripts import build_script_tools
+from metier.tools.scripts.catalog import ScriptCatalog
+from metier.tools.scripts.environments import ScriptEnvironments
+from metier.tools.scripts.runner import ScriptRunner
+from metier.tools.scripts.tools import build_script_tools
 from metier.tools.toolbox import Toolbox
 
 _FLOOD = """
 import anyio, os, sys
 from pathlib import Path
-from metier.tools.process import Command, run_process
+from metier.tools.process.run import Command, run_process
 def peak():
     # Not ru_maxrss: it starts with the size of the process that started this one.
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])

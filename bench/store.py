@@ -12,7 +12,7 @@ import anyio
 
 from bench.table import Row
 from metier.store.base import Lease, StoredEntry
-from metier.store.sqlite import SqliteStore, open_sqlite_store
+from metier.store.sqlite.store import SqliteStore, open_sqlite_store
 from metier.testing.store_case import build_run
 
 DATA = os.urandom(750).hex().encode()

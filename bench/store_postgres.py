@@ -11,8 +11,8 @@ import psycopg
 from bench.table import Row
 from metier.store.base import RunRow, StoredEntry
 from metier.store.contexts import ContextChange, ContextState
-from metier.store.postgres import PostgresStore, open_postgres_store
-from metier.store.postgres_address import read_address
+from metier.store.postgres.address import read_address
+from metier.store.postgres.store import PostgresStore, open_postgres_store
 from metier.testing.postgres_server import find_binaries, run_server
 
 DATA = os.urandom(750).hex().encode()

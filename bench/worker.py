@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 
 from bench.table import Row
-from metier.runtime.detached import submit
+from metier.runtime.queue.detached import submit
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.worker_options import WorkerOptions

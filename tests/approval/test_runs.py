@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from pydantic import JsonValue
 
-from metier.cli.ask import Prompter
+from metier.cli.run.approval_dialog import Prompter
 from metier.engine.entries import ApprovalAsked, ApprovalDecided, Entry
 from metier.engine.journal import read_entries
 from metier.engine.options import RuntimeOptions
 from metier.engine.state import RunState
 from metier.errors import ConfigError
 from metier.runtime.approvals import Question, Reply
-from metier.runtime.forks import ForkRequest, find_points, fork_run
-from metier.runtime.place import Place
-from metier.runtime.replays import replay_run
+from metier.runtime.history.forks import ForkRequest, find_points, fork_run
+from metier.runtime.history.replays import replay_run
+from metier.runtime.host import Place
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Asker, Runtime, Watch, open_runtime
 from metier.settings.model import Settings

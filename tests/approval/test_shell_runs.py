@@ -10,13 +10,13 @@ from pydantic import JsonValue
 from metier.engine.options import RuntimeOptions
 from metier.engine.state import RunState
 from metier.runtime.approvals import Question, Reply
-from metier.runtime.place import Place
-from metier.runtime.replays import replay_run
+from metier.runtime.history.replays import replay_run
+from metier.runtime.host import Place
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Asker, Watch, open_runtime
 from metier.settings.model import Settings
 from metier.testing.scripted import ScriptedProvider, ToolCall, calls, says
-from metier.tools.options import ShellOptions
+from metier.tools.shell.options import ShellOptions
 
 pytestmark = pytest.mark.anyio
 

@@ -16,22 +16,22 @@ STARTING = frozenset({
     "click.launch", "typer.launch", "multiprocessing.Process",
 })  # fmt: skip
 STARTERS = {
-    "cli/health.py": ("git", "ripgrep", "bubblewrap", "uv"),
-    "skills/git_process.py": ("git",),
-    "tools/line_runner.py": ("commands",),
-    "tools/process.py": ("the supervisor",),
-    "tools/ripgrep.py": ("ripgrep",),
-    "tools/sandbox/attempts.py": ("the interpreter",),
-    "tools/sandbox/ladder.py": ("bubblewrap",),
-    "tools/sandbox/shim.py": ("commands",),
-    "tools/supervisor.py": ("bubblewrap", "MCP servers"),
+    "cli/doctor/health.py": ("git", "ripgrep", "bubblewrap", "uv"),
+    "skills/git/process.py": ("git",),
+    "tools/shell/line_runner.py": ("commands",),
+    "tools/process/run.py": ("the supervisor",),
+    "tools/files/ripgrep.py": ("ripgrep",),
+    "tools/process/sandbox/attempts.py": ("the interpreter",),
+    "tools/process/sandbox/ladder.py": ("bubblewrap",),
+    "tools/process/sandbox/shim.py": ("commands",),
+    "tools/process/supervisor.py": ("bubblewrap", "MCP servers"),
 }
 """The modules that start a program, with the rows of the table in `docs/security.md` that say how it is found."""
 SEARCHING = {
-    "cli/health.py": "looks whether the shell of the settings exists, and starts nothing",
-    "skills/trusted_programs.py": "the one place that searches PATH",
-    "tools/mcp_code.py": "looks where the program of a server lies",
-    "tools/mcp_tools.py": "shows the program of a server to its sandbox",
+    "cli/doctor/health.py": "looks whether the shell of the settings exists, and starts nothing",
+    "skills/trust/trusted_programs.py": "the one place that searches PATH",
+    "tools/mcp/server_code.py": "looks where the program of a server lies",
+    "tools/mcp/tools.py": "shows the program of a server to its sandbox",
 }
 
 

@@ -66,7 +66,7 @@ def test_every_file_says_at_the_top_what_it_is() -> None:
 def test_rooms_have_no_door_of_their_own() -> None:
     filled = [path for path in sorted(SOURCE.glob("*/**/__init__.py")) if path.read_text(encoding="utf-8").strip()]
 
-    assert filled == []
+    assert filled == [SOURCE / "tools" / "toolsets" / "__init__.py"]  # what authors of skills import
 
 
 def test_unfinished_work_is_not_in_the_source() -> None:
@@ -125,18 +125,18 @@ def test_machine_paths_and_package_indexes_are_not_in_the_repository() -> None:
 def test_commands_write_through_the_output_boundary() -> None:
     """Streams of text and the command that redacts have a boundary of their own."""
     own = {
-        "main.py",
-        "root.py",
-        "output.py",
-        "redact.py",
-        "live.py",
-        "chat_view.py",
-        "detaching.py",
-        "completion.py",
+        "cli/chat/view.py",
+        "cli/completion.py",
+        "cli/main.py",
+        "cli/redact.py",
+        "cli/root.py",
+        "cli/run/detaching.py",
+        "cli/run/live.py",
+        "cli/shared/output.py",
     }
     rooms = (SOURCE / "cli", SOURCE / "worker")
     writers = {
-        path.name
+        path.relative_to(SOURCE).as_posix()
         for room in rooms
         for path in room.rglob("*.py")
         if re.search(r"sys\.stdout\.write\(|typer\.echo\(|[^_.\w]print\(", path.read_text(encoding="utf-8"))

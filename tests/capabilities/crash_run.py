@@ -5,7 +5,7 @@ from pathlib import Path
 from capability_skills import write_skill
 
 from metier.providers.options import ModelOptions
-from metier.runtime.place import Place
+from metier.runtime.host import Place
 from metier.settings.model import Settings
 from metier.testing.crash_kit import read_effects
 from metier.testing.crash_scenario import DoubtAnswer, Reach, Scenario

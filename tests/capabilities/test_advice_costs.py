@@ -7,12 +7,12 @@ import pytest
 from capability_skills import write_skill
 
 from metier.engine.options import RuntimeOptions
+from metier.engine.replaying.recording import Divergence
 from metier.engine.state import RunState
-from metier.engine.tape import Divergence
 from metier.providers.options import ModelOptions
 from metier.runtime.answers import Answer
-from metier.runtime.place import Place
-from metier.runtime.replays import replay_run
+from metier.runtime.history.replays import replay_run
+from metier.runtime.host import Place
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings

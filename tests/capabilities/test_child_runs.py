@@ -13,10 +13,10 @@ from metier.capabilities.executor import create_executor
 from metier.capabilities.protocol import AgentResponse
 from metier.cli.main import run
 from metier.engine.state import RunState
-from metier.runtime.place import Place
+from metier.runtime.delegation.skill_router import create_run_router
+from metier.runtime.host import Place
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
-from metier.runtime.skill_router import create_run_router
 from metier.settings.model import Settings
 from metier.store.failures import StoreUnavailable
 from metier.testing.scripted import ScriptedProvider, ToolCall, calls, says

@@ -9,7 +9,7 @@ from capability_skills import write_skill
 from metier.capabilities.contract import SideEffects, SkillContract
 from metier.capabilities.contract_reading import ContractReading, read_contract
 from metier.cli.main import run
-from metier.definitions.skill import load_skill
+from metier.definitions.skills.skill import load_skill
 
 WHOLE = """
 interaction_outcomes:

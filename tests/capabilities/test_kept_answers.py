@@ -20,7 +20,7 @@ from metier.capabilities.turns import Conversations
 from metier.cli.main import run
 from metier.errors import SandboxUnavailable, ToolFailed
 from metier.runtime.confinement import open_confinement
-from metier.runtime.place import Place
+from metier.runtime.host import Place
 from metier.settings.model import Settings
 from metier.store.base import Store
 from metier.store.opening import open_store
@@ -28,8 +28,8 @@ from metier.store.options import StoreOptions
 from metier.store.tokens import load_resume_keys
 from metier.telemetry.redaction import build_redactor
 from metier.tools.base import ToolContext, ToolResult
-from metier.tools.sandbox.confinement import Confinement
-from metier.tools.sandbox.options import SandboxOptions
+from metier.tools.process.sandbox.confinement import Confinement
+from metier.tools.process.sandbox.options import SandboxOptions
 
 LAUNCH = """
 def execute(context):

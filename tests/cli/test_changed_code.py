@@ -11,7 +11,7 @@ from model_server import ModelServer, calls, says
 from run_workspace import QUICK, Workspace, use_model
 
 from metier.cli.main import run
-from metier.skills.digest import digest_tree
+from metier.skills.trust.digest import digest_tree
 
 type Capture = pytest.CaptureFixture[str]
 

@@ -11,8 +11,8 @@ from model_server import ModelServer, calls, running_model, says
 from run_workspace import QUICK, Workspace, use_model
 
 from metier.engine import entries as e
-from metier.runtime.archive import Archive, load_archive, render_archive
-from metier.runtime.forks import find_points
+from metier.runtime.history.archive import Archive, load_archive, render_archive
+from metier.runtime.history.forks import find_points
 
 type Capture = pytest.CaptureFixture[str]
 type Change = Callable[[list[e.Entry]], list[e.Entry]]

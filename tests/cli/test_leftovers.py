@@ -11,9 +11,9 @@ import pytest
 from model_server import ModelServer, calls, says
 from run_workspace import AGENT, Workspace
 
-from metier.tools.process import SUPERVISOR, TREE_VARIABLE, find_marked
-from metier.tools.sandbox.bubblewrap import find_bubblewrap
-from metier.tools.sandbox.ladder import try_rung
+from metier.tools.process.run import SUPERVISOR, TREE_VARIABLE, find_marked
+from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
+from metier.tools.process.sandbox.ladder import try_rung
 
 LINGER = """import os, subprocess, sys
 open(os.path.join(os.environ.get("TMPDIR", "."), "left"), "w").close()

@@ -11,8 +11,8 @@ from mcp_workspace import accept, define
 from model_server import ModelServer, calls, says
 from run_workspace import QUICK, Workspace, use_model
 
-from metier.tools.sandbox.bubblewrap import find_bubblewrap
-from metier.tools.sandbox.ladder import try_rung
+from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
+from metier.tools.process.sandbox.ladder import try_rung
 
 SERVER = Path(__file__).parent / "prying_mcp_server.py"
 REWRITE = """import os, sys

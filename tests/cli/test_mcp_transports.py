@@ -19,10 +19,10 @@ from run_workspace import QUICK, Workspace, use_model
 
 from metier.errors import ToolFailed
 from metier.tools.base import ToolContext
-from metier.tools.mcp_config import ServerDefinition
-from metier.tools.mcp_connection import ConnectionLimits, ServerConnection
-from metier.tools.mcp_options import McpOptions
-from metier.tools.mcp_tools import ServerPlace, build_target
+from metier.tools.mcp.config import ServerDefinition
+from metier.tools.mcp.connection import ConnectionLimits, ServerConnection
+from metier.tools.mcp.options import McpOptions
+from metier.tools.mcp.tools import ServerPlace, build_target
 
 type Capture = pytest.CaptureFixture[str]
 

@@ -8,9 +8,9 @@ import pytest
 from model_server import ModelServer, calls, says
 from run_workspace import AGENT, QUICK, Workspace, use_model
 
-from metier.tools.sandbox.bubblewrap import find_bubblewrap
-from metier.tools.sandbox.confinement import Level
-from metier.tools.sandbox.ladder import try_rung
+from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
+from metier.tools.process.sandbox.confinement import Level
+from metier.tools.process.sandbox.ladder import try_rung
 
 RUNS = "var/log/runs"
 SKILLS = "lib/skills"

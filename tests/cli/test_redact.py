@@ -73,7 +73,7 @@ def test_error_message_hides_a_secret_and_cannot_fake_lines(capsys: pytest.Captu
 
 def test_error_path_does_not_load_pydantic() -> None:
     code = (
-        "import sys; from metier.cli.failure import report; from metier.errors import MetierError; "
+        "import sys; from metier.cli.shared.failure import report; from metier.errors import MetierError; "
         "report(MetierError('x'), debug=False); sys.exit('pydantic' in sys.modules)"
     )
 

@@ -14,7 +14,7 @@ from run_workspace import AGENT, WAIT, Workspace
 
 from metier.ids import SystemClock
 from metier.store.base import RunRow
-from metier.store.sqlite import open_sqlite_store
+from metier.store.sqlite.store import open_sqlite_store
 
 type Capture = pytest.CaptureFixture[str]
 

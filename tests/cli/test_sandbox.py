@@ -13,8 +13,8 @@ import pytest
 from model_server import ModelServer, calls, says
 from run_workspace import AGENT, Workspace
 
-from metier.tools.sandbox.bubblewrap import find_bubblewrap
-from metier.tools.sandbox.ladder import find_rung
+from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
+from metier.tools.process.sandbox.ladder import find_rung
 
 type Capture = pytest.CaptureFixture[str]
 

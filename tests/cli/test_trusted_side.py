@@ -9,9 +9,9 @@ import pytest
 from model_server import ModelServer, calls, says
 from run_workspace import AGENT, Workspace
 
-from metier.tools.sandbox.bubblewrap import find_bubblewrap
-from metier.tools.sandbox.confinement import Level
-from metier.tools.sandbox.ladder import try_rung
+from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
+from metier.tools.process.sandbox.confinement import Level
+from metier.tools.process.sandbox.ladder import try_rung
 
 ALLOW = "rules:\n  - tool: script_run\n    allow: true\n"
 PLANT = """import os, sys

@@ -16,14 +16,14 @@ from metier.context.tokens import estimate_tokens, tool_tokens
 from metier.messages import ToolSpec
 from metier.prompts.texts import load_text
 from metier.prompts.tool_texts import load_tool_text
-from metier.tools.bash import Bash
-from metier.tools.edit import Edit
-from metier.tools.glob import Glob
-from metier.tools.grep import Grep
-from metier.tools.read import Read
-from metier.tools.scripts import ScriptHelp, ScriptList, ScriptRun
-from metier.tools.web import WebFetch
-from metier.tools.write import Write
+from metier.tools.files.edit import Edit
+from metier.tools.files.glob import Glob
+from metier.tools.files.grep import Grep
+from metier.tools.files.read import Read
+from metier.tools.files.write import Write
+from metier.tools.scripts.tools import ScriptHelp, ScriptList, ScriptRun
+from metier.tools.shell.bash import Bash
+from metier.tools.web.fetch import WebFetch
 
 SNAPSHOTS = Path(__file__).parent.parent / "fixtures" / "prompt_snapshots"
 PROMPTS = Path(__file__).parent.parent.parent / "src" / "metier" / "prompts"

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from metier.definitions.problems import Problem
-from metier.definitions.skill import SkillDefinition, SkillReading
+from metier.definitions.skills.skill import SkillDefinition, SkillReading
 
 
 def write_skill(root: Path, name: str, text: str | bytes | None = None) -> Path:

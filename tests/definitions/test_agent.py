@@ -5,7 +5,7 @@ from skill_files import found, write_file
 
 from metier.definitions.agent import load_agent
 from metier.definitions.inherit import resolve_list
-from metier.definitions.yaml_text import Mapping
+from metier.definitions.text.yaml_text import Mapping
 
 
 def test_every_field_of_an_agent_is_read(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from metier.definitions.flat_yaml import read_flat
-from metier.definitions.yaml_text import Mapping, Scalar, read_yaml
+from metier.definitions.text.flat_yaml import read_flat
+from metier.definitions.text.yaml_text import Mapping, Scalar, read_yaml
 
 PIECES = (
     *("name", "description", "a-b", "x", ":", ": ", " :", "::", " ", "  ", "    ", "\n", "\n\n", "\n  ", "\n  - "),

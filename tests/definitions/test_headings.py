@@ -1,4 +1,4 @@
-from metier.definitions.headings import Section, find_section, first_paragraph, parse_sections, walk_sections
+from metier.definitions.text.headings import Section, find_section, first_paragraph, parse_sections, walk_sections
 
 BODY = """Intro
 

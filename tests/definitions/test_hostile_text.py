@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from skill_files import codes
 
-from metier.definitions.front_matter import read_front_matter
-from metier.definitions.headings import parse_sections, walk_sections
-from metier.definitions.skill import parse_skill
-from metier.definitions.yaml_text import Mapping, plain_value, read_yaml
+from metier.definitions.skills.skill import parse_skill
+from metier.definitions.text.front_matter import read_front_matter
+from metier.definitions.text.headings import parse_sections, walk_sections
+from metier.definitions.text.yaml_text import Mapping, plain_value, read_yaml
 
 FILE = Path("skills/x/SKILL.md")
 PIECES = (

@@ -2,8 +2,8 @@ from pathlib import Path
 
 from skill_files import loaded, write_file, write_skill
 
-from metier.definitions.scripts import discover_scripts
-from metier.definitions.skill import load_skill
+from metier.definitions.skills.scripts import discover_scripts
+from metier.definitions.skills.skill import load_skill
 
 
 def names(folder: Path) -> list[str]:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from skill_files import codes, found, loaded, write_skill
 
-from metier.definitions.skill import Entrypoint, load_skill
-from metier.definitions.yaml_text import Mapping, Sequence
+from metier.definitions.skills.skill import Entrypoint, load_skill
+from metier.definitions.text.yaml_text import Mapping, Sequence
 
 
 def test_a_right_skill_loads_without_a_word(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from metier.engine.entries import Entry, render_entry
 from metier.engine.journal import read_entries
 from metier.engine.stopping import Stopper
 from metier.runtime.answers import Answer
-from metier.runtime.archive import Archive
-from metier.runtime.commissions import commission_task
+from metier.runtime.delegation.child_runs import commission_task
+from metier.runtime.history.archive import Archive
+from metier.runtime.history.transfer import export_run, import_run
 from metier.runtime.requests import RunRequest
-from metier.runtime.transfer import export_run, import_run
 from metier.testing.scripted import Line, ToolCall, calls, says
 
 CORPUS = Path(__file__).resolve().parent.parent / "corpus"

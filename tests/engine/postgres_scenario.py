@@ -9,11 +9,11 @@ from pathlib import Path
 import psycopg
 import reference_scenario
 
-from metier.runtime.place import Place
+from metier.runtime.host import Place
 from metier.store.base import Store
 from metier.store.machine import Machine
-from metier.store.postgres import open_postgres_store
-from metier.store.postgres_address import read_address
+from metier.store.postgres.address import read_address
+from metier.store.postgres.store import open_postgres_store
 from metier.testing.crash_points import PointedStore, Points
 from metier.testing.crash_scenario import Reach, Scenario
 

@@ -16,12 +16,12 @@ from metier.engine.decide import Policy
 from metier.engine.options import RuntimeOptions
 from metier.messages import ModelReply, TextPart, ToolCallPart, Usage
 from metier.providers.base import ModelRequest, Observer
-from metier.runtime.place import Place
+from metier.runtime.host import Place
 from metier.settings.model import Settings
 from metier.skills.options import SkillsOptions
 from metier.testing.crash_kit import read_effects
 from metier.testing.crash_scenario import Reach, Scenario
-from metier.testing.deed import Deed, build_settle
+from metier.testing.recorded_effect import Deed, build_settle
 from metier.tools.base import ToolContext, ToolResult
 from metier.tools.effects import Effect
 

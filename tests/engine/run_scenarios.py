@@ -13,7 +13,7 @@ from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
 from metier.errors import ToolFailed
 from metier.runtime.answers import Answer
-from metier.runtime.place import Place
+from metier.runtime.host import Place
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, Watch, open_runtime
 from metier.settings.model import Settings

@@ -16,7 +16,7 @@ from metier.engine.projection import project
 from metier.engine.services import Services
 from metier.engine.state import apply
 from metier.runtime.answers import Answer
-from metier.runtime.place import Place
+from metier.runtime.host import Place
 from metier.runtime.runs import Runtime, Watch
 from metier.settings.model import Settings
 from metier.store.base import Lease, Store, StoredEntry
@@ -25,7 +25,7 @@ from metier.store.opening import DATABASE
 from metier.testing.crash_kit import record_effect
 from metier.testing.crash_points import Points
 from metier.testing.crash_scenario import OpenStore, Reach, Scenario, open_pointed_sqlite
-from metier.testing.deed import Deed, build_settle
+from metier.testing.recorded_effect import Deed, build_settle
 from metier.testing.store_wrapper import StoreWrapper
 from metier.tools.base import ToolContext, ToolResult
 

@@ -9,10 +9,10 @@ from reference_scenario import Call, Narrator
 
 from metier.engine.options import RuntimeOptions
 from metier.providers.options import ModelOptions
-from metier.runtime.place import Place
+from metier.runtime.host import Place
 from metier.settings.model import Settings
 from metier.testing.crash_scenario import Reach, Scenario
-from metier.testing.deed import Deed, build_settle
+from metier.testing.recorded_effect import Deed, build_settle
 
 GIVEN = Settings(
     model=ModelOptions(provider="openai", name="special"), runtime=RuntimeOptions(profile="guarded", max_turns=3)

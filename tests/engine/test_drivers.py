@@ -18,7 +18,7 @@ from metier.runtime.runs import Driver, open_runtime
 from metier.store.failures import LeaseLost
 from metier.store.machine import SystemMachine
 from metier.store.opening import DATABASE
-from metier.store.sqlite import open_sqlite_store
+from metier.store.sqlite.store import open_sqlite_store
 from metier.testing.crash_child import MachineAhead, Order
 from metier.testing.crash_kit import CrashKit, read_effects, read_outcome
 from metier.testing.crash_points import CrashPoint

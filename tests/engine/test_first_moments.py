@@ -11,7 +11,7 @@ from start_scenario import GIVEN, LIVES, TODAY, build, build_on_postgres, descri
 
 from metier.engine import entries as e
 from metier.engine.journal import read_entries
-from metier.runtime.pins import use_pinned_settings
+from metier.runtime.records.pins import use_pinned_settings
 from metier.testing.crash_child import Order
 from metier.testing.crash_kit import CrashKit, read_outcome
 from metier.testing.crash_points import CrashPoint, Points

@@ -3,7 +3,7 @@
 import pytest
 
 from metier.engine.entries import SpoolIdentity
-from metier.engine.recovery import Sight, judge_sight
+from metier.engine.execution.recovery import Sight, judge_sight
 from metier.store.machine import MachineIdentity, identify_machine
 
 HERE = MachineIdentity(machine="here", boot="b1")

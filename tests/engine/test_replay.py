@@ -10,14 +10,14 @@ from run_scenarios import ENOUGH, SKILL, SmallTool, answer_all, build_tools, bui
 from metier.engine import entries as e
 from metier.engine.entries import Entry
 from metier.engine.journal import read_entries
-from metier.engine.replay import Replayed, replay
+from metier.engine.replaying.replay import Replayed, replay
 from metier.engine.stopping import Stopper
 from metier.providers.failures import QuotaExhausted
-from metier.runtime.archive import Archive
-from metier.runtime.replays import build_replay_services, replay_run
+from metier.runtime.history.archive import Archive
+from metier.runtime.history.replays import build_replay_services, replay_run
+from metier.runtime.history.transfer import export_run, import_run
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
-from metier.runtime.transfer import export_run, import_run
 from metier.testing.scripted import Line, ToolCall, calls, fails, says
 
 pytestmark = pytest.mark.anyio

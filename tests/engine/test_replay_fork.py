@@ -7,8 +7,8 @@ from run_scenarios import ENOUGH, SKILL, answer_all, build_tools, build_workspac
 
 from metier.engine.journal import read_entries
 from metier.errors import UsageError
-from metier.runtime.forks import ForkRequest, find_points, fork_run
-from metier.runtime.replays import replay_run
+from metier.runtime.history.forks import ForkRequest, find_points, fork_run
+from metier.runtime.history.replays import replay_run
 from metier.runtime.runs import Runtime
 from metier.testing.scripted import ScriptedProvider, ToolCall, calls, says
 

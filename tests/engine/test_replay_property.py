@@ -10,9 +10,9 @@ from run_scenarios import ENOUGH, build_tools, build_workspace, carry_out, open_
 
 from metier.engine.stopping import Stopper
 from metier.providers.failures import QuotaExhausted
-from metier.runtime.archive import load_archive, render_archive
-from metier.runtime.replays import replay_run
-from metier.runtime.transfer import export_run
+from metier.runtime.history.archive import load_archive, render_archive
+from metier.runtime.history.replays import replay_run
+from metier.runtime.history.transfer import export_run
 from metier.testing.scripted import Line, ToolCall, calls, fails, says
 
 CALLS = st.sampled_from(

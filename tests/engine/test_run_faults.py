@@ -22,7 +22,7 @@ from metier.events import LogRepaired, PinnedDefinitionUsed
 from metier.messages import ModelReply
 from metier.providers.base import ModelRequest, Observer
 from metier.runtime.answers import Answer
-from metier.runtime.place import Place
+from metier.runtime.host import Place
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.store.base import RunRow

@@ -10,7 +10,7 @@ import pytest
 from pack_folder import PackFolder, states
 
 from metier.cli.main import run
-from metier.runtime.templates import FOLDER, list_templates
+from metier.runtime.workspace.templates import FOLDER, list_templates
 
 ROOT = Path(__file__).parents[2]
 

@@ -182,7 +182,7 @@ def test_runs_live_in_the_store_of_a_plugin(site: Site, script: Callable[[str], 
     site.install(
         "shelf",
         "from pathlib import Path\n"
-        "from metier.store.sqlite import open_sqlite_store\n"
+        "from metier.store.sqlite.store import open_sqlite_store\n"
         "def register(registry): registry.stores['shelf'] = lambda address: open_sqlite_store(Path(address))\n",
     )
     chosen = {"AGENT_STORE_BACKEND": "plugin/shelf", "DATABASE_URL": str(site.work / "elsewhere.db")}

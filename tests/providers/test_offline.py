@@ -15,23 +15,23 @@ from metier.context.decoder import Decoded, Decoder
 from metier.context.disclosure import SkillText, wrap
 from metier.context.layers import TITLES, Disclosed, Exchange, Prompt, build_messages
 from metier.decisions import ActionStep
-from metier.definitions.skill import Entrypoint, load_skill
+from metier.definitions.skills.skill import Entrypoint, load_skill
 from metier.errors import UsageError
 from metier.messages import Message, ModelReply, ToolCallPart, ToolResultPart, ToolSpec, Usage, assistant, user
 from metier.providers.base import ModelRequest, OneTool, Provider
 from metier.providers.facts import FactBook
-from metier.providers.offline import OfflineProvider, build_offline
-from metier.providers.offline_plan import OfflineSkill, Places
-from metier.providers.offline_progress import DONE_TITLE, SCHEMA_TITLE, STEP_TITLE
+from metier.providers.offline.plan import OfflineSkill, Places
+from metier.providers.offline.progress import DONE_TITLE, SCHEMA_TITLE, STEP_TITLE
+from metier.providers.offline.provider import OfflineProvider, build_offline
 from metier.providers.registry import ProviderChoice, open_provider
 from metier.routing.router import build_index
 from metier.routing.skill import RoutableSkill
 from metier.skills.package import SkillPackage
 from metier.tools.base import ToolContext
-from metier.tools.script_catalog import ScriptCatalog
-from metier.tools.script_environments import ScriptEnvironments
-from metier.tools.script_runner import ScriptRunner
-from metier.tools.scripts import ScriptRun, build_script_tools
+from metier.tools.scripts.catalog import ScriptCatalog
+from metier.tools.scripts.environments import ScriptEnvironments
+from metier.tools.scripts.runner import ScriptRunner
+from metier.tools.scripts.tools import ScriptRun, build_script_tools
 from metier.tools.toolbox import Toolbox
 
 pytestmark = pytest.mark.anyio

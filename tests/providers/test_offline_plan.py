@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import metier
-from metier.definitions.scripts import discover_scripts
-from metier.definitions.skill import Entrypoint, SkillDefinition, load_skill
-from metier.providers.offline_plan import OfflineSkill, Places, Planner, build_script_call, find_named
-from metier.providers.offline_request import READ_CHARACTERS, read_request, split_parts
-from metier.providers.offline_words import find_keywords
+from metier.definitions.skills.scripts import discover_scripts
+from metier.definitions.skills.skill import Entrypoint, SkillDefinition, load_skill
+from metier.providers.offline.plan import OfflineSkill, Places, Planner, build_script_call, find_named
+from metier.providers.offline.request import READ_CHARACTERS, read_request, split_parts
+from metier.providers.offline.words import find_keywords
 from metier.routing.router import build_index
 from metier.routing.skill import RoutableSkill
 

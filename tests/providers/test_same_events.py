@@ -8,7 +8,7 @@ from vendors import VENDORS, Vendor
 from wire_server import WireServer
 
 from metier.event_record import EventRecord
-from metier.runtime.place import Place
+from metier.runtime.host import Place
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings

@@ -17,7 +17,7 @@ from wire_server import Answer, WireServer, whole
 
 from metier.engine.state import RunState
 from metier.errors import ToolFailed
-from metier.runtime.place import Place
+from metier.runtime.host import Place
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings

@@ -9,10 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metier.messages import Message, Part, Role, TextPart, ThinkingPart, ToolCallPart, ToolResultPart, user
-from metier.providers import anthropic_wire, gemini_wire, openai_chat_wire, openai_responses_wire
+from metier.providers.anthropic import wire as anthropic_wire
 from metier.providers.base import ModelRequest
 from metier.providers.facts import ModelFacts
+from metier.providers.gemini import wire as gemini_wire
 from metier.providers.json_values import Wire
+from metier.providers.openai import chat_wire as openai_chat_wire
+from metier.providers.openai import responses_wire as openai_responses_wire
 from metier.providers.tool_names import own_names, wire_name
 from metier.providers.transcript import HistoryCache
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from metier.definitions.catalog import Catalog, load_catalog
-from metier.definitions.sources import SkillSource
+from metier.definitions.skills.catalog import Catalog, load_catalog
+from metier.definitions.skills.sources import SkillSource
 from metier.routing.cache import FILES_KEPT, load_index, save_index
 from metier.routing.catalog import open_index
 from metier.routing.router import build_index

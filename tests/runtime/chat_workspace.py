@@ -8,8 +8,8 @@ from pathlib import Path
 from metier.context.tokens import TokenCounter, estimate_tokens
 from metier.messages import ModelReply, TextPart, Usage
 from metier.providers.base import Delta, ModelRequest, Observer
-from metier.runtime.chats import Chat, ChatRequest, open_chat
-from metier.runtime.place import Place
+from metier.runtime.chat.chats import Chat, ChatRequest, open_chat
+from metier.runtime.host import Place
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
 

@@ -14,11 +14,11 @@ from metier.engine.stopping import Stopper
 from metier.errors import UsageError
 from metier.messages import Message
 from metier.providers.base import ModelRequest
-from metier.runtime.chats import Chat, ChatRequest, list_chats, open_chat
-from metier.runtime.conversations import SUMMARIZER, read_conversation
-from metier.runtime.pins import find_instructions
-from metier.runtime.place import Place
-from metier.runtime.prompts import show_turn
+from metier.runtime.chat.chats import Chat, ChatRequest, list_chats, open_chat
+from metier.runtime.chat.conversations import SUMMARIZER, read_conversation
+from metier.runtime.history.prompts import show_turn
+from metier.runtime.host import Place
+from metier.runtime.records.pins import find_instructions
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Watch, open_runtime
 from metier.store.failures import LeaseHeld, RunUnknown, VersionConflictError

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from metier.runtime.agents import AgentInForce
-from metier.runtime.kind import RunKind
+from metier.runtime.host import Place
 from metier.runtime.mcp import keep_servers, open_acceptances, open_servers
-from metier.runtime.place import Place
+from metier.runtime.prepared_run import RunKind
 from metier.runtime.server_pool import ServerPool
+from metier.runtime.workspace.agents import AgentInForce
 from metier.settings.model import Settings
 from metier.store.opening import open_store
 from metier.store.options import StoreOptions
 from metier.tools.base import ToolInfo
-from metier.tools.mcp_config import ServerDefinition
-from metier.tools.mcp_connection import ServerConnection
-from metier.tools.mcp_tools import McpTool
-from metier.tools.sandbox.confinement import Confinement
+from metier.tools.mcp.config import ServerDefinition
+from metier.tools.mcp.connection import ServerConnection
+from metier.tools.mcp.tools import McpTool
+from metier.tools.process.sandbox.confinement import Confinement
 
 ENCLOSED = Confinement(level="kernel")
 TOOL = ToolInfo(

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from metier.providers.options import AnthropicOptions, ModelOptions, ProvidersOptions
-from metier.runtime.place import Place
+from metier.runtime.host import Place
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings

@@ -9,7 +9,7 @@ from metier.runtime.approvals import Question, Reply
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Watch, open_runtime
 from metier.testing.scripted import Line, says
-from metier.tools.web import WebFetch
+from metier.tools.web.fetch import WebFetch
 
 pytestmark = pytest.mark.anyio
 

@@ -9,8 +9,8 @@ from workspaces import Drill, call, put
 from metier.approval.denied_programs import find_denied_programs
 from metier.approval.scopes import ScopeReader
 from metier.testing.scripted import says
-from metier.tools.sandbox.bubblewrap import find_bubblewrap
-from metier.tools.sandbox.ladder import find_rung
+from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
+from metier.tools.process.sandbox.ladder import find_rung
 
 pytestmark = pytest.mark.anyio
 

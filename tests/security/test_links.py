@@ -11,8 +11,8 @@ from metier.engine.entries import StepStarted
 from metier.errors import ToolFailed
 from metier.testing.scripted import says
 from metier.tools.base import ToolContext
-from metier.tools.read import Read
-from metier.tools.scope import Scope
+from metier.tools.files.read import Read
+from metier.tools.files.scope import Scope
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from workspaces import Drill, call, put
 
 from metier.definitions.agent import Profile
 from metier.testing.scripted import says
-from metier.tools.web import WebAccess, WebFetch
+from metier.tools.web.fetch import WebAccess, WebFetch
 
 pytestmark = pytest.mark.anyio
 

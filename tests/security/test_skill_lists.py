@@ -9,8 +9,8 @@ from workspaces import Drill, call, put
 from metier.cli.main import run
 from metier.decisions import ActionStep
 from metier.definitions.inherit import find_limit
-from metier.runtime.agents import resolve_agent
-from metier.runtime.policy import Speakers, build_policy
+from metier.runtime.workspace.agents import resolve_agent
+from metier.runtime.workspace.policy import Speakers, build_policy
 from metier.testing.scripted import ToolCall, calls, says
 from metier.tools.toolbox import Toolbox
 

@@ -16,14 +16,14 @@ from metier.messages import ToolResultPart
 from metier.providers.base import Provider
 from metier.providers.options import ModelOptions
 from metier.runtime.approvals import Question, Reply
-from metier.runtime.place import Place
-from metier.runtime.replays import replay_run
+from metier.runtime.history.replays import replay_run
+from metier.runtime.host import Place
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.model import Settings
 from metier.testing.scripted import Line, ScriptedProvider, ToolCall, calls
 from metier.tools.base import Tool
-from metier.tools.options import ShellOptions
+from metier.tools.shell.options import ShellOptions
 
 
 def put(folder: Path, files: Mapping[str, str]) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from metier.errors import UsageError
 from metier.skills.activation import Activation, SkillRoots, activate, build_roots, find_packages, parse_selection
-from metier.skills.trust import is_trusted
+from metier.skills.trust.judgement import is_trusted
 
 if TYPE_CHECKING:
     from tests.skills.conftest import Machine

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from metier.definitions.skill import load_skill
+from metier.definitions.skills.skill import load_skill
 from metier.skills.capabilities_report import CapabilityReport, build_report, diff_reports
-from metier.skills.digest import digest_tree
 from metier.skills.hidden_text import find_hidden
+from metier.skills.trust.digest import digest_tree
 
 MANIFEST = """\
 ---

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from metier.skills.registry import load_registry
+from metier.skills.install.registry import load_registry
 
 if TYPE_CHECKING:
     from tests.skills.conftest import Machine
@@ -23,11 +23,11 @@ from pathlib import Path
 import anyio
 
 from metier.errors import SkillError
-from metier.skills.digest import digest_tree
-from metier.skills.install import Installer
-from metier.skills.placement import open_registry, read_registry
-from metier.skills.registry import SkillHome, load_registry
-from metier.skills.source import FolderSource
+from metier.skills.trust.digest import digest_tree
+from metier.skills.install.operations import Installer
+from metier.skills.install.placement import open_registry, read_registry
+from metier.skills.install.registry import SkillHome, load_registry
+from metier.skills.install.source import FolderSource
 
 operation, base, old, new = sys.argv[1], *map(Path, sys.argv[2:])
 yes = lambda proposal: "trust"
@@ -175,8 +175,8 @@ def test_two_processes_that_add_twenty_skills_each_lose_none(
 
 def test_staging_of_a_living_process_is_not_swept(machine: Machine, make_folder: Callable[..., Path]) -> None:
     hold = (
-        "import sys\nfrom pathlib import Path\nfrom metier.skills.registry import SkillHome\n"
-        "from metier.skills.staging import open_staging\n"
+        "import sys\nfrom pathlib import Path\nfrom metier.skills.install.registry import SkillHome\n"
+        "from metier.skills.install.staging import open_staging\n"
         "with open_staging(SkillHome(Path(sys.argv[1]))) as folder:\n"
         "    print(folder, flush=True)\n    sys.stdin.read()\n"
     )

@@ -11,10 +11,10 @@ import anyio
 import pytest
 
 from metier.errors import SkillError
-from metier.skills.digest import digest_tree
-from metier.skills.install import Installer
-from metier.skills.limits import InstallLimits
-from metier.skills.source import FolderSource
+from metier.skills.install.limits import InstallLimits
+from metier.skills.install.operations import Installer
+from metier.skills.install.source import FolderSource
+from metier.skills.trust.digest import digest_tree
 
 if TYPE_CHECKING:
     from tests.skills.conftest import Machine, Repository

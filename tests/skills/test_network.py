@@ -14,10 +14,10 @@ import anyio
 import pytest
 
 from metier.errors import SkillError, SkillRejected
-from metier.skills.git_process import GitSession, build_environment
-from metier.skills.install import Installer
-from metier.skills.limits import InstallLimits
-from metier.skills.source import GitSource
+from metier.skills.git.process import GitSession, build_environment
+from metier.skills.install.limits import InstallLimits
+from metier.skills.install.operations import Installer
+from metier.skills.install.source import GitSource
 
 if TYPE_CHECKING:
     from tests.skills.conftest import GitServer, Machine, Repository

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from metier.definitions.skill import load_skill
+from metier.definitions.skills.skill import load_skill
 
 if TYPE_CHECKING:
     from tests.skills.conftest import Machine

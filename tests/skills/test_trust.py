@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from metier.definitions.skill import load_skill
+from metier.definitions.skills.skill import load_skill
 from metier.errors import SkillNotTrusted, SkillRejected
-from metier.skills.digest import digest_tree
 from metier.skills.package import PackageSource, SkillPackage
-from metier.skills.trust import check_trusted, is_trusted
+from metier.skills.trust.digest import digest_tree
+from metier.skills.trust.judgement import check_trusted, is_trusted
 
 
 @pytest.fixture

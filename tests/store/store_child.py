@@ -10,7 +10,7 @@ import anyio
 
 from metier.errors import MetierError
 from metier.store.base import Lease, StoredEntry
-from metier.store.sqlite import SqliteStore, open_sqlite_store
+from metier.store.sqlite.store import SqliteStore, open_sqlite_store
 from metier.testing.store_case import build_run
 
 

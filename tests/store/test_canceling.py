@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 
-from metier.store.sqlite import SqliteStore
+from metier.store.sqlite.store import SqliteStore
 from metier.testing.store_case import build_entries, build_run
 
 type Open = Callable[[], Awaitable[SqliteStore]]

@@ -14,7 +14,7 @@ from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, 
 from metier.errors import MetierError
 from metier.store.base import Lease
 from metier.store.failures import ApprovalUnknown, LeaseHeld, LeaseLost, RunExists, RunUnknown, SeqTaken, StoreDamaged
-from metier.store.sqlite import SqliteStore, open_sqlite_store
+from metier.store.sqlite.store import SqliteStore, open_sqlite_store
 from metier.testing.fake_machine import FakeMachine
 from metier.testing.store_case import build_approval, build_entries, build_run
 

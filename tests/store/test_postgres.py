@@ -18,11 +18,11 @@ from metier.store.failures import StoreDamaged, StoreFull, StoreUnavailable
 from metier.store.marks import checksum_of
 from metier.store.opening import open_store
 from metier.store.options import StoreOptions
-from metier.store.postgres import PostgresStore, open_postgres_store
-from metier.store.postgres_address import Address, read_address
-from metier.store.postgres_errors import build_failure, is_lost
-from metier.store.postgres_schema import MIGRATIONS, migrate
-from metier.store.postgres_text import decode, encode
+from metier.store.postgres.address import Address, read_address
+from metier.store.postgres.errors import build_failure, is_lost
+from metier.store.postgres.schema import MIGRATIONS, migrate
+from metier.store.postgres.store import PostgresStore, open_postgres_store
+from metier.store.postgres.text import decode, encode
 from metier.store.state import StateOptions, create_state_store
 from metier.testing.store_case import build_entries, build_run
 

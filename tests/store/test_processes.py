@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from metier.store.sqlite import open_sqlite_store
+from metier.store.sqlite.store import open_sqlite_store
 from metier.testing.store_case import build_run
 
 CHILD = Path(__file__).with_name("store_child.py")

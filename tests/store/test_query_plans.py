@@ -12,11 +12,13 @@ import psycopg
 import pytest
 from psycopg.rows import TupleRow
 
-from metier.store import postgres_leases, postgres_retention, postgres_rows
 from metier.store.base import Store
-from metier.store.postgres import open_postgres_store
-from metier.store.postgres_address import Address
-from metier.store.sqlite import open_sqlite_store
+from metier.store.postgres import leases as postgres_leases
+from metier.store.postgres import retention as postgres_retention
+from metier.store.postgres import rows as postgres_rows
+from metier.store.postgres.address import Address
+from metier.store.postgres.store import open_postgres_store
+from metier.store.sqlite.store import open_sqlite_store
 from metier.testing.fake_machine import FakeMachine
 
 pytestmark = pytest.mark.anyio

@@ -8,8 +8,8 @@ import pytest
 
 from metier.store.contexts import ContextChange, ContextState
 from metier.store.failures import StoreUnavailable
-from metier.store.sqlite import SqliteStore
-from metier.store.sqlite_schema import MIGRATIONS, migrate
+from metier.store.sqlite.schema import MIGRATIONS, migrate
+from metier.store.sqlite.store import SqliteStore
 from metier.testing.store_case import build_entries
 
 type Open = Callable[[], Awaitable[SqliteStore]]

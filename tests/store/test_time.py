@@ -11,7 +11,7 @@ import pytest
 
 from metier.store.failures import LeaseHeld, LeaseLost
 from metier.store.machine import SystemMachine
-from metier.store.sqlite import SqliteStore
+from metier.store.sqlite.store import SqliteStore
 from metier.testing.fake_machine import FakeMachine
 from metier.testing.store_case import build_entries, build_run
 

@@ -7,11 +7,11 @@ from teams import Call, Cast, write, write_agents
 from metier.engine.options import RuntimeOptions
 from metier.messages import ModelReply, TextPart
 from metier.providers.base import ModelRequest, Observer
-from metier.runtime.commissions import Commission, commission_task
-from metier.runtime.place import Place
+from metier.runtime.delegation.child_runs import Commission, commission_task
+from metier.runtime.host import Place
 from metier.settings.model import Settings
 from metier.testing.crash_scenario import Reach, Scenario
-from metier.testing.deed import Deed, build_settle
+from metier.testing.recorded_effect import Deed, build_settle
 
 STEPS = 10
 STEP = """\

@@ -10,10 +10,10 @@ from pydantic import JsonValue
 from metier.engine.options import RuntimeOptions
 from metier.messages import Message, ModelReply, TextPart, ToolCallPart, Usage
 from metier.providers.base import ModelRequest, Observer
-from metier.runtime.place import Place
+from metier.runtime.host import Place
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.model import Settings
-from metier.testing.deed import describe_deed
+from metier.testing.recorded_effect import describe_deed
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 from metier.tools.effects import Effect
 

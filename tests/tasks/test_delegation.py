@@ -11,8 +11,8 @@ from metier.engine.journal import read_entries
 from metier.engine.orders import CHILD
 from metier.engine.stopping import Stopper
 from metier.runtime.answers import Answer
-from metier.runtime.forks import ForkRequest, find_points, fork_run
-from metier.runtime.replays import replay_run
+from metier.runtime.history.forks import ForkRequest, find_points, fork_run
+from metier.runtime.history.replays import replay_run
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Watch
 from metier.tools.base import ToolContext, ToolResult

@@ -11,8 +11,8 @@ from metier.engine.projection_work import list_task_steps
 from metier.engine.state import RunState
 from metier.errors import ConfigError, UsageError
 from metier.runtime.answers import Answer
-from metier.runtime.commissions import commission_task
-from metier.runtime.replays import replay_run
+from metier.runtime.delegation.child_runs import commission_task
+from metier.runtime.history.replays import replay_run
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
 from metier.task_events import TaskStepChanged

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from metier.cli.failure import report
+from metier.cli.shared.failure import report
 from metier.errors import MetierError
 from metier.events import RunFailed, StepStarted
 from metier.ids import SystemClock, SystemIds

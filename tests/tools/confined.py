@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from metier.tools.interpreter import base_interpreter
-from metier.tools.process import Command, Outcome, ProcessLimits, run_process
-from metier.tools.sandbox.bubblewrap import find_bubblewrap
-from metier.tools.sandbox.confinement import Confinement, Level
-from metier.tools.sandbox.ladder import try_rung
+from metier.tools.process.interpreter import base_interpreter
+from metier.tools.process.run import Command, Outcome, ProcessLimits, run_process
+from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
+from metier.tools.process.sandbox.confinement import Confinement, Level
+from metier.tools.process.sandbox.ladder import try_rung
 
 LEVELS: tuple[Level, ...] = ("full", "kernel")
 SECRET = "planted-" + "secret-value"

@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from metier.tools.base import Tool, ToolContext, ToolResult
-from metier.tools.scope import Scope
+from metier.tools.files.scope import Scope
 from metier.tools.toolbox import Toolbox
 
 

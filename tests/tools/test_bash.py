@@ -14,12 +14,12 @@ from pydantic import JsonValue
 from metier.context.tokens import TokenCounter
 from metier.events import Payload, SkillStepExecuted
 from metier.tools.base import ToolContext, ToolResult
-from metier.tools.bash import Bash, Surroundings
 from metier.tools.builtin import build_builtin_tools, build_shell_tools
-from metier.tools.options import ShellOptions
-from metier.tools.sandbox.confinement import Confinement
-from metier.tools.scope import Scope
-from metier.tools.shells import PosixShell
+from metier.tools.files.scope import Scope
+from metier.tools.process.sandbox.confinement import Confinement
+from metier.tools.shell.bash import Bash, Surroundings
+from metier.tools.shell.options import ShellOptions
+from metier.tools.shell.shells import PosixShell
 from metier.tools.toolbox import Toolbox
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", reason="runs POSIX programs")]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from metier.context.tokens import TokenCounter
 from metier.tools.builtin import build_builtin_tools
-from metier.tools.scope import Scope
+from metier.tools.files.scope import Scope
 from metier.tools.toolbox import Toolbox
 
 MAX_TOKENS = 1_700

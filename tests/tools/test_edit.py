@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from metier.tools.base import ToolContext
-from metier.tools.edit import Edit
-from metier.tools.previews import preview_edit
+from metier.tools.files.edit import Edit
+from metier.tools.files.previews import preview_edit
 
 pytestmark = pytest.mark.anyio
 

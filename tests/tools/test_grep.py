@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from file_tools import Bench
 
-from metier.tools.grep import Grep
-from metier.tools.replacing import MAX_FILE_BYTES
-from metier.tools.ripgrep import MIN_FILES
+from metier.tools.files.grep import Grep
+from metier.tools.files.replacing import MAX_FILE_BYTES
+from metier.tools.files.ripgrep import MIN_FILES
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from metier.errors import ToolFailed
-from metier.tools.process import Command, ProcessLimits, ProcessTree, run_process
+from metier.tools.process.run import Command, ProcessLimits, ProcessTree, run_process
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")]
 
@@ -111,7 +111,7 @@ async def test_nothing_is_left_when_the_agent_itself_is_killed(mark: str, tmp_pa
     agent = f"""
 import anyio, sys
 from pathlib import Path
-from metier.tools.process import Command, ProcessLimits, run_process
+from metier.tools.process.run import Command, ProcessLimits, run_process
 arguments = [sys.executable, "-I", "-c", {FAMILIES["double fork"]!r}, {mark!r}]
 command = Command(arguments=arguments, folder=Path("."), environment={{}})
 anyio.run(run_process, command, ProcessLimits(timeout_seconds=600))
@@ -255,7 +255,7 @@ async def test_conversation_over_the_streams_of_a_tree(mark: str, tmp_path: Path
 MEASURE = """
 import anyio, os, sys
 from pathlib import Path
-from metier.tools.process import Command, run_process
+from metier.tools.process.run import Command, run_process
 def peak():
     # Not ru_maxrss: it starts with the size of the process that started this one.
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])

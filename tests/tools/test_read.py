@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from file_tools import Bench
 
-from metier.tools.read import MAX_CHARACTERS, Read
+from metier.tools.files.read import MAX_CHARACTERS, Read
 
 pytestmark = pytest.mark.anyio
 

@@ -12,17 +12,17 @@ import anyio
 import pytest
 from confined import BOMB, LEVELS, Scene, make_scene
 
-from metier.definitions.skill import load_skill
+from metier.definitions.skills.skill import load_skill
 from metier.errors import ToolFailed
 from metier.skills.package import SkillPackage
 from metier.tools.base import ToolContext
-from metier.tools.interpreter import base_interpreter
-from metier.tools.process import Command, ProcessLimits, ProcessTree, run_process
-from metier.tools.sandbox.confinement import Confinement, Level
-from metier.tools.sandbox.ladder import find_rung, try_rung
-from metier.tools.sandbox.seccomp import ARCHITECTURES, build_filter
-from metier.tools.spool import is_held, read_spool
-from metier.tools.toolset_loader import load_toolsets
+from metier.tools.process.interpreter import base_interpreter
+from metier.tools.process.run import Command, ProcessLimits, ProcessTree, run_process
+from metier.tools.process.sandbox.confinement import Confinement, Level
+from metier.tools.process.sandbox.ladder import find_rung, try_rung
+from metier.tools.process.sandbox.seccomp import ARCHITECTURES, build_filter
+from metier.tools.process.spool import is_held, read_spool
+from metier.tools.toolsets.loader import load_toolsets
 
 pytestmark = pytest.mark.anyio
 
@@ -120,8 +120,8 @@ async def test_nothing_is_left_when_the_agent_is_killed(scene: Scene, tmp_path: 
     spool = tmp_path / "spool"
     agent = (
         "import anyio, sys\nfrom pathlib import Path\n"
-        "from metier.tools.process import Command, run_process\n"
-        "from metier.tools.sandbox.confinement import Confinement\n"
+        "from metier.tools.process.run import Command, run_process\n"
+        "from metier.tools.process.sandbox.confinement import Confinement\n"
         f"c = Confinement(level={scene.confinement.level!r}, bubblewrap={scene.confinement.bubblewrap!r}, "
         f"workspace=Path({str(scene.workspace)!r}))\n"
         "code = \"import time\\nopen('src/ready', 'w').close()\\ntime.sleep(600)\"\n"

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from confined import BOMB, LEVELS, SECRET, Scene, make_scene, read_tree
 
-from metier.tools.process import ProcessLimits, run_process
-from metier.tools.sandbox.confinement import SCRATCH, Level
+from metier.tools.process.run import ProcessLimits, run_process
+from metier.tools.process.sandbox.confinement import SCRATCH, Level
 
 pytestmark = pytest.mark.anyio
 

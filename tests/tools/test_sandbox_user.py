@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from metier.tools.interpreter import base_interpreter
+from metier.tools.process.interpreter import base_interpreter
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = "65534"

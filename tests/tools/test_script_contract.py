@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metier.tools.script_contract import ScriptFailed, add_json_flag, parse_script_name, parse_skill_name
+from metier.tools.scripts.contract import ScriptFailed, add_json_flag, parse_script_name, parse_skill_name
 
 PLAIN = st.from_regex(r"[a-zA-Z0-9_-]{1,64}", fullmatch=True).filter(lambda name: name.lower() != "__pycache__")
 CANONICAL = re.compile(r"[a-z0-9-]{1,64}", re.ASCII)

@@ -13,16 +13,16 @@ from typing import cast
 import pytest
 from pydantic import JsonValue
 
-from metier.definitions.skill import load_skill
+from metier.definitions.skills.skill import load_skill
 from metier.events import Payload, SkillStepExecuted
-from metier.skills.digest import digest_tree
 from metier.skills.package import PackageSource, SkillPackage
+from metier.skills.trust.digest import digest_tree
 from metier.tools.base import ToolContext, ToolResult
-from metier.tools.script_catalog import ScriptCatalog
-from metier.tools.script_contract import ScriptLimits
-from metier.tools.script_environments import ScriptEnvironments
-from metier.tools.script_runner import ScriptRunner
-from metier.tools.scripts import build_script_tools
+from metier.tools.scripts.catalog import ScriptCatalog
+from metier.tools.scripts.contract import ScriptLimits
+from metier.tools.scripts.environments import ScriptEnvironments
+from metier.tools.scripts.runner import ScriptRunner
+from metier.tools.scripts.tools import build_script_tools
 from metier.tools.toolbox import Toolbox
 
 pytestmark = pytest.mark.anyio

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from metier.tools.shell_line import NotUnderstood, ShellLine, canonical_command, parse_line, quote_word
-from metier.tools.shell_words import expand_pattern, has_pattern
+from metier.tools.shell.line import NotUnderstood, ShellLine, canonical_command, parse_line, quote_word
+from metier.tools.shell.words import expand_pattern, has_pattern
 
 BASH = shutil.which("bash")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from metier.tools.process import Command, run_process
-from metier.tools.spool import hold, is_held, read_spool, wait_until_released
+from metier.tools.process.run import Command, run_process
+from metier.tools.process.spool import hold, is_held, read_spool, wait_until_released
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", reason="there is no wrapper")]
 

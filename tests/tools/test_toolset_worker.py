@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from metier.tools.toolset_messages import CallReply, CallRequest, LoadReply, LoadRequest
-from metier.tools.toolset_worker import Worker, build_reply
+from metier.tools.toolsets.messages import CallReply, CallRequest, LoadReply, LoadRequest
+from metier.tools.toolsets.worker import Worker, build_reply
 
 pytestmark = pytest.mark.anyio
 

@@ -12,13 +12,13 @@ import anyio
 import pytest
 from pydantic import JsonValue
 
-from metier.definitions.skill import load_skill
-from metier.skills.digest import digest_tree
+from metier.definitions.skills.skill import load_skill
 from metier.skills.package import PackageSource, SkillPackage
+from metier.skills.trust.digest import digest_tree
 from metier.tools.base import ToolContext, ToolResult
 from metier.tools.toolbox import Toolbox
-from metier.tools.toolset_client import ToolsetLimits
-from metier.tools.toolset_loader import ToolsetReading, load_toolsets
+from metier.tools.toolsets.client import ToolsetLimits
+from metier.tools.toolsets.loader import ToolsetReading, load_toolsets
 
 pytestmark = pytest.mark.anyio
 

@@ -14,10 +14,10 @@ from file_tools import Bench
 from pydantic import JsonValue
 
 from metier.tools.base import ToolResult
-from metier.tools.html_text import extract_text
-from metier.tools.web import MAX_REDIRECTS, WebAccess, WebFetch
-from metier.tools.web_address import find_reason, parse_address
-from metier.tools.web_url import parse_url
+from metier.tools.web.address import find_reason, parse_address
+from metier.tools.web.fetch import MAX_REDIRECTS, WebAccess, WebFetch
+from metier.tools.web.html_text import extract_text
+from metier.tools.web.url import parse_url
 
 pytestmark = pytest.mark.anyio
 

@@ -14,10 +14,10 @@ import pytest
 from file_tools import Bench
 
 from metier.tools.base import ToolContext
-from metier.tools.previews import preview_write
-from metier.tools.replacing import NO_FILE
-from metier.tools.spool import read_spool
-from metier.tools.write import Write
+from metier.tools.files.previews import preview_write
+from metier.tools.files.replacing import NO_FILE
+from metier.tools.files.write import Write
+from metier.tools.process.spool import read_spool
 
 pytestmark = pytest.mark.anyio
 
@@ -25,8 +25,8 @@ KILLED_AT = """
 import os, signal, sys, anyio
 from pathlib import Path
 from metier.tools.base import ToolContext
-from metier.tools.scope import Scope
-from metier.tools.write import Write
+from metier.tools.files.scope import Scope
+from metier.tools.files.write import Write
 call, workspace, spool = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 left = int(sys.argv[4])
 def watch(event, arguments):
@@ -164,8 +164,8 @@ WATCHED = """
 import os, stat, sys, anyio
 from pathlib import Path
 from metier.tools.base import ToolContext
-from metier.tools.scope import Scope
-from metier.tools.write import Write
+from metier.tools.files.scope import Scope
+from metier.tools.files.write import Write
 workspace = Path(sys.argv[1])
 def watch(event, arguments):
     if event in ("os.chmod", "os.chown", "os.rename"):

@@ -12,34 +12,37 @@ from metier.approval.verdict import ALLOW, Verdict
 from metier.context.operating import Subjects, build_operating
 from metier.context.tokens import estimate_tokens
 from metier.decisions import ActionStep
-from metier.definitions.sources import find_bundled_folder
+from metier.definitions.skills.sources import find_bundled_folder
 from metier.engine.entries import RunStarted
 from metier.engine.loop import drive, hold_lease, open_log
+from metier.engine.model.skill_index import build_shelf
 from metier.engine.options import RuntimeOptions
 from metier.engine.services import Instructions, Services
-from metier.engine.shelf import build_shelf
 from metier.engine.stopping import Stopper
 from metier.ids import SystemClock, SystemIds
 from metier.prompts.texts import load_text
-from metier.providers import anthropic_wire, gemini_wire, openai_chat_wire, openai_responses_wire
+from metier.providers.anthropic import wire as anthropic_wire
 from metier.providers.base import ModelRequest
 from metier.providers.facts import load_facts
+from metier.providers.gemini import wire as gemini_wire
+from metier.providers.openai import chat_wire as openai_chat_wire
+from metier.providers.openai import responses_wire as openai_responses_wire
 from metier.providers.options import ModelOptions
 from metier.providers.transcript import HistoryCache
 from metier.skills.activation import activate, build_roots, find_packages
 from metier.skills.options import SkillsOptions
 from metier.skills.package import SkillPackage
 from metier.store.base import RunRow
-from metier.store.sqlite import open_sqlite_store
+from metier.store.sqlite.store import open_sqlite_store
 from metier.telemetry.redaction import build_redactor
 from metier.telemetry.sinks import Cleaner, EventWriter, RunScope
 from metier.testing.scripted import ScriptedProvider, ToolCall, calls
 from metier.tools.effects import Effect
-from metier.tools.script_catalog import ScriptCatalog
-from metier.tools.script_runner import ScriptRunner, default_environments
-from metier.tools.scripts import build_script_tools
+from metier.tools.scripts.catalog import ScriptCatalog
+from metier.tools.scripts.runner import ScriptRunner, default_environments
+from metier.tools.scripts.tools import build_script_tools
 from metier.tools.toolbox import Toolbox
-from metier.tools.toolset_loader import load_toolsets
+from metier.tools.toolsets.loader import load_toolsets
 
 pytestmark = pytest.mark.anyio
 

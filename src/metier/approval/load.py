@@ -13,11 +13,11 @@ from metier.approval.matchers import COMMAND, EXACT, MatcherPlace, build_matcher
 from metier.approval.regex import find_literal_start
 from metier.approval.rules import NO_RULES, Condition, Decision, Rule, RuleList
 from metier.approval.shell import build_call, judge_alone
-from metier.definitions.fields import Fields, is_nothing
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem, has_errors
-from metier.definitions.yaml_text import Entry, Mapping, Node, Scalar, Sequence
-from metier.tools.shell_line import canonical_command
+from metier.definitions.text.fields import Fields, is_nothing
+from metier.definitions.text.yaml_text import Entry, Mapping, Node, Scalar, Sequence
+from metier.tools.shell.line import canonical_command
 
 LIST_KEYS = ("default", "rules")
 DECISIONS: tuple[Decision, ...] = ("allow", "ask", "deny")

@@ -16,8 +16,8 @@ from metier.approval.canonical import canonical_path, canonical_text, fold_path,
 from metier.approval.encoded_urls import climbs, decode_url
 from metier.approval.regex import BadPattern, compile_pattern
 from metier.definitions.nearest import hint_nearest
-from metier.definitions.yaml_text import Entry, Mapping, Node, Scalar, Sequence
-from metier.tools.shell_line import canonical_command
+from metier.definitions.text.yaml_text import Entry, Mapping, Node, Scalar, Sequence
+from metier.tools.shell.line import canonical_command
 
 COMMAND = "command"
 """The argument that holds a line for the shell."""

@@ -14,11 +14,11 @@ from pydantic import JsonValue
 from metier.approval.canonical import canonical_arguments
 from metier.approval.matchers import COMMAND
 from metier.approval.rules import ORDER, SHELL, Call, Decision, Rule, RuleList, find_rule, matches
-from metier.tools.shell_allowlist import is_direct, is_telling, walk_commands
-from metier.tools.shell_line import NotUnderstood, ShellLine, SimpleCommand, parse_line
-from metier.tools.shell_tables import Naming, Place, find_objection, find_tables, is_runner, is_unclear, is_vouched
-from metier.tools.shell_words import show_word
-from metier.tools.shell_xargs import is_name_list, read_xargs
+from metier.tools.shell.allowlist import is_direct, is_telling, walk_commands
+from metier.tools.shell.harmless import Naming, Place, find_objection, find_tables, is_runner, is_unclear, is_vouched
+from metier.tools.shell.line import NotUnderstood, ShellLine, SimpleCommand, parse_line
+from metier.tools.shell.words import show_word
+from metier.tools.shell.xargs import is_name_list, read_xargs
 
 _SEPARATORS = re.compile(r"[;|&\n(){}`]+")
 _DISGUISE = str.maketrans("", "", "\\'\"")

@@ -28,7 +28,8 @@ from metier.telemetry.redaction import build_redactor, find_secret_values
 class ConversationRouter:
     """Delegates to skills of the same executor: the child is a conversation in the same store, and no run.
 
-    No journal, no rules and no approvals: for programs that only want skills called. `runtime.skill_router` has runs.
+    No journal, no rules and no approvals: for programs that only want skills called.
+    `runtime.delegation.skill_router` has runs.
     """
 
     conversations: Conversations

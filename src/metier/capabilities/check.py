@@ -6,8 +6,8 @@ from pathlib import Path
 from metier.capabilities.contract_reading import ContractReading, has_contract, read_contract
 from metier.capabilities.sync_check import MAX_SOURCE_BYTES, SYNTAX, as_problem, check_file
 from metier.definitions.problems import Problem
-from metier.definitions.scripts import find_impl
-from metier.definitions.skill import SkillDefinition
+from metier.definitions.skills.scripts import find_impl
+from metier.definitions.skills.skill import SkillDefinition
 from metier.skills.package import SkillPackage
 
 ENTRY = "execute"

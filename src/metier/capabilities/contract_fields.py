@@ -9,10 +9,10 @@ from pydantic import JsonValue
 
 from metier.capabilities.contract import Schema
 from metier.capabilities.schema_node import find_schema_fault, json_value
-from metier.definitions.fields import Fields
 from metier.definitions.nearest import hint_nearest
-from metier.definitions.yaml_text import Entry, Mapping
-from metier.definitions.yaml_text import Sequence as ListNode
+from metier.definitions.text.fields import Fields
+from metier.definitions.text.yaml_text import Entry, Mapping
+from metier.definitions.text.yaml_text import Sequence as ListNode
 
 _TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 

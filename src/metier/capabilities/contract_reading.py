@@ -27,12 +27,12 @@ from metier.capabilities.contract import (
 )
 from metier.capabilities.contract_fields import ContractFields
 from metier.capabilities.contract_rules import find_conflicts, narrow
-from metier.definitions.fields import Fields
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem, has_errors
-from metier.definitions.skill import SkillDefinition
-from metier.definitions.skill_rules import CONTRACT_FIELDS
-from metier.definitions.yaml_text import Mapping
+from metier.definitions.skills.skill import SkillDefinition
+from metier.definitions.skills.skill_rules import CONTRACT_FIELDS
+from metier.definitions.text.fields import Fields
+from metier.definitions.text.yaml_text import Mapping
 
 _INTERACTION_KEYS = ("allowed_intermediate_states", "max_turns", "supports_resume", "input_request_schema")
 _FIELD_KEYS = ("name", "type", "description", "required", "enum")

@@ -39,7 +39,8 @@ class DelegationRequest:
 class DelegationRouter(Protocol):
     """Starts the child, or finds it, and says how it stands.
 
-    `runtime.skill_runs` makes it a run of its own; `adapter.ConversationRouter` has only conversations to offer.
+    `runtime.delegation.skill_runs` makes it a run of its own;
+    `adapter.ConversationRouter` has only conversations to offer.
     """
 
     async def delegate(self, request: DelegationRequest) -> AgentResponse: ...

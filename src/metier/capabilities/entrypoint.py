@@ -9,11 +9,11 @@ from pydantic import JsonValue
 from metier.capabilities.answers import Judged, build_broken, build_failure, judge_answer
 from metier.capabilities.impl_process import Turn
 from metier.capabilities.protocol import TaskState
-from metier.definitions.scripts import discover_scripts
+from metier.definitions.skills.scripts import discover_scripts
 from metier.errors import ToolFailed
-from metier.tools.process import Outcome, ProcessLimits
-from metier.tools.script_contract import ScriptFailed, add_json_flag, parse_script_name
-from metier.tools.script_runner import ScriptCall, ScriptRunner, default_environments
+from metier.tools.process.run import Outcome, ProcessLimits
+from metier.tools.scripts.contract import ScriptFailed, add_json_flag, parse_script_name
+from metier.tools.scripts.runner import ScriptCall, ScriptRunner, default_environments
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _STDERR_SHOWN = 500

@@ -29,13 +29,13 @@ from metier.capabilities.sync_check import check_file
 from metier.capabilities.waiting import run_blocking
 from metier.definitions.names import canonical_name
 from metier.definitions.nearest import hint_nearest
-from metier.definitions.sources import find_bundled_folder
+from metier.definitions.skills.sources import find_bundled_folder
 from metier.errors import SkillNotFound, ToolFailed
 from metier.skills.activation import build_roots, find_packages
 from metier.skills.package import SkillPackage
-from metier.skills.workspace_trust import find_trust
-from metier.tools.sandbox.confinement import Confinement
-from metier.tools.script_runner import take_code
+from metier.skills.trust.workspace_trust import find_trust
+from metier.tools.process.sandbox.confinement import Confinement
+from metier.tools.scripts.runner import take_code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,11 +17,11 @@ from metier.capabilities.impl_guard import resolve
 from metier.capabilities.kept_answers import AnswerPlace, open_place
 from metier.errors import MetierError, ToolFailed
 from metier.skills.package import SkillPackage
-from metier.tools.environment import build_environment
-from metier.tools.output import Capture
-from metier.tools.process import Command, ProcessLimits, ProcessTree
-from metier.tools.sandbox.confinement import Confinement
-from metier.tools.script_runner import IDEMPOTENCY_VARIABLE
+from metier.tools.process.environment import build_environment
+from metier.tools.process.output import Capture
+from metier.tools.process.run import Command, ProcessLimits, ProcessTree
+from metier.tools.process.sandbox.confinement import Confinement
+from metier.tools.scripts.runner import IDEMPOTENCY_VARIABLE
 
 _STDERR_BYTES = 4_000
 _STDERR_SHOWN = 500

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from metier.definitions.whole_file import replace_file
+from metier.definitions.files.whole_file import replace_file
 
 _SUFFIX = ".answer"
 

@@ -12,7 +12,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012, SchemaRegistry
 
-from metier.definitions.yaml_text import Mapping, Node, Scalar, Sequence
+from metier.definitions.text.yaml_text import Mapping, Node, Scalar, Sequence
 
 _WHOLE = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")

@@ -22,7 +22,7 @@ from metier.capabilities.turns import Conversations, TurnRequest
 from metier.definitions.names import name_capability
 from metier.store.failures import DuplicateMessageError
 from metier.tools.base import Question, ToolContext, ToolInfo, ToolResult
-from metier.tools.spool import wait_until_released
+from metier.tools.process.spool import wait_until_released
 
 _MAX_DESCRIPTION = 300
 _RETRY_SECONDS = 0.2

@@ -6,13 +6,13 @@ import anyio
 import typer
 from pydantic import JsonValue
 
-from metier.cli.ask import describe, describe_edit, explain, parse_arguments, render_edit
-from metier.cli.catalog import AsJson
-from metier.cli.context import get_user
-from metier.cli.detaching import tell_workers, wake_decided_run
-from metier.cli.driving import open_place
-from metier.cli.output import JsonList, warn_line, write_json, write_line
-from metier.cli.run import Config
+from metier.cli.run.approval_dialog import describe, describe_edit, explain, parse_arguments, render_edit
+from metier.cli.run.command import Config
+from metier.cli.run.detaching import tell_workers, wake_decided_run
+from metier.cli.run.driving import open_place
+from metier.cli.shared.context import get_user
+from metier.cli.shared.output import JsonList, warn_line, write_json, write_line
+from metier.cli.skill.catalog import AsJson
 from metier.errors import UsageError
 from metier.runtime.approvals import Question, Reply
 from metier.runtime.runs import open_runtime

@@ -7,9 +7,9 @@ from typing import Annotated, cast
 
 import typer
 
-from metier.cli.context import current_file, current_settings
-from metier.cli.new_file import write_new_file
-from metier.cli.output import warn_line, write_json, write_line
+from metier.cli.shared.context import current_file, current_settings
+from metier.cli.shared.new_file import write_new_file
+from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.trust import trust_new_folder
 from metier.definitions.problems import Problem
 from metier.errors import ConfigError
@@ -17,7 +17,7 @@ from metier.settings.load import LoadedSettings
 from metier.settings.schema import build_schema
 from metier.settings.template import render_template
 from metier.settings.values import Shown, get_value, render_value, show_value
-from metier.skills.workspace_trust import list_brought
+from metier.skills.trust.workspace_trust import list_brought
 
 app = typer.Typer(
     rich_markup_mode=None,

@@ -1,15 +1,15 @@
-"""`agent init`: write a small workspace to begin with. What it consists of is in `metier.runtime.templates`."""
+"""`agent init`: write a small workspace to begin with. Its files are in `runtime.workspace.templates`."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from metier.cli.catalog import AsJson
-from metier.cli.output import warn_line, write_json, write_line
+from metier.cli.shared.output import warn_line, write_json, write_line
+from metier.cli.skill.catalog import AsJson
 from metier.cli.trust import trust_new_folder
-from metier.runtime.templates import DEFAULT, Template, get_template, list_templates, write_template
-from metier.skills.workspace_trust import list_brought
+from metier.runtime.workspace.templates import DEFAULT, Template, get_template, list_templates, write_template
+from metier.skills.trust.workspace_trust import list_brought
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 

@@ -11,7 +11,7 @@ from metier import __version__
 def main() -> None:
     _prepare_streams()
     if sys.argv[1:] != ["--version"]:
-        from metier.cli.secrecy import close_to_others
+        from metier.cli.shared.secrecy import close_to_others
 
         close_to_others()
     sys.exit(_flush(run(sys.argv[1:])))
@@ -36,7 +36,7 @@ def run(args: Sequence[str]) -> int:
         sys.stdout = None
         return 141
     except Exception as error:
-        from metier.cli.failure import report
+        from metier.cli.shared.failure import report
 
         return report(error, debug=debug)
 
@@ -64,7 +64,7 @@ def _flush(exit_code: int) -> int:
         sys.stdout = None
         return 141
     except OSError as error:
-        from metier.cli.failure import report
+        from metier.cli.shared.failure import report
 
         sys.stdout = None
         return report(error, debug=False)

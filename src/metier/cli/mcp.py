@@ -8,20 +8,20 @@ import anyio
 import typer
 from pydantic import JsonValue
 
-from metier.cli.catalog import AsJson
-from metier.cli.driving import open_place
-from metier.cli.output import warn_line, write_json, write_line
-from metier.cli.run import Config
-from metier.cli.skill_decision import decide_interactively
+from metier.cli.run.command import Config
+from metier.cli.run.driving import open_place
+from metier.cli.shared.output import warn_line, write_json, write_line
+from metier.cli.skill.catalog import AsJson
+from metier.cli.skill.decision import decide_interactively
 from metier.definitions.nearest import hint_nearest
 from metier.errors import MetierError, UsageError
 from metier.runtime.cleaning import load_place_config
+from metier.runtime.host import Place
 from metier.runtime.mcp import Trial, find_enclosure, open_acceptances, try_servers
-from metier.runtime.place import Place
 from metier.tools.base import ToolInfo
-from metier.tools.mcp_acceptance import Acceptance
-from metier.tools.mcp_config import ServerDefinition, choose_servers, expand_server
-from metier.tools.mcp_listing import Difference, compare_listings
+from metier.tools.mcp.acceptance import Acceptance
+from metier.tools.mcp.config import ServerDefinition, choose_servers, expand_server
+from metier.tools.mcp.listing import Difference, compare_listings
 
 app = typer.Typer(
     rich_markup_mode=None,

@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 import typer
 
-from metier.cli.driving import open_place
-from metier.cli.output import write_json, write_line
+from metier.cli.run.driving import open_place
+from metier.cli.shared.output import write_json, write_line
 from metier.definitions.plugin_names import PLUGIN
 from metier.plugins.load import Plugins, find_entry_points
-from metier.runtime.plugins import find_plugins
+from metier.runtime.workspace.plugins import find_plugins
 
 app = typer.Typer(
     rich_markup_mode=None, add_completion=False, no_args_is_help=True, help="Show the plugins of this installation."

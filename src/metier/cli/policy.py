@@ -14,29 +14,29 @@ import typer
 from pydantic import JsonValue
 
 from metier.approval.judge import Explanation, RulePolicy
-from metier.cli.ask import parse_arguments
-from metier.cli.catalog import AsJson, open_catalog
-from metier.cli.driving import open_place
-from metier.cli.output import warn_line, write_json, write_json_line, write_line
-from metier.cli.run import Config
+from metier.cli.run.approval_dialog import parse_arguments
+from metier.cli.run.command import Config
+from metier.cli.run.driving import open_place
+from metier.cli.shared.output import warn_line, write_json, write_json_line, write_line
+from metier.cli.skill.catalog import AsJson, open_catalog
 from metier.context.decoder import build_step
 from metier.definitions.agent import Profile
 from metier.definitions.workspace import load_workspace
 from metier.engine.journal import read_entries
 from metier.errors import ConfigError, MetierError, UsageError
-from metier.runtime.backtest import Backtest, backtest
 from metier.runtime.build import list_all_tools
-from metier.runtime.catalog import find_skills
-from metier.runtime.place import Place
-from metier.runtime.policy import (
+from metier.runtime.checks.present_policy import build_present_policy
+from metier.runtime.history.backtest import Backtest, backtest
+from metier.runtime.host import Place
+from metier.runtime.runs import open_runtime
+from metier.runtime.workspace.catalog import find_skills
+from metier.runtime.workspace.policy import (
     build_definition_policy,
     build_rules_policy,
     open_reader,
     read_policy_file,
     read_skill_scope,
 )
-from metier.runtime.present_policy import build_present_policy
-from metier.runtime.runs import open_runtime
 from metier.tools.toolbox import Toolbox
 
 app = typer.Typer(

@@ -7,18 +7,18 @@ import anyio
 import typer
 from pydantic import JsonValue
 
-from metier.cli.catalog import AsJson
-from metier.cli.driving import open_place
-from metier.cli.output import printable, problem_as_json, warn_line, write_json, write_line
-from metier.cli.run import Config
+from metier.cli.run.command import Config
+from metier.cli.run.driving import open_place
+from metier.cli.shared.output import printable, problem_as_json, warn_line, write_json, write_line
+from metier.cli.skill.catalog import AsJson
 from metier.context.provenance import Difference
 from metier.errors import UsageError
-from metier.runtime.place import Place
-from metier.runtime.plugins import using_plugins
-from metier.runtime.prompts import ShownPrompt, compare, preview, show_turn
+from metier.runtime.checks.step_preview import commission_step
+from metier.runtime.history.prompts import ShownPrompt, compare, preview, show_turn
+from metier.runtime.host import Place
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
-from metier.runtime.step_preview import commission_step
+from metier.runtime.workspace.plugins import using_plugins
 
 app = typer.Typer(
     rich_markup_mode=None,

@@ -23,18 +23,18 @@ class Lazy(NamedTuple):
     """A command that is known by name and one line until someone calls it."""
 
     module: str
-    """A module of `metier.cli` with a Typer called `app`; of another room, its whole name."""
+    """A module with a Typer called `app`, below `metier.cli` unless it begins with `metier.`."""
     summary: str
 
 
 COMMANDS: dict[str, Lazy] = {
     "init": Lazy("init", "Write a small workspace to begin with: agent, skills, task, rules."),
-    "run": Lazy("run", "Give a task to an agent, and watch it work."),
-    "chat": Lazy("chat", "Talk to an agent, and go on with earlier conversations."),
-    "resume": Lazy("resume", "Go on with a run: after an answer, an approval, a signal or a crash."),
+    "run": Lazy("run.command", "Give a task to an agent, and watch it work."),
+    "chat": Lazy("chat.command", "Talk to an agent, and go on with earlier conversations."),
+    "resume": Lazy("run.resume", "Go on with a run: after an answer, an approval, a signal or a crash."),
     "task": Lazy("task", "List, show, check and run the task definitions of the workspace."),
-    "runs": Lazy("runs", "List, show, watch, cancel, export, compare and delete runs."),
-    "replay": Lazy("replay", "Show a run again, drive it again without effects, or fork it."),
+    "runs": Lazy("runs.command", "List, show, watch, cancel, export, compare and delete runs."),
+    "replay": Lazy("runs.replay", "Show a run again, drive it again without effects, or fork it."),
     "worker": Lazy("metier.worker.command", "Drive runs that were left to workers, until you stop it."),
     "approvals": Lazy("approvals", "List, show and decide what waits for a person's word."),
     "trust": Lazy("trust", "Trust what this cloned folder brings: settings, rules, agents, tasks, skills."),
@@ -42,14 +42,14 @@ COMMANDS: dict[str, Lazy] = {
     "agents": Lazy("agents", "List the agents of the workspace, and show what each may use."),
     "prompt": Lazy("prompt", "Show what a model is told: every layer, its source, its hash and its cost."),
     "mcp": Lazy("mcp", "List and accept the external tool servers (MCP) of this workspace."),
-    "doctor": Lazy("doctor", "Say what is installed, which keys are set, what works here and what to do next."),
-    "check": Lazy("check", "Say which skills are active, what each brings, and why one cannot be loaded."),
+    "doctor": Lazy("doctor.command", "Say what is installed, which keys are set, what works here and what to do next."),
+    "check": Lazy("skill.check", "Say which skills are active, what each brings, and why one cannot be loaded."),
     "config": Lazy("config", "Write, check and show the settings."),
     "validate": Lazy("validate", "Check everything a project defines, and that what it names exists."),
-    "skills": Lazy("skills", "List, inspect, validate and route skills."),
+    "skills": Lazy("skill.skills_command", "List, inspect, validate and route skills."),
     "plugins": Lazy("plugins", "Show which plugins are installed, what each adds, and why one is off."),
     "redact": Lazy("redact", "Show text as the log would: without secrets, without control characters."),
-    "skill": Lazy("skill", "Install, inspect, trust, test and remove skill packages."),
+    "skill": Lazy("skill.command", "Install, inspect, trust, test and remove skill packages."),
     "completion": Lazy("completion", "Print the completion script of a shell."),
 }
 
@@ -95,7 +95,7 @@ def load_command(name: str) -> Any:  # noqa: ANN401 - Typer does not export the 
     lazy = COMMANDS.get(name)
     if lazy is None:
         return _load_plugin_command(name)
-    module = lazy.module if "." in lazy.module else f"metier.cli.{lazy.module}"
+    module = lazy.module if lazy.module.startswith("metier.") else f"metier.cli.{lazy.module}"
     command: Any = get_command(importlib.import_module(module).app)
     command.name = name
     return command
@@ -103,7 +103,7 @@ def load_command(name: str) -> Any:  # noqa: ANN401 - Typer does not export the 
 
 def _load_plugin_command(name: str) -> Any:  # noqa: ANN401 - as above
     """Plugins cost nothing until somebody names a command that is not ours."""
-    app: Any = importlib.import_module("metier.cli.plugin_command").find_app(name)
+    app: Any = importlib.import_module("metier.cli.shared.plugin_command").find_app(name)
     if app is None:
         return None
     command: Any = get_command(app)

@@ -9,23 +9,23 @@ from typing import Annotated, Any, Literal, cast
 import typer
 from pydantic import JsonValue
 
-from metier.cli.catalog import AsJson
-from metier.cli.driving import View, drive_run, open_place
-from metier.cli.output import problem_as_json, warn_line, write_json, write_line
-from metier.cli.run import Config, Output, Quiet, RunCommand, check_timeout, leave_to_workers
+from metier.cli.run.command import Config, Output, Quiet, RunCommand, check_timeout, leave_to_workers
+from metier.cli.run.driving import View, drive_run, open_place
+from metier.cli.shared.output import problem_as_json, warn_line, write_json, write_line
+from metier.cli.skill.catalog import AsJson
 from metier.definitions.acceptance import render_criterion
 from metier.definitions.ids import fold_id
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.task import FILE_NAME, TaskDefinition, load_task
 from metier.engine.state import RunState
 from metier.errors import UsageError
-from metier.runtime.catalog import list_definitions
-from metier.runtime.commissions import commission_task
-from metier.runtime.place import Place
+from metier.runtime.checks.validation import find_all_problems
+from metier.runtime.delegation.child_runs import commission_task
+from metier.runtime.host import Place
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, Watch
-from metier.runtime.tasks import get_task
-from metier.runtime.validation import find_all_problems
+from metier.runtime.workspace.catalog import list_definitions
+from metier.runtime.workspace.tasks import get_task
 
 app = typer.Typer(
     rich_markup_mode=None,

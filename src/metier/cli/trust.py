@@ -1,4 +1,4 @@
-"""`agent trust`: say that the files of this folder speak for you. What follows from it is in `metier.runtime.trust`."""
+"""`agent trust`: say that the files of this folder speak for you. `runtime.workspace.trust` says what follows."""
 
 import os
 from pathlib import Path
@@ -6,16 +6,16 @@ from typing import Annotated
 
 import typer
 
-from metier.cli.catalog import AsJson
-from metier.cli.context import current_directory, home_folder
-from metier.cli.output import warn_line, write_json, write_line
+from metier.cli.shared.context import current_directory, home_folder
+from metier.cli.shared.output import warn_line, write_json, write_line
+from metier.cli.skill.catalog import AsJson
 from metier.errors import MetierError, UsageError
-from metier.runtime.place import Place
-from metier.runtime.policy import read_policy_file
-from metier.runtime.trust import list_decided, trust_place
+from metier.runtime.host import Place
+from metier.runtime.workspace.policy import read_policy_file
+from metier.runtime.workspace.trust import list_decided, trust_place
 from metier.settings.load import LoadedSettings, load_settings
-from metier.skills.clones import find_origin
-from metier.skills.workspace_trust import digest_bytes, list_brought, revoke_trust
+from metier.skills.git.clones import find_origin
+from metier.skills.trust.workspace_trust import digest_bytes, list_brought, revoke_trust
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 

@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from metier.cli.context import home_folder
-from metier.cli.output import problem_as_json, warn_line, write_json, write_line
+from metier.cli.shared.context import home_folder
+from metier.cli.shared.output import problem_as_json, warn_line, write_json, write_line
 from metier.definitions.problems import Problem, has_errors
-from metier.definitions.sources import WORKSPACE_FOLDERS
+from metier.definitions.skills.sources import WORKSPACE_FOLDERS
 from metier.definitions.workspace import Checked
 from metier.errors import ConfigError, UsageError
-from metier.runtime.place import Place
-from metier.runtime.validation import CheckedFile, Validation, load_place_catalog, validate_workspace
+from metier.runtime.checks.validation import CheckedFile, Validation, load_place_catalog, validate_workspace
+from metier.runtime.host import Place
 from metier.settings.load import load_settings
 from metier.settings.model import Settings
 

@@ -15,7 +15,7 @@ from rapidfuzz import process
 from metier.context.fences import SKILL_CONTENT, fence
 from metier.context.layers import Disclosed
 from metier.context.tokens import estimate_tokens
-from metier.definitions.headings import Section, find_section, first_paragraph, parse_sections, walk_sections
+from metier.definitions.text.headings import Section, find_section, first_paragraph, parse_sections, walk_sections
 from metier.errors import SkillError
 from metier.events import DisclosedFile
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from metier.definitions.fields import Fields
-from metier.definitions.yaml_text import Mapping, Node, Scalar, Sequence
+from metier.definitions.text.fields import Fields
+from metier.definitions.text.yaml_text import Mapping, Node, Scalar, Sequence
 
 _KEYS = ("file", "contains", "command", "text")
 

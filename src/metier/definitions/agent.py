@@ -4,14 +4,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
-from metier.definitions.document import Document, load_document, parse_document, read_free_form, require_text
-from metier.definitions.fields import Fields
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.permits import Permits, read_permits
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.references import Reference, read_references
+from metier.definitions.text.document import Document, load_document, parse_document, read_free_form, require_text
+from metier.definitions.text.fields import Fields
+from metier.definitions.text.yaml_text import Node, Plain
 from metier.definitions.web_lists import WebLists, read_web_lists
-from metier.definitions.yaml_text import Node, Plain
 
 FILE_NAME = "AGENT.md"
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from metier.definitions.acceptance import list_commands
-from metier.definitions.fields import Fields
 from metier.definitions.inherit import INHERIT
 from metier.definitions.references import read_names
-from metier.definitions.yaml_text import Node, Scalar, Sequence
+from metier.definitions.text.fields import Fields
+from metier.definitions.text.yaml_text import Node, Scalar, Sequence
 
 _KEYS = ("tools", "model", "allowed_models", "tool_approvals", "task_approvals", "acceptance")
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from metier.definitions.fields import Fields
 from metier.definitions.inherit import INHERIT
-from metier.definitions.yaml_text import Scalar, Sequence
+from metier.definitions.text.fields import Fields
+from metier.definitions.text.yaml_text import Scalar, Sequence
 
 type Kind = Literal["agent", "skill", "task"]
 

@@ -3,8 +3,8 @@
 import re
 from dataclasses import dataclass
 
-from metier.definitions.fields import Fields
-from metier.definitions.yaml_text import Mapping, Node, Scalar, Sequence
+from metier.definitions.text.fields import Fields
+from metier.definitions.text.yaml_text import Mapping, Node, Scalar, Sequence
 
 KEYS = ("allow", "deny")
 _MAX_CHARACTERS = 253

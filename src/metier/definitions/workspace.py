@@ -8,18 +8,18 @@ from typing import NamedTuple
 from metier.definitions import agent as agents
 from metier.definitions import task as tasks
 from metier.definitions.agent import AgentDefinition, load_agent
-from metier.definitions.catalog import Catalog
+from metier.definitions.files.walk import FoundDefinition, Walk
 from metier.definitions.ids import fold_id
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.permits import Permits
 from metier.definitions.placeholders import check_placeholders
 from metier.definitions.problems import Problem
 from metier.definitions.references import Reference
-from metier.definitions.skill import SkillDefinition, load_skill
-from metier.definitions.skill_file import FILE_NAME as SKILL_FILE
-from metier.definitions.sources import OWN_SKILL_FOLDERS, SKILL_FOLDERS, WORKSPACE_FOLDERS
+from metier.definitions.skills.catalog import Catalog
+from metier.definitions.skills.skill import SkillDefinition, load_skill
+from metier.definitions.skills.skill_file import FILE_NAME as SKILL_FILE
+from metier.definitions.skills.sources import OWN_SKILL_FOLDERS, SKILL_FOLDERS, WORKSPACE_FOLDERS
 from metier.definitions.task import TaskDefinition, load_task
-from metier.definitions.walk import FoundDefinition, Walk
 
 type Definition = AgentDefinition | SkillDefinition | TaskDefinition
 

@@ -9,7 +9,7 @@ from metier.approval.rules import SHELL
 from metier.approval.running_files import find_running_file
 from metier.decisions import ActionStep
 from metier.errors import ToolFailed
-from metier.tools.web_url import parse_url
+from metier.tools.web.url import parse_url
 
 _FETCH = "WebFetch"
 _ONE_OF_MANY = {

@@ -4,15 +4,15 @@ from typing import assert_never
 
 from metier.engine import actions as a
 from metier.engine import entries as e
-from metier.engine.approvals import ask_again, ask_approval
-from metier.engine.asking import call_model, decode
-from metier.engine.checking import check_result
-from metier.engine.delegating import await_child, delegate, plan_task, stop_at_step
+from metier.engine.execution.approvals import ask_again, ask_approval
+from metier.engine.execution.checking import check_result
+from metier.engine.execution.delegating import await_child, delegate, plan_task, stop_at_step
+from metier.engine.execution.recovery import settle_doubt
+from metier.engine.execution.stepping import ask_input, refuse_step, retry_step, run_steps, tell_failure
 from metier.engine.journal import RunLog
-from metier.engine.planning import disclose, load_catalog, rank_skills
-from metier.engine.recovery import settle_doubt
+from metier.engine.model.call import call_model, decode
+from metier.engine.model.planning import disclose, load_catalog, rank_skills
 from metier.engine.services import Services
-from metier.engine.stepping import ask_input, refuse_step, retry_step, run_steps, tell_failure
 
 
 async def perform(action: a.Action, log: RunLog, services: Services) -> None:

@@ -10,12 +10,12 @@ from metier.context.layers import PrefixHashes, Prompt
 from metier.context.tokens import TokenCounter
 from metier.definitions.task import TaskDefinition
 from metier.engine.decide import Policy
-from metier.engine.fingerprints import Fingerprints
-from metier.engine.offer import Offer, OfferKey
+from metier.engine.execution.partners import Partners
+from metier.engine.model.fingerprints import Fingerprints
+from metier.engine.model.offer import Offer, OfferKey
+from metier.engine.model.same_messages import SameMessages
+from metier.engine.model.skill_index import Shelf
 from metier.engine.options import RuntimeOptions
-from metier.engine.partners import Partners
-from metier.engine.same_messages import SameMessages
-from metier.engine.shelf import Shelf
 from metier.events import Payload
 from metier.ids import Clock, Ids
 from metier.messages import Message, ToolSpec
@@ -27,7 +27,7 @@ from metier.providers.retry import Candidate, Seams
 from metier.skills.options import SkillsOptions
 from metier.store.base import Store
 from metier.store.machine import MachineIdentity, identify_machine
-from metier.tools.sandbox.protected_state import ProtectedState
+from metier.tools.process.sandbox.protected_state import ProtectedState
 from metier.tools.toolbox import Toolbox
 
 

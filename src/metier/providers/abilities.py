@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, Protocol, cast
 
-from metier.definitions.whole_file import replace_file
+from metier.definitions.files.whole_file import replace_file
 
 type Ability = Literal["tools", "response_schema"]
 

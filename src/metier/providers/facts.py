@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from metier.definitions.problems import Problem
-from metier.definitions.yaml_text import Plain, plain_value, read_yaml
+from metier.definitions.text.yaml_text import Plain, plain_value, read_yaml
 from metier.errors import ConfigError
 from metier.messages import Value
 

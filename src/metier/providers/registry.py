@@ -35,17 +35,17 @@ class Registration:
 
 BUILT_IN: Mapping[str, Registration] = {
     "anthropic": Registration(
-        module="metier.providers.anthropic",
+        module="metier.providers.anthropic.provider",
         keys=("ANTHROPIC_API_KEY",),
         base_url_variable="ANTHROPIC_BASE_URL",
     ),
     "gemini": Registration(
-        module="metier.providers.gemini",
+        module="metier.providers.gemini.provider",
         keys=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
         base_url_variable="GOOGLE_GEMINI_BASE_URL",
     ),
     "openai": Registration(
-        module="metier.providers.openai",
+        module="metier.providers.openai.provider",
         keys=("OPENAI_API_KEY",),
         base_url_variable="OPENAI_BASE_URL",
         header_variables={"OPENAI_ORG_ID": "OpenAI-Organization", "OPENAI_PROJECT_ID": "OpenAI-Project"},
@@ -103,7 +103,7 @@ def open_provider(
     if choice.name == OFFLINE:
         raise UsageError(
             f"Provider {OFFLINE!r} has no connection to open",
-            hint="Build it from the skills of the run with `metier.providers.offline.build_offline`",
+            hint="Build it from the skills of the run with `metier.providers.offline.provider.build_offline`",
         )
     registration = get_registration(choice.name, registrations)
     key = get_key(choice, registration, environment)

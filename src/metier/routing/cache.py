@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from metier import __version__
-from metier.definitions.whole_file import replace_file
+from metier.definitions.files.whole_file import replace_file
 from metier.routing.index import IndexTables, Postings, build_name_table
 from metier.routing.router import RoutingIndex
 

@@ -5,10 +5,10 @@ import json
 import re
 from pathlib import Path
 
-from metier.definitions.catalog import Catalog, CatalogSkill
-from metier.definitions.front_matter import read_front_matter
 from metier.definitions.problems import Problem
-from metier.definitions.skill_file import MAX_FILE_BYTES, read_skill_file
+from metier.definitions.skills.catalog import Catalog, CatalogSkill
+from metier.definitions.skills.skill_file import MAX_FILE_BYTES, read_skill_file
+from metier.definitions.text.front_matter import read_front_matter
 from metier.routing.cache import load_index, save_index
 from metier.routing.router import RoutingIndex, build_index
 from metier.routing.skill import RoutableSkill

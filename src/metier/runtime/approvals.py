@@ -8,7 +8,7 @@ from typing import Literal, cast
 from pydantic import JsonValue
 
 from metier.engine import entries as e
-from metier.engine.approvals import Found, hash_call, render_edited_call
+from metier.engine.execution.approvals import Found, hash_call, render_edited_call
 from metier.engine.journal import read_entries_of
 from metier.errors import ApprovalClosed, UsageError
 from metier.ids import Clock

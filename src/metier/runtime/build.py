@@ -10,31 +10,31 @@ from anyio.to_thread import run_sync
 
 from metier.context.control import CONTROL_NAMES
 from metier.context.operating import Subjects, find_family
-from metier.definitions.catalog_cache import find_cache_folder
+from metier.definitions.skills.catalog_cache import find_cache_folder
 from metier.engine.decide import Policy
-from metier.engine.partners import Partners
-from metier.engine.protecting import describe_changes
+from metier.engine.execution.partners import Partners
+from metier.engine.execution.protecting import describe_changes
+from metier.engine.model.skill_index import build_shelf
 from metier.engine.services import Instructions, Services
-from metier.engine.shelf import build_shelf
 from metier.errors import MetierError, UsageError
 from metier.providers.abilities import Abilities, KnownLacks, RememberedLacks
 from metier.providers.base import Observer, Provider
 from metier.providers.facts import load_facts
 from metier.providers.options import ModelOptions
 from metier.providers.registry import OFFLINE, choose_provider
-from metier.runtime.authority import bind, find_tools_above, is_seen
-from metier.runtime.capabilities import find_advisor, list_callable
+from metier.runtime.checks.list_checks import find_notices
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.confinement import build_protected_state, limit_only, open_confinement
-from metier.runtime.instructions import load_instructions
-from metier.runtime.kind import RunKind
-from metier.runtime.list_checks import find_notices
+from metier.runtime.delegation.authority import bind, find_tools_above, is_seen
+from metier.runtime.delegation.capabilities import find_advisor, list_callable
+from metier.runtime.delegation.partners import choose_partners
+from metier.runtime.host import Place
 from metier.runtime.mcp import list_known_tools, list_server_files, open_servers
 from metier.runtime.models import open_models
-from metier.runtime.partners import choose_partners
-from metier.runtime.pins import find_instructions, find_trusted, use_pinned, use_pinned_policy
-from metier.runtime.place import Place
-from metier.runtime.policy import (
+from metier.runtime.prepared_run import RunKind
+from metier.runtime.records.pins import find_instructions, find_trusted, use_pinned, use_pinned_policy
+from metier.runtime.workspace.instructions import load_instructions
+from metier.runtime.workspace.policy import (
     BUILT_IN_TOOLS,
     SCRIPT_TOOLS,
     Speakers,
@@ -42,27 +42,27 @@ from metier.runtime.policy import (
     find_denied,
     read_policy_file,
 )
-from metier.runtime.tasks import choose_tools, find_changed_task
-from metier.runtime.trust import find_withheld
+from metier.runtime.workspace.tasks import choose_tools, find_changed_task
+from metier.runtime.workspace.trust import find_withheld
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
 from metier.tools.access import AccessFile
 from metier.tools.base import Tool
-from metier.tools.bash import Surroundings
 from metier.tools.builtin import build_builtin_tools, build_shell_tools
-from metier.tools.leftovers import clear_leftovers
-from metier.tools.sandbox.confinement import ARTIFACTS, Confinement
-from metier.tools.sandbox.masks import find_masked
-from metier.tools.sandbox.protected_state import compare
-from metier.tools.scope import Scope
-from metier.tools.script_catalog import ScriptCatalog
-from metier.tools.script_contract import ScriptLimits
-from metier.tools.script_runner import ScriptRunner, default_environments
-from metier.tools.scripts import build_script_tools
-from metier.tools.shells import choose_shell
+from metier.tools.files.scope import Scope
+from metier.tools.process.leftovers import clear_leftovers
+from metier.tools.process.sandbox.confinement import ARTIFACTS, Confinement
+from metier.tools.process.sandbox.masks import find_masked
+from metier.tools.process.sandbox.protected_state import compare
+from metier.tools.scripts.catalog import ScriptCatalog
+from metier.tools.scripts.contract import ScriptLimits
+from metier.tools.scripts.runner import ScriptRunner, default_environments
+from metier.tools.scripts.tools import build_script_tools
+from metier.tools.shell.bash import Surroundings
+from metier.tools.shell.shells import choose_shell
 from metier.tools.toolbox import Toolbox, list_names
-from metier.tools.toolset_loader import ToolsetReading, load_toolsets
-from metier.tools.web import WebAccess
+from metier.tools.toolsets.loader import ToolsetReading, load_toolsets
+from metier.tools.web.fetch import WebAccess
 
 
 @asynccontextmanager

@@ -1,9 +1,9 @@
 """What must not show in a place: the secrets of its environment, and those that its servers are given."""
 
-from metier.runtime.place import Place
+from metier.runtime.host import Place
 from metier.telemetry.redaction import find_secret_values
 from metier.telemetry.sinks import Cleaner, build_cleaner
-from metier.tools.mcp_config import McpConfig, find_server_secrets, load_mcp_config
+from metier.tools.mcp.config import McpConfig, find_server_secrets, load_mcp_config
 
 
 def load_place_config(place: Place) -> McpConfig:

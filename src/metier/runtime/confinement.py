@@ -5,12 +5,12 @@ from pathlib import Path
 import anyio.to_thread
 
 from metier.errors import SandboxUnavailable
-from metier.runtime.place import Place
-from metier.tools.sandbox.bubblewrap import find_bubblewrap
-from metier.tools.sandbox.confinement import Confinement
-from metier.tools.sandbox.ladder import Rung, find_rung
-from metier.tools.sandbox.options import SandboxOptions
-from metier.tools.sandbox.protected_state import ProtectedState
+from metier.runtime.host import Place
+from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
+from metier.tools.process.sandbox.confinement import Confinement
+from metier.tools.process.sandbox.ladder import Rung, find_rung
+from metier.tools.process.sandbox.options import SandboxOptions
+from metier.tools.process.sandbox.protected_state import ProtectedState
 
 _MEGABYTE = 1_048_576
 

@@ -15,24 +15,24 @@ from metier.errors import ToolFailed
 from metier.events import McpServerReported
 from metier.runtime.cleaning import build_place_cleaner, load_place_config
 from metier.runtime.confinement import find_place_rung, list_writable, open_confinement, requires_sandbox, wants_sandbox
-from metier.runtime.kind import RunKind
-from metier.runtime.pins import TOOLS, find_tools
-from metier.runtime.place import Place
+from metier.runtime.host import Place
+from metier.runtime.prepared_run import RunKind
+from metier.runtime.records.pins import TOOLS, find_tools
 from metier.runtime.server_pool import ServerPool
 from metier.store.base import Store
 from metier.tools.base import Tool, ToolInfo
-from metier.tools.mcp_acceptance import AcceptedServers
-from metier.tools.mcp_code import ServerCode, find_server_code
-from metier.tools.mcp_config import (
+from metier.tools.mcp.acceptance import AcceptedServers
+from metier.tools.mcp.config import (
     ServerDefinition,
     choose_servers,
     expand_server,
 )
-from metier.tools.mcp_connection import ConnectionLimits, ServerConnection, check_sdk
-from metier.tools.mcp_conversation import Target
-from metier.tools.mcp_listing import Listing, believe, find_server
-from metier.tools.mcp_tools import KnownTool, McpTool, ServerPlace, build_target
-from metier.tools.sandbox.confinement import Confinement
+from metier.tools.mcp.connection import ConnectionLimits, ServerConnection, check_sdk
+from metier.tools.mcp.conversation import Target
+from metier.tools.mcp.listing import Listing, believe, find_server
+from metier.tools.mcp.server_code import ServerCode, find_server_code
+from metier.tools.mcp.tools import KnownTool, McpTool, ServerPlace, build_target
+from metier.tools.process.sandbox.confinement import Confinement
 
 LOG_FOLDER = "mcp"
 """In the folder of a run: what its servers write on their error streams."""

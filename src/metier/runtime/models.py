@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from metier.definitions.inherit import INHERIT
 from metier.definitions.plugin_names import PLUGIN
-from metier.engine.earlier import FILE_NAME as RESULTS
-from metier.engine.shelf import Shelf
+from metier.engine.execution.past_results import FILE_NAME as RESULTS
+from metier.engine.model.skill_index import Shelf
 from metier.errors import UsageError
 from metier.providers.absent import AbsentProvider
 from metier.providers.allowed import AllowedProvider
@@ -15,13 +15,13 @@ from metier.providers.connection import Connection
 from metier.providers.dry_run import DryRunProvider
 from metier.providers.facts import FactBook
 from metier.providers.failures import MissingKey
-from metier.providers.offline import build_offline
-from metier.providers.offline_plan import Places
+from metier.providers.offline.plan import Places
+from metier.providers.offline.provider import build_offline
 from metier.providers.registry import BUILT_IN, OFFLINE, choose_provider, open_provider
 from metier.providers.retry import Candidate, split_model_name
-from metier.runtime.kind import RunKind
-from metier.runtime.place import Place
-from metier.runtime.plugins import get_brought
+from metier.runtime.host import Place
+from metier.runtime.prepared_run import RunKind
+from metier.runtime.workspace.plugins import get_brought
 
 RANKED = 8
 """How many skills the offline backbone looks at for each part of a request."""

@@ -8,8 +8,8 @@ from metier.engine.decide import get_limits
 from metier.engine.state import RunState
 from metier.errors import UsageError
 from metier.providers.failures import list_reasons
-from metier.runtime.causes import find_failed_step
-from metier.runtime.children import read_run
+from metier.runtime.delegation.children import read_run
+from metier.runtime.records.causes import find_failed_step
 from metier.store.base import Store
 
 type Limit = Literal["max_turns", "max_cost_usd", "timeout_seconds"]

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from metier.runtime.commissions import Commission
-from metier.runtime.instructions import Said
+from metier.runtime.delegation.child_runs import Commission
+from metier.runtime.workspace.instructions import Said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,33 +27,33 @@ from metier.events import PinnedDefinitionUsed, TaskState
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
 from metier.providers.connection import SharedClients
-from metier.runtime.adoption import adopt_run, build_adoption, check_commission
-from metier.runtime.agents import BUILT_IN, AgentInForce, resolve_agent
 from metier.runtime.answers import Answer, take_answer
 from metier.runtime.approvals import Approvals, Question, Reply
 from metier.runtime.bounds import ask_to_end, bounded, build_cancellation, build_timeout, find_wanted_end
 from metier.runtime.build import build_services, check_budget
 from metier.runtime.changed_code import CodeAsker, settle_code
-from metier.runtime.children import find_waiting, follow_child, lend
+from metier.runtime.checks.edited_calls import look_at_call, refuse_edited
 from metier.runtime.cleaning import build_place_cleaner
-from metier.runtime.commissions import Commission, prepare_run, restore_run, use_settings
 from metier.runtime.confinement import open_confinement
-from metier.runtime.edited_calls import look_at_call, refuse_edited
-from metier.runtime.first_entry import build_start
-from metier.runtime.kind import RunKind
-from metier.runtime.losses import check_journal, describe_lost_run, find_lost_run
-from metier.runtime.pins import pin
-from metier.runtime.place import Place
-from metier.runtime.plugins import open_place_store
-from metier.runtime.record import write_record
+from metier.runtime.delegation.child_runs import Commission, prepare_run, restore_run, use_settings
+from metier.runtime.delegation.children import find_waiting, follow_child, lend
+from metier.runtime.history.adoption import adopt_run, build_adoption, check_commission
+from metier.runtime.history.journal_events import tell_of_cuts
+from metier.runtime.history.losses import check_journal, describe_lost_run, find_lost_run
+from metier.runtime.host import Place
+from metier.runtime.prepared_run import RunKind
+from metier.runtime.queue.lease_terms import Shift, begin_shift, keep_claimable
+from metier.runtime.records.first_entry import build_start
+from metier.runtime.records.pins import pin
+from metier.runtime.records.record import write_record
+from metier.runtime.records.rows import build_row
+from metier.runtime.records.run_folders import find_folder
+from metier.runtime.records.seals import is_started_here, seal
 from metier.runtime.reopening import build_entries, can_reopen, check_raise, find_chain
 from metier.runtime.requests import RunRequest, order_run
-from metier.runtime.rows import build_row
-from metier.runtime.run_folders import find_folder
-from metier.runtime.seals import is_started_here, seal
-from metier.runtime.shift import Shift, begin_shift, keep_claimable
-from metier.runtime.telling import tell_of_cuts
-from metier.runtime.trust import check_runs, note_runs
+from metier.runtime.workspace.agents import BUILT_IN, AgentInForce, resolve_agent
+from metier.runtime.workspace.plugins import open_place_store
+from metier.runtime.workspace.trust import check_runs, note_runs
 from metier.store.base import Lease, RunRow, Store
 from metier.store.failures import LeaseHeld, RunUnknown, StoreUnavailable
 from metier.telemetry.jsonl import FILE_NAME, JsonlSink, LogPool

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from anyio.abc import TaskGroup
 
-from metier.tools.mcp_config import ServerDefinition
-from metier.tools.mcp_connection import ServerConnection
-from metier.tools.sandbox.confinement import Confinement
+from metier.tools.mcp.config import ServerDefinition
+from metier.tools.mcp.connection import ServerConnection
+from metier.tools.process.sandbox.confinement import Confinement
 
 type Connect = Callable[[TaskGroup], ServerConnection]
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from metier.definitions.contained_file import read_contained
+from metier.definitions.files.contained_file import read_contained
 from metier.definitions.problems import Problem
-from metier.definitions.yaml_text import MAX_BYTES
+from metier.definitions.text.yaml_text import MAX_BYTES
 
 FILE_NAME = "agent.yaml"
 HOLDER = stat.S_IFDIR | 0o1555
-"""The mode of a folder that holds a place; see `tools/supervisor.py`."""
+"""The mode of a folder that holds a place; see `tools/process/supervisor.py`."""
 
 _NOT_TEXT = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from metier.definitions.nearest import suggest
 from metier.definitions.problems import Problem
-from metier.definitions.yaml_text import Entry, Mapping, Node, Scalar, Sequence, plain_value, read_yaml
+from metier.definitions.text.yaml_text import Entry, Mapping, Node, Scalar, Sequence, plain_value, read_yaml
 from metier.settings.discovery import SettingsFile, read_text
 from metier.settings.environment import variables_of
 from metier.settings.fields import Leaf, all_leaves, find_section

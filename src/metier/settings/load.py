@@ -16,7 +16,7 @@ from metier.settings.file import FileLayer, read_file
 from metier.settings.model import Settings
 from metier.settings.nearest import find_nearest_key
 from metier.settings.origin import Given, Layer, Origin
-from metier.skills.workspace_trust import WorkspaceTrust, find_trust
+from metier.skills.trust.workspace_trust import WorkspaceTrust, find_trust
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

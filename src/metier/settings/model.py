@@ -11,9 +11,9 @@ from metier.settings.worker_options import WorkerOptions
 from metier.skills.options import SkillsOptions
 from metier.store.options import StoreOptions
 from metier.telemetry.options import LoggingOptions
-from metier.tools.mcp_options import McpOptions
-from metier.tools.options import ShellOptions
-from metier.tools.sandbox.options import SandboxOptions
+from metier.tools.mcp.options import McpOptions
+from metier.tools.process.sandbox.options import SandboxOptions
+from metier.tools.shell.options import ShellOptions
 
 
 class Settings(Value):

@@ -10,19 +10,19 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from metier.definitions.files.walk import Walk
 from metier.definitions.names import canonical_name
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
-from metier.definitions.skill import SkillReading, load_skill
-from metier.definitions.skill_file import FILE_NAME
-from metier.definitions.sources import SKILL_FOLDERS, USER_FOLDERS
-from metier.definitions.walk import Walk
+from metier.definitions.skills.skill import SkillReading, load_skill
+from metier.definitions.skills.skill_file import FILE_NAME
+from metier.definitions.skills.sources import SKILL_FOLDERS, USER_FOLDERS
 from metier.errors import UsageError
+from metier.skills.install.placement import read_registry
+from metier.skills.install.registry import Registry, RegistryEntry, SkillHome
 from metier.skills.package import PackageSource, SkillPackage
-from metier.skills.placement import read_registry
-from metier.skills.registry import Registry, RegistryEntry, SkillHome
-from metier.skills.trust import is_trusted
-from metier.skills.workspace_trust import MADE_HERE, WorkspaceTrust
+from metier.skills.trust.judgement import is_trusted
+from metier.skills.trust.workspace_trust import MADE_HERE, WorkspaceTrust
 
 type Word = Literal["all", "all-untrusted", "none"]
 type Selection = Word | tuple[str, ...]

@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from metier.definitions.scripts import discover_scripts
-from metier.definitions.skill import SkillDefinition
+from metier.definitions.skills.scripts import discover_scripts
+from metier.definitions.skills.skill import SkillDefinition
 from metier.messages import Value
 from metier.skills.code_hints import CodeHints, find_hints, find_hosts
-from metier.skills.digest import TreeDigest
 from metier.skills.hidden_text import find_hidden
+from metier.skills.trust.digest import TreeDigest
 
 _CODE = frozenset({".py", ".sh", ".bash", ".zsh", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", ".ps1", ".php", ".lua"})
 _MACHINE_CODE = (b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"\x00asm")

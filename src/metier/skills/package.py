@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from metier.definitions.skill import SkillDefinition
+from metier.definitions.skills.skill import SkillDefinition
 
 type PackageSource = Literal["bundled", "user", "installed", "workspace", "directory"]
 """Shipped with Metier; put into the home folder by hand; installed by `agent skill add`; in the workspace; in a folder

@@ -9,7 +9,7 @@ from metier.ids import Clock
 from metier.store.base import Store
 from metier.store.failures import StoreUnavailable
 from metier.store.options import StoreOptions
-from metier.store.sqlite import open_sqlite_store
+from metier.store.sqlite.store import open_sqlite_store
 
 DATABASE = "state.db"
 
@@ -30,7 +30,7 @@ async def open_store(
             "The store is PostgreSQL, and its driver is not installed", hint="pip install 'metier[postgres]'"
         )
     # Loaded only where it is used: it takes three times as long as the rest of a short command.
-    from metier.store.postgres import open_postgres_store
-    from metier.store.postgres_address import read_address
+    from metier.store.postgres.address import read_address
+    from metier.store.postgres.store import open_postgres_store
 
     return await open_postgres_store(read_address(options.database_url_env, environ))

@@ -24,7 +24,7 @@ from metier.event_record import EventRecord
 from metier.ids import Ids
 from metier.messages import ModelReply
 from metier.providers.base import ModelRequest, Observer, Provider
-from metier.runtime.place import Place
+from metier.runtime.host import Place
 from metier.store.base import ApprovalRow, Lease, RunRow, Store, StoredEntry
 from metier.testing.store_wrapper import StoreWrapper
 from metier.tools.base import Probing, Tool, ToolContext, ToolInfo, ToolResult

@@ -7,13 +7,13 @@ from typing import Literal, Protocol
 
 from pydantic import JsonValue
 
-from metier.runtime.commissions import Commission
-from metier.runtime.place import Place
+from metier.runtime.delegation.child_runs import Commission
+from metier.runtime.host import Place
 from metier.runtime.runs import Runtime
 from metier.store.base import Store
 from metier.store.machine import Machine
 from metier.store.opening import DATABASE
-from metier.store.sqlite import open_sqlite_store
+from metier.store.sqlite.store import open_sqlite_store
 from metier.testing.crash_points import PointedStore, Points, build_connection_class
 
 type Reach = Callable[[str], None]

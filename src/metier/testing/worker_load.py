@@ -22,13 +22,13 @@ from metier.engine.options import RuntimeOptions
 from metier.engine.state import RunState
 from metier.messages import ModelReply, TextPart, ToolCallPart, Usage, Value
 from metier.providers.base import ModelRequest, Observer
-from metier.runtime.broker import OWN_VARIABLE, Address, find_address
-from metier.runtime.place import Place
+from metier.runtime.host import Place
+from metier.runtime.queue.broker import OWN_VARIABLE, Address, find_address
 from metier.settings.model import Settings
 from metier.settings.worker_options import WorkerOptions
 from metier.store.options import StoreOptions
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
-from metier.tools.process import Command, ProcessLimits, ProcessTree
+from metier.tools.process.run import Command, ProcessLimits, ProcessTree
 from metier.worker.celery_worker import run_celery_worker
 from metier.worker.job import Job
 from metier.worker.store_worker import run_store_worker

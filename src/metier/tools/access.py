@@ -10,10 +10,10 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from metier.definitions.contained_file import read_contained
+from metier.definitions.files.contained_file import read_contained
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
-from metier.definitions.sources import WORKSPACE_FOLDERS
+from metier.definitions.skills.sources import WORKSPACE_FOLDERS
 from metier.errors import ConfigError
 
 FILE_NAME = "tool-access.json"

@@ -4,17 +4,17 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from metier.tools.base import Tool
-from metier.tools.bash import Bash, Surroundings
-from metier.tools.edit import Edit
-from metier.tools.glob import Glob
-from metier.tools.grep import Grep
-from metier.tools.options import ShellOptions
-from metier.tools.read import Read
-from metier.tools.ripgrep import find_ripgrep
-from metier.tools.scope import Scope
-from metier.tools.shells import Shell
-from metier.tools.web import WebAccess, WebFetch
-from metier.tools.write import Write
+from metier.tools.files.edit import Edit
+from metier.tools.files.glob import Glob
+from metier.tools.files.grep import Grep
+from metier.tools.files.read import Read
+from metier.tools.files.ripgrep import find_ripgrep
+from metier.tools.files.scope import Scope
+from metier.tools.files.write import Write
+from metier.tools.shell.bash import Bash, Surroundings
+from metier.tools.shell.options import ShellOptions
+from metier.tools.shell.shells import Shell
+from metier.tools.web.fetch import WebAccess, WebFetch
 
 
 def build_builtin_tools(

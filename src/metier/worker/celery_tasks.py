@@ -15,11 +15,11 @@ from celery.worker.request import Request
 from metier.engine.state import RunState
 from metier.engine.unwrapping import unwrapped
 from metier.errors import BrokerUnavailable, MetierError
-from metier.runtime.broker import Broker, name_recovery
-from metier.runtime.celery_broker import DRIVE, TIME_OUT, list_failures, send
-from metier.runtime.detached import can_go_on
-from metier.runtime.plugins import using_plugins
+from metier.runtime.queue.broker import Broker, name_recovery
+from metier.runtime.queue.celery_broker import DRIVE, TIME_OUT, list_failures, send
+from metier.runtime.queue.detached import can_go_on
 from metier.runtime.runs import Runtime, open_runtime
+from metier.runtime.workspace.plugins import using_plugins
 from metier.worker.job import Job, logger, work_on
 from metier.worker.leash import Leash
 

@@ -17,8 +17,8 @@ import anyio
 
 from metier.engine.unwrapping import unwrapped
 from metier.errors import BrokerUnavailable, StoreError
-from metier.runtime.broker import Address, name_recovery
-from metier.runtime.celery_broker import CeleryBroker, build_app
+from metier.runtime.queue.broker import Address, name_recovery
+from metier.runtime.queue.celery_broker import CeleryBroker, build_app
 from metier.runtime.runs import open_runtime
 from metier.worker.celery_tasks import add_tasks
 from metier.worker.job import Job

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from metier.errors import UsageError
-from metier.runtime.broker import find_broker
-from metier.runtime.place import Place
-from metier.runtime.trust import list_withheld
+from metier.runtime.host import Place
+from metier.runtime.queue.broker import find_broker
+from metier.runtime.workspace.trust import list_withheld
 from metier.settings.load import load_settings
 from metier.telemetry.redaction import build_redactor, find_secret_values
 from metier.telemetry.sanitize import sanitize_line

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
 from metier.errors import MetierError
-from metier.runtime.detached import drive_for_a_while
-from metier.runtime.place import Place
+from metier.runtime.host import Place
+from metier.runtime.queue.detached import drive_for_a_while
 from metier.runtime.runs import Runtime, Watch
 from metier.settings.worker_options import WorkerOptions
 from metier.store.base import Lease

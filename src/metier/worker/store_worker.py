@@ -10,8 +10,8 @@ import anyio
 from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
 from metier.errors import StoreError
-from metier.runtime.plugins import using_plugins
 from metier.runtime.runs import Runtime, open_runtime
+from metier.runtime.workspace.plugins import using_plugins
 from metier.store.base import Lease
 from metier.worker.job import Job, work_on
 from metier.worker.sweeper import sweep

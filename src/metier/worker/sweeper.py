@@ -2,8 +2,8 @@
 
 from anyio.to_thread import run_sync
 
-from metier.runtime.broker import Broker, name_recovery
-from metier.runtime.detached import Stranded, find_stranded, wake_decided
+from metier.runtime.queue.broker import Broker, name_recovery
+from metier.runtime.queue.detached import Stranded, find_stranded, wake_decided
 from metier.runtime.runs import Runtime
 
 

@@ -1,0 +1,131 @@
+"""`agent chat`: talk to an agent. One conversation, one run per message; `agent chat list` shows them."""
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, cast
+
+import anyio
+import typer
+from pydantic import JsonValue
+
+from metier.cli.chat.screen import PlainScreen, Screen
+from metier.cli.chat.session import Session
+from metier.cli.run.command import Config
+from metier.cli.run.driving import open_place
+from metier.cli.shared.output import warn_line, write_json, write_line
+from metier.cli.skill.catalog import AsJson
+from metier.engine.unwrapping import unwrapped
+from metier.errors import UsageError
+from metier.runtime.chat.chats import MOST_RUNS, Chat, ChatRequest, is_turn, list_chats, open_chat
+from metier.runtime.host import Place
+from metier.runtime.mcp import keep_servers
+from metier.runtime.records.known_cost import find_listed_cost, render_cost
+from metier.runtime.runs import Runtime, open_runtime
+from metier.runtime.workspace.plugins import using_plugins
+from metier.store.contexts import ContextState
+from metier.telemetry.excerpt import one_line
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False, help="Talk to an agent.")
+
+_SHOWN = 60
+
+
+@app.callback(invoke_without_command=True)
+def chat(
+    ctx: typer.Context,
+    *,
+    agent: Annotated[str, typer.Option("--agent", help="The agent to talk to, by its ID.")] = "",
+    model: Annotated[str, typer.Option("--model", help="The model, one that the agent may use.")] = "",
+    context: Annotated[
+        str, typer.Option("--context", help="The conversation: a name of your own, or the id of a run to talk about.")
+    ] = "",
+    last: Annotated[bool, typer.Option("--continue", help="Go on with the conversation that was used last.")] = False,
+    provider: Annotated[str | None, typer.Option("--provider", help="Who answers; `offline` needs no key.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no steps while a turn runs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per turn on stdout.")] = False,
+    config: Config = None,
+) -> int:
+    """Talk to an agent, at the terminal or line by line from a pipe.
+
+    A conversation survives the program: a turn that was cut short goes on when it is opened again. `/help` lists the
+    commands. From a pipe the exit code is that of the last turn.
+    """
+    if ctx.invoked_subcommand is not None:
+        if agent or model or context or last or provider or quiet or as_json:
+            raise UsageError(
+                "These options are for a chat, not for a list of them", hint="Write them behind the command"
+            )
+        return 0
+    if "\n" in context:
+        raise UsageError("The name of a conversation is one line")
+    place = open_place(
+        config, {"model.provider": provider} if provider else {}, is_new_run=not (model or agent or last or context)
+    )
+    request = ChatRequest(context_id=context, is_continued=last, agent=agent, model=model)
+    return anyio.run(_converse, place, request, quiet, as_json)
+
+
+@app.command("list")
+def list_conversations(
+    *,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=1_000_000, help="How many at most, the one used last first.")
+    ] = 20,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> None:
+    """List the conversations of this workspace, the one used last first."""
+
+    async def read() -> list[dict[str, JsonValue]]:
+        async with open_runtime(open_place(config)) as runtime:
+            return [await _describe(runtime, state) for state in await list_chats(runtime, limit=limit)]
+
+    rows = anyio.run(read)
+    if as_json:
+        write_json(rows)
+        return
+    for row in rows:
+        cost = render_cost(cast("float | None", row["cost_usd"]))
+        short = one_line(str(row["last_message"]), _SHOWN)
+        write_line(f"{row['context_id']}  {row['turns']:>3} turns  {cost:>12}  {short}")
+    if not rows:
+        warn_line("There are no conversations here yet")
+
+
+async def _describe(runtime: Runtime, state: ContextState) -> dict[str, JsonValue]:
+    """What it cost is the sum of its runs, those that summed up among them."""
+    runs = await runtime.store.list_runs(context_id=state.context_id, limit=MOST_RUNS)
+    turns = [row for row in runs if is_turn(row)]
+    costs = [find_listed_cost(row.cost_usd, turns=row.turns, model=row.model) for row in runs]
+    return {
+        "context_id": state.context_id,
+        "turns": len(turns),
+        "status": state.task_state,
+        "cost_usd": None if None in costs else round(sum(cost or 0.0 for cost in costs), 6),
+        "last_message": turns[0].task if turns else "",
+        "updated_at": state.updated_at.isoformat(timespec="seconds"),
+    }
+
+
+async def _converse(place: Place, request: ChatRequest, quiet: bool, as_json: bool) -> int:
+    with unwrapped(), using_plugins(place, report=warn_line) as extended:
+        async with keep_servers(extended) as kept, open_runtime(kept) as runtime:
+            conversation = await open_chat(runtime, request)
+            screen = open_screen(conversation, history=place.runs / "chat_history")
+            session = Session(conversation, screen, quiet=quiet, as_json=as_json)
+            code = await session.run()
+            sys.stdout.flush()
+            return code
+    raise AssertionError("the block above returns or raises")
+
+
+def open_screen(conversation: Chat, *, history: Path) -> Screen:
+    """Comfortable at a real terminal; line by line from a pipe, a file and a dumb terminal."""
+    is_terminal = all(not stream.closed and stream.isatty() for stream in (sys.stdin, sys.stderr))
+    if not is_terminal or os.environ.get("TERM", "dumb") in ("dumb", ""):
+        return PlainScreen(is_terminal=is_terminal)
+    # A fifth of a second that nobody should pay who pipes.
+    terminal = importlib.import_module("metier.cli.chat.terminal")
+    return cast("Screen", terminal.Terminal(conversation, history=history))  # the class is a `Screen`

@@ -1,0 +1,75 @@
+"""Where a chat reads what a person types, and the plain way to do it: line by line. `terminal` has the other."""
+
+import asyncio
+import sys
+import threading
+from typing import Protocol
+
+from metier.cli.shared.output import printable
+
+CONTINUED = "\\"
+"""At the end of a line: the message goes on."""
+
+
+class Screen(Protocol):
+    """Raises `EOFError` when there is no more, `KeyboardInterrupt` for Ctrl-C."""
+
+    @property
+    def is_terminal(self) -> bool: ...
+
+    async def read_message(self) -> str: ...
+
+    async def read_line(self, prompt: str) -> str:
+        """One line, with a prompt of its own; it is no message."""
+        ...
+
+
+class PlainScreen:
+    """Lines of stdin. At a dumb terminal it shows what it waits for."""
+
+    def __init__(self, *, is_terminal: bool = False) -> None:
+        self.is_terminal = is_terminal
+        self._pending: asyncio.Future[str] | None = None
+
+    async def read_message(self) -> str:
+        lines: list[str] = []
+        while True:
+            line = await self._read("you> " if not lines else "...> ")
+            if not line.endswith(CONTINUED):
+                return "\n".join([*lines, line])
+            lines.append(line.removesuffix(CONTINUED))
+
+    async def read_line(self, prompt: str) -> str:
+        return await self._read(prompt)
+
+    async def _read(self, prompt: str) -> str:
+        if self.is_terminal:
+            sys.stderr.write(printable(prompt))
+            sys.stderr.flush()
+        # Whoever gave up waiting left the thread at it; the line that comes is for the next one who asks.
+        if self._pending is None:
+            self._pending = _start_reading(asyncio.get_running_loop())
+        line = await asyncio.shield(self._pending)
+        self._pending = None
+        if not line:
+            raise EOFError
+        return line.removesuffix("\n").removesuffix("\r")
+
+
+def _start_reading(loop: asyncio.AbstractEventLoop) -> "asyncio.Future[str]":
+    """A thread of its own, which does not keep the program from ending."""
+    line: asyncio.Future[str] = loop.create_future()
+
+    def deliver(text: str) -> None:
+        if not line.done():
+            line.set_result(text)
+
+    def read() -> None:
+        try:
+            text = sys.stdin.readline()
+        except (OSError, ValueError):
+            text = ""
+        loop.call_soon_threadsafe(deliver, text)
+
+    threading.Thread(target=read, name="chat input", daemon=True).start()
+    return line

@@ -1,0 +1,54 @@
+"""`agent doctor`: what is installed, which keys are set, what works here, and what to do next."""
+
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from metier.cli.doctor.finding import Finding
+from metier.cli.doctor.health import examine
+from metier.cli.shared.context import current_settings, home_folder
+from metier.cli.shared.output import write_json, write_text
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+MARKS = {"ok": "ok", "off": "--", "problem": "!!"}
+
+
+@app.command()
+def doctor(
+    config: Annotated[Path | None, typer.Option("--config", help="The settings file to use.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+) -> None:
+    """Say what is installed, which keys are set (never their values), what works here and what to do next."""
+    loaded = current_settings(config, {})
+    findings = list(examine(loaded.settings, os.environ, cwd=Path.cwd(), home=home_folder()))
+    if as_json:
+        write_json([asdict(finding) for finding in findings])
+        return
+    write_text(render(findings, settings_file=loaded.file))
+    for warning in loaded.warnings:
+        sys.stderr.write(f"{warning.render()}\n")
+
+
+def render(findings: list[Finding], *, settings_file: Path | None) -> str:
+    """Findings by area, then the steps that would change one."""
+    lines = [f"Settings: {settings_file or 'defaults (no agent.yaml found; `agent config init` writes one)'}"]
+    area = ""
+    for finding in findings:
+        if finding.area != area:
+            area = finding.area
+            lines += ["", f"{area.capitalize()}"]
+        lines.append(f"  [{MARKS[finding.state]}] {finding.name:<11} {finding.detail}")
+    steps = [f"{finding.name}: {finding.hint}" for finding in findings if finding.hint and finding.state == "problem"]
+    steps = steps or ["Nothing is in the way."]
+    return "\n".join([*lines, "", "Next", *(f"  {step}" for step in steps), *_offline_hint(findings)])
+
+
+def _offline_hint(findings: list[Finding]) -> list[str]:
+    if any(finding.area == "providers" and finding.state == "problem" for finding in findings):
+        return ["  Or work without a model: --provider offline, or AGENT_MODEL_PROVIDER=offline"]
+    return []

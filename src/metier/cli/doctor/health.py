@@ -1,0 +1,251 @@
+"""What works on this machine, found out by trying. Each finding says what to do; none says a secret."""
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
+from uv import find_uv_bin
+
+from metier import __version__
+from metier.cli.doctor.finding import Finding, State
+from metier.cli.doctor.store_health import examine_store
+from metier.errors import ConfigError
+from metier.runtime.confinement import build_confinement, find_place_rung, requires_sandbox, wants_sandbox
+from metier.runtime.host import Place
+from metier.settings.model import Settings
+from metier.skills.trust.trusted_programs import build_trusted_environment, find_trusted_program
+from metier.tools.mcp.acceptance import AcceptedServers
+from metier.tools.mcp.config import choose_servers, load_mcp_config
+from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
+from metier.tools.process.sandbox.confinement import Level
+from metier.tools.process.sandbox.ladder import Rung, try_rung
+from metier.tools.process.sandbox.options import SandboxOptions
+
+PROBE_SECONDS = 5
+_LEVELS: Mapping[Level, str] = {"full": "bubblewrap", "kernel": "landlock"}
+
+
+def examine(settings: Settings, environ: Mapping[str, str], *, cwd: Path, home: Path) -> Iterator[Finding]:
+    """Everything worth knowing before a first run, the cheap things first."""
+    yield Finding(area="runtime", name="metier", state="ok", detail=__version__)
+    python = f"{platform.python_version()} ({sys.executable})"
+    yield Finding(area="runtime", name="python", state="ok", detail=python)
+    yield from examine_providers(settings, environ)
+    yield from examine_programs(environ, cwd)
+    yield examine_shell(settings)
+    yield from examine_sandbox(settings, environ, cwd)
+    yield from examine_servers(settings, environ)
+    yield from examine_mcp(settings, cwd, home=home)
+    yield from examine_folders(settings, cwd)
+    yield from examine_store(settings, cwd)
+
+
+def examine_providers(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Which models could answer: key set, address reachable."""
+    yield _provider(settings, "offline", "no model: routing, scripts and templates only", missing="")
+    for name, options in (
+        ("anthropic", settings.model.providers.anthropic),
+        ("gemini", settings.model.providers.gemini),
+        ("openai", settings.model.providers.openai),
+    ):
+        variable = options.api_key_env
+        key_is_set = bool(environ.get(variable, "").strip())
+        told = f"{variable} {'set' if key_is_set else 'not set'}"
+        missing = ""
+        if not key_is_set and not (name == "openai" and options.base_url):
+            missing = f'Set the key: export {variable}="…"'
+        if options.base_url and not _answers(options.base_url):
+            missing = missing or f"Nothing answers at {_without_password(options.base_url)}"
+        yield _provider(settings, name, told, missing=missing)
+
+
+def _provider(settings: Settings, name: str, told: str, *, missing: str) -> Finding:
+    is_chosen = settings.model.provider == name
+    state: State = "ok" if not missing else "problem" if is_chosen else "off"
+    chosen = " (chosen by the settings)" if is_chosen else ""
+    return Finding(area="providers", name=name, state=state, detail=told + chosen, hint=missing)
+
+
+def examine_programs(environ: Mapping[str, str], cwd: Path) -> Iterator[Finding]:
+    uses = {
+        "git": "installs skills from repositories",
+        "rg": "searches faster; Metier has its own search without it",
+        "bwrap": "isolates commands and scripts",
+    }
+    yield Finding(area="programs", name="uv", state="ok", detail=_first_line([find_uv_bin(), "--version"]))
+    for program, use in uses.items():
+        if found := find_trusted_program(program, environ, writable=(cwd,)):
+            yield Finding(area="programs", name=program, state="ok", detail=_first_line([found, "--version"]))
+        else:
+            package = {"rg": "ripgrep", "bwrap": "bubblewrap"}.get(program, program)
+            hint = f"It {use}; the system package is {package!r}"
+            yield Finding(area="programs", name=program, state="off", detail="not found", hint=hint)
+
+
+def examine_shell(settings: Settings) -> Finding:
+    """Whether models are offered the shell, and whether there is one."""
+    options = settings.shell
+    if not options.enabled or options.mode == "off":
+        return Finding(area="programs", name="shell", state="off", detail="turned off by the settings")
+    program = settings.runtime.shell_windows if sys.platform == "win32" else settings.runtime.shell_linux
+    is_there = shutil.which(program) is not None
+    hint = "" if is_there else "Lines that need a shell cannot run; name one in runtime.shell_linux or shell_windows"
+    detail = f"{program}{'' if is_there else ' not found'}, mode {options.mode}"
+    return Finding(area="programs", name="shell", state="ok" if is_there else "problem", detail=detail, hint=hint)
+
+
+def examine_sandbox(settings: Settings, environ: Mapping[str, str], cwd: Path) -> Iterator[Finding]:
+    """Each level is tried for real, by a program that wants to get out; then which one a run here would use."""
+    place = Place(settings=settings, workspace=cwd, home=Path.home(), environ=environ)
+    program = find_bubblewrap(environ, cwd)
+    for level, name in _LEVELS.items():
+        rung = try_rung(level, program)
+        detail = "; ".join((f"level {level!r}, {rung.told}", *rung.gaps))
+        yield Finding(area="sandbox", name=name, state="ok" if rung.works else "off", detail=detail, hint=_say(rung))
+    yield _examine_use(place)
+    yield Finding(area="sandbox", name="limits", state="ok", detail=_describe_limits(settings.sandbox))
+
+
+def _examine_use(place: Place) -> Finding:
+    profile = place.settings.runtime.profile
+    chosen = f"profile {profile!r}, sandbox.use {place.settings.sandbox.use!r}"
+    if not wants_sandbox(place):
+        state: State = "problem" if requires_sandbox(place) else "off"
+        hint = "Set sandbox.use to 'auto'" if requires_sandbox(place) else ""
+        return Finding(area="sandbox", name="use", state=state, detail=f"none ({chosen})", hint=hint)
+    rung = find_place_rung(place)
+    if rung.works:
+        network = "on" if build_confinement(place, rung).network else "off"
+        detail = f"level {rung.level!r}, network {network} ({chosen})"
+        return Finding(area="sandbox", name="use", state="ok", detail=detail)
+    state = "problem" if requires_sandbox(place) else "off"
+    return Finding(area="sandbox", name="use", state=state, detail=f"none ({chosen}): {rung.told}", hint=_say(rung))
+
+
+def _describe_limits(options: SandboxOptions) -> str:
+    limits = {
+        "cpu": options.cpu_seconds and f"{options.cpu_seconds} s",
+        "memory": options.memory_mb and f"{options.memory_mb} MB",
+        "files": options.file_size_mb and f"{options.file_size_mb} MB",
+    }
+    each = ", ".join(f"{name} {value or 'unlimited'}" for name, value in limits.items())
+    return f"in every profile: {options.processes or 'any number of'} processes a program; each: {each}"
+
+
+def _say(rung: Rung) -> str:
+    return rung.hint[:1].upper() + rung.hint[1:]
+
+
+def examine_servers(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
+    variable = settings.store.database_url_env
+    address = environ.get(variable, "").strip()
+    wanted = settings.store.backend == "postgres"
+    if not address:
+        hint = f'Set the address: export {variable}="postgresql://…"' if wanted else ""
+        detail = f"{variable} not set; runs live in SQLite" if not wanted else f"{variable} not set"
+        yield Finding(area="servers", name="postgres", state="problem" if wanted else "off", detail=detail, hint=hint)
+        return
+    if wanted and not (_version_of("psycopg") and _version_of("psycopg-pool")):
+        hint = "pip install 'metier[postgres]'"
+        yield Finding(area="servers", name="postgres", state="problem", detail="its driver is not installed", hint=hint)
+        return
+    reachable = _answers(address)
+    detail = f"{_without_password(address)} {'answers' if reachable else 'does not answer'}"
+    state: State = "ok" if reachable else "problem" if wanted else "off"
+    hint = "" if reachable else "Start the server, or correct the address"
+    yield Finding(area="servers", name="postgres", state=state, detail=detail, hint=hint)
+
+
+def examine_mcp(settings: Settings, cwd: Path, *, home: Path) -> Iterator[Finding]:
+    """The external tool servers of this workspace; none is started, `agent mcp list` does that."""
+    try:
+        servers = choose_servers(load_mcp_config(cwd / settings.mcp.file, workspace=cwd), settings.mcp.servers)
+    except ConfigError as error:
+        detail = f"{error.message}{''.join(f'; {problem.render()}' for problem in error.problems)}"
+        yield Finding(area="mcp", name="servers", state="problem", detail=detail, hint="Correct the file")
+        return
+    if servers and not _version_of("mcp"):
+        hint = "Install it: pip install 'metier[mcp]'"
+        yield Finding(area="mcp", name="package", state="problem", detail="not installed", hint=hint)
+    accepted = AcceptedServers(home, cwd)
+    for server in servers:
+        found = accepted.find(server)
+        detail = f"accepted, {len(found.tools)} tools" if found else "not accepted, so it is not started"
+        hint = "" if found else f"Look at it: agent mcp accept {server.name}"
+        yield Finding(area="mcp", name=server.name, state="ok" if found else "off", detail=detail, hint=hint)
+
+
+def examine_folders(settings: Settings, cwd: Path) -> Iterator[Finding]:
+    runs = cwd / settings.logging.jsonl_dir
+    nearest = next(folder for folder in (runs, *runs.parents) if folder.exists())
+    writable = os.access(nearest, os.W_OK) and nearest.is_dir()
+    hint = "" if writable else "Change to a folder you may write to, or set logging.jsonl_dir"
+    detail = f"{runs} {'can be written' if writable else 'cannot be written'}"
+    yield Finding(area="folders", name="runs", state="ok" if writable else "problem", detail=detail, hint=hint)
+    skills = cwd / settings.skills.dir
+    state: State = "ok" if skills.is_dir() else "off"
+    detail = f"{skills} {'is there' if skills.is_dir() else 'does not exist'}"
+    yield Finding(area="folders", name="skills", state=state, detail=detail)
+
+
+def _version_of(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _first_line(command: list[str]) -> str:
+    done = _run(command)
+    return done.stdout.strip().splitlines()[0] if done and done.stdout.strip() else "found, but it does not answer"
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str] | None:
+    try:
+        return subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=PROBE_SECONDS,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env=build_trusted_environment(os.environ, writable=(Path.cwd(),), names=("SYSTEMROOT",)),
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def _answers(address: str) -> bool:
+    """Somebody accepts connections there; nothing is sent."""
+    parts = urlsplit(address)
+    try:
+        folder = _socket_folder(address)
+        if folder:
+            with socket.socket(socket.AF_UNIX) as client:
+                client.settimeout(1)
+                client.connect(f"{folder}/.s.PGSQL.{dict(parse_qsl(parts.query)).get('port', '5432')}")
+            return True
+        port = parts.port or {"https": 443, "http": 80}.get(parts.scheme, 5432)
+        with socket.create_connection((parts.hostname or "localhost", port), timeout=1):
+            return True
+    except (OSError, ValueError):
+        return False
+
+
+def _socket_folder(address: str) -> str:
+    """Where the socket of a server on this machine lies, if the address names that instead of a host."""
+    host = dict(parse_qsl(urlsplit(address).query)).get("host", "")
+    return host if host.startswith("/") else ""
+
+
+def _without_password(address: str) -> str:
+    parts = urlsplit(address)
+    host = parts.hostname or _socket_folder(address)
+    return f"{parts.scheme}://{host}{parts.path}" if host else parts.scheme

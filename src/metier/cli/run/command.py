@@ -1,0 +1,139 @@
+"""`agent run` and `agent -p`: give a task to an agent and drive it until it ends or waits for somebody."""
+
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Annotated, Any, Literal, override
+
+import typer
+from typer.core import TyperCommand
+
+from metier.cli.run.detaching import detach_run
+from metier.cli.run.driving import OutputFormat, View, drive_run, open_place
+from metier.cli.run.task_text import read_context, read_task
+from metier.engine.state import RunState
+from metier.errors import UsageError
+from metier.runtime.host import Place
+from metier.runtime.queue.detached import submit
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import Runtime, Watch
+
+FLAGS_WITH_WORD = ("--dry-run", "--debug-llm")
+_WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+class RunCommand(TyperCommand):
+    """`--dry-run true` means the same as `--dry-run`, and `--dry-run false` the same as leaving it out."""
+
+    @override
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return super().parse_args(ctx, join_words(args))
+
+
+def join_words(args: list[str]) -> list[str]:
+    """Flags with `true` or `false` behind them, or joined by `=`, as plain flags."""
+    joined: list[str] = []
+    rest = list(args)
+    while rest:
+        arg = rest.pop(0)
+        flag, separator, word = arg.partition("=")
+        if arg == "--":
+            return [*joined, arg, *rest]
+        if flag not in FLAGS_WITH_WORD:
+            joined.append(arg)
+            continue
+        if not separator and rest and rest[0].lower() in ("true", "false"):
+            word = rest.pop(0)
+        if word and word.lower() not in _WORDS:
+            raise UsageError(f"{flag} takes true or false, not {word!r}")
+        joined.append(flag if _WORDS.get(word.lower(), True) else flag.replace("--", "--no-", 1))
+    return joined
+
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+Config = Annotated[Path | None, typer.Option("--config", help="The settings file to use.")]
+Output = Annotated[
+    OutputFormat,
+    typer.Option("--output-format", help="What stdout gets: the result, one JSON object, or every event and it."),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no events while it runs.")]
+
+
+@app.command(cls=RunCommand)
+def run(
+    task: Annotated[str | None, typer.Argument(help="What to do; `-` reads it from stdin.")] = None,
+    prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="The same, as an option.")] = None,
+    task_file: Annotated[Path | None, typer.Option("--task-file", help="A file that holds the task.")] = None,
+    *,
+    skills_dir: Annotated[Path | None, typer.Option("--skills-dir", help="A folder of skills for this run.")] = None,
+    agent: Annotated[str, typer.Option("--agent", help="The agent that does it, by its ID.")] = "",
+    profile: Annotated[
+        Literal["permissive", "guarded", "strict"] | None,
+        typer.Option("--profile", help="What happens where no rule speaks: allow, ask, or ask inside a sandbox."),
+    ] = None,
+    provider: Annotated[str | None, typer.Option("--provider", help="Who answers; `offline` needs no key.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="The model, as its provider names it.")] = None,
+    max_turns: Annotated[int | None, typer.Option("--max-turns", help="How many turns it may take.")] = None,
+    max_cost_usd: Annotated[float | None, typer.Option("--max-cost-usd", help="What it may cost.")] = None,
+    timeout: Annotated[float | None, typer.Option("--timeout", help="How long it may take, in seconds.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run/--no-dry-run", help="Plan only: no model is asked, no process is started.")
+    ] = False,
+    debug_llm: Annotated[
+        bool | None,
+        typer.Option("--debug-llm/--no-debug-llm", help="Keep whole requests and replies in the run folder."),
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Leave it to a worker: print the id of the run, and end.")
+    ] = False,
+    output_format: Output = "text",
+    quiet: Quiet = False,
+    config: Config = None,
+) -> int:
+    """Give a task to an agent, and watch it work.
+
+    Exit codes: 0 done, 1 failed, 2 wrong call or settings, 3 waits for approval, 4 waits for input, 5 denied, 6 budget,
+    7 turn or time limit, 8 provider or key, 9 no sandbox, 10 another process drives it; 129, 130, 143 stopped by
+    a signal.
+    """
+    text = read_task(task, prompt=prompt, file=task_file)
+    _check_options(timeout, skills_dir, detach=detach)
+    flags: dict[str, Any] = {
+        "skills.dir": skills_dir,
+        "runtime.profile": profile,
+        "model.provider": provider,
+        "runtime.max_turns": max_turns,
+        "runtime.max_cost_usd": max_cost_usd,
+        "logging.debug_llm_bodies": None if debug_llm is None else str(debug_llm).lower(),
+    }
+    place = open_place(
+        config, {key: str(value) for key, value in flags.items() if value is not None}, is_new_run=not (model or agent)
+    )
+    context = read_context(is_task=task == "-" or prompt == "-")
+    mode = "dry_run" if dry_run else "live"
+    request = RunRequest(task=text, mode=mode, extra_context=context, agent=agent, model=model or "")
+    if detach:
+        return leave_to_workers(place, request, output_format)
+
+    def start(runtime: Runtime, watch: Watch) -> Awaitable[RunState]:
+        return runtime.start(request, watch)
+
+    return drive_run(place, start, View(output=output_format, quiet=quiet, timeout_seconds=timeout))
+
+
+def check_timeout(seconds: float | None, *, detach: bool = False) -> None:
+    """Raises `UsageError` for what is no time to wait, `nan` among it, and for a run that no process watches."""
+    if seconds is not None and detach:
+        raise UsageError("--timeout is for a run that you watch", hint="Set worker.timeout_seconds for workers")
+    if seconds is not None and not seconds > 0:
+        raise UsageError(f"--timeout must be more than 0, not {seconds:g}")
+
+
+def _check_options(timeout: float | None, skills_dir: Path | None, *, detach: bool) -> None:
+    check_timeout(timeout, detach=detach)
+    if skills_dir is not None and not skills_dir.is_dir():
+        raise UsageError(f"Folder {str(skills_dir)!r} does not exist", hint="Give a folder that has skills in it")
+
+
+def leave_to_workers(place: Place, request: RunRequest, output: OutputFormat) -> int:
+    return detach_run(place, lambda runtime: submit(runtime, request, queue=place.settings.worker.queue), output)

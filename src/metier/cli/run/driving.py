@@ -1,0 +1,328 @@
+"""What `run` and `resume` share: drive a run where a person can watch and stop it, then say how it stands."""
+
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import anyio
+from pydantic import JsonValue
+
+from metier.approval.judge import name_call
+from metier.cli.run.approval_dialog import Prompter, ask_about_code, ask_for_more, find_asker
+from metier.cli.run.live import JsonLines, LiveView
+from metier.cli.run.next_step import suggest
+from metier.cli.run.plan import parse_plan, render_plan
+from metier.cli.run.work import work_as_json
+from metier.cli.shared.context import current_settings, get_user
+from metier.cli.shared.exit_codes import FAILED, get_exit_code
+from metier.cli.shared.output import build_output_redactor, warn_line, write_json, write_json_line, write_text
+from metier.cli.shared.signals import obeying_signals
+from metier.engine.projection_work import list_task_steps
+from metier.engine.state import RunState
+from metier.engine.steps import Step
+from metier.engine.stopping import Stopper
+from metier.engine.unwrapping import unwrapped
+from metier.errors import LogError, UsageError
+from metier.providers.options import ModelOptions
+from metier.runtime.answers import Answer
+from metier.runtime.changed_code import ACCEPT
+from metier.runtime.cleaning import find_place_secrets
+from metier.runtime.host import Place
+from metier.runtime.records.causes import find_failed, get_cause
+from metier.runtime.records.known_cost import find_cost
+from metier.runtime.reopening import RaisedLimits, find_chain, find_limit
+from metier.runtime.runs import Runtime, Watch, open_runtime
+from metier.runtime.workspace.plugins import using_plugins
+from metier.runtime.workspace.trust import list_withheld
+from metier.settings.load import LoadedSettings
+from metier.telemetry.jsonl import FILE_NAME
+from metier.telemetry.redaction import Redactor, build_redactor
+from metier.telemetry.sanitize import sanitize
+from metier.telemetry.sinks import Sink
+
+MAX_FILES_NAMED = 10
+MAX_LINES_TOLD = 6
+"""Of what a failed step said."""
+MAX_LINE_TOLD = 240
+
+type OutputFormat = Literal["text", "json", "stream-json"]
+type Work = Callable[[Runtime, Watch], Awaitable[RunState]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """How a run is shown."""
+
+    output: OutputFormat = "text"
+    quiet: bool = False
+    timeout_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driven:
+    """How a run stands when nobody drives it any more."""
+
+    state: RunState
+    waiting: RunState
+    """The run that is waited for: the same one, or one that it handed work to."""
+    folder: Path
+    failed: RunState | None = None
+    """The run that failed where the other one did because of it: the same one, or one below."""
+
+    @property
+    def cause(self) -> str:
+        """What a step that failed gave back."""
+        return get_cause(self.failed)
+
+    def find_exit_code(self, *, signal: str = "") -> int:
+        """That of the run that is waited for; a task that stopped at a step ends as the step did."""
+        code = get_exit_code(self.waiting, signal=signal)
+        return (get_exit_code(self.failed) or FAILED) if code == FAILED and self.failed is not None else code
+
+
+async def find_standing(runtime: Runtime, state: RunState) -> Driven:
+    """How a run stands, with the runs below it that it waits for or failed by."""
+    waiting = await runtime.find_waiting(state)
+    failed = await find_failed(runtime.store, waiting)
+    return Driven(state=state, waiting=waiting, folder=runtime.folder(state.run_id), failed=failed)
+
+
+def open_place(config: Path | None, flags: Mapping[str, str] | None = None, *, is_new_run: bool = False) -> Place:
+    """This folder, with the settings that hold in it. What they warn about is said."""
+    loaded = current_settings(config, flags or {})
+    if is_new_run:
+        _check_model(loaded)
+    place = Place(
+        settings=loaded.settings,
+        workspace=Path.cwd(),
+        home=Path.home(),
+        environ=dict(os.environ),
+        trust=loaded.trust,
+    )
+    for problem in (*loaded.warnings, *list_withheld(place)):
+        warn_line(problem.render())
+    return place
+
+
+def _check_model(loaded: LoadedSettings) -> None:
+    """The default model belongs to the default provider: another one must be told which model it shall use.
+
+    An agent may have one of its own; where it has none, the provider is asked whether it is its own.
+    """
+    provider = loaded.settings.model.provider
+    is_default = loaded.origins["model.name"].kind == "default"
+    if is_default and not loaded.settings.runtime.agent and provider not in (ModelOptions().provider, "offline"):
+        raise UsageError(
+            f"No model is named for provider {provider!r}",
+            hint="Add --model NAME, or set model.name in agent.yaml",
+        )
+
+
+def drive_run(place: Place, work: Work, view: View) -> int:
+    """Do the work until it ends or waits; the exit code says which."""
+    stopper = Stopper(place.settings.runtime.signal_grace_seconds, waits_for_model=False)
+    driven = anyio.run(_drive, place, work, view, stopper)
+    exit_code = driven.find_exit_code(signal=stopper.signal)
+    write_outcome(driven, view, exit_code=exit_code, redactor=build_output_redactor(find_place_secrets(place)))
+    return exit_code
+
+
+async def _drive(place: Place, work: Work, view: View, stopper: Stopper) -> Driven:
+    live = LiveView(sys.stderr, _redactor(place), level=place.settings.logging.level)
+    sinks: list[Sink] = [] if view.quiet else [live]
+    if view.output == "stream-json":
+        sinks.append(JsonLines(sys.stdout))
+    asker = find_asker()
+    watch = Watch(
+        sinks=sinks,
+        observe=None if view.quiet else live.observe,
+        stopper=stopper,
+        timeout_seconds=view.timeout_seconds,
+        report=warn_line,
+        ask=asker,
+        ask_about_code=partial(ask_about_code, prompter=asker) if asker is not None else None,
+    )
+    try:
+        with unwrapped(), using_plugins(place, report=warn_line) as extended:
+            async with obeying_signals(stopper), open_runtime(extended) as runtime:
+                state = await work(runtime, watch)
+                return await find_standing(runtime, await _go_beyond_limits(runtime, state, watch))
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise LogError(
+            f"A file of the run cannot be written: {error.strerror or error} ({error.filename or 'no name'})",
+            hint="Mend that, then go on with `agent resume latest`",
+        ) from error
+    raise AssertionError("the block above returns or raises")
+
+
+async def _go_beyond_limits(runtime: Runtime, state: RunState, watch: Watch) -> RunState:
+    """A person at a terminal is asked whether a run that reached a limit goes on with a higher one."""
+    stopper = watch.stopper
+    while isinstance(watch.ask, Prompter) and stopper is not None and not stopper.signal:
+        failed = (await find_chain(runtime.store, state))[-1]
+        if find_limit(failed) is None:
+            break
+        raised: RaisedLimits | None = None
+        # A run that timed out has set its stopper; the prompt and what follows have one of their own.
+        fresh = Stopper(runtime.place.settings.runtime.signal_grace_seconds, waits_for_model=False)
+        async with obeying_signals(fresh):
+            with fresh.interruptible():
+                raised = await ask_for_more(failed, watch.ask)
+            if raised is None:
+                break
+            again = replace(watch, stopper=fresh, timeout_seconds=raised.timeout_seconds or watch.timeout_seconds)
+            state = await runtime.resume(state.run_id, Answer(by=get_user(), raised=raised, reopens=True), again)
+        stopper = fresh
+    return state
+
+
+def _redactor(place: Place) -> Redactor:
+    options = place.settings.logging
+    values = find_place_secrets(place)
+    return build_redactor(values=values, names=options.redact_names, generic_names=options.redact_secrets)
+
+
+def write_outcome(driven: Driven, view: View, *, exit_code: int, redactor: Redactor) -> None:
+    """The result on stdout; where the run is, and what can be done with it, on stderr."""
+    state = driven.state
+    outcome = build_outcome(driven, exit_code=exit_code)
+    match view.output:
+        case "json":
+            write_json(outcome, redactor=redactor)
+        case "stream-json":
+            write_json_line({"type": "result", **outcome}, redactor=redactor)
+        case "text":
+            plan = parse_plan(state)
+            text = render_plan(plan) if plan else state.result
+            if text:
+                write_text(text, redactor=redactor)
+    sys.stdout.flush()
+    if state.failure is not None:
+        for line in (f"error: {state.failure.message} ({state.failure.reason})", *describe_cause(driven.cause)):
+            warn_line(line)
+    # A run that waits says for what, even to somebody who wants to see no events.
+    waiting = describe_waiting(driven.waiting, resume=state.run_id, cause=driven.cause)
+    for line in waiting if view.quiet else describe_next(driven):
+        warn_line(line)
+
+
+def build_outcome(driven: Driven, *, exit_code: int) -> dict[str, JsonValue]:
+    state, waiting, folder = driven.state, driven.waiting, driven.folder
+    plan = parse_plan(state)
+    return {
+        "run_id": state.run_id,
+        "status": state.status,
+        "exit_code": exit_code,
+        "result": state.result if plan is None else "",
+        **({} if plan is None else {"plan": plan}),
+        "reason": state.failure.reason if state.failure else waiting.pause.pause if waiting.pause else "",
+        "message": state.failure.message if state.failure else waiting.pause.reason if waiting.pause else "",
+        "cause": "\n".join(find_last_lines(driven.cause)),
+        "waits_for": waiting.run_id if waiting.pause else "",
+        "approvals": [_approval(step) for step in waiting.steps if step.phase == "asking"],
+        **work_as_json(state),
+        "turns": state.turn,
+        "usage": {"input_tokens": state.input_tokens, "output_tokens": state.output_tokens},
+        "cost_usd": find_cost(state.cost_usd, tokens=state.input_tokens + state.output_tokens),
+        "paths": {
+            "folder": str(folder),
+            "events": str(folder / FILE_NAME),
+            "record": str(folder / "run.json"),
+            "artifacts": str(folder / "artifacts"),
+        },
+    }
+
+
+def _approval(step: Step) -> JsonValue:
+    tool, arguments = name_call(step.action)
+    asked = step.asked
+    assert asked is not None
+    return {
+        "approval_id": asked.approval_id,
+        "tool": tool,
+        "arguments": arguments,
+        "hash": asked.arguments_hash,
+        "reason": asked.reason,
+        "justification": asked.justification,
+        "preview": asked.preview,
+        "expires_at": asked.expires_at,
+    }
+
+
+def describe_next(driven: Driven) -> Sequence[str]:
+    """Where the run is, what it waits for, and the commands that go on from here."""
+    state, folder = driven.state, driven.folder
+    lines = [f"run:     {state.run_id} is {state.status}, in {_short(folder)}"]
+    lines += [f"step:    {step.file}  {step.state}" for step in list_task_steps(state)]
+    lines += describe_waiting(driven.waiting, resume=state.run_id, cause=driven.cause)
+    lines += suggest(driven.failed or state, run_id=state.run_id)
+    lines += [f"file:    {_short(file)}" for file in sorted((folder / "artifacts").glob("*"))[:MAX_FILES_NAMED]]
+    lines.append(f"replay:  agent replay {state.run_id} --event-stream")
+    return lines
+
+
+def describe_cause(cause: str) -> list[str]:
+    """Nothing where the sentence that goes with it says it all."""
+    return [f"why:     {line}" for line in find_last_lines(cause)] if "\n" in cause.strip() else []
+
+
+def find_last_lines(text: str) -> list[str]:
+    """Where a program says what went wrong, bounded and safe to show."""
+    lines = [line for line in sanitize(text).splitlines() if line.strip()][-MAX_LINES_TOLD:]
+    return [line if len(line) <= MAX_LINE_TOLD else f"{line[:MAX_LINE_TOLD]}…" for line in lines]
+
+
+def describe_waiting(state: RunState, *, resume: str, cause: str = "") -> list[str]:
+    """What the run waits for; `resume` is the run that somebody started, which may be another one above it.
+
+    `cause` is what the step gave back that it stopped at.
+    """
+    if state.pause is None:
+        return []
+    below = [f"waits:   for run {state.run_id}"] if resume != state.run_id else []
+    first, *rest = _describe_pause(state, f"agent resume {resume}")
+    return [*below, first, *describe_cause(cause), *rest]
+
+
+def _describe_pause(state: RunState, resume: str) -> list[str]:
+    assert state.pause is not None
+    match state.pause.pause:
+        case "approval":
+            waiting = [step.approval_id for step in state.steps if step.phase == "asking"]
+            asked = [f"approve: agent approvals approve {approval}" for approval in waiting]
+            return [f"waits:   {state.pause.reason}", *asked, f"resume:  {resume}"]
+        case "input":
+            wanted = " ".join(f"--input {name}=…" for name in _find_fields(state))
+            return [f"waits:   {state.pause.reason}", f"answer:  {resume} {wanted}"]
+        case "in_doubt":
+            return [f"waits:   {state.pause.reason}", f"answer:  {resume} --answer done|retry|skip|abort"]
+        case "changed_code":
+            return [f"waits:   {state.pause.reason}", f"resume:  {resume} {ACCEPT}"]
+        case "step_failed":
+            return [f"failed:  {state.pause.reason}", f"resume:  {resume} [--answer skip|abort]"]
+        case _:
+            return [f"waits:   {state.pause.reason}", f"resume:  {resume}"]
+
+
+def _find_fields(state: RunState) -> list[str]:
+    """The names of what is asked for: those that must be given, else the first one."""
+    fields = state.question.fields if state.question else None
+    if isinstance(fields, dict):
+        properties, required = fields.get("properties"), fields.get("required")
+        names = list(properties if isinstance(properties, dict) else fields)
+        return [str(name) for name in required] if isinstance(required, list) and required else names[:1] or ["answer"]
+    if isinstance(fields, list) and fields:
+        first = fields[0]
+        return [str(first.get("name", "answer")) if isinstance(first, dict) else str(first)]
+    return ["answer"]
+
+
+def _short(path: Path) -> str:
+    cwd = Path.cwd()
+    return str(path.relative_to(cwd)) if path.is_relative_to(cwd) else str(path)

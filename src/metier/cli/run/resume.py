@@ -1,0 +1,196 @@
+"""`agent resume`: go on with a run that was paused, stopped, answered, or whose process died."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import typer
+from pydantic import JsonValue
+
+from metier.cli.run.command import Config, Output, Quiet, check_timeout
+from metier.cli.run.detaching import detach_run
+from metier.cli.run.driving import View, drive_run, open_place
+from metier.cli.shared.context import get_user
+from metier.engine.entries import InputAsked
+from metier.engine.phases import FINAL
+from metier.engine.state import RunState
+from metier.errors import UsageError
+from metier.runtime.answers import Answer
+from metier.runtime.changed_code import ACCEPT
+from metier.runtime.queue.detached import wake
+from metier.runtime.reopening import RaisedLimits
+from metier.runtime.runs import Runtime, Watch
+from metier.tools.schemas import SchemaCheck
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+RunName = Annotated[str, typer.Argument(help="The run: its id, the beginning of its id, or `latest`.")]
+
+
+@app.command()
+def resume(
+    run: RunName,
+    *,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", help="An answer to what the run asks, as name=value; JSON values keep their type."),
+    ] = None,
+    answer: Annotated[
+        Literal["done", "retry", "skip", "abort"] | None,
+        typer.Option("--answer", help="What became of a step that is in doubt, or what shall become of it."),
+    ] = None,
+    max_turns: Annotated[
+        int | None, typer.Option("--max-turns", min=1, help="Raise the limit: how many turns it may take in all.")
+    ] = None,
+    max_cost_usd: Annotated[
+        float | None, typer.Option("--max-cost-usd", min=0, help="Raise the limit: what it may cost in all.")
+    ] = None,
+    accept_loss: Annotated[
+        bool,
+        typer.Option("--accept-loss", help="Go on though the run store lost entries that the run's folder tells of."),
+    ] = False,
+    accept_changed_skills: Annotated[
+        bool,
+        typer.Option(ACCEPT, help="Go on with the files of skills as they are now, though they changed meanwhile."),
+    ] = False,
+    timeout: Annotated[float | None, typer.Option("--timeout", help="How long it may take now, in seconds.")] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Take the answer in, and leave the rest to a worker.")
+    ] = False,
+    output_format: Output = "text",
+    quiet: Quiet = False,
+    config: Config = None,
+) -> int:
+    """Go on with a run: after an answer, an approval, a signal or a crash.
+
+    It goes on with the model and the rules it was started with; limits can be raised. A run that its provider ended is
+    tried again. Exit code 10: another process drives it.
+    """
+    parse_inputs(inputs or ())
+    check_timeout(timeout)
+    raised = RaisedLimits(max_turns=max_turns, max_cost_usd=max_cost_usd, timeout_seconds=timeout)
+    wanted = _Wanted(run=run, inputs=inputs or [], doubt=answer, raised=raised, accepts_loss=accept_loss)
+    wanted = replace(wanted, accepts_changed_skills=accept_changed_skills)
+    if detach:
+        return detach_run(open_place(config), wanted.leave, output_format)
+    view = View(output=output_format, quiet=quiet, timeout_seconds=timeout)
+    return drive_run(open_place(config), wanted.go_on, view)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """Which run is to go on, and what is said to it."""
+
+    run: str
+    inputs: list[str]
+    doubt: Literal["done", "retry", "skip", "abort"] | None
+    raised: RaisedLimits
+    accepts_loss: bool = False
+    accepts_changed_skills: bool = False
+
+    async def find(self, runtime: Runtime) -> tuple[str, Answer]:
+        run_id = (await runtime.find(self.run)).run_id
+        state = await runtime.read(run_id)
+        waiting = await runtime.find_waiting(state)
+        fields = waiting.question.fields if waiting.question else None
+        given = Answer(
+            values=parse_inputs(self.inputs, fields) if self.inputs else None,
+            doubt=self.doubt,
+            by=get_user(),
+            raised=self.raised,
+            reopens=True,
+            accepts_changed_skills=self.accepts_changed_skills,
+        )
+        if not (await runtime.find(run_id)).driver:
+            # Another process that drives it now may have answered already: that is a conflict, not a wrong answer.
+            check_answer(waiting, given)
+        return run_id, given
+
+    async def go_on(self, runtime: Runtime, watch: Watch) -> RunState:
+        run_id, given = await self.find(runtime)
+        return await runtime.resume(run_id, given, replace(watch, accepts_loss=self.accepts_loss))
+
+    async def leave(self, runtime: Runtime) -> RunState:
+        run_id, given = await self.find(runtime)
+        if not (await runtime.find(run_id)).queue:
+            raise UsageError(
+                f"Run {run_id!r} was not started with --detach", hint=f"Go on with `agent resume {run_id}`"
+            )
+        return await wake(runtime, run_id, given)
+
+
+def check_answer(state: RunState, given: Answer) -> None:
+    """An answer to a question that nobody asked is a mistake. Raises `UsageError`."""
+    if state.phase in FINAL and (given.values is not None or given.doubt):
+        raise UsageError(f"Run {state.run_id!r} is {state.status}; it asks nothing")
+    if given.values is not None and state.question is None:
+        raise UsageError(f"Run {state.run_id!r} does not ask for input", hint=_hint(state))
+    if given.values is not None and state.question is not None:
+        _check_values(given.values, state.question)
+    is_failed_step = state.pause is not None and state.pause.pause == "step_failed"
+    if given.doubt and not is_failed_step and not any(step.phase == "in_doubt" for step in state.steps):
+        raise UsageError(f"Run {state.run_id!r} has no step in doubt", hint=_hint(state))
+
+
+def _check_values(values: dict[str, JsonValue], question: InputAsked) -> None:
+    """What a skill asks for it checks itself, and asks again; for a model nobody else would."""
+    fields = question.fields
+    known = list_field_names(fields)
+    if unknown := [name for name in values if known and name not in known]:
+        raise UsageError(
+            f"The run does not ask for {', '.join(map(repr, unknown))}", hint=f"It asks for: {', '.join(known)}"
+        )
+    if question.resumes or not isinstance(fields, dict) or not isinstance(fields.get("properties"), dict):
+        return
+    try:
+        check = SchemaCheck("ask_user", fields)
+    except UsageError:  # the model wrote no schema; then there is nothing to go by
+        return
+    if wrong := check.find_error(values):
+        raise UsageError(f"The answer cannot be used: {wrong}", hint="Nothing was taken in; answer again")
+
+
+def list_field_names(fields: JsonValue) -> list[str]:
+    """The names of what a question asks for; `answer` where it names none."""
+    if isinstance(fields, dict):
+        properties = fields.get("properties")
+        return [str(name) for name in (properties if isinstance(properties, dict) else fields)]
+    if isinstance(fields, list) and fields:
+        return [str(each.get("name", "answer")) if isinstance(each, dict) else str(each) for each in fields]
+    return ["answer"]
+
+
+def parse_inputs(texts: Sequence[str], fields: JsonValue = None) -> dict[str, JsonValue]:
+    """`name=value` each, typed by the JSON Schema that asks for them. Raises `UsageError`."""
+    values: dict[str, JsonValue] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator or not name.strip():
+            raise UsageError(f"Input {text!r} is not name=value")
+        values[name.strip()] = _parse_value(value, _find_types(fields, name.strip()))
+    return values
+
+
+def _find_types(fields: JsonValue, name: str) -> tuple[str, ...]:
+    """The types that are wanted; nothing where that is not said."""
+    properties = fields.get("properties") if isinstance(fields, dict) else None
+    schema = properties.get(name) if isinstance(properties, dict) else None
+    wanted = schema.get("type") if isinstance(schema, dict) else None
+    return tuple(str(kind) for kind in wanted) if isinstance(wanted, list) else (str(wanted),) if wanted else ()
+
+
+def _parse_value(text: str, wanted: tuple[str, ...] = ()) -> JsonValue:
+    """Text where text is wanted: a version `1.10` is no number."""
+    try:
+        value: JsonValue = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if isinstance(value, float) and value != value:
+        return text
+    is_plain = not isinstance(value, list | dict)
+    return text if "string" in wanted and (is_plain or len(wanted) == 1) else value
+
+
+def _hint(state: RunState) -> str:
+    return f"It waits for: {state.pause.reason}" if state.pause else f"`agent resume {state.run_id}` goes on with it"

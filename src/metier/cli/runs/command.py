@@ -1,0 +1,240 @@
+"""`agent runs`: which runs there are, how one stands, what it does right now, and how to end it."""
+
+import sys
+from datetime import UTC, datetime
+from typing import Annotated, cast, get_args
+
+import anyio
+import typer
+from pydantic import JsonValue
+
+from metier.cli.run.command import Config
+from metier.cli.run.driving import Driven, describe_cause, describe_waiting, find_last_lines, find_standing, open_place
+from metier.cli.run.live import JsonLines
+from metier.cli.run.resume import RunName
+from metier.cli.run.work import describe_work, work_as_json
+from metier.cli.runs.diff import attach as attach_diff
+from metier.cli.runs.export import attach as attach_export
+from metier.cli.runs.follow import follow_run
+from metier.cli.runs.upkeep import attach as attach_upkeep
+from metier.cli.shared.context import get_user
+from metier.cli.shared.output import JsonList, write_json, write_line
+from metier.cli.skill.catalog import AsJson
+from metier.engine.journal import read_entries
+from metier.engine.orders import CHILD
+from metier.engine.phases import FINAL
+from metier.engine.state import RunState, fold
+from metier.errors import MetierError, UsageError
+from metier.events import TaskState
+from metier.runtime.records.known_cost import find_cost, find_listed_cost, render_cost
+from metier.runtime.records.record import build_record
+from metier.runtime.runs import Runtime, open_runtime
+from metier.store.base import ENDED, RUNNABLE, RunRow
+from metier.telemetry.console import ConsoleSink
+from metier.telemetry.excerpt import one_line
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    help="List, show, watch, cancel, export, import, compare and delete runs.",
+)
+
+for attach in (attach_export, attach_diff, attach_upkeep):
+    attach(app)
+
+CANCEL_SECONDS = 20.0
+"""How long `cancel` waits for the driver to obey: its grace period, and time to write down the end."""
+MOST_RUNS = 1_000_000_000
+"""More than any store has, and still a number that it understands."""
+_TASK_WIDTH = 60
+_PAGE = 500
+"""Rows read and written at a time."""
+
+
+@app.command("list")
+def list_runs(
+    *,
+    status: Annotated[str | None, typer.Option("--status", help="Only runs that stand like this.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=MOST_RUNS, help="How many at most, newest first.")] = 20,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> None:
+    """List the runs of this workspace, newest first."""
+    states = get_args(TaskState.__value__)
+    if status is not None and status not in states:
+        raise UsageError(f"No run can be {status!r}", hint=f"Use one of {', '.join(states)}")
+
+    wanted = cast("TaskState | None", status)  # checked above
+    shown = JsonList() if as_json else None
+
+    async def show_pages() -> int:
+        async with open_runtime(open_place(config)) as runtime:
+            count = last = 0
+            while count < limit and (
+                page := await runtime.store.list_runs(status=wanted, before=last, limit=min(_PAGE, limit - count))
+            ):
+                for row in page:
+                    shown.add(_row_as_json(row)) if shown is not None else _write_row(row)
+                count, last = count + len(page), page[-1].number
+            return count
+
+    count = anyio.run(show_pages)
+    if shown is not None:
+        shown.close()
+    elif not count:
+        sys.stderr.write("There are no runs here yet\n")
+
+
+def _write_row(row: RunRow) -> None:
+    # What another run ordered stands above the run that ordered it, which is older.
+    task = one_line(("↳ " if row.run_id.startswith(CHILD) else "") + row.task, _TASK_WIDTH)
+    write_line(f"{row.run_id}  {_status(row):<14}  {row.turns:>2} turns  {render_cost(_cost(row)):>12}  {task}")
+
+
+@app.command()
+def show(run: RunName, *, as_json: AsJson = False, config: Config = None) -> None:
+    """Show how a run stands: its steps, its cost, its files, and what it waits for."""
+
+    async def read() -> tuple[RunRow, Driven, dict[str, JsonValue]]:
+        async with open_runtime(open_place(config)) as runtime:
+            row = await runtime.find(run)
+            entries = await read_entries(runtime.store, row.run_id)
+            state = fold(row.run_id, entries)
+            record = build_record(entries, state, now=row.updated_at) if state.started else {}
+            return row, await find_standing(runtime, state), record
+
+    row, driven, record = anyio.run(read)
+    if as_json:
+        pause = driven.waiting.pause
+        waits = {"kind": pause.pause, "reason": pause.reason, "run_id": driven.waiting.run_id} if pause else None
+        work = work_as_json(driven.state)
+        cause = "\n".join(find_last_lines(driven.cause))
+        folder = str(driven.folder)
+        write_json({**_row_as_json(row), **record, **work, "cause": cause, "waits_for": waits, "folder": folder})
+    else:
+        _write_run(row, driven, record)
+
+
+@app.command()
+def watch(run: RunName, *, as_json: AsJson = False, config: Config = None) -> int:
+    """Follow the events of a run, also while another process drives it, until it ends or waits."""
+    sink = JsonLines(sys.stdout) if as_json else ConsoleSink(sys.stdout, level="debug")
+
+    async def follow() -> int:
+        async with open_runtime(open_place(config)) as runtime:
+            return await follow_run(runtime, (await runtime.find(run)).run_id, sink)
+
+    return anyio.run(follow)
+
+
+@app.command()
+def cancel(run: RunName, *, as_json: AsJson = False, config: Config = None) -> None:
+    """End a run for good. A process that drives it is asked to stop, and ends what is under way."""
+
+    async def end() -> RunState:
+        async with open_runtime(open_place(config)) as runtime:
+            row = await runtime.find(run)
+            if row.status in ENDED:
+                raise UsageError(f"Run {row.run_id!r} is {row.status} already")
+            return await _cancel(runtime, row.run_id)
+
+    state = anyio.run(end)
+    if as_json:
+        write_json({"run_id": state.run_id, "status": state.status})
+    else:
+        write_line(f"{state.run_id} is {state.status}")
+
+
+async def _cancel(runtime: Runtime, run_id: str) -> RunState:
+    """Asked again, because a driver may let go of the run before it hears of it; then it is ended here."""
+    with anyio.move_on_after(CANCEL_SECONDS):
+        while True:
+            state = await runtime.cancel(run_id, by=get_user())
+            if state.phase in FINAL:
+                return state
+            await anyio.sleep(0.2)
+    row = await runtime.find(run_id)
+    raise MetierError(
+        f"Run {run_id!r} was asked to stop, and {row.driver or 'its driver'!r} has not answered yet",
+        hint=f"Follow it with `agent runs watch {run_id}`",
+    )
+
+
+def _status(row: RunRow) -> str:
+    """A run that was in progress when its process died is not in progress; one of a queue waits for a worker."""
+    if row.status in RUNNABLE and not row.driver:
+        return "queued" if row.queue else "interrupted"
+    return row.status
+
+
+def _row_as_json(row: RunRow) -> dict[str, JsonValue]:
+    return {
+        "run_id": row.run_id,
+        "status": row.status,
+        "interrupted": _status(row) == "interrupted",
+        "driver": row.driver,
+        "queue": row.queue,
+        "task": row.task,
+        "agent": row.agent,
+        "model": row.model,
+        "parent_run_id": row.parent_run_id,
+        "turns": row.turns,
+        "cost_usd": _cost(row),
+        "reason": "" if row.status == "pending" else row.reason,  # until then it says what was wanted
+        "created_at": _iso(row.created_at),
+        "updated_at": _iso(row.updated_at),
+    }
+
+
+def _cost(row: RunRow) -> float | None:
+    return find_listed_cost(row.cost_usd, turns=row.turns, model=row.model)
+
+
+def _iso(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="seconds")
+
+
+def _write_steps(steps: list[dict[str, JsonValue]]) -> None:
+    for step in steps:
+        write_line(f"step:    {step['step_id']}  {step.get('uses', '')}  {step.get('status', 'not ended')}")
+    for step in steps:
+        for artifact in cast("list[dict[str, JsonValue]]", step.get("artifacts") or []):
+            write_line(f"file:    {artifact['path']}  {artifact['bytes']} bytes")
+
+
+def _describe_parent(row: RunRow) -> list[str]:
+    """Who ordered it: another run, or the conversation of a Python program."""
+    if row.parent_run_id:
+        return [f"parent:  {row.parent_run_id}"]
+    is_called = row.run_id.startswith(CHILD) and row.context_id != row.run_id
+    return [f"for:     conversation {row.context_id}"] if is_called else []
+
+
+def _write_run(row: RunRow, driven: Driven, record: dict[str, JsonValue]) -> None:
+    state = driven.state
+    write_line(f"run:     {row.run_id}  {_status(row)}")
+    write_line(f"task:    {row.task}")
+    write_line(f"agent:   {row.agent or 'built in'}")
+    if row.driver:
+        write_line(f"driver:  {row.driver}")
+    if state.started is not None:
+        write_line(f"model:   {state.started.provider}/{state.started.model}, profile {state.started.profile}")
+    tokens = f"{state.input_tokens} tokens in, {state.output_tokens} out"
+    cost = find_cost(state.cost_usd, tokens=state.input_tokens + state.output_tokens)
+    write_line(f"turns:   {state.turn}; {tokens}; {render_cost(cost)}")
+    if state.failure is not None:
+        for line in (f"failed:  {state.failure.reason}: {state.failure.message}", *describe_cause(driven.cause)):
+            write_line(line)
+    for line in (*_describe_parent(row), *describe_work(state)):
+        write_line(line)
+    _write_steps(
+        [] if state.plan else cast("list[dict[str, JsonValue]]", record.get("steps", []))
+    )  # as build_record makes them
+    write_line(f"folder:  {driven.folder}")
+    for line in describe_waiting(driven.waiting, resume=row.run_id, cause=driven.cause):
+        write_line(line)
+    if _status(row) == "interrupted":
+        write_line(f"resume:  agent resume {row.run_id}")
+    if state.result:
+        write_line(f"\n{state.result}")

@@ -1,0 +1,107 @@
+"""`agent runs export` and `agent runs import`: a run as one file."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import anyio
+import typer
+
+from metier.cli.run.command import Config
+from metier.cli.run.driving import open_place
+from metier.cli.run.resume import RunName
+from metier.cli.shared.output import warn_line, write_json, write_line
+from metier.cli.skill.catalog import AsJson
+from metier.engine.state import RunState
+from metier.errors import UsageError
+from metier.runtime.history.archive import Archive, load_archive, render_archive
+from metier.runtime.history.transfer import export_run, import_run
+from metier.runtime.runs import open_runtime
+
+SUFFIX = ".metier-run"
+
+
+def attach(app: typer.Typer) -> None:
+    app.command("export")(export)
+    app.command("import")(import_file)
+
+
+def export(
+    run: RunName,
+    *,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The file to write; by default named after the run.")
+    ] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Keep texts as they are, secrets included. Guard the file accordingly.")
+    ] = False,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> None:
+    """Write a run, and those that it handed work to, into one file that can be imported and replayed elsewhere."""
+
+    async def work() -> Archive:
+        async with open_runtime(open_place(config)) as runtime:
+            row = await runtime.find(run)
+            return await export_run(runtime, row.run_id, exact=exact)
+
+    archive = anyio.run(work)
+    path = output or Path(f"{archive.run_id}{SUFFIX}")
+    data = render_archive(archive)
+    _write(path, data)
+    if as_json:
+        write_json(
+            {
+                "run_id": archive.run_id,
+                "file": str(path),
+                "bytes": len(data),
+                "entries": len(archive.entries),
+                "blobs": len(archive.blobs),
+                "redacted": archive.redacted,
+                "children": [child.run_id for child in archive.children],
+            }
+        )
+        return
+    if exact:
+        warn_line("warning: the file holds every text exactly as it was, secrets included")
+    write_line(str(path))
+
+
+def import_file(
+    file: Annotated[Path, typer.Argument(help="A file that `agent runs export` wrote.")],
+    *,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> None:
+    """Take a run out of a file into this workspace, under its own id, with those that it handed work to."""
+    archive = load_archive(file)
+
+    async def work() -> RunState:
+        async with open_runtime(open_place(config)) as runtime:
+            return await import_run(runtime, archive)
+
+    state = anyio.run(work)
+    if as_json:
+        children = [child.run_id for child in archive.children]
+        outcome = {"run_id": state.run_id, "status": state.status, "redacted": archive.redacted, "children": children}
+        write_json(outcome)
+        return
+    write_line(f"{state.run_id} is {state.status}")
+    for child in archive.children:
+        warn_line(f"child:   {child.run_id}")
+    warn_line(f"replay:  agent replay {state.run_id} --execute")
+
+
+def _write(path: Path, data: bytes) -> None:
+    """All of it or none of it."""
+    if path.is_dir():
+        raise UsageError(f"'{path}' is a folder", hint="Name a file with -o")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(data)
+        temporary.chmod(0o600)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        reason = (error.strerror or type(error).__name__).lower()
+        raise UsageError(f"'{path}' cannot be written: {reason}", hint="Name another file with -o") from error

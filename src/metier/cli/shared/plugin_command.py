@@ -1,0 +1,21 @@
+"""A command that a plugin brings, looked for only when nobody here has one of that name."""
+
+import typer
+
+from metier.cli.run.driving import open_place
+from metier.cli.shared.output import warn_line
+from metier.plugins.load import find_entry_points
+from metier.runtime.workspace.plugins import find_plugins
+
+
+def find_app(name: str) -> typer.Typer | None:
+    """Says which plugins are off when none that works has the command: it may be one of theirs."""
+    if not find_entry_points():
+        return None
+    plugins = find_plugins(open_place(None))
+    for registry in plugins.registries:
+        if name in registry.commands:
+            return registry.commands[name].app
+    for problem in plugins.problems:
+        warn_line(problem.render())
+    return None

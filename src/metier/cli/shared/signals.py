@@ -1,0 +1,94 @@
+"""Signals to a process that drives a run, handed to the run's stopper: the first is graceful, the second is not."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import FrameType
+
+import anyio
+
+from metier.cli.shared.output import warn_line
+from metier.engine.stopping import Stopper
+
+MOST_SIGNALS = 2
+"""One more ends the process where it stands; the journal is whole at every moment."""
+
+
+@asynccontextmanager
+async def obeying_signals(stopper: Stopper) -> AsyncGenerator[None]:
+    """Inside this block signals stop or suspend the run instead of the process.
+
+    SIGINT, SIGTERM and SIGHUP (on Windows: Ctrl-C and Ctrl-Break) stop it; SIGTSTP suspends it with its lease kept.
+    """
+    if sys.platform == "win32":
+        with _console_events(stopper):
+            yield
+        return
+    async with anyio.create_task_group() as group:
+        await group.start(_receive, stopper)
+        yield
+        group.cancel_scope.cancel()
+
+
+async def _receive(stopper: Stopper, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+    heard = [signal.SIGINT, signal.SIGTERM, signal.SIGTSTP]
+    # `nohup` starts programs that are to ignore it.
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        heard.append(signal.SIGHUP)
+    with anyio.open_signal_receiver(*heard) as signals:
+        task_status.started()
+        async for number in signals:
+            if number == signal.SIGTSTP:
+                await stopper.suspend(_stop_process)
+                continue
+            if number == signal.SIGHUP:
+                _leave_terminal()
+            _stop(stopper, number)
+
+
+def _stop(stopper: Stopper, number: signal.Signals) -> None:
+    if stopper.signals >= MOST_SIGNALS:
+        os._exit(128 + number)
+    stopper.receive(signal.Signals(number).name)
+    if stopper.signals == 1:
+        warn_line(stopper.describe())
+
+
+def _stop_process() -> None:
+    # SIGTSTP itself is taken by our handler; the shell is told the same by this one.
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _leave_terminal() -> None:
+    """The terminal is gone: what is still written must not fail for it."""
+    with Path(os.devnull).open("r+b", buffering=0) as nothing:
+        for descriptor in (0, 1, 2):
+            if os.isatty(descriptor):
+                os.dup2(nothing.fileno(), descriptor)
+
+
+class _console_events:  # noqa: N801 - a context manager
+    """Windows has no signals that an event loop could wait for: handlers run between two byte codes of the main thread.
+
+    They hand over to the loop, so that the stopper is only ever touched by it.
+    """
+
+    def __init__(self, stopper: Stopper) -> None:
+        self._stopper = stopper
+        self._numbers = [signal.SIGINT, getattr(signal, "SIGBREAK", signal.SIGTERM)]
+
+    def __enter__(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def hand_over(number: int, _frame: FrameType | None) -> None:
+            loop.call_soon_threadsafe(_stop, self._stopper, signal.Signals(number))
+
+        self._before = [(number, signal.signal(number, hand_over)) for number in self._numbers]
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before:
+            signal.signal(number, handler)

@@ -1,0 +1,80 @@
+"""What the commands on skills share: their options, where skills lie for this user in this folder, and the catalog."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from metier.cli.shared.context import current_directory, current_settings, home_folder
+from metier.definitions.names import canonical_name
+from metier.definitions.skills.catalog import Catalog, load_catalog
+from metier.definitions.skills.catalog_cache import find_cache_folder
+from metier.definitions.skills.sources import SourceKind, build_search_path, find_bundled_folder
+from metier.errors import UsageError
+from metier.settings.model import Settings
+from metier.skills.activation import Selection, SkillRoots, activate, build_roots, find_packages, parse_selection
+
+SkillsDir = Annotated[
+    Path | None,
+    typer.Option("--skills-dir", help="A folder of skills that win over all others; instead of skills.dir."),
+]
+AllSkills = Annotated[bool, typer.Option("--all", help="Also the bundled and installed skills that are not enabled.")]
+PROJECT: tuple[SourceKind, ...] = ("workspace", "folder")
+"""Kinds of sources whose skills are always in play."""
+AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkillPlaces:
+    """Where skills lie, and which packages are in play."""
+
+    roots: SkillRoots
+    selection: Selection
+    settings: Settings
+
+
+def open_places(skills_dir: Path | None) -> SkillPlaces:
+    """Flag, environment and `agent.yaml` decide. Raises `ConfigError` where they cannot be used."""
+    loaded = current_settings(None, {})
+    settings, enabled = loaded.settings, loaded.settings.skills.enabled
+    return SkillPlaces(
+        roots=build_roots(
+            home=home_folder(),
+            workspace=current_directory(),
+            bundled=find_bundled_folder(),
+            directories=(_find_directory(skills_dir, settings),),
+            trust=replace(loaded.trust, is_directory_named=loaded.trust.is_directory_named or skills_dir is not None),
+        ),
+        selection=parse_selection(enabled if isinstance(enabled, str) else ",".join(enabled)),
+        settings=settings,
+    )
+
+
+def open_catalog(skills_dir: Path | None) -> Catalog:
+    """The skills that this user sees in this folder, whether they are active or not."""
+    directory = _find_directory(skills_dir, current_settings(None, {}).settings)
+    sources = build_search_path(current_directory(), home=home_folder(), skills_dir=directory)
+    return load_catalog(sources, cache_folder=cache_folder())
+
+
+def open_active_catalog(skills_dir: Path | None) -> Catalog:
+    """The skills that a run would have: those of the project, and of the packages those that are enabled."""
+    places = open_places(skills_dir)
+    packages = find_packages(replace(places.roots, workspace=(), directories=()))
+    enabled = {canonical_name(package.definition.name) for package in activate(packages, places.selection).packages}
+    return open_catalog(skills_dir).keep(lambda skill: skill.source.kind in PROJECT or skill.canonical in enabled)
+
+
+def cache_folder() -> Path:
+    return find_cache_folder(os.environ, home=home_folder())
+
+
+def _find_directory(skills_dir: Path | None, settings: Settings) -> Path:
+    """What the flag names must be there; what the settings name may be missing."""
+    if skills_dir is None:
+        return current_directory() / settings.skills.dir
+    if not skills_dir.is_dir():
+        raise UsageError(f"Folder {str(skills_dir)!r} does not exist", hint="Give a folder that has skills in it")
+    return skills_dir

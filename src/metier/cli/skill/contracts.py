@@ -1,0 +1,128 @@
+"""`agent skills contracts` and `agent skills check-sync`: what skills promise, and whether their code can keep it."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from metier.capabilities.check import is_capability
+from metier.capabilities.contract import SkillContract
+from metier.capabilities.contract_reading import ContractReading, has_contract, read_contract
+from metier.capabilities.sync_check import as_problem, check_path
+from metier.cli.shared.output import problem_as_json, warn_line, write_json, write_line
+from metier.cli.skill.catalog import AllSkills, AsJson, SkillsDir, open_active_catalog, open_catalog
+from metier.definitions.names import canonical_name
+from metier.definitions.nearest import hint_nearest
+from metier.definitions.problems import Problem, has_errors
+from metier.definitions.skills.catalog import CatalogSkill
+from metier.definitions.skills.skill import SkillDefinition, load_skill
+
+_FOREIGN = "user"
+
+
+def attach(app: typer.Typer) -> None:
+    """Add the commands to the group `agent skills`."""
+    app.command("contracts")(contracts)
+    app.command("check-sync")(check_sync)
+
+
+def contracts(skills_dir: SkillsDir = None, with_all: AllSkills = False, as_json: AsJson = False) -> int:
+    """List what skills promise to whoever calls them: states, turns, effects, limits.
+
+    The exit code is 1 when a contract has an error.
+    """
+    catalog = open_catalog(skills_dir) if with_all else open_active_catalog(skills_dir)
+    known = {canonical_name(skill.name) for skill in catalog.skills}
+    found = [row for skill in catalog.skills if (row := _read(skill, known)) is not None]
+    if as_json:
+        write_json([_as_json(skill, reading) for skill, reading in found])
+    else:
+        for skill, reading in found:
+            write_line(_as_line(skill, reading))
+    for _, reading in found:
+        for problem in reading.problems:
+            warn_line(problem.render())
+    if not found:
+        warn_line("No active skill has a contract or an impl.py")
+    return 1 if any(has_errors(reading.problems) for _, reading in found) else 0
+
+
+def check_sync(
+    path: Annotated[Path, typer.Argument(help="A Python file, a skill, or a folder of either.")],
+    strict: Annotated[bool, typer.Option("--strict", help="Count warnings as errors.")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Find what keeps code from running inside one synchronous task. The exit code is 1 when there is an error.
+
+    Looks for async functions, event loops, threads that nobody joins, network calls without a timeout, and work that
+    goes on in the background; by syntax, so nothing is run.
+    """
+    checked = check_path(path)
+    problems = [as_problem(finding, str(file), strict=strict) for file, findings in checked for finding in findings]
+    if as_json:
+        told = [{"file": each.file, **problem_as_json(each), "remedy": each.hint} for each in problems]
+        write_json({"files": len(checked), "problems": told})
+    else:
+        for problem in problems:
+            write_line(problem.render())
+    wrong = sum(problem.severity == "error" for problem in problems)
+    warn_line(f"Checked {len(checked)} files: {wrong} errors, {len(problems) - wrong} warnings")
+    return 1 if wrong else 0
+
+
+def _read(found: CatalogSkill, known: set[str]) -> tuple[SkillDefinition, ContractReading] | None:
+    skill = load_skill(found.folder, id=found.id, within=found.source.within).skill
+    if skill is None or not (has_contract(skill) or is_capability(skill)):
+        return None
+    reading = read_contract(skill, strict=found.source.kind != _FOREIGN)
+    return skill, ContractReading(reading.contract, (*reading.problems, *_find_missing(skill, reading, known)))
+
+
+def _find_missing(skill: SkillDefinition, reading: ContractReading, known: set[str]) -> list[Problem]:
+    entry = skill.contract.find("depends_on")
+    wanted = reading.contract.depends_on if reading.contract else ()
+    return [
+        Problem(
+            severity="warning",
+            code="dependency_missing",
+            message=f"Skill {skill.name!r} depends on {name!r}, which is not active",
+            file=str(skill.file),
+            line=entry.line if entry else None,
+            hint=hint_nearest(name, known),
+        )
+        for name in wanted
+        if name not in known
+    ]
+
+
+def _as_json(skill: SkillDefinition, reading: ContractReading) -> dict[str, object]:
+    contract = reading.contract
+    return {
+        "skill": skill.name,
+        "path": str(skill.file),
+        "callable": is_capability(skill),
+        "effect": contract.effect if contract else None,
+        "contract": asdict(contract) if contract else None,
+        "problems": [problem_as_json(problem) for problem in reading.problems],
+    }
+
+
+def _as_line(skill: SkillDefinition, reading: ContractReading) -> str:
+    contract = reading.contract
+    if contract is None:
+        return f"{skill.name}  cannot be used: its contract has errors"
+    return f"{skill.name}  {'  '.join(_facts(skill, contract))}"
+
+
+def _facts(skill: SkillDefinition, contract: SkillContract) -> list[str]:
+    states = contract.interaction.allowed_intermediate_states
+    facts = [
+        contract.execution_mode,
+        f"autonomy {contract.autonomy_level}",
+        f"effects {', '.join(contract.side_effects.kinds) or 'none'} ({contract.effect})",
+        f"may answer {', '.join(states)} in {contract.interaction.max_turns} turns" if states else "one turn",
+        f"keeps {contract.state_persistence}",
+        f"{contract.timeout_seconds:g}s",
+    ]
+    return facts if is_capability(skill) else [*facts, "no impl.py"]

@@ -1,0 +1,61 @@
+"""Who says yes: a flag, or the person at the terminal. Nobody is asked where nobody can answer."""
+
+import signal
+import sys
+from dataclasses import dataclass
+
+from metier.cli.skill.view import render_proposal
+from metier.errors import UsageError
+from metier.skills.install.operations import Answer, Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    flag: Answer | None
+    """What the command line said; nothing means: ask."""
+
+    @staticmethod
+    def of_flags(*, yes: bool, no_trust: bool) -> "Decision":
+        if yes and no_trust:
+            raise UsageError("--yes and --no-trust exclude each other")
+        return Decision("trust" if yes else "keep_untrusted" if no_trust else None)
+
+    def answer(self, proposal: Proposal) -> Answer:
+        """Show the report on stderr, then take the flag's answer or the person's."""
+        for line in render_proposal(proposal):
+            say(line)
+        if self.flag is not None:
+            return self.flag
+        _check_terminal("Read the report above, then pass --yes to install and trust, or --no-trust")
+        word = "Update" if proposal.previous else "Install"
+        reply = _ask(f"{word} and trust it? [y]es, [u]ntrusted, [N]o: ")
+        if reply in ("y", "yes"):
+            return "trust"
+        return "keep_untrusted" if reply in ("u", "untrusted") else "stop"
+
+
+def decide_interactively(question: str, *, flag: str) -> bool:
+    """Yes or no from the terminal. Raises `UsageError` where there is none."""
+    _check_terminal(f"Pass {flag} to do it without a question")
+    return _ask(f"{question} [y/N]: ") in ("y", "yes")
+
+
+def say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
+def _ask(prompt: str) -> str:
+    # The event loop takes the first Ctrl-C for itself and cannot act on it while somebody is asked. Who sees the
+    # question may press it at once, so this comes first.
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        sys.stderr.write(prompt)
+        sys.stderr.flush()
+        return sys.stdin.readline().strip().lower()
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _check_terminal(hint: str) -> None:
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError("Nobody can confirm here: this is not a terminal", hint=hint)

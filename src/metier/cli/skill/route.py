@@ -1,0 +1,57 @@
+"""`agent skills route`: which skills a request would reach, with scores and reasons. Calls no model."""
+
+from typing import Annotated
+
+import typer
+
+from metier.cli.shared.output import warn_line, write_json, write_line
+from metier.cli.skill.catalog import AllSkills, AsJson, SkillsDir, cache_folder, open_active_catalog, open_catalog
+from metier.routing.catalog import open_index
+from metier.routing.prefilter import DEFAULT_MIN_SCORE, DEFAULT_TOP_K
+from metier.routing.skill import SkillCandidate
+
+
+def attach(app: typer.Typer) -> None:
+    """Add the command to the group `agent skills`."""
+    app.command("route")(route)
+
+
+def route(
+    request: Annotated[str, typer.Argument(help="What you would ask the agent to do.")],
+    count: Annotated[int, typer.Option("-k", "--count", min=1, help="How many skills to show.")] = DEFAULT_TOP_K,
+    skills_dir: SkillsDir = None,
+    with_all: AllSkills = False,
+    as_json: AsJson = False,
+) -> None:
+    """Rank the active skills for a request: score on 0-100, name, and the words that matched."""
+    catalog = open_catalog(skills_dir) if with_all else open_active_catalog(skills_dir)
+    index = open_index(catalog, cache_folder=cache_folder())
+    candidates = index.rank(request, count)
+    if as_json:
+        write_json(
+            {
+                "request": request,
+                "considered": len(index),
+                "candidates": [_candidate_as_json(candidate) for candidate in candidates],
+            }
+        )
+        return
+    for candidate in candidates:
+        write_line(f"{candidate.score:6.1f}  {candidate.skill_name}  ({candidate.reason})")
+    if not candidates:
+        warn_line(f"None of {len(index)} skills shares a word with this request")
+    elif candidates[0].score < DEFAULT_MIN_SCORE:
+        warn_line(f"No skill reaches {DEFAULT_MIN_SCORE:g}, the score from which one counts as a candidate by default")
+
+
+def _candidate_as_json(candidate: SkillCandidate) -> dict[str, object]:
+    return {
+        "skill_name": candidate.skill_name,
+        "id": candidate.skill_id,
+        "score": candidate.score,
+        "reason": candidate.reason,
+        "named": candidate.named,
+        "matched": [
+            {"word": match.word, "fields": match.fields, "meant": match.meant or None} for match in candidate.matched
+        ],
+    }

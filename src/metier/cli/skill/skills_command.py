@@ -1,0 +1,224 @@
+"""`agent skills`: what skills there are, what one of them holds, and whether files follow the rules."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from metier.cli.shared.output import problem_as_json, warn_line, write_json, write_line
+from metier.cli.skill.catalog import AllSkills, AsJson, SkillsDir, open_active_catalog, open_catalog
+from metier.cli.skill.contracts import attach as attach_contracts
+from metier.cli.skill.route import attach
+from metier.cli.skill.validate_files import Verdict, judge_paths
+from metier.definitions.problems import Problem
+from metier.definitions.skills.catalog import CatalogSkill
+from metier.definitions.skills.prompt_xml import render_available_skills
+from metier.definitions.skills.scripts import discover_scripts
+from metier.definitions.skills.skill import SkillDefinition, SkillReading, load_skill
+from metier.definitions.text.headings import Section, parse_sections, walk_sections
+from metier.errors import SkillError
+from metier.telemetry.excerpt import one_line
+
+app = typer.Typer(
+    rich_markup_mode=None, add_completion=False, no_args_is_help=True, help="List, inspect, validate and route skills."
+)
+attach(app)
+attach_contracts(app)
+
+_WIDTH = 100
+
+
+@app.command("list")
+def list_skills(skills_dir: SkillsDir = None, with_all: AllSkills = False, as_json: AsJson = False) -> None:
+    """List the active skills with where each comes from; `agent check` says how to enable others."""
+    catalog = open_catalog(skills_dir) if with_all else open_active_catalog(skills_dir)
+    if as_json:
+        write_json([_summary(skill) for skill in catalog.skills])
+    else:
+        for skill in catalog.skills:
+            write_line(f"{skill.name}  [{skill.source.kind}]  {one_line(skill.description, _WIDTH)}")
+    if not catalog.skills:
+        warn_line("No skill is active here; `agent check` shows those that can be enabled")
+    for problem in catalog.problems:
+        if problem.severity == "error" or problem.code in ("shadowed_skill", "duplicate_name", "link_loop"):
+            warn_line(problem.render())
+
+
+@app.command()
+def inspect(
+    name: Annotated[str, typer.Argument(help="The skill's name or ID, or the path of its folder.")],
+    show_frontmatter: Annotated[
+        bool, typer.Option("--show-frontmatter", help="Show the front matter as it was written.")
+    ] = False,
+    show_sections: Annotated[
+        bool, typer.Option("--show-sections", help="Show the headings with their lines and bytes.")
+    ] = False,
+    skills_dir: SkillsDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a skill declares, which files it brings, and what is wrong with it. Runs nothing."""
+    reading = _find_reading(name, skills_dir)
+    skill = reading.skill
+    if skill is None:
+        raise SkillError(f"Skill {name!r} cannot be read", hint=_first_reason(reading))
+    sections = parse_sections(skill.body, first_line=skill.body_line)
+    if as_json:
+        write_json(_details(skill, reading, sections))
+        return
+    for label, value in _rows(skill):
+        if value:
+            write_line(f"{label + ':':<15}{value}")
+    for problem in reading.problems:
+        warn_line(problem.render())
+    if show_frontmatter:
+        write_line(f"\n---\n{skill.header.rstrip()}\n---")
+    if show_sections:
+        write_line()
+        for section in walk_sections(sections):
+            size = section.end_byte - section.start_byte
+            indent = "  " * (section.level - 1)
+            write_line(
+                f"{indent}{section.text}  #{section.slug}  lines {section.line}-{section.end_line}, {size} bytes"
+            )
+
+
+@app.command()
+def validate(
+    paths: Annotated[list[Path], typer.Argument(help="Skill folders, skill files, or folders of skills.")],
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Hold the files to the Agent Skills specification, nothing less.")
+    ] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Say what is wrong with skills, each with its line. The exit code is 1 when there is an error."""
+    verdicts = list(judge_paths(paths, strict=strict))
+    if as_json:
+        write_json([_verdict_as_json(verdict) for verdict in verdicts])
+    else:
+        _write_verdicts(verdicts)
+    return 1 if any(verdict.failed for verdict in verdicts) else 0
+
+
+@app.command("to-prompt")
+def to_prompt(
+    paths: Annotated[list[Path], typer.Argument(help="Skill folders or their SKILL.md files.")],
+) -> None:
+    """Print the skills as the `<available_skills>` block of the Agent Skills reference library."""
+    skills: list[SkillDefinition] = []
+    for path in paths:
+        reading = load_skill((path.parent if path.is_file() else path).resolve())
+        if reading.skill is None:
+            raise SkillError(f"Skill in {str(path)!r} cannot be read", hint=_first_reason(reading))
+        skills.append(reading.skill)
+    write_line(render_available_skills(skills))
+
+
+def _find_reading(name: str, skills_dir: Path | None) -> SkillReading:
+    path = Path(name)
+    if os.sep in name or name in (".", "..") or path.name == "SKILL.md":
+        return load_skill((path.parent if path.is_file() else path).resolve())
+    found = open_catalog(skills_dir).get(name)
+    return load_skill(found.folder, id=found.id, within=found.source.within)
+
+
+def _first_reason(reading: SkillReading) -> str:
+    return next((problem.render() for problem in reading.problems if problem.severity == "error"), "")
+
+
+def _summary(skill: CatalogSkill) -> dict[str, object]:
+    return {
+        "name": skill.name,
+        "id": skill.id,
+        "description": skill.description,
+        "version": skill.version,
+        "license": skill.license,
+        "tags": skill.tags,
+        "allowed_tools": skill.allowed_tools,
+        "source": skill.source.kind,
+        "path": skill.path,
+        "problems": [problem_as_json(problem) for problem in skill.problems],
+    }
+
+
+def _rows(skill: SkillDefinition) -> list[tuple[str, str | None]]:
+    return [
+        ("name", skill.name),
+        ("id", skill.id if skill.id != skill.name else None),
+        ("description", skill.description),
+        ("version", skill.version),
+        ("author", skill.author),
+        ("repository", skill.repository),
+        ("license", skill.license),
+        ("compatibility", skill.compatibility),
+        ("file", str(skill.file)),
+        ("body", f"{len(skill.body.encode())} bytes, {skill.body.count(chr(10))} lines"),
+        ("allowed tools", " ".join(skill.allowed_tools)),
+        ("environment", " ".join(skill.permissions_env)),
+        ("toolsets", " ".join(skill.toolsets)),
+        ("scripts", " ".join(script.name for script in discover_scripts(skill))),
+        ("tags", " ".join(skill.tags)),
+        ("metadata", ", ".join(f"{key}={value}" for key, value in skill.metadata.items())),
+    ]
+
+
+def _details(skill: SkillDefinition, reading: SkillReading, sections: tuple[Section, ...]) -> dict[str, object]:
+    return {
+        "name": skill.name,
+        "id": skill.id,
+        "description": skill.description,
+        "path": str(skill.file),
+        "version": skill.version,
+        "author": skill.author,
+        "repository": skill.repository,
+        "license": skill.license,
+        "compatibility": skill.compatibility,
+        "metadata": skill.metadata,
+        "allowed_tools": skill.allowed_tools,
+        "permissions_env": skill.permissions_env,
+        "toolsets": skill.toolsets,
+        "scripts": [script.name for script in discover_scripts(skill)],
+        "tags": skill.tags,
+        "frontmatter": skill.header,
+        "sections": [_section_as_json(section) for section in sections],
+        "problems": [problem_as_json(problem) for problem in reading.problems],
+    }
+
+
+def _section_as_json(section: Section) -> dict[str, object]:
+    return {
+        "level": section.level,
+        "text": section.text,
+        "slug": section.slug,
+        "line": section.line,
+        "end_line": section.end_line,
+        "start_byte": section.start_byte,
+        "end_byte": section.end_byte,
+        "children": [_section_as_json(child) for child in section.children],
+    }
+
+
+def _verdict_as_json(verdict: Verdict) -> dict[str, object]:
+    skill = verdict.reading.skill
+    return {
+        "path": verdict.path,
+        "name": skill.name if skill else None,
+        "loaded": skill is not None,
+        "problems": [_found_as_json(problem, verdict) for problem in verdict.reading.problems],
+    }
+
+
+def _found_as_json(problem: Problem, verdict: Verdict) -> dict[str, object]:
+    """The path of the skill's own file is told already; its code has others."""
+    is_elsewhere = Path(problem.file).name != Path(verdict.path).name
+    return {**problem_as_json(problem), **({"file": problem.file} if is_elsewhere else {})}
+
+
+def _write_verdicts(verdicts: list[Verdict]) -> None:
+    for verdict in verdicts:
+        if verdict.reading.skill is not None and not verdict.reading.problems:
+            write_line(f"{verdict.path}: ok")
+        for problem in verdict.reading.problems:
+            write_line(problem.render())
+    loaded = sum(verdict.reading.skill is not None for verdict in verdicts)
+    warn_line(f"{loaded} of {len(verdicts)} skills can be loaded")

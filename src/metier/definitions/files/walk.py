@@ -1,0 +1,124 @@
+"""Find the definition files below a folder, by name, with few system calls. Opens nothing."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from metier.definitions.files.contained_file import is_contained
+from metier.definitions.problems import Problem
+
+MAX_DEPTH = 12
+MAX_DEPTH_EVERYWHERE = 64
+_NEVER = frozenset({"node_modules", "__pycache__"})
+_INSIDE_A_SKILL = frozenset({"references", "assets", "scripts", "toolsets", "evals", "templates", "examples", "tests"})
+"""What lies in these belongs to the skill around it, even where it looks like a skill."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDefinition:
+    id: str
+    """The folder's path under the root, with slashes; the root's own name for a file in the root."""
+    path: str
+    stat: os.stat_result
+    within: Path
+    """The folder that no link on the way to it may lead out of."""
+
+
+@dataclass
+class Walk:
+    """One walk over one root. Iterate over it, then read `problems`."""
+
+    root: Path
+    file_name: str
+    """Found in any case; the exact one wins."""
+    within: Path | None = None
+    """Linked folders are entered where they lead to a place below this one; without it, below the root."""
+    everywhere: bool = False
+    """Look into dot folders and into the parts of a skill too: for checking files, not for using them."""
+    problems: list[Problem] = field(default_factory=list[Problem])
+    _entered: set[str] = field(default_factory=set[str])
+
+    def __iter__(self) -> Iterator[FoundDefinition]:
+        root = os.path.abspath(self.root)  # noqa: PTH100 - links stay as written; only loops are resolved
+        if not os.path.lexists(root):  # most of the places that are looked at do not exist
+            return
+        self._entered.add(os.path.realpath(root))
+        if self.within is not None and not is_contained(root, base=self._base):
+            self._report("link_out", "The folder is a link out of the project and is not read", root)
+            return
+        yield from self._folder(root, "", 0)
+
+    @cached_property
+    def _base(self) -> str:
+        return os.path.realpath(self.within or self.root)
+
+    def _folder(self, path: str, id: str, depth: int) -> Iterator[FoundDefinition]:  # noqa: A002
+        try:
+            with os.scandir(path) as entries:
+                listed = list(entries)
+        except OSError as error:
+            if depth or not isinstance(error, FileNotFoundError):
+                self._report("unreadable", f"The folder cannot be read: {error.strerror}", path)
+            return
+        found = self._definition(listed, id or os.path.basename(path))  # noqa: PTH119 - text, not a Path: speed
+        if found is not None:
+            yield found
+        folders = self._folders(listed, inside=found is not None)
+        most = MAX_DEPTH_EVERYWHERE if self.everywhere else MAX_DEPTH
+        if folders and depth >= most:
+            self._report("too_deep", f"Folders deeper than {most} levels are not read", path)
+            return
+        for entry in sorted(folders, key=_name):
+            if not entry.is_symlink() or self._may_enter(entry):
+                yield from self._folder(entry.path, f"{id}/{entry.name}" if id else entry.name, depth + 1)
+
+    def _definition(self, listed: list[os.DirEntry[str]], id: str) -> FoundDefinition | None:  # noqa: A002
+        wanted = self.file_name.lower()
+        named = [entry for entry in listed if len(entry.name) == len(wanted) and entry.name.lower() == wanted]
+        for entry in sorted(named, key=_name):
+            try:
+                stat = entry.stat()
+            except OSError:
+                self._report("dangling_link", f"{entry.name!r} is a link to nothing", entry.path)
+                continue
+            if entry.is_file():
+                return FoundDefinition(id, entry.path, stat, self.within or self.root)
+            self._report("not_a_file", f"{entry.name!r} is not a file", entry.path)
+        return None
+
+    def _folders(self, listed: list[os.DirEntry[str]], *, inside: bool) -> list[os.DirEntry[str]]:
+        return [
+            entry
+            for entry in listed
+            if not self._is_left_out(entry.name, inside=inside)
+            and entry.is_dir(follow_symlinks=not inside)
+            and entry.name.lower() != self.file_name.lower()
+        ]
+
+    def _is_left_out(self, name: str, *, inside: bool) -> bool:
+        if self.everywhere:
+            return name == ".git"
+        return name[0] == "." or name in _NEVER or (inside and name in _INSIDE_A_SKILL)
+
+    def _may_enter(self, link: os.DirEntry[str]) -> bool:
+        """A linked folder is entered once, and never when it leads back to where we came from."""
+        target = os.path.realpath(link.path)
+        if not is_contained(target, base=self._base):
+            self._report("link_out", f"Link {link.name!r} leads out of the project and is not followed", link.path)
+            return False
+        here = os.path.realpath(os.path.dirname(link.path))  # noqa: PTH120 - text, not a Path: speed
+        if target in self._entered or f"{here}/".startswith(f"{target}/"):
+            self._report("link_loop", f"Link {link.name!r} leads to a folder that is read already", link.path)
+            return False
+        self._entered.add(target)
+        return True
+
+    def _report(self, code: str, message: str, path: str) -> None:
+        severity = "error" if code in ("dangling_link", "link_out", "not_a_file", "unreadable") else "warning"
+        self.problems.append(Problem(severity=severity, code=code, message=message, file=path, line=1))
+
+
+def _name(entry: os.DirEntry[str]) -> str:
+    return entry.name

@@ -1,0 +1,126 @@
+"""Put a call before a person: the exact call, its hash, what it would change, why it is wanted, until when."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from datetime import timedelta
+
+from pydantic import JsonValue
+
+from metier.approval.judge import name_call
+from metier.engine import actions as a
+from metier.engine import entries as e
+from metier.engine.execution.paths import find_leads, find_question, render_leads
+from metier.engine.journal import RunLog
+from metier.engine.services import Services
+from metier.engine.steps import Step
+from metier.store.base import ApprovalRow
+from metier.tools.base import ToolContext
+
+APPROVAL_HOURS = 24
+MAX_PREVIEW_CHARACTERS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a call would meet if it ran now."""
+
+    base: str = ""
+    leads_to: tuple[str, ...] = ()
+
+
+async def ask_approval(action: a.AskApproval, log: RunLog, services: Services) -> None:
+    """Stop here until somebody decided."""
+    step = log.state.step(action.step_id)
+    if step.phase == "asking":
+        await log.record(e.RunPaused(pause="approval", reason=f"Approval {step.approval_id} is open"))
+        return
+    name, arguments = name_call(step.action)
+    payload = render_call(name, arguments)
+    approval_id = build_approval_id(log.state.run_id, step.step_id, times_asked=step.times_asked, nonce=log.state.nonce)
+    now = services.clock.now()
+    expires = now + timedelta(hours=APPROVAL_HOURS)
+    # The object first: a kill in between finds it there and only repeats the entry.
+    row = ApprovalRow(
+        approval_id=approval_id,
+        run_id=log.state.run_id,
+        step_id=step.step_id,
+        payload=payload,
+        created_at=now,
+        expires_at=expires,
+    )
+    await services.store.put_approval(log.lease, row)
+    preview = await services.tools.preview(name, arguments, _context(step, log, services))
+    leads = await find_leads(step, services)
+    shown = render_leads(leads) + (preview.text if preview else "")
+    tool = services.tools.find(name)
+    asked = e.ApprovalAsked(
+        approval_id=approval_id,
+        step_id=step.step_id,
+        arguments_hash=hash_call(payload),
+        reason=action.reason,
+        expires_at=expires.isoformat(),
+        justification=log.state.decision.reasoning_summary if log.state.decision else "",
+        preview=services.clean(shown)[:MAX_PREVIEW_CHARACTERS],
+        base=preview.base if preview else "",
+        leads_to=tuple(leads.values()),
+        input_schema=tool.info.input_schema if tool else {},
+        risk=tool.info.risk if tool else "",
+    )
+    await log.record(asked, e.RunPaused(pause="approval", reason=f"Approval {approval_id} is open"), durable=True)
+
+
+async def ask_again(action: a.RunSteps, log: RunLog, services: Services) -> bool:
+    """Ask where a step is no longer what was approved, or leads to what the rules ask about; False when none does."""
+    for step in (log.state.step(step_id) for step_id in action.step_ids):
+        reason = await find_question(step, log.state, services)
+        if step.phase == "approved" and await _is_stale(step, log, services):
+            reason = "What it changes was changed since"
+        if reason:
+            await ask_approval(a.AskApproval(step.step_id, reason), log, services)
+            return True
+    return False
+
+
+def render_call(tool: str, arguments: dict[str, JsonValue]) -> bytes:
+    """The exact call in its one spelling: what is approved is these bytes."""
+    return json.dumps({"arguments": arguments, "tool": tool}, sort_keys=True, separators=(",", ":")).encode()
+
+
+def render_edited_call(tool: str, arguments: dict[str, JsonValue], found: Found) -> bytes:
+    """The same of a call that a person edited, with what it would change as that was when they did."""
+    call: JsonValue = {"arguments": arguments, "base": found.base, "leads_to": list(found.leads_to), "tool": tool}
+    return json.dumps(call, sort_keys=True, separators=(",", ":")).encode()
+
+
+def hash_call(payload: bytes) -> str:
+    return hashlib.sha256(payload).hexdigest()
+
+
+def build_approval_id(run_id: str, step_id: str, *, times_asked: int, nonce: str = "") -> str:
+    """Stays the same when a question is repeated after a crash; another question about the step has another one."""
+    words = f"{run_id}/{step_id}/{times_asked}" + (f"/{nonce}" if nonce else "")
+    return f"ap-{hashlib.sha256(words.encode()).hexdigest()[:12]}"
+
+
+async def _is_stale(step: Step, log: RunLog, services: Services) -> bool:
+    base = find_approved_base(step)
+    if base is None:
+        return False
+    preview = await services.tools.preview(*name_call(step.action), _context(step, log, services))
+    return preview is None or preview.base != base
+
+
+def find_approved_base(step: Step) -> str | None:
+    """What the call must find as it was; None where nobody was asked, or was shown nothing of it."""
+    return step.approved_base or None
+
+
+def _context(step: Step, log: RunLog, services: Services) -> ToolContext:
+    """A preview runs nothing, so there is nothing to note about it."""
+    return ToolContext(
+        workspace=services.workspace,
+        run_id=log.state.run_id,
+        step_id=step.step_id,
+        timeout_seconds=services.runtime.timeout_seconds,
+    )

@@ -1,0 +1,145 @@
+"""Steps whose effect is another run: the intent names it, then this run waits durably until it has ended.
+
+Nothing here drives the other run; whoever drives this one does, and comes back with `record_child_end`.
+"""
+
+from pydantic import JsonValue
+
+from metier.approval.judge import name_call
+from metier.decisions import ActionStep, SkillCall
+from metier.definitions.names import name_capability
+from metier.definitions.nearest import hint_nearest
+from metier.engine import actions as a
+from metier.engine import entries as e
+from metier.engine.execution.partners import fill_inputs
+from metier.engine.execution.stepping import build_finished, build_intent
+from metier.engine.journal import RunLog
+from metier.engine.orders import build_child_id, get_arguments, order_agent, order_step, order_task, wait_for
+from metier.engine.services import Services
+from metier.engine.state import RunState
+from metier.engine.steps import Step
+from metier.tools.base import ToolResult
+
+
+async def plan_task(log: RunLog, services: Services) -> None:
+    order = log.state.started.order if log.state.started else None
+    if order is not None and order.call is not None:
+        await _plan_call(order.call, log, services)
+        return
+    task = services.task
+    assert task is not None, "a run that a task plans is given the task"
+    # Who is asked where neither the step nor the task says it: whom somebody named, else the default one.
+    agent = (order.agent if order else "") or services.runtime.agent or ""
+    steps = tuple(
+        e.PlannedStep(file=step.file.name, name=step.name, agent=step.agent or task.agent or agent)
+        for step in task.steps
+    )
+    await log.record(e.TaskPlanned(steps=steps))
+
+
+async def _plan_call(call: SkillCall, log: RunLog, services: Services) -> None:
+    """A skill that the run does not see cannot be reached by way of another one."""
+    if services.tools.find(name_capability(call.skill)) is None:
+        message = f"Skill {call.skill!r} cannot be called here: it is not active, or the agent's tools leave it out"
+        await log.record(e.RunFailed(reason="skill_not_callable", message=message), durable=True)
+        return
+    params: dict[str, JsonValue] = {"skill": call.skill, "inputs": call.inputs}
+    await log.record(e.CallPlanned(action=ActionStep(type="call_skill", params=params)))
+
+
+async def delegate(action: a.Delegate, log: RunLog, services: Services) -> None:
+    """Intent, order and pause are one write: a kill finds all of them or none."""
+    step = log.state.step(action.step_id)
+    intent = build_intent(step, log, services)
+    order = _build_order(step, log.state, services)
+    if isinstance(order, str):
+        refused = e.StepFinished(
+            step_id=step.step_id, status="failed", text=order, is_error=True, error_type="invalid_input"
+        )
+        await log.record(intent, refused)
+        return
+    child = build_child_id(intent.idempotency_key, intent.attempt)
+    delegated = e.Delegated(step_id=step.step_id, child_run_id=child, order=order)
+    await log.record(intent, delegated, wait_for(child), durable=True)
+
+
+async def await_child(action: a.AwaitChild, log: RunLog) -> None:
+    delegated = log.state.step(action.step_id).delegated
+    assert delegated is not None
+    await log.record(wait_for(delegated.child_run_id), durable=True)
+
+
+async def stop_at_step(action: a.StopAtStep, log: RunLog) -> None:
+    await log.record(e.RunPaused(pause="step_failed", reason=action.reason), durable=True)
+
+
+async def record_child_end(log: RunLog, services: Services, child: RunState) -> None:
+    """The result of the other run becomes that of the step, in one write with what it cost.
+
+    A skill that had another one called goes on instead: its call is made again, and finds the result. A run that
+    never began left none to find: the skill would hand on again, so its step fails.
+    """
+    step = find_open_delegation(log.state)
+    assert step is not None
+    assert step.delegated is not None
+    ended = e.ChildEnded(
+        step_id=step.step_id,
+        child_run_id=child.run_id,
+        status=child.status,
+        turns=child.turn + child.delegated_turns,
+        cost_usd=child.cost_usd,
+        input_tokens=child.input_tokens,
+        output_tokens=child.output_tokens,
+    )
+    disabled = tuple(sorted(services.read_access()))
+    reason = f"Run {child.run_id} is {child.status}"
+    resumed = e.RunResumed(reason=reason, driver=log.lease.owner, disabled_tools=disabled)
+    if step.delegated.order.call is not None and child.started is not None:
+        await log.record(resumed, ended, durable=True)
+        return
+    name, _ = name_call(step.action)
+    result = _build_result(child)
+    finished = await build_finished(step, name, result, duration_ms=0, services=services)
+    if log.state.plan and not result.ok:
+        finished = finished.model_copy(update={"counts_as_failure": True})
+    await log.record(resumed, ended, finished, durable=True)
+
+
+def find_open_delegation(state: RunState) -> Step | None:
+    """The step that another run works on now."""
+    return next((step for step in state.steps if step.phase == "running" and step.delegated is not None), None)
+
+
+def _build_order(step: Step, state: RunState, services: Services) -> e.Order | str:
+    """What is ordered, or why it cannot be."""
+    if state.plan:
+        assert services.task is not None
+        return order_step(state, step, services.task)
+    if step.action.type == "delegate":
+        wanted = str(step.action.params.get("agent", ""))
+        agent = services.partners.find_agent(wanted)
+        if agent is None:
+            return f"There is no agent {wanted!r}. {hint_nearest(wanted, [a.id for a in services.partners.agents])}"
+        return order_agent(state, step.action).model_copy(update={"agent": agent.id})
+    return _order_task(step, state, services)
+
+
+def _order_task(step: Step, state: RunState, services: Services) -> e.Order | str:
+    arguments = get_arguments(step.action)
+    wanted = str(arguments.get("task", ""))
+    task = services.partners.find_task(wanted)
+    if task is None:
+        return f"There is no task {wanted!r}. {hint_nearest(wanted, [t.id for t in services.partners.tasks])}"
+    given = arguments.get("inputs")
+    inputs, wrong = fill_inputs(task.inputs, given if isinstance(given, dict) else {})
+    if wrong:
+        return f"Task {task.id!r} cannot be run: {'; '.join(wrong)}"
+    return order_task(state, task_id=task.id, text=task.name or task.id, inputs=inputs)
+
+
+def _build_result(child: RunState) -> ToolResult:
+    if child.status == "completed":
+        return ToolResult(ok=True, output=child.result)
+    failure = child.failure
+    why = f"{failure.message} ({failure.reason})" if failure else child.status
+    return ToolResult(ok=False, error=why, meta={"code": "child_failed", "run_id": child.run_id})

@@ -1,0 +1,129 @@
+"""A step that has an intent and no result: find out what happened, repeat what may be repeated, else ask a person."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from metier.engine import actions as a
+from metier.engine import entries as e
+from metier.engine.execution.stepping import (
+    build_context,
+    build_finished,
+    finish_steps,
+    get_spool_path,
+    is_work_of_skill,
+    name_and_arguments,
+)
+from metier.engine.journal import RunLog
+from metier.engine.projection import tool_of
+from metier.engine.services import Services
+from metier.engine.steps import Step
+from metier.store.machine import MachineIdentity
+from metier.tools.base import Probing
+from metier.tools.effects import REPEATABLE
+from metier.tools.process.spool import SpoolNote, find_identity, is_lost, read_spool, wait_until_released
+
+_OUT_OF_SIGHT = (
+    "it was begun on another machine, in another folder or in one that is gone; its end cannot be seen from here"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unknown:
+    """Why nobody can say how the step ended."""
+
+    why: str
+
+
+async def settle_doubt(action: a.SettleDoubt, log: RunLog, services: Services) -> None:
+    """Adopt, repeat, probe or ask, in this order of preference."""
+    step = log.state.step(action.step_id)
+    if step.phase == "in_doubt":
+        await log.record(e.RunPaused(pause="in_doubt", reason=f"Step {step.step_id} is in doubt"))
+        return
+    assert step.started is not None
+    if step.started.effect in REPEATABLE:
+        await finish_steps([step], log, services)
+        return
+    found = await _find_out(step, log, services)
+    if isinstance(found, e.StepFinished):
+        await log.record(found)
+    elif found is None:
+        # The intent is there, the effect never began: nothing can be repeated by running it now.
+        await finish_steps([step], log, services)
+    else:
+        await _ask(step, found, log)
+
+
+async def _find_out(step: Step, log: RunLog, services: Services) -> e.StepFinished | _Unknown | None:
+    """The result where it can be known, None where the effect never began."""
+    name, arguments = name_and_arguments(step)
+    tool = services.tools.find(name)
+    if isinstance(tool, Probing):
+        result = await tool.probe(arguments, build_context(step, log, services))
+        if result is not None and not (result.is_final and result.ok):
+            # Asking again is what running it now comes to: what is stored, a question or an order, is only told.
+            return None
+        if result is not None:
+            finished = await build_finished(step, name, result, duration_ms=0, services=services)
+            return finished.model_copy(update={"adopted": True})
+    if tool is None or not tool.info.spools:
+        return _Unknown("the tool leaves no trace of its own")
+    spool = get_spool_path(step, services)
+    if is_lost(spool):
+        return _Unknown("a step of this name was begun in entries that the journal has lost")
+    assert step.started is not None
+    sight = judge_sight(step.started.spool, folder=find_identity(spool.parent), machine=services.machine)
+    if sight == "other folder":
+        return _Unknown(_OUT_OF_SIGHT)
+    if not await wait_until_released(spool):
+        return _Unknown("it is still running, and cannot be ended")
+    return _judge_note(step, name, read_spool(spool), sight=sight)
+
+
+type Sight = Literal["whole", "notes only", "other folder"]
+
+
+def judge_sight(intent: e.SpoolIdentity | None, *, folder: str, machine: MachineIdentity) -> Sight:
+    """How much of what an effect leaves behind can be seen from here.
+
+    `whole`: its notes, and whether its process still runs; so a missing note means that it never began. `notes only`:
+    what is noted counts, what is not may still come. `other folder`: the notes here are not those of this effect.
+    """
+    if intent is None:  # written by a version that did not record it
+        return "notes only"
+    if not folder or folder != intent.folder:
+        return "other folder"
+    # The same boot shares the locks. Another boot of the same machine has no process of the earlier one left.
+    is_same_boot = bool(intent.boot) and intent.boot == machine.boot
+    return "whole" if is_same_boot or intent.machine == machine.machine else "notes only"
+
+
+def _judge_note(step: Step, name: str, note: SpoolNote, *, sight: Sight) -> e.StepFinished | _Unknown | None:
+    if not note.started:
+        return None if sight == "whole" else _Unknown(_OUT_OF_SIGHT)
+    if not note.ended:
+        return _Unknown("it was started, and nothing says how it ended")
+    if note.stopped:
+        return _Unknown("it was started, and was killed with the agent before it ended by itself")
+    is_failed = note.exit_code != 0
+    text = f"It ended with exit code {note.exit_code}; what it printed was lost when the agent was killed"
+    return e.StepFinished(
+        step_id=step.step_id,
+        status="failed" if is_failed else "succeeded",
+        text=text,
+        is_error=is_failed,
+        exit_code=note.exit_code,
+        error_type="execution_failed" if is_failed else "",
+        counts_as_failure=is_failed and is_work_of_skill(name),
+        adopted=True,
+    )
+
+
+async def _ask(step: Step, unknown: _Unknown, log: RunLog) -> None:
+    assert step.started is not None
+    tool = tool_of(step.action.params, step.action.type)
+    known = f"{tool} with {step.action.model_dump_json(include={'params'})}: {unknown.why}"
+    reason = f"Step {step.step_id} is in doubt: {known}. Answer with done, retry, skip or abort"
+    await log.record(
+        e.StepInDoubt(step_id=step.step_id, known=known), e.RunPaused(pause="in_doubt", reason=reason), durable=True
+    )

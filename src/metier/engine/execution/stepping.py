@@ -1,0 +1,436 @@
+"""Run the steps of a turn: intent, effect, result, in this order, each on record before the next."""
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import cast
+
+import anyio
+from pydantic import JsonValue
+
+from metier.approval.judge import name_call
+from metier.approval.verdict import ALLOW
+from metier.context.control import PLAN
+from metier.context.disclosure import disclose_files
+from metier.decisions import StepStatus, describe_failure, find_owner
+from metier.definitions.files.contained_file import read_contained
+from metier.engine import actions as a
+from metier.engine import entries as e
+from metier.engine.decide import judge_step
+from metier.engine.execution.approvals import find_approved_base
+from metier.engine.execution.past_results import keep_results
+from metier.engine.execution.paths import build_guard
+from metier.engine.execution.protecting import end_if_changed, look_at_protected
+from metier.engine.journal import RunLog
+from metier.engine.model.planning import get_limits
+from metier.engine.orders import order_call, wait_for
+from metier.engine.services import Services
+from metier.engine.steps import Step, read_plan
+from metier.engine.unwrapping import unwrapped
+from metier.events import Payload, SkillDisclosureLoaded, SkillStepExecuted, TaskState
+from metier.messages import Spent
+from metier.telemetry.excerpt import cut_middle
+from metier.tools.base import Question, ToolContext, ToolResult
+from metier.tools.effects import REPEATABLE
+from metier.tools.process.spool import is_lost, take_identity
+
+MAX_RESULT_CHARACTERS = 30_000
+"""More than this of a result is kept as a blob; the model gets the beginning and the end."""
+SUMMARY_CHARACTERS = 500
+FAILURES_OF_SKILLS = frozenset({"timeout", "execution_failed"})
+"""Codes of a script or toolset that ran and did not do its work: the failure policy applies to these."""
+TRANSIENT = "execution_failed"
+USAGE_ERROR = 2
+"""The exit code of a program that was called with wrong arguments."""
+POLICY_TOOLS = frozenset({"script_run"})
+SPOOL = "spool"
+"""The folder of a run in which effects leave notes of their beginning and end."""
+_OUTCOMES: dict[str, TaskState] = {"timeout": "timeout", "blocked": "blocked", "escalated": "escalated"}
+_MOST_ARTIFACT_BYTES = 1 << 30
+"""A larger file that a script names is not listed among what it made."""
+
+
+async def run_steps(action: a.RunSteps, log: RunLog, services: Services) -> None:
+    """Intents first; then the effects; then the results in call order."""
+    steps = await record_intents(action, log, services, identify=identify_spool)
+    # A step that was begun before entries were lost stays without a result: what became of it is settled next.
+    if ready := [step for step in steps if not is_lost(get_spool_path(step, services))]:
+        await finish_steps(ready, log, services)
+
+
+async def record_intents(
+    action: a.RunSteps,
+    log: RunLog,
+    services: Services,
+    *,
+    identify: Callable[[Services], e.SpoolIdentity] | None = None,
+) -> list[Step]:
+    """Write down what is about to happen, synced where an effect cannot be repeated.
+
+    `identify` names the spool folder in intents of such effects; a replay has none.
+    """
+    steps = [log.state.step(step_id) for step_id in action.step_ids]
+    intents = [build_intent(step, log, services) for step in steps]
+    if identify is not None and any(intent.effect not in REPEATABLE for intent in intents):
+        spool = identify(services)
+        intents = [
+            intent if intent.effect in REPEATABLE else intent.model_copy(update={"spool": spool}) for intent in intents
+        ]
+    await log.record(*intents, durable=any(intent.effect != "read" for intent in intents))
+    return steps
+
+
+async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> None:
+    """Carry out steps whose intent is on record."""
+    await keep_results(log.state.run_id, [step.action for step in steps], services)
+    before = await look_at_protected(steps, services)
+    results: list[e.StepFinished | e.InputAsked | e.Delegated | None] = [None] * len(steps)
+
+    async def run(index: int, step: Step) -> None:
+        results[index] = await _execute(step, log, services)
+
+    try:
+        if len(steps) == 1:  # the common case; a task of its own would cost as much as the tool
+            await run(0, steps[0])
+        else:
+            with unwrapped():
+                async with anyio.create_task_group() as group:
+                    for index, step in enumerate(steps):
+                        group.start_soon(run, index, step)
+    except anyio.get_cancelled_exc_class():
+        with anyio.CancelScope(shield=True):
+            await log.record(
+                *(
+                    result if isinstance(result, e.StepFinished) else _interrupted(step)
+                    for result, step in zip(results, steps, strict=True)
+                )
+            )
+            await end_if_changed(before, log, services)
+        raise
+    await log.record(*(result for result in results if isinstance(result, e.StepFinished)))
+    if await end_if_changed(before, log, services):
+        return
+    if waiting := [result for result in results if isinstance(result, e.InputAsked | e.Delegated)]:
+        await _record_wait(waiting, log)
+
+
+async def _record_wait(waiting: Sequence[e.InputAsked | e.Delegated], log: RunLog) -> None:
+    """One at a time: another step that waits says so again when this one has what it wants. All have spent."""
+    first = waiting[0].model_copy(update={"spent": _add_spent([each.spent for each in waiting])})
+    if isinstance(first, e.InputAsked):
+        await log.record(first, e.RunPaused(pause="input", reason=first.question), durable=True)
+    else:
+        await log.record(first, wait_for(first.child_run_id), durable=True)
+
+
+def _add_spent(parts: Iterable[Spent | None]) -> Spent | None:
+    known = [part for part in parts if part is not None]
+    if not known:
+        return None
+    return Spent(
+        input_tokens=sum(part.input_tokens for part in known),
+        output_tokens=sum(part.output_tokens for part in known),
+        cost_usd=sum(part.cost_usd for part in known),
+    )
+
+
+def _interrupted(step: Step) -> e.StepFinished:
+    """We stopped it ourselves, so its end is known, though not how far it came."""
+    text = "Stopped before it ended; it may have done part of its work"
+    return e.StepFinished(step_id=step.step_id, status="failed", text=text, is_error=True, error_type="interrupted")
+
+
+async def refuse_step(action: a.RefuseStep, log: RunLog, services: Services) -> None:
+    step = log.state.step(action.step_id)
+    text = f"Not run: {action.reason}"
+    await log.record(
+        e.StepFinished(
+            step_id=step.step_id,
+            status=action.status,
+            text=text,
+            is_error=True,
+            error_type=action.code or action.status,
+            verdict=action.verdict,
+            rule=name_rule(action.rule, services),
+        )
+    )
+
+
+async def tell_failure(action: a.TellFailure, log: RunLog) -> None:
+    await log.record(e.FailureTold(step_id=action.step_id, candidates=action.candidates))
+
+
+async def retry_step(action: a.RetryStep, log: RunLog) -> None:
+    await log.record(e.StepRetried(step_id=action.step_id, reason=action.reason))
+
+
+async def ask_input(action: a.AskInput, log: RunLog) -> None:
+    step = log.state.step(action.step_id)
+    question = str(step.action.params.get("question", ""))
+    asked = e.InputAsked(
+        request_id=f"in-{step.step_id}",
+        step_id=step.step_id,
+        question=question,
+        fields=step.action.params.get("fields"),
+    )
+    await log.record(asked, e.RunPaused(pause="input", reason=question), durable=True)
+
+
+def build_intent(step: Step, log: RunLog, services: Services) -> e.StepStarted:
+    # The steps of a task are the task's own: who runs it has said yes to them.
+    verdict = ALLOW if log.state.plan else judge_step(log.state, step, services.policy)
+    return e.StepStarted(
+        step_id=step.step_id,
+        attempt=step.attempts + 1,
+        action=step.action,
+        effect=services.policy.effect(step.action),
+        idempotency_key=build_key(log.state.run_id, step.step_id),
+        verdict=verdict.decision,
+        rule=name_rule(verdict.rule, services),
+    )
+
+
+def name_rule(rule: str, services: Services) -> str:
+    """The same wherever the workspace lies."""
+    return rule.replace(f"{services.workspace}/", "")
+
+
+def build_key(run_id: str, step_id: str) -> str:
+    """Stays the same however often the step is repeated."""
+    return hashlib.sha256(f"{run_id}/{step_id}".encode()).hexdigest()[:32]
+
+
+async def _execute(step: Step, log: RunLog, services: Services) -> e.StepFinished | e.InputAsked | e.Delegated:
+    control: dict[str, Callable[[Step, RunLog, Services], Awaitable[ToolResult]]] = {
+        "use_skill": _use_skill,
+        "read_skill_files": _read_skill_files,
+        "skill_search": _search_skills,
+        PLAN: _note_plan,
+    }
+    name, arguments = name_and_arguments(step)
+    if step.action.type == "call_skill" and services.tools.find(name) is None:
+        # Inputs for a skill that has no code to call: its instructions say what to do with them.
+        name = "use_skill"
+    told: list[Payload] = []
+    started = services.clock.monotonic()
+    if name in control:
+        result = await control[name](step, log, services)
+    else:
+        context = build_context(step, log, services, emit=told.append)
+        result = await services.tools.call(name, arguments, context)
+    if result.question is not None:
+        return _build_question(step, result.question, services).model_copy(update={"spent": result.spent})
+    if (work := result.handed_on) is not None:
+        order = order_call(log.state, work.call)
+        return e.Delegated(step_id=step.step_id, child_run_id=work.run_id, order=order, spent=result.spent)
+    duration = round((services.clock.monotonic() - started) * 1000, 3)
+    finished = await build_finished(step, name, result, duration_ms=duration, services=services)
+    for payload in told:
+        if not isinstance(payload, SkillStepExecuted):
+            log.emit(payload)
+    return _add_facts(finished, told, services.clean)
+
+
+def _build_question(step: Step, question: Question, services: Services) -> e.InputAsked:
+    return e.InputAsked(
+        request_id=f"in-{step.step_id}-{step.attempts}",
+        step_id=step.step_id,
+        question=services.clean(question.text),
+        fields=question.fields,
+        resumes=True,
+    )
+
+
+def _add_facts(finished: e.StepFinished, told: list[Payload], clean: Callable[[str], str]) -> e.StepFinished:
+    """What the tool itself knows of its process: exit code, sizes, what a failed one printed."""
+    facts = next((payload for payload in told if isinstance(payload, SkillStepExecuted)), None)
+    if facts is None:
+        return finished
+    names = ("exit_code", "stdout_bytes", "stderr_bytes", "truncated", "script")
+    known = {name: getattr(facts, name) for name in names}
+    if finished.is_error:
+        # The model reads both; the log keeps them apart.
+        summaries = {name: clean(getattr(facts, name)) for name in ("stdout_summary", "stderr_summary")}
+        known |= {name: text for name, text in summaries.items() if text}
+    return finished.model_copy(update=known)
+
+
+def name_and_arguments(step: Step) -> tuple[str, dict[str, JsonValue]]:
+    """The tool that a step calls, and with what."""
+    return name_call(step.action)
+
+
+def build_context(
+    step: Step, log: RunLog, services: Services, *, emit: Callable[[Payload], None] = lambda _: None
+) -> ToolContext:
+    return ToolContext(
+        workspace=services.workspace,
+        run_id=log.state.run_id,
+        step_id=step.step_id,
+        idempotency_key=build_key(log.state.run_id, step.step_id),
+        timeout_seconds=services.runtime.timeout_seconds,
+        emit=emit,
+        spool=get_spool_path(step, services),
+        attempt=max(1, step.attempts),
+        answers=step.answers,
+        artifacts=services.run_folder / "artifacts",
+        clean=services.clean,
+        base_hash=find_approved_base(step),
+        paths=build_guard(step, log.state, services),
+    )
+
+
+def get_spool_path(step: Step, services: Services) -> Path:
+    """One name per attempt: how an earlier one ended says nothing about this one."""
+    return _get_spool_folder(services) / f"{step.step_id}-{step.attempts}"
+
+
+def identify_spool(services: Services) -> e.SpoolIdentity:
+    """What an intent says of the folder in which its effect leaves notes."""
+    machine = services.machine
+    return e.SpoolIdentity(
+        machine=machine.machine, boot=machine.boot, folder=take_identity(_get_spool_folder(services))
+    )
+
+
+def _get_spool_folder(services: Services) -> Path:
+    folder = services.run_folder / SPOOL
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+async def build_finished(
+    step: Step, name: str, result: ToolResult, *, duration_ms: float, services: Services
+) -> e.StepFinished:
+    """What is recorded of a result: cleaned, bounded, and judged by the failure policy's own words."""
+    text = services.clean(_as_text(result.output) if result.ok else _render_failure(result, services.clean))
+    kept = cut_middle(text, MAX_RESULT_CHARACTERS)
+    is_cut = kept is not text
+    digest = await services.store.put_blob(text.encode("utf-8", "surrogatepass")) if is_cut else ""
+    code = str(result.meta.get("code", "")) if not result.ok else ""
+    status: StepStatus = "succeeded" if result.ok else "timeout" if code == "timeout" else "failed"
+    if code == "permission_denied":
+        status = "denied"
+    is_skill_failure = code in FAILURES_OF_SKILLS and is_work_of_skill(name)
+    state = str(result.meta.get("state", ""))
+    return e.StepFinished(
+        step_id=step.step_id,
+        status=status,
+        text=kept,
+        is_error=not result.ok,
+        stdout_summary=kept[:SUMMARY_CHARACTERS] if result.ok else "",
+        stderr_summary=_sum_up_error(describe_failure(kept)) if not result.ok else "",
+        duration_ms=duration_ms,
+        error_type=code,
+        truncated=is_cut,
+        digest=digest,
+        retryable=is_skill_failure and is_worth_repeating(step, result),
+        counts_as_failure=is_skill_failure,
+        artifacts=_artifacts(result, services),
+        spent=result.spent,
+        outcome=_OUTCOMES.get(state) if not result.ok else None,
+        skill_name=str(result.meta.get("skill") or find_owner(step.action)),
+    )
+
+
+def is_worth_repeating(step: Step, result: ToolResult) -> bool:
+    """A failure that may pass, of a call that is safe to repeat.
+
+    A time-out has used its time already, and a wrong call is wrong again: both are for the model to read.
+    """
+    is_safe = step.started is not None and step.started.effect in REPEATABLE
+    return is_safe and result.meta.get("code") == TRANSIENT and result.meta.get("exit_code") != USAGE_ERROR
+
+
+def is_work_of_skill(name: str) -> bool:
+    """Scripts and toolsets: the failure policy is for these."""
+    return name in POLICY_TOOLS or ("." in name and "/" not in name)
+
+
+async def _use_skill(step: Step, _log: RunLog, services: Services) -> ToolResult:
+    name = str(step.action.params.get("skill", ""))
+    package = services.shelf.find(name)
+    if package is None:
+        return ToolResult(ok=False, error=f"There is no skill {name!r}", meta={"code": "not_found"})
+    return ToolResult(
+        ok=True, output=f"Skill {package.definition.name!r} is in charge; its content is in front of you."
+    )
+
+
+async def _read_skill_files(step: Step, log: RunLog, services: Services) -> ToolResult:
+    _, arguments = name_and_arguments(step)
+    if not log.state.skill or services.shelf.find(log.state.skill) is None:
+        return ToolResult(ok=False, error="No skill is in charge; call use_skill first", meta={"code": "no_skill"})
+    paths = [str(path) for path in cast("list[JsonValue]", arguments.get("paths") or [])]  # checked by the schema
+    skill = services.shelf.text(log.state.skill)
+    disclosure = disclose_files(skill, paths, read=services.shelf.reader(log.state.skill), limits=get_limits(services))
+    log.emit(
+        SkillDisclosureLoaded(
+            skill_name=skill.name,
+            stage=2,
+            files=disclosure.files,
+            total_bytes=sum(file.bytes for file in disclosure.files),
+            total_tokens=sum(file.tokens for file in disclosure.files),
+            refused=disclosure.refused,
+        )
+    )
+    told = [piece.text for piece in disclosure.pieces] + [f"Not given: {reason}" for reason in disclosure.refused]
+    return ToolResult(ok=bool(disclosure.pieces), output="\n\n".join(told), error="\n".join(told))
+
+
+async def _search_skills(step: Step, _log: RunLog, services: Services) -> ToolResult:
+    _, arguments = name_and_arguments(step)
+    found = services.shelf.index.rank(str(arguments.get("query", "")), services.skills.prefilter_top_k)
+    lines = [f"- {name}: {text}" for name, text in services.shelf.describe([hit.skill_name for hit in found])]
+    return ToolResult(ok=True, output="\n".join(lines) or "No skill matches these words")
+
+
+async def _note_plan(step: Step, _log: RunLog, _services: Services) -> ToolResult:
+    """The call itself is the record; the model is told how it stands."""
+    steps = read_plan(step.action)
+    under_way = [each.step for each in steps if each.status == "in_progress"]
+    done = sum(each.status == "done" for each in steps)
+    now = f"; in progress: {under_way[0]}" if under_way else ""
+    hint = " Keep only one step in progress." if len(under_way) > 1 else ""
+    return ToolResult(ok=True, output=f"Noted: {done} of {len(steps)} steps done{now}.{hint}")
+
+
+def _sum_up_error(text: str) -> str:
+    """What failed stands at the beginning, and why at the end."""
+    if len(text) <= SUMMARY_CHARACTERS:
+        return text
+    mark = "\n[…]\n"
+    head = SUMMARY_CHARACTERS // 5
+    return text[:head] + mark + text[head + len(mark) - SUMMARY_CHARACTERS :]
+
+
+def _render_failure(result: ToolResult, clean: Callable[[str], str]) -> str:
+    """What the model reads: the error code and the message as JSON where the tool has them, else a sentence."""
+    if not isinstance(result.output, dict):
+        return result.error
+    # Cleaned before it is quoted: a secret with a quotation mark in it is known as it is, not as JSON writes it.
+    fields = {name: clean(value) if isinstance(value, str) else value for name, value in result.output.items()}
+    return _as_text(fields)
+
+
+def _as_text(output: JsonValue) -> str:
+    return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+
+
+def _artifacts(result: ToolResult, services: Services) -> tuple[dict[str, JsonValue], ...]:
+    """Files of the run: those that the tool itself kept, and those that a script says it wrote, with their hash now."""
+    kept = result.meta.get("artifacts")
+    named = result.output.get("result") if isinstance(result.output, dict) else None
+    paths = named.get("artifacts") if isinstance(named, dict) else None
+    found = [artifact for artifact in kept if isinstance(artifact, dict)] if isinstance(kept, list) else []
+    for path in paths if isinstance(paths, list) else []:
+        file = services.workspace / str(path)
+        # The script may be enclosed where the agent is not: what lies elsewhere is not looked at for it.
+        with suppress(OSError):
+            data = read_contained(file, within=services.workspace, limit=_MOST_ARTIFACT_BYTES)
+            if len(data) <= _MOST_ARTIFACT_BYTES:
+                found.append({"path": str(file), "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)})
+    return tuple(found)

@@ -1,0 +1,282 @@
+"""One turn with the model: the request is recorded, sent, its reply recorded, and only then understood."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from metier.approval.judge import describe_unlisted
+from metier.context.budget import FittedPrompt, fit_exactly
+from metier.context.decoder import Decoded, RejectedCall, Undecodable
+from metier.decisions import ActionStep
+from metier.definitions.nearest import hint_nearest
+from metier.engine.actions import CallModel
+from metier.engine.decide import describe_disabled
+from metier.engine.entries import (
+    DecisionMade,
+    DecodeFailed,
+    ModelCallStarted,
+    ModelReplied,
+    Rejection,
+    RunFailed,
+    RunPaused,
+)
+from metier.engine.journal import RunLog
+from metier.engine.model.debug_bodies import keep_reply, keep_request
+from metier.engine.model.fingerprints import Fingerprint
+from metier.engine.model.prompting import (
+    Asking,
+    asks_for_json,
+    build_prompt,
+    find_hidden,
+    fit_request,
+    get_budget,
+    get_offer,
+)
+from metier.engine.replaying.dry_run import rehearse
+from metier.engine.services import Services
+from metier.engine.state import RunState
+from metier.errors import ConfigError, PromptTooLarge
+from metier.events import PromptBudgetComputed, PromptComposed, StructuredOutputFallback
+from metier.messages import ModelReply, TextPart
+from metier.providers.abilities import Ability
+from metier.providers.base import ModelRequest
+from metier.providers.cost import find_price
+from metier.providers.failures import CallFailed, SchemaUnsupported, ToolsUnsupported
+from metier.providers.retry import RetryPolicy, Turn, reply_with_retries
+from metier.telemetry.excerpt import one_line
+
+QUOTED_CHARACTERS = 300
+
+
+async def call_model(action: CallModel, log: RunLog, services: Services) -> None:
+    """Ask, and record what came back. At least once: a kill before the reply is recorded asks again."""
+    try:
+        disabled = services.read_access()
+    except ConfigError as error:
+        # Not knowing what is allowed is no reason to go on, nor to lose the run.
+        await log.record(RunPaused(pause="explicit", reason=f"{error.message}: {error.hint}"), durable=True)
+        return
+    asking = Asking(disabled, asks_for_json(services))
+    if asking.is_json and action.turn == 1 and services.model.structured_output_mode != "json":
+        log.emit(_describe_lack("tools", action.turn, services))
+    try:
+        await _ask(action, log, services, asking=asking)
+    except ToolsUnsupported as failure:
+        # Once: what follows asks in JSON, as will later turns and runs.
+        services.abilities.note_lack("tools", services.model.name)
+        log.emit(_describe_lack("tools", action.turn, services, failure=failure))
+        await _ask(action, log, services, asking=Asking(disabled, is_json=True))
+
+
+async def _ask(action: CallModel, log: RunLog, services: Services, *, asking: Asking) -> None:
+    """Raises `ToolsUnsupported` where JSON may be asked for instead."""
+    try:
+        fitted, request, counted = await compose(log.state, services, asking=asking)
+    except PromptTooLarge as error:
+        await log.record(RunFailed(reason="prompt_too_large", message=error.message, status="escalated"))
+        return
+    fingerprint = services.fingerprints.of(request)
+    _tell_of_prompt(action.turn, fitted, fingerprint, log=log, services=services)
+    intent = ModelCallStarted(
+        turn=action.turn,
+        request_hash=fingerprint.hash,
+        prefix_hash=fitted.prefix_hash,
+        estimated_tokens=fitted.estimated,
+        counted_tokens=counted,
+        repair=action.repair,
+        disabled_tools=tuple(sorted(asking.disabled)),
+        trims=fitted.trims,
+        is_json=asking.is_json,
+    )
+    await log.record(intent)
+    keep_request(action, request, services)
+    if log.state.is_rehearsal:
+        reply = rehearse(log.state, services, fitted=fitted, request=request)
+        await log.record(ModelReplied(turn=action.turn, reply=reply))
+        return
+    started = services.clock.monotonic()
+    try:
+        reply = await _reply(request, log, services, turn=action.turn)
+    except CallFailed as failure:
+        can_fall_back = services.model.structured_output_mode == "native_with_json_fallback" and not asking.is_json
+        if isinstance(failure, ToolsUnsupported) and can_fall_back:
+            raise
+        await log.record(RunFailed(reason=failure.reason, message=failure.sentence))
+        return
+    keep_reply(action, reply, services)
+    latency = round((services.clock.monotonic() - started) * 1000, 3)
+    price = find_price(reply, asked=request.model, facts=services.facts)
+    await log.record(ModelReplied(turn=action.turn, reply=reply, cost_usd=price, latency_ms=latency))
+
+
+async def _reply(request: ModelRequest, log: RunLog, services: Services, *, turn: int) -> ModelReply:
+    """Once more without the schema where the server takes none: the prompt has it in words."""
+    try:
+        return await reply_with_retries(services.provider, request, _turn(turn, log, services))
+    except SchemaUnsupported as failure:
+        if request.response_schema is None:
+            raise
+        services.abilities.note_lack("response_schema", request.model)
+        log.emit(_describe_lack("response_schema", turn, services, failure=failure))
+        plain = replace(request, response_schema=None)
+        return await reply_with_retries(services.provider, plain, _turn(turn, log, services))
+
+
+def _describe_lack(
+    ability: Ability, turn: int, services: Services, *, failure: CallFailed | None = None
+) -> StructuredOutputFallback:
+    return StructuredOutputFallback(
+        turn=turn,
+        provider=services.provider.name,
+        model=services.model.name,
+        lacks=ability,
+        message=failure.message if failure else "",
+        remembered=failure is None,
+    )
+
+
+class Composed(NamedTuple):
+    fitted: FittedPrompt
+    request: ModelRequest
+    counted: int | None
+    """Tokens as the provider counted them, where it was asked."""
+
+
+async def compose(state: RunState, services: Services, *, asking: Asking) -> Composed:
+    """The request of this turn, checked by the provider's own count where the estimate is close to the limit."""
+    texts = {piece.digest: await _piece_text(piece.digest, services) for piece in state.pieces}
+    prompt = build_prompt(state, services, texts)
+    fitted, request = fit_request(prompt, state, services, factor=state.factor, asking=asking)
+    counted: int | None = None
+
+    async def count(asked: ModelRequest) -> int | None:
+        nonlocal counted
+        counted = await services.provider.count_tokens(asked)
+        return counted
+
+    factor = await fit_exactly(fitted, request=request, budget=get_budget(services), count=count)
+    if factor is None:
+        return Composed(fitted, request, counted)
+    smaller = fit_request(prompt, state, services, factor=max(factor, state.factor), asking=asking)
+    return Composed(*smaller, counted)
+
+
+async def decode(log: RunLog, services: Services) -> None:
+    """Take in what the reply means, or record that it means nothing and whether the model is told so."""
+    state = log.state
+    assert state.reply is not None
+    offer = get_offer(state, services, disabled=state.disabled, is_json=state.is_json)
+    outcome = offer.decoder.decode(state.reply)
+    if isinstance(outcome, Decoded):
+        outcome = _check_skill(outcome, state, services)
+    if isinstance(outcome, Undecodable):
+        can_repair = outcome.can_repair and state.repair is None
+        message = outcome.message if can_repair else f"{outcome.message}{_quote_reply(state.reply)}"
+        failed = DecodeFailed(turn=state.turn, reason=outcome.reason, message=message, repair=can_repair)
+        await log.record(failed)
+        return
+    path = "repaired" if state.repair is not None and outcome.path == "json" else outcome.path
+    rejected = tuple(_reject(no, state, services) for no in outcome.rejected)
+    log.infer(DecisionMade(turn=state.turn, decision=outcome.decision, path=path, rejected=rejected))
+
+
+def _reject(no: RejectedCall, state: RunState, services: Services) -> Rejection:
+    if no.tool in state.disabled:
+        return Rejection(call_id=no.call_id, tool=no.tool, code="disabled_tool", message=describe_disabled(no.tool))
+    if no.tool in find_hidden(state.skill, services):
+        message = describe_unlisted(no.tool, "tools", skill=state.skill)
+        return Rejection(call_id=no.call_id, tool=no.tool, code="unlisted_tool", message=message)
+    return Rejection(call_id=no.call_id, tool=no.tool, code=no.code, message=no.message)
+
+
+def _quote_reply(reply: ModelReply) -> str:
+    """How it began, for the person who reads why the run failed."""
+    said = one_line("".join(part.text for part in reply.parts if isinstance(part, TextPart)), QUOTED_CHARACTERS)
+    return f"; the model replied: {said}" if said else ""
+
+
+def _check_skill(outcome: Decoded, state: RunState, services: Services) -> Decoded | Undecodable:
+    """A skill that is not there is answered like a tool that is not there: with the nearest names.
+
+    A decision in JSON that selects one has no call to answer, so it is sent back as a whole.
+    """
+    chosen = outcome.decision.selected_skill
+    if outcome.path == "json" and chosen and services.shelf.find(chosen) is None:
+        message = _describe_unknown_skill(chosen, services)
+        return Undecodable(reason="invalid_decision", message=message, can_repair=True)
+    steps: list[ActionStep] = []
+    rejected = list(outcome.rejected)
+    for step in outcome.decision.planned_actions:
+        name = str(step.params.get("skill", ""))
+        if step.type != "call_skill" or services.shelf.find(name) is not None:
+            steps.append(step)
+            continue
+        message = _describe_unknown_skill(name, services)
+        rejected.append(RejectedCall(call_id=step.call_id, tool="use_skill", code="unknown_tool", message=message))
+    selected = outcome.decision.selected_skill
+    if selected is not None and not _may_select(selected, state, services):
+        selected = None
+    decision = outcome.decision.model_copy(update={"planned_actions": tuple(steps), "selected_skill": selected})
+    return Decoded(decision=decision, path=outcome.path, rejected=tuple(rejected))
+
+
+def _describe_unknown_skill(name: str, services: Services) -> str:
+    hint = hint_nearest(name, services.shelf.packages) or "skill_search finds skills by words"
+    return f"There is no skill {name!r}. {hint}"
+
+
+def _may_select(skill: str, state: RunState, services: Services) -> bool:
+    """A decision in JSON names its skill beside its steps; it has no more freedom than one that calls it."""
+    wanted = ActionStep(type="call_skill", params={"skill": skill})
+    is_there = services.shelf.find(skill) is not None
+    return is_there and services.policy.judge(wanted, skill=state.skill).decision != "deny"
+
+
+async def _piece_text(digest: str, services: Services) -> str:
+    if digest not in services.texts:
+        services.texts[digest] = (await services.store.get_blob(digest)).decode("utf-8", "surrogatepass")
+    return services.texts[digest]
+
+
+def _turn(number: int, log: RunLog, services: Services) -> Turn:
+    policy = RetryPolicy(
+        max_retries=services.runtime.max_llm_retries,
+        base_delay_seconds=services.runtime.retry_base_delay_seconds,
+        max_delay_seconds=services.runtime.retry_max_delay_seconds,
+    )
+    return Turn(
+        number=number,
+        emit=log.emit,
+        policy=policy,
+        facts=services.facts,
+        observe=services.observe,
+        fallbacks=services.fallbacks,
+        seams=services.seams,
+    )
+
+
+def _tell_of_prompt(
+    turn: int, fitted: FittedPrompt, fingerprint: Fingerprint, *, log: RunLog, services: Services
+) -> None:
+    log.emit(
+        PromptBudgetComputed(
+            turn=turn,
+            max_context_tokens=services.model.max_context_tokens,
+            response_headroom_tokens=services.model.response_headroom_tokens,
+            allocated_prompt_tokens=fitted.tokens,
+            allocated_disclosure_tokens=fitted.layers.get("disclosed", 0),
+            layers=fitted.layers,
+            tool_schema_tokens=fitted.tool_schema_tokens,
+            counted_by="provider" if fitted.is_close else "estimate",
+            trimmed=fitted.trimmed,
+        )
+    )
+    log.emit(
+        PromptComposed(
+            turn=turn,
+            messages=len(fitted.messages),
+            tools=len(fitted.tools),
+            bytes=fingerprint.bytes,
+            prefix_hash=fitted.prefix_hash,
+            request_hash=fingerprint.hash,
+        )
+    )

@@ -1,0 +1,82 @@
+"""The prompt of a turn that is over, made anew from the journal and checked against the hash that was recorded."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from metier.context.budget import FittedPrompt
+from metier.engine import entries as e
+from metier.engine.model.call import compose
+from metier.engine.model.fingerprints import Fingerprints
+from metier.engine.model.prompting import Asking
+from metier.engine.services import Services
+from metier.engine.state import RunState, apply
+from metier.errors import UsageError
+from metier.messages import ModelReply
+from metier.providers.base import ModelRequest, Observer
+from metier.providers.failures import CallFailed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastPrompt:
+    turn: int
+    state: RunState
+    """The run right before the request."""
+    fitted: FittedPrompt
+    request: ModelRequest
+    hash: str
+    recorded_hash: str
+
+    @property
+    def is_exact(self) -> bool:
+        """The bytes are those that were sent."""
+        return self.hash == self.recorded_hash
+
+
+def find_turns(entries: Sequence[e.Entry]) -> tuple[int, ...]:
+    """The turns in which a model was asked."""
+    return tuple(dict.fromkeys(entry.turn for entry in entries if isinstance(entry, e.ModelCallStarted)))
+
+
+async def rebuild_prompt(run_id: str, entries: Sequence[e.Entry], services: Services, *, turn: int) -> PastPrompt:
+    """The first request of a turn. Raises `UsageError` for a turn in which no model was asked."""
+    state = RunState(run_id)
+    for entry in entries:
+        if isinstance(entry, e.ModelCallStarted) and entry.turn == turn:
+            return await _compose(state, entry, services)
+        apply(state, entry)
+    turns = find_turns(entries)
+    known = f"It has turns {turns[0]} to {turns[-1]}" if turns else "No model was asked in it"
+    raise UsageError(f"Run {run_id!r} has no turn {turn}", hint=known)
+
+
+async def _compose(state: RunState, call: e.ModelCallStarted, services: Services) -> PastPrompt:
+    counted = replace(services, provider=_Counted(services.provider.name, call.counted_tokens))
+    is_json = services.model.structured_output_mode == "json" if call.is_json is None else call.is_json
+    composed = await compose(state, counted, asking=Asking(frozenset(call.disabled_tools), is_json))
+    return PastPrompt(
+        turn=call.turn,
+        state=state,
+        fitted=composed.fitted,
+        request=composed.request,
+        hash=Fingerprints().of(composed.request).hash,
+        recorded_hash=call.request_hash,
+    )
+
+
+class _Counted:
+    """Counts as the provider counted then, and answers nothing."""
+
+    def __init__(self, name: str, tokens: int | None) -> None:
+        self.name = name
+        self._tokens = tokens
+
+    async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
+        del request, observe
+        raise CallFailed("A prompt that is looked at is not sent")
+
+    async def count_tokens(self, request: ModelRequest) -> int | None:
+        del request
+        return self._tokens
+
+    async def close(self) -> None:
+        return None

@@ -1,0 +1,188 @@
+"""From what a run knows to the request it sends. Pure but for the blobs, which the caller has fetched."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from metier.approval.judge import RUN_TASK
+from metier.context.budget import FittedPrompt, TokenBudget, fit
+from metier.context.control import PLAN, build_control_specs, choose_specs
+from metier.context.decoder import Decoder, Undecodable, repair_request
+from metier.context.disclosure import render_catalog
+from metier.context.json_mode import build_decision_schema, render_protocol
+from metier.context.layers import Disclosed, Exchange, Prompt, tell_in_words
+from metier.context.operating import Subjects
+from metier.definitions.acceptance import render_criterion
+from metier.definitions.inherit import find_limit
+from metier.engine.entries import DecodeFailed, Order
+from metier.engine.model.offer import Offer
+from metier.engine.services import Services
+from metier.engine.state import RunState
+from metier.messages import Message, TextPart, user
+from metier.providers.base import ModelRequest
+from metier.providers.offline.progress import DONE_TITLE, SCHEMA_TITLE
+
+CONTROL_TOOLS = ("use_skill", "read_skill_files", "skill_search", "ask_user", "finish")
+DELEGATE = "delegate"
+SKILL_TOOLS = frozenset({"use_skill", "read_skill_files", "skill_search"})
+
+
+def asks_for_json(services: Services) -> bool:
+    """The settings want it, or the endpoint is known to take no tools."""
+    mode = services.model.structured_output_mode
+    if mode == "native_with_json_fallback":
+        return services.abilities.lacks("tools", services.model.name)
+    return mode == "json"
+
+
+def get_offer(state: RunState, services: Services, *, disabled: frozenset[str], is_json: bool | None = None) -> Offer:
+    """The same object while the same tools are there. A run without skills is not offered the tools for them."""
+    has_skills = bool(state.skills)
+    hidden = find_hidden(state.skill, services)
+    mode = services.model.structured_output_mode
+    if is_json is None:
+        is_json = mode == "json"
+    key = (has_skills, disabled, hidden, is_json)
+    if key not in services.offers:
+        control = services.instructions.control or build_control_specs()
+        subjects = Subjects(tools=services.tools.names())
+        names = [name for name in CONTROL_TOOLS if has_skills or name not in SKILL_TOOLS]
+        steering = choose_specs(control, [*names, PLAN] if subjects.can_plan else names)
+        all_specs = (*steering, *services.partners.specs(control), *services.tools.specs())
+        tools = tuple(spec for spec in all_specs if spec.name not in disabled and spec.name not in hidden)
+        decoder = Decoder(tools, mode="json" if is_json else mode)
+        services.offers[key] = Offer(tools, decoder, render_protocol(tools) if is_json else "")
+    return services.offers[key]
+
+
+def find_hidden(skill: str, services: Services) -> frozenset[str]:
+    """The tools of the run that the skill in charge leaves out."""
+    package = services.shelf.find(skill) if skill else None
+    if package is None:
+        return frozenset()
+    hidden = {RUN_TASK} if find_limit(package.definition.tasks) == () else set[str]()
+    limit = find_limit(package.definition.tools)
+    if limit is not None:
+        known = {DELEGATE, *(info.name for info in services.tools.infos())}
+        hidden |= known - services.tools.resolve(limit)
+    return frozenset(hidden)
+
+
+def list_described(state: RunState, services: Services) -> list[str]:
+    """The candidates that the catalog describes; of the other skills it has the names."""
+    return [candidate.skill_name for candidate in state.candidates[: services.skills.prefilter_top_k]]
+
+
+def build_catalog(state: RunState, services: Services) -> str:
+    """What the model reads of all skills before one is in charge; empty where there is none."""
+    shown = list_described(state, services)
+    others = [name for name in state.skills if name not in shown]
+    return render_catalog(services.shelf.describe(shown), others) if state.skills else ""
+
+
+def build_prompt(state: RunState, services: Services, texts: Mapping[str, str]) -> Prompt:
+    """Every layer this turn could have. `texts` are the disclosed pieces by digest."""
+    assert state.started is not None
+    disclosed = tuple(
+        Disclosed(
+            skill=piece.skill,
+            path=piece.file.path,
+            stage=piece.stage,
+            text=texts[piece.digest],
+            digest=piece.digest,
+            is_new=piece.digest in state.new_pieces,
+        )
+        for piece in state.pieces
+    )
+    order = state.started.order
+    begun = services.instructions.begin(order.brief if order and order.brief else state.started.task)
+    return replace(
+        begun,
+        step=render_step(order) if order else begun.step,
+        catalog=build_catalog(state, services),
+        disclosed=disclosed,
+        environment=state.started.environment,
+        input=render_input(state.started.extra_context, order.inputs if order else {}),
+        run=(*state.run, *_repair_exchange(state)),
+        earlier=state.earlier,
+        skill=state.skill,
+    )
+
+
+def render_input(piped: str, inputs: Mapping[str, str]) -> str:
+    """The inputs of a task as JSON, then what was piped in."""
+    written = f"```json\n{json.dumps(dict(inputs), ensure_ascii=False, indent=2)}\n```" if inputs else ""
+    return "\n\n".join(piece for piece in (written, piped) if piece)
+
+
+def render_step(order: Order) -> str:
+    """The step where the task is more than that, and what its result will be held against."""
+    pieces = [order.task] if order.brief else []
+    if order.criteria:
+        pieces.append(DONE_TITLE + "\n".join(f"- {render_criterion(criterion)}" for criterion in order.criteria))
+    if order.output_schema is not None:
+        schema = json.dumps(order.output_schema, ensure_ascii=False)
+        pieces.append(f"{SCHEMA_TITLE}{schema}")
+    return "\n\n".join(pieces)
+
+
+class Asking(NamedTuple):
+    """How a decision is asked for in this turn."""
+
+    disabled: frozenset[str] = frozenset()
+    is_json: bool = False
+
+
+def fit_request(
+    prompt: Prompt, state: RunState, services: Services, *, factor: float, asking: Asking
+) -> tuple[FittedPrompt, ModelRequest]:
+    """The request that fits the budget. Raises `PromptTooLarge`."""
+    offer = get_offer(state, services, disabled=asking.disabled, is_json=asking.is_json)
+    if asking.is_json:
+        prompt = replace(prompt, protocol=offer.protocol, run=tuple(tell_in_words(each) for each in prompt.run))
+    tools = () if asking.is_json else offer.tools
+    fitted = fit(
+        prompt,
+        tools=tools,
+        budget=get_budget(services),
+        counter=services.counter,
+        factor=factor,
+        prefixes=services.prefixes,
+    )
+    model = state.started.model if state.started else services.model.name
+    has_schema = asking.is_json and not services.abilities.lacks("response_schema", model)
+    request = ModelRequest(
+        model=model,
+        messages=services.messages.keep(fitted.messages),
+        system=fitted.system,
+        tools=tools,
+        max_tokens=services.model.max_tokens,
+        temperature=services.model.temperature,
+        response_schema=build_decision_schema(offer.tools) if has_schema else None,
+        timeout_seconds=services.model.timeout_seconds,
+    )
+    return fitted, request
+
+
+def get_budget(services: Services) -> TokenBudget:
+    return TokenBudget(
+        max_context_tokens=services.model.max_context_tokens,
+        response_headroom_tokens=services.model.response_headroom_tokens,
+    )
+
+
+def _repair_exchange(state: RunState) -> tuple[Exchange, ...]:
+    """The reply that could not be used, as text, and what was wrong with it."""
+    if state.repair is None or state.reply is None:
+        return ()
+    said = "".join(part.text for part in state.reply.parts if isinstance(part, TextPart)).strip()
+    reply = Message(role="assistant", parts=(TextPart(text=said or "(nothing)"),))
+    request = repair_request(_undecodable(state.repair), is_json=bool(state.is_json))
+    return (Exchange(reply=reply, results=(user(request),)),)
+
+
+def _undecodable(failed: DecodeFailed) -> Undecodable:
+    reasons = {"refusal", "truncated", "empty", "invalid_json", "invalid_decision"}
+    assert failed.reason in reasons
+    return Undecodable(reason=failed.reason, message=failed.message, can_repair=failed.repair)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,72 @@
+"""The skills a run may use: ranked for its request, and shown piece by piece. Reads files; decides nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from metier.context.disclosure import Read, SkillText
+from metier.definitions.names import canonical_name
+from metier.definitions.problems import Problem
+from metier.definitions.skills.scripts import discover_scripts
+from metier.routing.router import RoutingIndex, build_index
+from metier.routing.skill import RoutableSkill
+from metier.skills.files import list_files, read_file
+from metier.skills.package import SkillPackage
+from metier.skills.trust.judgement import is_trusted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shelf:
+    """Active packages by canonical name, and the index over them."""
+
+    packages: dict[str, SkillPackage]
+    index: RoutingIndex
+    workspace: Path
+    problems: tuple[Problem, ...] = ()
+    """What kept a skill from being here."""
+
+    def find(self, name: str) -> SkillPackage | None:
+        return self.packages.get(canonical_name(name))
+
+    def describe(self, names: Sequence[str]) -> list[tuple[str, str]]:
+        """Name and description of those that are there, in this order."""
+        found = [package for name in names if (package := self.find(name)) is not None]
+        return [(package.definition.name, package.definition.description) for package in found]
+
+    def text(self, name: str) -> SkillText:
+        package = self.packages[canonical_name(name)]
+        definition = package.definition
+        return SkillText(
+            name=definition.name,
+            description=definition.description,
+            body=definition.body,
+            folder=self._usable_folder(package),
+            files=tuple(file.path for file in list_files(package.folder)),
+            scripts=tuple(script.name for script in discover_scripts(definition)),
+            is_trusted=is_trusted(package),
+        )
+
+    def reader(self, name: str) -> Read:
+        folder = self.packages[canonical_name(name)].folder
+        return lambda path: read_file(folder, path)
+
+    def _usable_folder(self, package: SkillPackage) -> str:
+        """Relative to the workspace where it lies inside: shorter, and the same on every machine."""
+        if package.folder.is_relative_to(self.workspace):
+            return package.folder.relative_to(self.workspace).as_posix()
+        return str(package.folder)
+
+
+def build_shelf(packages: Sequence[SkillPackage], *, workspace: Path, problems: Sequence[Problem] = ()) -> Shelf:
+    routable = [
+        RoutableSkill(
+            id=package.definition.id,
+            name=package.definition.name,
+            description=package.definition.description,
+            tags=package.definition.tags,
+            body=package.definition.body,
+        )
+        for package in packages
+    ]
+    by_name = {canonical_name(package.definition.name): package for package in packages}
+    return Shelf(packages=by_name, index=build_index(routable), workspace=workspace, problems=tuple(problems))

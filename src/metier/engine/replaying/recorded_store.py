@@ -1,0 +1,144 @@
+"""The store of a replay: reads come from the real one, writes are compared with the record and then forgotten."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Literal
+
+from metier.engine.entries import parse_entry
+from metier.engine.replaying.recorded_contexts import TapeContexts
+from metier.engine.replaying.recording import Tape
+from metier.events import TaskState
+from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, Store, StoredEntry
+
+
+class TapeStore:
+    """`store.base.Store` in front of another one, which it never changes."""
+
+    def __init__(self, store: Store, tape: Tape, *, blobs: Mapping[str, bytes] | None = None) -> None:
+        """`blobs` are there beside those of the real store."""
+        self._store = store
+        self._tape = tape
+        self._blobs = dict(blobs or {})
+        self._contexts = TapeContexts(store.contexts)
+
+    @property
+    def contexts(self) -> TapeContexts:
+        return self._contexts
+
+    async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:
+        del row, entries
+
+    async def begin_run(self, row: RunRow, entries: Sequence[StoredEntry], *, owner: str, seconds: float) -> Lease:
+        """A replay begins no run."""
+        del entries
+        return await self.take_lease(row.run_id, owner=owner, seconds=seconds)
+
+    async def append(
+        self, lease: Lease, first_seq: int, entries: Sequence[StoredEntry], *, durable: bool = True
+    ) -> None:
+        """Raises `Diverged`."""
+        del lease, first_seq, durable
+        for entry in entries:
+            self._tape.take(parse_entry(entry.data))
+
+    async def read_journal(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[StoredEntry]:
+        return await self._store.read_journal(run_id, after=after, limit=limit)
+
+    async def wait_for_entries(self, run_id: str, *, after: int, seconds: float) -> bool:
+        return await self._store.wait_for_entries(run_id, after=after, seconds=seconds)
+
+    async def claim_run(self, *, queue: str, owner: str, seconds: float) -> Lease | None:
+        """There is nobody's work to take in a replay."""
+        del queue, owner, seconds
+        return None
+
+    async def list_stale(self, *, queue: str, limit: int = 100) -> list[RunRow]:
+        return await self._store.list_stale(queue=queue, limit=limit)
+
+    async def take_lease(self, run_id: str, *, owner: str, seconds: float) -> Lease:
+        del seconds
+        return Lease(run_id=run_id, owner=owner, token=0)
+
+    async def renew_lease(self, lease: Lease, *, seconds: float) -> None:
+        del lease, seconds
+
+    async def release_lease(self, lease: Lease) -> None:
+        del lease
+
+    async def update_run(self, lease: Lease, changes: Mapping[str, str | int | float]) -> None:
+        del lease, changes
+
+    async def ask_to_end(self, run_id: str, ending: str) -> None:
+        del run_id, ending
+
+    async def find_run(self, run_id: str) -> RunRow | None:
+        return await self._store.find_run(run_id)
+
+    async def list_runs(
+        self,
+        *,
+        prefix: str = "",
+        status: TaskState | None = None,
+        context_id: str = "",
+        queue: str = "",
+        before: int = 0,
+        limit: int = 100,
+    ) -> list[RunRow]:
+        return await self._store.list_runs(
+            prefix=prefix, status=status, context_id=context_id, queue=queue, before=before, limit=limit
+        )
+
+    async def list_ended(
+        self, *, updated_before: datetime, after: RunRow | None = None, number_below: int = 0, limit: int = 100
+    ) -> list[RunRow]:
+        return await self._store.list_ended(
+            updated_before=updated_before, after=after, number_below=number_below, limit=limit
+        )
+
+    async def delete_run(self, run_id: str) -> None:
+        del run_id
+
+    async def delete_runs(self, run_ids: Sequence[str], *, updated_before: datetime | None = None) -> list[str]:
+        del run_ids, updated_before
+        return []
+
+    async def reclaim(self, *, updated_before: datetime | None = None) -> None:
+        del updated_before
+
+    async def put_blob(self, data: bytes) -> str:
+        digest = hashlib.sha256(data).hexdigest()
+        self._blobs[digest] = data
+        return digest
+
+    async def get_blob(self, digest: str) -> bytes:
+        return self._blobs[digest] if digest in self._blobs else await self._store.get_blob(digest)
+
+    async def put_approval(self, lease: Lease, row: ApprovalRow) -> None:
+        del lease, row
+
+    async def decide_approval(
+        self,
+        approval_id: str,
+        *,
+        status: Literal["approved", "denied", "expired"],
+        decided_by: str,
+        reason: str = "",
+        edited_payload: bytes | None = None,
+    ) -> bool:
+        del approval_id, status, decided_by, reason, edited_payload
+        return False
+
+    async def find_approvals(self, prefix: str, *, limit: int = 2) -> list[ApprovalRow]:
+        return await self._store.find_approvals(prefix, limit=limit)
+
+    async def list_approvals(
+        self, *, run_id: str = "", status: str = "", after: int = 0, limit: int | None = None
+    ) -> list[ApprovalRow]:
+        return await self._store.list_approvals(run_id=run_id, status=status, after=after, limit=limit)
+
+    async def list_attempts(self, approval_id: str) -> list[ApprovalAttempt]:
+        return await self._store.list_attempts(approval_id)
+
+    async def close(self) -> None:
+        return None

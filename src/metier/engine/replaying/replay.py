@@ -1,0 +1,316 @@
+"""Drive a recorded run again with its effects blocked: models and tools answer from the record, nothing is sent or run.
+
+The loop is `drive` and the choices are `decide`'s; only `perform` is another one. Requests are composed anew and their
+hashes compared, replies are decoded anew, verdicts and intents are found anew. What came from the world is given: the
+replies, the results of steps, the text of disclosed files, what a call would have changed, which tools were turned off,
+what people answered, where a kill cut the run short.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from metier.engine import actions as a
+from metier.engine import entries as e
+from metier.engine.execution.stepping import build_intent, record_intents
+from metier.engine.journal import RunLog
+from metier.engine.loop import drive
+from metier.engine.perform import perform
+from metier.engine.phases import IllegalTransition
+from metier.engine.replaying.recorded_store import TapeStore
+from metier.engine.replaying.recording import Diverged, Divergence, Tape, is_given
+from metier.engine.services import Services
+from metier.engine.state import RunState, apply
+from metier.engine.steps import Step
+from metier.engine.stopping import Stopper
+from metier.errors import PromptTooLarge
+from metier.event_record import EventRecord
+from metier.messages import ModelReply
+from metier.providers.abilities import Ability
+from metier.providers.base import ModelRequest, Observer
+from metier.providers.failures import CallFailed, ToolsUnsupported
+from metier.store.base import Lease
+from metier.telemetry.redaction import build_redactor
+from metier.telemetry.sinks import Cleaner, EventWriter, RunScope
+
+_NO_TRACE = "0" * 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """How far a replay came."""
+
+    entries: tuple[e.Entry, ...]
+    """The record; what follows from the input derived anew, where that was asked for."""
+    compared: int
+    """Entries that were found again as they stand in the record."""
+    given: int
+    """Entries of a fork that were taken over from its parent and are not driven again."""
+    divergence: Divergence | None = None
+
+
+async def replay(run_id: str, entries: Sequence[e.Entry], services: Services, *, rederive: bool = False) -> Replayed:
+    """Compare a run with its record, entry by entry, up to the first that differs.
+
+    With `rederive`, what the run itself wrote is replaced by what it would write now, and only another kind of entry
+    counts as different: for a record whose input was changed on purpose, as redaction does.
+    """
+    tape = Tape(entries, rederive=rederive)
+    store = TapeStore(services.store, tape)
+    state = RunState(run_id)
+    given = _take_over(tape, state)
+    player = _Player(tape)
+    provider = _RecordedProvider(tape, _find_provider(entries))
+    access = partial(_read_recorded_access, tape, state)
+    abilities = _RecordedAbilities(tape)
+    played = replace(services, store=store, provider=provider, fallbacks=(), read_access=access, abilities=abilities)
+    lease = Lease(run_id=run_id, owner=services.owner, token=0)
+    log = RunLog(state, store=store, lease=lease, writer=_silent_writer(run_id, services))
+    try:
+        await _play(player, log, played)
+    except Diverged as diverged:
+        return Replayed(
+            entries=tuple(tape.entries), compared=tape.position, given=given, divergence=diverged.divergence
+        )
+    return Replayed(entries=tuple(tape.entries), compared=tape.position, given=given)
+
+
+class _FromOutside(Exception):
+    """The next entry of the record is not for the run to write."""
+
+
+class _EndOfRecord(Exception):
+    """Everything that was recorded was played."""
+
+
+async def _play(player: "_Player", log: RunLog, services: Services) -> None:
+    """Each pass is what one start or one resume of the run was."""
+    while not player.tape.is_over:
+        await player.give(log)
+        try:
+            await drive(log, services, Stopper(), perform=player.perform)
+        except _EndOfRecord:
+            return
+        except _FromOutside:
+            pass
+        if not player.tape.is_over and not is_given(player.tape.peek()):
+            raise Diverged(player.tape.diverge(None))
+
+
+def _take_over(tape: Tape, state: RunState) -> int:
+    """What a fork has from its parent was done under other definitions, so it is believed and not compared."""
+    first = tape.peek()
+    count = first.forked_at if isinstance(first, e.RunStarted) else 0
+    # What was done before an adoption was done under the settings and rules of another host.
+    adopted = (number for number, entry in enumerate(tape.entries, start=1) if isinstance(entry, e.RunAdopted))
+    count = max((count, *adopted))
+    for entry in tape.entries[:count]:
+        apply(state, entry)
+    tape.position = min(count, len(tape.entries))
+    return tape.position
+
+
+class _Player:
+    """`perform` for a replay."""
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+
+    async def give(self, log: RunLog) -> None:
+        """Write down what came from outside, as it came. Raises `Diverged` when it cannot follow."""
+        while is_given(entry := self.tape.peek()) and entry is not None:
+            await self._record(entry, log)
+
+    async def perform(self, action: a.Action, log: RunLog, services: Services) -> None:
+        if self.tape.is_over:
+            raise _EndOfRecord
+        if is_given(self.tape.peek()):
+            raise _FromOutside
+        match action:
+            case a.Disclose():
+                await self._disclose(log)
+            case a.RunSteps():
+                await self._run(action, log, services)
+            case a.SettleDoubt():
+                await self._settle(action, log, services)
+            case a.CallModel():
+                await self._ask(action, log, services)
+            case a.Delegate():
+                await self._delegate(action, log, services)
+            case a.AwaitChild():
+                await self._give_results([log.state.step(action.step_id)], log)
+            case a.CheckResult():
+                await self._give_verdict(log)
+            case _:
+                await perform(action, log, services)
+                await log.record()  # compared at once: what comes next may have come from outside
+
+    async def _ask(self, action: a.CallModel, log: RunLog, services: Services) -> None:
+        before = log.state.cost_usd
+        await perform(action, log, services)
+        last = self.tape.entries[self.tape.position - 1]
+        if isinstance(last, e.ModelReplied):
+            # Price lists change; what was paid does not.
+            log.state.cost_usd = before + last.cost_usd
+
+    async def _delegate(self, action: a.Delegate, log: RunLog, services: Services) -> None:
+        """The step is found anew; whom it reached, and what the other run came to, is given. No child is started."""
+        step = log.state.step(action.step_id)
+        await log.record(build_intent(step, log, services))
+        entry = self.tape.peek()
+        if isinstance(entry, e.Delegated) and entry.step_id == step.step_id:
+            await self._record(entry, log)
+            await self._record_pause(log)
+            return
+        await self._give_results([step], log)
+
+    async def _give_verdict(self, log: RunLog) -> None:
+        """Files and programs may be other ones now: whether the result held is part of the record."""
+        entry = self.tape.peek()
+        await self._record(entry if isinstance(entry, e.ResultChecked) else e.ResultChecked(), log)
+
+    async def _disclose(self, log: RunLog) -> None:
+        """The files may be gone; their text is kept with the run."""
+        entry = self.tape.peek()
+        await self._record(entry if isinstance(entry, e.ContextDisclosed) else e.ContextDisclosed(), log)
+
+    async def _run(self, action: a.RunSteps, log: RunLog, services: Services) -> None:
+        """Files may have been changed meanwhile, and links led elsewhere: that it was asked about this is given."""
+        entry = self.tape.peek()
+        if isinstance(entry, e.ApprovalAsked) and entry.step_id in action.step_ids:
+            await self._record(entry, log)
+            await self._record_pause(log)
+            return
+        await self._give_results(await record_intents(action, log, services), log)
+
+    async def _give_results(self, steps: Sequence[Step], log: RunLog) -> None:
+        wanted = {step.step_id for step in steps}
+        for step in steps:
+            entry = self.tape.peek()
+            if entry is None:
+                raise _EndOfRecord
+            if is_given(entry):
+                raise _FromOutside
+            if isinstance(entry, e.Delegated) or (isinstance(entry, e.InputAsked) and entry.resumes):
+                if entry.step_id not in wanted:
+                    raise Diverged(self.tape.diverge(_awaited(step)))
+                await self._record(entry, log)
+                await self._record_pause(log)
+                return
+            if not isinstance(entry, e.StepFinished) or entry.step_id not in wanted:
+                raise Diverged(self.tape.diverge(_awaited(step)))
+            await self._record(entry, log)
+
+    async def _settle(self, action: a.SettleDoubt, log: RunLog, services: Services) -> None:
+        step = log.state.step(action.step_id)
+        entry = self.tape.peek()
+        if step.phase == "in_doubt" or not isinstance(entry, e.StepInDoubt):
+            if step.phase == "in_doubt":
+                await perform(action, log, services)
+            else:
+                await self._give_results([step], log)
+            return
+        # What was found after the kill is part of the world: the question, then the pause that goes with it.
+        await self._record(entry, log)
+        await self._record_pause(log)
+
+    async def _record_pause(self, log: RunLog) -> None:
+        pause = self.tape.peek()
+        if isinstance(pause, e.RunPaused):
+            await self._record(pause, log)
+
+    async def _record(self, entry: e.Entry, log: RunLog) -> None:
+        try:
+            await log.record(entry)
+        except IllegalTransition as error:
+            self.tape.position -= 1
+            divergence = self.tape.diverge(entry)
+            raise Diverged(
+                replace(divergence, sentence=f"The entry cannot follow what is before it: {error}")
+            ) from error
+
+
+def _awaited(step: Step) -> e.StepFinished:
+    return e.StepFinished(step_id=step.step_id, status="succeeded", text="Run now, and its result awaited")
+
+
+def _read_recorded_access(tape: Tape, state: RunState) -> frozenset[str]:
+    """What was turned off then, whatever the file says now."""
+    entry = tape.peek()
+    return frozenset(entry.disabled_tools) if isinstance(entry, e.ModelCallStarted) else state.disabled
+
+
+class _RecordedProvider:
+    """Says what was said."""
+
+    def __init__(self, tape: Tape, name: str) -> None:
+        self.name = name
+        self._tape = tape
+
+    async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:  # noqa: ARG002
+        match self._tape.peek():
+            case e.ModelReplied() as replied:
+                return replied.reply
+            case e.RunFailed() as failed if not is_given(failed):
+                raise _RecordedFailure(failed)
+            case e.ModelCallStarted(is_json=True):
+                raise ToolsUnsupported("The endpoint took no tools then")
+            case None:
+                raise _EndOfRecord
+            case _:
+                raise _FromOutside
+
+    async def count_tokens(self, request: ModelRequest) -> int | None:  # noqa: ARG002
+        match self._tape.peek():
+            case e.ModelCallStarted() as call:
+                return call.counted_tokens
+            case e.RunFailed(reason="prompt_too_large") as failed:
+                raise PromptTooLarge(failed.message)
+            case _:
+                return None
+
+    async def close(self) -> None:
+        return None
+
+
+class _RecordedAbilities:
+    """What was known of the endpoint then: whether the next request on record asks for JSON."""
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+
+    def lacks(self, ability: Ability, model: str) -> bool:
+        del model
+        entry = self._tape.peek()
+        return ability == "tools" and isinstance(entry, e.ModelCallStarted) and bool(entry.is_json)
+
+    def note_lack(self, ability: Ability, model: str) -> None:
+        del ability, model
+
+
+class _RecordedFailure(CallFailed):
+    """A call that failed then fails again, at once and with the same words."""
+
+    def __init__(self, failed: e.RunFailed) -> None:
+        super().__init__(failed.message)
+        self.reason = failed.reason  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class _Silence:
+    """Nobody is told of a replay."""
+
+    def write(self, record: EventRecord) -> None:
+        del record
+
+    def close(self) -> None:
+        return None
+
+
+def _silent_writer(run_id: str, services: Services) -> EventWriter:
+    scope = RunScope(run_id=run_id, trace_id=_NO_TRACE)
+    return EventWriter(_Silence(), Cleaner(build_redactor()), scope=scope, clock=services.clock, ids=services.ids)
+
+
+def _find_provider(entries: Sequence[e.Entry]) -> str:
+    first = entries[0] if entries else None
+    return first.provider if isinstance(first, e.RunStarted) else ""

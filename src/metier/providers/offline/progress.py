@@ -1,0 +1,169 @@
+"""What a request's transcript says about the run: the task, what was called, what came of it. Pure.
+
+Only the structure counts, never words in it: a call is known by its id, a skill's content by its label at the very
+beginning of a part. What a tool result or a skill says cannot change the plan.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from metier.definitions.names import canonical_name, name_capability
+from metier.messages import Message, TextPart, ToolCallPart, ToolResultPart
+from metier.providers.offline.plan import ScriptCall
+
+STEP_TITLE = "# This step\n\n"
+"""How the prompt's layer for a structured step begins."""
+DONE_TITLE = "Done means:\n"
+"""How the list begins that a result is held against."""
+SCHEMA_TITLE = "The result is JSON by this schema, and nothing else: "
+
+_CALL_ID = re.compile(r"offline-(\d{1,9})-(\d{1,9})")
+_DISCLOSED = re.compile(r'<skill-content skill="([\w.-]+)" path="SKILL\.md')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """A script that was run for a step."""
+
+    step: int
+    call: ScriptCall
+    ok: bool
+    text: str
+    """The tool's answer, or why there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    turn: int = 1
+    """The turn that is to be answered."""
+    in_charge: str = ""
+    """The skill that has the run, as far as is known."""
+    fallback: str = ""
+    """The skill to which the run was handed after the last script failed."""
+    attempts: tuple[Attempt, ...] = ()
+    refused: tuple[tuple[int, str], ...] = ()
+    """Steps whose skill could not be put in charge, and why."""
+    forgotten: int = 0
+    """Steps up to this one were taken in turns that are no longer told."""
+
+    def of(self, step: int) -> list[Attempt]:
+        return [attempt for attempt in self.attempts if attempt.step == step]
+
+    @property
+    def has_results(self) -> bool:
+        return self.forgotten > 0 or any(attempt.ok for attempt in self.attempts)
+
+
+def find_task(messages: Sequence[Message]) -> str:
+    """What is to be done now: the step of a structured task, else the task. Skill content and input are not orders."""
+    texts = _texts(messages[_find_start(messages)]) if messages else []
+    step = texts[1].removeprefix(STEP_TITLE) if len(texts) > 1 and texts[1].startswith(STEP_TITLE) else ""
+    return _cut_measures(step) or (texts[0] if texts else "")
+
+
+def _cut_measures(step: str) -> str:
+    """The step without what its result is held against. The first step of a task has nothing else of its own."""
+    for title in (SCHEMA_TITLE, DONE_TITLE):
+        before, found, _ = f"\n\n{step}".rpartition(f"\n\n{title}")
+        step = before.strip() if found else step
+    return step
+
+
+def read_progress(messages: Sequence[Message]) -> Progress:
+    """How far the run has come since its task was put."""
+    if not messages:
+        return Progress()
+    start = _find_start(messages)
+    calls = list(_read_calls(messages[start + 1 :]))
+    if not calls:
+        return Progress()
+    attempts = tuple(attempt for call in calls if (attempt := _as_attempt(call)))
+    fallback = _find_fallback(calls, messages[start])
+    return Progress(
+        turn=calls[-1].turn + 1,
+        in_charge=fallback or _find_in_charge(calls),
+        fallback=fallback,
+        attempts=attempts,
+        refused=tuple((call.step, call.text) for call in calls if call.skill and not call.ok and call.is_alone),
+        forgotten=calls[0].step - 1 if calls[0].turn > 1 else 0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """One of our own calls, with its result."""
+
+    turn: int
+    step: int
+    skill: str = ""
+    """For `use_skill`."""
+    script: ScriptCall | None = None
+    ok: bool
+    text: str
+    is_alone: bool
+
+
+def _find_start(messages: Sequence[Message]) -> int:
+    """The task is the last thing a person said; everything after it is the run."""
+    return next((at for at in range(len(messages) - 1, -1, -1) if messages[at].role == "user"), 0)
+
+
+def _texts(message: Message) -> list[str]:
+    return [part.text for part in message.parts if isinstance(part, TextPart)]
+
+
+def _read_calls(messages: Sequence[Message]) -> Iterator[_Call]:
+    results = {part.call_id: part for message in messages for part in message.parts if isinstance(part, ToolResultPart)}
+    for message in messages:
+        calls = [part for part in message.parts if isinstance(part, ToolCallPart)]
+        for part in calls:
+            match, result = _CALL_ID.fullmatch(part.id), results.get(part.id)
+            if match and result:
+                yield _Call(
+                    turn=int(match.group(1)),
+                    step=int(match.group(2)),
+                    skill=str(part.arguments.get("skill", "")) if part.name == "use_skill" else "",
+                    script=_read_script(part),
+                    ok=not result.is_error,
+                    text=result.text,
+                    is_alone=len(calls) == 1,
+                )
+
+
+def _read_script(part: ToolCallPart) -> ScriptCall | None:
+    skill, _, method = part.name.rpartition(".")
+    if skill and part.name == name_capability(skill) and method:
+        inputs = tuple((name, str(part.arguments[name])) for name in sorted(part.arguments))
+        return ScriptCall(skill=skill, inputs=inputs)
+    if part.name != "script_run":
+        return None
+    args = part.arguments.get("args")
+    return ScriptCall(
+        skill=str(part.arguments.get("skill_name", "")),
+        script=str(part.arguments.get("script_name", "")),
+        args=tuple(str(arg) for arg in args) if isinstance(args, list) else (),
+    )
+
+
+def _as_attempt(call: _Call) -> Attempt | None:
+    return Attempt(step=call.step, call=call.script, ok=call.ok, text=call.text) if call.script else None
+
+
+def _find_in_charge(calls: Sequence[_Call]) -> str:
+    names = [call.script.skill if call.script else call.skill for call in calls if call.script or call.ok]
+    return next((name for name in reversed(names) if name), "")
+
+
+def _find_fallback(calls: Sequence[_Call], task: Message) -> str:
+    """A skill whose content was put before us after a failure, though nobody here asked for it."""
+    scripts = [call for call in calls if call.turn == calls[-1].turn and call.script]
+    if not scripts or scripts[-1].ok:
+        return ""
+    if any(call.skill and call.ok for call in calls if call.turn == calls[-1].turn):
+        return ""
+    asked = {
+        canonical_name(call.script.skill if call.script else call.skill) for call in calls if call.script or call.ok
+    }
+    shown = [match.group(1) for text in _texts(task)[1:] if (match := _DISCLOSED.match(text))]
+    return shown[-1] if shown and canonical_name(shown[-1]) not in asked else ""

@@ -1,0 +1,203 @@
+"""Take a request apart into pieces of work, in the order in which they are to be done. Pure: text in, texts out.
+
+Two grades of joints. A *strong* one says that something follows ("then", ";", a numbered list) and always splits. A
+*weak* one only may ("and write …", ", find …", a new sentence): whoever knows the skills decides. Nothing is split
+inside quotes, code or brackets.
+"""
+
+import re
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from metier.providers.offline.words import VERBS, find_content_words
+
+READ_CHARACTERS = 20_000
+"""What lies beyond is not read; the result says so."""
+
+type Span = tuple[int, int]
+
+_AND = r"(?:and|und|et|y)"
+_ENDED = rf"(?:[,;.!?]\s+(?:{_AND}\s+)?|\s+{_AND}\s+)"
+_MAYBE_ENDED = rf"(?:[,;.!?])?\s+(?:{_AND}\s+)?"
+
+_CLOSED = re.compile(
+    r"```.{0,5000}?```|`[^`\n]{0,500}`|\"[^\"]{0,1000}\"|“[^“”]{0,1000}[“”]|„[^„“”]{0,1000}[“”]|«[^«»]{0,1000}»"
+    r"|(?<!\w)'[^'\n]{0,500}'(?!\w)|‘[^‘’\n]{0,500}’(?!\w)|「[^「」]{0,500}」|\((?!\d+\))[^()]{0,500}\)",
+    re.DOTALL,
+)
+_THEN = re.compile(
+    rf"{_MAYBE_ENDED}(?P<word>then|after\s+(?:that|this)|afterwards?|subsequently|thereafter|followed\s+by"
+    r"|dann|danach|anschlie(?:ß|ss)end|puis|ensuite|après\s+cela|luego|después(?!\s+de\b)|a\s+continuación)\b[,:]?\s+",
+    re.IGNORECASE,
+)
+_VERB_FIRST = re.compile(
+    rf"(?:,\s+|\s+)(?:und\s+)?(?=(?:{'|'.join(VERBS)})\s+(?:dann|danach|anschließend|zuletzt|zum\s+schluss)\b)",
+    re.IGNORECASE,
+)
+"""German puts the verb before the joint: "und schreibe danach …"."""
+_LATER = re.compile(
+    rf"{_ENDED}(?:finally|lastly|at\s+the\s+end|in\s+the\s+end|zum\s+schluss|schlie(?:ß|ss)lich|zuletzt|abschließend"
+    r"|enfin|finalement|finalmente|por\s+último|al\s+final)\b[,:]?\s+"
+    rf"|{_ENDED}(?:next|second(?:ly)?|third(?:ly)?|fourth(?:ly)?|fifth|zweitens|drittens|deuxièmement"
+    r"|segundo),\s+"
+    rf"|[.;!?]\s+next\s+(?!steps?\b|week|month|year|time|to\b)"
+    rf"|{_ENDED}(?:once|when|as\s+soon\s+as)\s+(?:that|this|it|you)(?:['’]s|['’]re|\s+is|\s+are)?\s+"
+    r"(?:done|finished|complete|completed|ready),?\s+(?:then\s+)?",
+    re.IGNORECASE,
+)
+_PLAIN = re.compile(r";\s+|\s+(?:->|=>|→)\s+|\n\s*\n")
+_BUT_FIRST = re.compile(r"[,;.]?\s+but\s+(?:first|before\s+that)[,:]?\s+", re.IGNORECASE)
+_WEAK = re.compile(
+    rf"(?:,\s+(?:{_AND}\s+)?|\s+(?:{_AND}|&)\s+|[.!?]\s+|\n)(?=(?:please\s+|also\s+)*(?:{'|'.join(VERBS)})\b)",
+    re.IGNORECASE,
+)
+_GERMAN = ("dann", "danach", "anschließend")
+_CONDITION = re.compile(r"\b(?:if|whenever|unless|wenn|falls|si|cuando)\b[^.;!?\n]*$", re.IGNORECASE)
+_IDIOM = re.compile(r"\b(?:since|until|till|by|even|back|just|only|now|the|than|bis|seit)$", re.IGNORECASE)
+
+_ITEM = re.compile(
+    r"^[ \t]*(?:\(?\d{1,3}[.):]|[-*•–]|\(?[a-h]\)|(?:step|schritt|étape|paso)\s+\d{1,3}\s*[:.)–-])[ \t]+",
+    re.IGNORECASE | re.MULTILINE,
+)
+_INLINE_ITEM = re.compile(r"(?:^|(?<=\s))\(?(\d{1,2})[.)]\s+")
+_OPENING = re.compile(
+    r"^(?:[\s,;:.!?•*–-]+|(?:and|then|also|next|finally|lastly|und|et|y|dann|puis|luego)[,:]?\s+"
+    r"|(?:first(?:ly)?|first\s+of\s+all|zuerst|zunächst|erstens|d['’]abord|tout\s+d['’]abord|primero|en\s+primer\s+lugar)[,:]\s+"
+    r"|(?:start|begin)\s+by\s+|to\s+(?:start|begin)\s+with[,:]?\s+)",
+    re.IGNORECASE,
+)
+_FIRST = re.compile(
+    r"^(?:first(?:ly)?|first\s+of\s+all|zuerst|zunächst|erstens|d['’]abord|primero)[,:]?\s+", re.IGNORECASE
+)
+_AFTER_DOING = re.compile(r"^after\s+(\w+ing\b[^,]{1,300}),\s+(?:then\s+)?(.+)$", re.IGNORECASE | re.DOTALL)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]+")
+
+
+class Joint(NamedTuple):
+    start: int
+    end: int
+    swaps: bool = False
+    """What follows is to be done before what precedes."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestText:
+    """A request, cleaned and bounded, with the stretches in which nothing is split."""
+
+    text: str
+    is_cut: bool = False
+    closed: tuple[Span, ...] = field(default=())
+
+    def is_open(self, position: int) -> bool:
+        """Whether a joint may stand here: not strictly inside quotes, code or brackets."""
+        index = bisect_right(self.closed, (position, len(self.text) + 1)) - 1
+        return index < 0 or not self.closed[index][0] < position < self.closed[index][1]
+
+
+def read_request(text: str) -> RequestText:
+    """Single spaces, no control characters, no half characters, and no more than is read at once."""
+    beginning = text[:READ_CHARACTERS].encode("utf-8", "replace").decode()
+    lines = (" ".join(line.split()) for line in _CONTROL.sub(" ", beginning.replace("\r\n", "\n")).split("\n"))
+    return _mark("\n".join(lines).strip(), is_cut=len(text) > READ_CHARACTERS)
+
+
+def split_parts(request: RequestText) -> list[str]:
+    """The pieces between strong joints, in the order in which they are to be done."""
+    pieces = [part for item in _split_items(request) for part in _split_joints(_mark(item))]
+    several = len(pieces) > 1
+    opened = [_open(piece, several=several) for piece in pieces]
+    ordered = [part for piece in opened for part in _split_after(piece)]
+    return [part for part in ordered if find_content_words(part)]
+
+
+def split_weakly(part: str) -> list[Span]:
+    """Where the pieces between weak joints lie in a part. A piece of one word is none: "find and list" is one act."""
+    request = _mark(part)
+    spans: list[Span] = []
+    start = 0
+    for match in _WEAK.finditer(part):
+        if not request.is_open(match.start()) or len(part[start : match.start()].split()) < 2:
+            continue
+        spans.append((start, match.start()))
+        start = match.end()
+    return [*spans, (start, len(part))]
+
+
+def _mark(text: str, *, is_cut: bool = False) -> RequestText:
+    return RequestText(text, is_cut, tuple(match.span() for match in _CLOSED.finditer(text)))
+
+
+def _split_items(request: RequestText) -> list[str]:
+    """The items of a list, with what stands before it; a list needs two items to be one."""
+    text = request.text
+    marks = [match.span() for match in _ITEM.finditer(text) if request.is_open(match.start())]
+    if len(marks) < 2:
+        marks = _find_inline_items(request)
+    if len(marks) < 2:
+        return [text]
+    before = text[: marks[0][0]].strip()
+    ends = [start for start, _ in marks[1:]] + [len(text)]
+    items = [text[mark[1] : end].strip() for mark, end in zip(marks, ends, strict=True)]
+    # "Please do the following:" announces the list and is no work of its own.
+    return items if not before or before.endswith((":", "：")) else [before, *items]
+
+
+def _find_inline_items(request: RequestText) -> list[Span]:
+    """`1) … 2) …` in one line, as far as the numbers follow each other."""
+    found: list[Span] = []
+    for match in _INLINE_ITEM.finditer(request.text):
+        if int(match.group(1)) == len(found) + 1 and request.is_open(match.start()):
+            found.append(match.span())
+    return found
+
+
+def _split_joints(request: RequestText) -> list[str]:
+    pieces: list[str] = []
+    start, swaps = 0, False
+    for joint in [*_find_joints(request), Joint(len(request.text), len(request.text))]:
+        piece = request.text[start : joint.start].strip()
+        if piece:
+            pieces.insert(len(pieces) - (1 if swaps and pieces else 0), piece)
+        start, swaps = joint.end, joint.swaps
+    return pieces
+
+
+def _find_joints(request: RequestText) -> list[Joint]:
+    """Strong joints in order, none of them overlapping."""
+    found = [Joint(*match.span(), swaps=True) for match in _BUT_FIRST.finditer(request.text)]
+    for pattern in (_VERB_FIRST, _LATER, _PLAIN):
+        found += [Joint(*match.span()) for match in pattern.finditer(request.text)]
+    found += [Joint(*match.span()) for match in _THEN.finditer(request.text) if _follows(request, match)]
+    joints: list[Joint] = []
+    for joint in sorted(found, key=lambda each: (each.start, -each.end)):
+        if request.is_open(joint.start) and (not joints or joint.start >= joints[-1].end):
+            joints.append(joint)
+    return joints
+
+
+def _follows(request: RequestText, match: re.Match[str]) -> bool:
+    """Not the "then" of "if … then" or "until then", nor the "danach" of "schreibe danach"."""
+    before = request.text[max(0, match.start() - 300) : match.start()]
+    word = match.group("word").casefold()
+    if word in ("then", "dann") and (_CONDITION.search(before) or _IDIOM.search(before)):
+        return False
+    return not (word in _GERMAN and before.rpartition(" ")[2].casefold() in VERBS)
+
+
+def _open(piece: str, *, several: bool) -> str:
+    """The piece without the words that only say when it is its turn."""
+    for _ in range(4):
+        shorter = _OPENING.sub("", piece)
+        if several:
+            shorter = _FIRST.sub("", shorter)
+        if shorter == piece:
+            break
+        piece = shorter
+    return piece.rstrip(" ,;\n")
+
+
+def _split_after(piece: str) -> list[str]:
+    """ "After taking stock, write a report" are two things, in this order."""
+    match = _AFTER_DOING.match(piece)
+    return [match.group(1).strip(), match.group(2).strip()] if match else [piece]

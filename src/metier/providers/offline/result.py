@@ -1,0 +1,197 @@
+"""What the offline backbone says at the end: what each step produced, what was not done and why. Pure."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from pydantic import JsonValue
+
+from metier.decisions import describe_failure, read_failure
+from metier.messages import Shortfall
+from metier.providers.offline.plan import Plan, Step
+from metier.providers.offline.progress import Attempt, Progress
+from metier.providers.offline.request import READ_CHARACTERS
+from metier.providers.registry import Registration
+from metier.telemetry.excerpt import one_line
+
+SUMMARY_CHARACTERS = 2_000
+REASON_CHARACTERS = 300
+QUOTED_CHARACTERS = 80
+FILES_SHOWN = 20
+NO_SKILL = "no_skill"
+_STATUSES: dict[str, Literal["failed", "timeout", "blocked", "escalated"]] = {
+    "timeout": "timeout",
+    "blocked": "blocked",
+    "escalated": "escalated",
+}
+
+_CUT_SUMMARY = re.compile(r'\{"success":\s*true,\s*"result":\s*\{"summary":\s*(?=")')
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """What a script said it did."""
+
+    summary: str
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """What the result says besides the outcome of the steps."""
+
+    blocked: str
+    """Why steps that were never tried were not."""
+    covered: frozenset[int] = frozenset()
+    """Steps whose call another step had made already."""
+    hint: str = ""
+    reason: str = "max_turns_exceeded"
+    """`blocked` as a code."""
+
+
+def render_result(plan: Plan, progress: Progress, ending: Ending) -> str:
+    """The result of the run."""
+    alone = len(plan.steps) == 1
+    done = [line for step in plan.steps if (line := _render_done(step, progress, ending, alone=alone))]
+    undone = [line for step in plan.steps if (line := _render_undone(step, progress, ending))]
+    if plan.left_out:
+        undone.append(f"- {plan.left_out} more parts: a request may have {len(plan.steps)}")
+    if plan.is_cut:
+        undone.append(f"- what follows the first {READ_CHARACTERS} characters of the request: it was not read")
+    if not plan.steps:
+        undone.append("- the request: it does not say what to do")
+    lines = done or ["Nothing was done."]
+    if undone:
+        lines = [*lines, "", "Not done:", *undone]
+    if any(step.problem for step in plan.steps):
+        lines = [*lines, "", f"No model was used. {ending.hint}"]
+    return "\n".join(lines)
+
+
+def render_hint(registrations: Mapping[str, Registration]) -> str:
+    """What to configure to have a model answer."""
+    ways = [f"{name} with {found.keys[0]}" for name, found in sorted(registrations.items()) if found.keys]
+    return (
+        "To let a model do it, set AGENT_MODEL_PROVIDER and the provider's key: "
+        f"{', '.join(ways)}; a server of your own needs AGENT_MODEL_PROVIDERS_OPENAI_BASE_URL."
+    )
+
+
+def render_without_skills(hint: str) -> str:
+    return (
+        "Nothing was done: no model was used and no skill is active, and the offline provider can only use skills. "
+        f"Activate one: `agent check` lists them and says how. {hint}"
+    )
+
+
+def is_settled(step: Step, progress: Progress) -> bool:
+    """Nothing more will be tried for this step."""
+    return bool(
+        step.problem
+        or step.number <= progress.forgotten
+        or progress.of(step.number)
+        or any(number == step.number for number, _ in progress.refused)
+    )
+
+
+def read_produced(text: str) -> Produced:
+    """The summary and the files of a script's answer; the beginning of the text where it is no whole JSON."""
+    try:
+        answer: JsonValue = json.loads(text)
+    except (ValueError, RecursionError):
+        return Produced(one_line(_read_cut_summary(text) or text, SUMMARY_CHARACTERS))
+    result = answer.get("result") if isinstance(answer, dict) else answer
+    if not isinstance(result, dict):
+        said = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+        return Produced(one_line(said, SUMMARY_CHARACTERS))
+    summary, files = result.get("summary"), result.get("artifacts")
+    said = summary if isinstance(summary, str) else json.dumps(result, ensure_ascii=False)
+    named = [str(file) for file in files] if isinstance(files, list) else []
+    return Produced(one_line(said, SUMMARY_CHARACTERS), tuple(named[:FILES_SHOWN]))
+
+
+def _render_done(step: Step, progress: Progress, ending: Ending, *, alone: bool) -> str:
+    mark = "" if alone else f"{step.number}. "
+    if step.number in ending.covered and step.skill:
+        return f"{mark}{_quote(step)}: the same call of {step.skill.name} as above"
+    if step.number <= progress.forgotten and not step.problem and not progress.of(step.number):
+        return f"{mark}{_quote(step)}: tried in an earlier turn; its result is in the record of the run"
+    attempts = progress.of(step.number)
+    good = next((attempt for attempt in attempts if attempt.ok), None)
+    if good is None:
+        return ""
+    instead = "".join(f"{each.call.skill} failed ({_why(each)}); " for each in attempts if not each.ok)
+    return _render_attempt(good, f"{mark}{instead}{good.call.skill}")
+
+
+def _render_attempt(attempt: Attempt, lead: str) -> str:
+    produced = read_produced(attempt.text)
+    lines = [f"{lead}: {produced.summary}"]
+    lines += [f"   - {file}" for file in produced.files if file not in produced.summary]
+    return "\n".join(lines)
+
+
+def _render_undone(step: Step, progress: Progress, ending: Ending) -> str:
+    if step.problem:
+        return f"- {_quote(step)}: {step.problem}"
+    attempts = progress.of(step.number)
+    if step.number <= progress.forgotten or step.number in ending.covered or any(a.ok for a in attempts):
+        return ""
+    if attempts:
+        tried = "; ".join(f"{attempt.call.skill} failed: {_why(attempt)}" for attempt in attempts)
+        return f"- {_quote(step)}: {tried}"
+    refused = next((text for number, text in progress.refused if number == step.number), "")
+    return f"- {_quote(step)}: {one_line(refused, REASON_CHARACTERS) if refused else ending.blocked}"
+
+
+def _why(attempt: Attempt) -> str:
+    return one_line(describe_failure(attempt.text), REASON_CHARACTERS).rstrip(".") or "it gave no reason"
+
+
+def find_shortfall(plan: Plan, progress: Progress, ending: Ending) -> Shortfall | None:
+    """How the run ends where a part of the request was not done: as the first part did that was not."""
+    if not plan.steps:
+        return Shortfall(reason=NO_SKILL, message="The request does not say what to do")
+    undone = [step for step in plan.steps if _render_undone(step, progress, ending)]
+    if undone:
+        return _judge_step(undone[0], progress, ending)
+    if plan.left_out or plan.is_cut:
+        return Shortfall(reason="request_too_long", message="A part of the request was not read or not done")
+    return None
+
+
+def _judge_step(step: Step, progress: Progress, ending: Ending) -> Shortfall:
+    if step.problem:
+        return Shortfall(reason=NO_SKILL, message=f"{_quote(step)} was not done: {step.problem}")
+    attempts = progress.of(step.number)
+    if not attempts:
+        refused = any(number == step.number for number, _ in progress.refused)
+        reason = "step_failed" if refused else ending.reason
+        status = "escalated" if reason == "max_turns_exceeded" else "failed"
+        return Shortfall(
+            status=status, reason=reason, message=_render_undone(step, progress, ending).removeprefix("- ")
+        )
+    last = attempts[-1]
+    failure = read_failure(last.text) or {}
+    word = str(failure.get("state") or failure.get("error") or "")
+    status = _STATUSES.get(word, "failed")
+    reason = "step_failed" if status == "failed" else f"skill_{status}"
+    return Shortfall(status=status, reason=reason, message=f"Skill {last.call.skill!r} failed: {_why(last)}")
+
+
+def _quote(step: Step) -> str:
+    return f'"{one_line(step.text, QUOTED_CHARACTERS)}"'
+
+
+def _read_cut_summary(text: str) -> str:
+    """A long answer loses its middle; the summary stands at its beginning."""
+    match = _CUT_SUMMARY.match(text)
+    if match is None:
+        return ""
+    try:
+        value = cast("JsonValue", json.JSONDecoder().raw_decode(text, match.end())[0])  # JSON has no other values
+    except ValueError:
+        return ""
+    return value if isinstance(value, str) else ""

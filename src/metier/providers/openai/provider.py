@@ -1,0 +1,93 @@
+"""OpenAI's two APIs over HTTP, for OpenAI itself and every compatible server."""
+
+from functools import partial
+from urllib.parse import urlsplit
+
+from metier.messages import ModelReply
+from metier.providers.base import ModelRequest, Observer
+from metier.providers.connection import Connection, Server
+from metier.providers.failures import NotFound
+from metier.providers.http_status import failure_of_event
+from metier.providers.json_values import Wire, as_count, as_object
+from metier.providers.openai import chat_wire as chat
+from metier.providers.openai import responses_wire as responses
+from metier.providers.rest import Assembly, Rest
+from metier.providers.transcript import HistoryCache
+from metier.providers.transport import exchange
+
+ADDRESS = "https://api.openai.com/v1"
+_OWN_HOST = "api.openai.com"
+
+
+class OpenAIProvider:
+    """OpenAI itself, and llama.cpp, Ollama, vLLM, LM Studio and every other server with its format."""
+
+    name = chat.NAME
+
+    def __init__(self, connection: Connection) -> None:
+        self._facts = connection.facts
+        self._server = Server(self.name, connection.key)
+        self._cache = HistoryCache()
+        root = connection.base_url or ADDRESS
+        # A server that wants no key gets no header: some refuse a key that they do not know.
+        headers = {"Authorization": f"Bearer {connection.key}"} if connection.key else {}
+        self._rest = Rest(connection, self._server, root=root, headers=headers)
+        self._is_own_server = urlsplit(root).hostname == _OWN_HOST
+        self._speaks_responses = connection.api == "responses" or (connection.api == "auto" and self._is_own_server)
+
+    async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
+        with exchange(self.name, request.timeout_seconds):
+            try:
+                ask = self._ask_responses if self._speaks_responses else self._ask_chat
+                return await ask(request, observe)
+            except NotFound as failure:
+                if self._speaks_responses and not self._is_own_server:
+                    failure.hint = (
+                        "Check model.name; a server without responses needs `model.providers.openai.api: chat`"
+                    )
+                raise
+
+    async def count_tokens(self, request: ModelRequest) -> int | None:
+        """Only the responses format has a way to ask, and not every server with it."""
+        if not self._speaks_responses:
+            return None
+        body = responses.build_count_body(request, self._cache)
+        with exchange(self.name, request.timeout_seconds):
+            try:
+                counted = await self._rest.fetch("/responses/input_tokens", body)
+            except NotFound:
+                return None
+        return as_count(counted.get("input_tokens")) or None
+
+    async def close(self) -> None:
+        await self._rest.aclose()
+
+    async def _ask_chat(self, request: ModelRequest, observe: Observer | None) -> ModelReply:
+        facts = self._facts.find(self.name, request.model)
+        stream = observe is not None
+        body = chat.build_body(request, facts, self._cache, stream=stream, own_server=self._is_own_server)
+        assembly = chat.StreamAssembly(observe) if observe is not None else None
+        return chat.parse_reply(await self._fetch("/chat/completions", body, assembly), request)
+
+    async def _ask_responses(self, request: ModelRequest, observe: Observer | None) -> ModelReply:
+        facts = self._facts.find(self.name, request.model)
+        body = responses.build_body(request, facts, self._cache, stream=observe is not None)
+        assembly = responses.StreamAssembly(observe) if observe is not None else None
+        reply = await self._fetch("/responses", body, assembly)
+        if reply.get("status") == "failed":
+            raise failure_of_event(self._server, as_object(reply.get("error")))
+        return responses.parse_reply(reply, request)
+
+    async def _fetch(self, path: str, body: bytes, assembly: Assembly | None) -> Wire:
+        return await self._rest.fetch(path, body, assembly=assembly, check=partial(_check, self._server))
+
+
+def _check(server: Server, event: Wire) -> None:
+    if event.get("error") and "response" not in event:
+        raise failure_of_event(server, as_object(event.get("error")))
+    if event.get("type") == "error":
+        raise failure_of_event(server, {**event, "type": ""})
+
+
+def open_provider(connection: Connection) -> OpenAIProvider:
+    return OpenAIProvider(connection)

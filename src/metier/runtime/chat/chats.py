@@ -1,0 +1,335 @@
+"""A chat: one context, one run per message. Everything it knows is in the store: it can be killed at any time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from metier.context.conversation import KnownFact, PastTurn
+from metier.context.told_facts import LONGEST_FACT, LONGEST_KEY, find_facts, name_fact
+from metier.engine.loop import hold_lease
+from metier.engine.phases import FINAL
+from metier.engine.state import RunState
+from metier.engine.unwrapping import unwrapped
+from metier.errors import UsageError
+from metier.events import TaskState
+from metier.providers.registry import OFFLINE
+from metier.runtime.approvals import Question
+from metier.runtime.build import check_budget
+from metier.runtime.chat.conversations import (
+    CHOICES,
+    OWN_FACTS,
+    SUMMARIZER,
+    TOLD_FACTS,
+    Conversation,
+    build_said,
+    build_told_facts,
+    build_turn_event,
+    build_undone_event,
+    find_missing,
+    get_measures,
+    load_turn,
+    read_conversation,
+)
+from metier.runtime.chat.summaries import sum_up_if_due
+from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.reopening import build_raise, can_reopen
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import Answer, Driver, Runtime, Watch
+from metier.runtime.workspace.agents import BUILT_IN, AgentInForce, resolve_agent
+from metier.store.base import RunRow
+from metier.store.contexts import (
+    MAX_POCKET_FACTS_PER_BUCKET,
+    ContextChange,
+    ContextState,
+    NewEvent,
+    NewFact,
+    check_names,
+)
+from metier.store.failures import LeaseHeld, VersionConflictError
+
+CHAT = "chat"
+"""What the state of a context says of itself when somebody chats in it."""
+UNDONE = "undone"
+"""The reason in the index of a turn that was taken back."""
+MOST_RUNS = 100_000
+"""More than any conversation has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    context_id: str = ""
+    """An own name or the id of a run; a new conversation begins where there is none of it. Empty: a fresh one."""
+    is_continued: bool = False
+    """Take the conversation that was used last."""
+    agent: str = ""
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTurn:
+    """A turn that has not ended."""
+
+    state: RunState
+    waiting: RunState
+    """The run that is waited for: the same one, or one that it handed work to."""
+    task: str
+
+    @property
+    def kind(self) -> Literal["interrupted", "stopped", "approval", "input", "in_doubt"]:
+        """Why: killed, stopped by somebody, or waiting for somebody."""
+        pause = self.waiting.pause
+        if pause is None:
+            return "interrupted"
+        return pause.pause if pause.pause in ("approval", "input", "in_doubt") else "stopped"
+
+
+class Chat:
+    """One conversation. Made by `open_chat`."""
+
+    def __init__(self, runtime: Runtime, conversation: Conversation, *, agent: str, model: str) -> None:
+        self.runtime = runtime
+        self.context_id = conversation.state.context_id
+        self.is_new = conversation.state.version == 0 and not conversation.turns
+        self.agent_id = agent
+        self.model = model
+        """The one that was chosen; empty for the agent's own."""
+        self._clean = build_place_cleaner(runtime.place).text
+
+    def resolve(self) -> AgentInForce:
+        """The agent as its files stand now. Raises `UsageError`, `ConfigError`."""
+        return resolve_agent(self.runtime.place, self.agent_id or BUILT_IN, model=self.model)
+
+    def list_models(self) -> tuple[str, ...]:
+        """Those that may be chosen, the one in force first; none where any may. The offline backbone has no models."""
+        agent = self.resolve()
+        if agent.model.provider == OFFLINE:
+            return (OFFLINE,)
+        return tuple(dict.fromkeys((agent.model.name, *(agent.models or agent.model.allowed_models))))
+
+    @property
+    def answered_by(self) -> str:
+        """The model of the next turn."""
+        options = self.resolve().model
+        return options.provider if options.provider == OFFLINE else options.name
+
+    async def use_model(self, name: str) -> None:
+        """From the next turn on. Raises `UsageError` for one that the agent may not use."""
+        if self.answered_by == OFFLINE:
+            raise UsageError("The offline backbone has no models to choose from", hint="Choose a provider: --provider")
+        resolve_agent(self.runtime.place, self.agent_id or BUILT_IN, model=name)
+        self.model = name
+        await self._commit(ContextChange(facts=self._build_choices()))
+
+    async def send(self, message: str, watch: Watch | None = None) -> RunState:
+        """Say something, and drive the turn until it ends or waits. A turn that is still open is ended first.
+
+        Raises `UsageError`, `LeaseHeld` and `VersionConflictError` before anything is asked.
+        """
+        watch = watch or Watch()
+        agent = self.resolve()
+        check_budget(agent.place)
+        await self.close_open_turn()
+        conversation = await self._read()
+        conversation = await sum_up_if_due(self.runtime, conversation, agent=agent, watch=watch)
+        conversation = await self._begin(conversation, message)
+        said = build_said(conversation, get_measures(agent.place.settings))
+        request = RunRequest(task=message, said=said, context_id=self.context_id)
+        return await self._keep(await self.runtime.start_as(agent, request, watch))
+
+    async def find_open_turn(self) -> OpenTurn | None:
+        """The last turn, if it has not ended: after a kill, a stop, or because it waits for somebody."""
+        missing = await find_missing(self.runtime.store, await self._read())
+        if not missing:
+            return None
+        state = await self.runtime.read(missing[-1].run_id)
+        return None if state.phase in FINAL else await self._build_open(state, missing[-1])
+
+    async def go_on(self, answer: Answer | None = None, watch: Watch | None = None) -> RunState | None:
+        """Drive the open turn further; nothing where there is none. Raises `LeaseHeld` where somebody else does."""
+        turn = await self.find_open_turn()
+        if turn is not None:
+            return await self._keep(await self.runtime.resume(turn.state.run_id, answer, watch))
+        ended = await self.find_reopenable()
+        if ended is None:
+            return None
+        again = replace(answer or Answer(by=CHAT), raised=build_raise(ended), reopens=True)
+        return await self._keep(await self.runtime.resume(ended.run_id, again, watch))
+
+    async def find_reopenable(self) -> RunState | None:
+        """The last turn, if a limit or its provider ended it."""
+        conversation = await self._read()
+        if not conversation.turns:
+            return None
+        state = await self.runtime.read(conversation.turns[-1].run_id)
+        return state if can_reopen(state) else None
+
+    async def close_open_turn(self) -> OpenTurn | None:
+        """End a turn that waits or was cut short, and take into the log whatever ended unseen."""
+        ended: OpenTurn | None = None
+        for row in await find_missing(self.runtime.store, await self._read()):
+            state = await self.runtime.read(row.run_id)
+            if state.phase not in FINAL:
+                ended = await self._build_open(state, row)
+                state = await self._end(row)
+            if state.started is not None:
+                await self._keep(state)
+        return ended
+
+    async def undo(self) -> PastTurn:
+        """Take the last turn back: the conversation goes on without it, its journal stays. Raises `UsageError`."""
+        await self.close_open_turn()
+        conversation = await self._read()
+        if not conversation.turns:
+            hint = "What the summary covers cannot be taken back" if conversation.state.summary else ""
+            raise UsageError("There is no turn to take back", hint=hint)
+        last = conversation.turns[-1]
+        facts = await self.runtime.store.contexts.list_facts(self.context_id, bucket=TOLD_FACTS)
+        told = [fact for fact in facts if isinstance(fact.value, dict) and fact.value.get("turn") == last.turn]
+        forgotten = tuple((TOLD_FACTS, fact.key) for fact in told)
+        await self._commit(ContextChange(events=(build_undone_event(last.run_id),), forgotten=forgotten))
+        await self._mark_undone(last.run_id)
+        return last
+
+    async def list_facts(self) -> tuple[KnownFact, ...]:
+        return (await self._read()).facts
+
+    async def remember(self, text: str) -> KnownFact:
+        """Keep a fact for as long as the conversation lasts: `name: fact`, or a sentence. Raises `UsageError`."""
+        name, colon, rest = text.partition(":")
+        key, fact = (name, rest) if colon and len(name) <= LONGEST_KEY and rest.strip() else (name_fact(text), text)
+        key, fact = " ".join(key.split()).casefold(), " ".join(self._clean(fact).split())
+        if not fact:
+            raise UsageError("There is nothing to remember", hint="Write `/remember name: fact`, or a sentence")
+        if len(fact) > LONGEST_FACT:
+            raise UsageError(
+                f"A fact of {len(fact)} characters is too long",
+                hint=f"Keep it within {LONGEST_FACT}; use a file for more",
+            )
+        own = [known for known in await self.list_facts() if known.is_own and known.key != key]
+        if len(own) >= MAX_POCKET_FACTS_PER_BUCKET:
+            raise UsageError(f"{len(own)} facts are kept, and there is no room for more", hint="`/forget` one first")
+        await self._commit(ContextChange(facts=(NewFact(bucket=OWN_FACTS, key=key, value={"text": fact}),)))
+        return KnownFact(key=key, text=fact, is_own=True)
+
+    async def forget(self, key: str) -> None:
+        """Raises `UsageError` for a fact that is not kept."""
+        wanted = " ".join(key.split()).casefold()
+        known = [fact.key for fact in await self.list_facts()]
+        if wanted not in known:
+            raise UsageError(f"No fact is called {key!r}", hint="`/facts` lists them")
+        await self._commit(ContextChange(forgotten=((OWN_FACTS, wanted), (TOLD_FACTS, wanted))))
+
+    async def find_approvals(self) -> list[Question]:
+        """What waits for a decision in this conversation."""
+        turn = await self.find_open_turn()
+        return await self.runtime.approvals.find_all(run_id=turn.waiting.run_id, status="open") if turn else []
+
+    async def list_turns(self) -> list[tuple[RunState, PastTurn]]:
+        """Every turn that was not taken back, from its journal, oldest first."""
+        rows = await self.runtime.store.list_runs(context_id=self.context_id, limit=MOST_RUNS)
+        wanted = [row for row in reversed(rows) if is_turn(row)]
+        return [await load_turn(self.runtime.store, row.run_id) for row in wanted]
+
+    async def _read(self) -> Conversation:
+        return await read_conversation(self.runtime.store, self.context_id)
+
+    async def _begin(self, conversation: Conversation, message: str) -> Conversation:
+        """Take the next turn. Of two that speak at once, the second fails here, before it has asked anything."""
+        state = conversation.state
+        turn = state.current_turn + 1 if state.version else 1
+        following = replace(state, current_turn=turn, task_state="in_progress", agent_state_detail=CHAT)
+        told = find_facts(self._clean(message))
+        change = ContextChange(
+            state=following,
+            expected_version=state.version,
+            facts=(*build_told_facts(told, turn=turn), *self._build_choices()),
+        )
+        try:
+            await self._commit(change)
+        except VersionConflictError as conflict:
+            raise VersionConflictError(
+                f"Somebody else spoke in conversation {self.context_id!r} at the same time; nothing was asked",
+                hint="Say it again to go on from there",
+            ) from conflict
+        return await self._read()
+
+    async def _keep(self, state: RunState) -> RunState:
+        """Write down what became of a turn. Where that is cut short, the journal still has it."""
+        events: tuple[NewEvent, ...] = ()
+        stored = (await self._read()).state
+        if state.phase in FINAL:
+            _, turn = await load_turn(self.runtime.store, state.run_id)
+            cleaned = replace(
+                turn,
+                said=self._clean(turn.said),
+                answer=self._clean(turn.answer),
+                notes=tuple(map(self._clean, turn.notes)),
+            )
+            events = (build_turn_event(state, cleaned, number=stored.current_turn),)
+        await self._commit(ContextChange(state=_stand(stored, state.status), events=events))
+        return state
+
+    async def _build_open(self, state: RunState, row: RunRow) -> OpenTurn:
+        return OpenTurn(state=state, waiting=await self.runtime.find_waiting(state), task=row.task)
+
+    async def _end(self, row: RunRow) -> RunState:
+        """What somebody else drives is theirs: it is not even asked to end. Raises `LeaseHeld`."""
+        if not row.driver:
+            state = await self.runtime.cancel(row.run_id, by=CHAT)
+            if state.started is None or state.phase in FINAL:
+                return state
+        raise LeaseHeld(
+            f"Run {row.run_id!r} of this conversation is driven by {row.driver or 'somebody else'!r}",
+            hint=f"Wait with `agent runs watch {row.run_id}`, or end it with `agent runs cancel {row.run_id}`",
+        )
+
+    async def _mark_undone(self, run_id: str) -> None:
+        """In the index too, which forgets nothing."""
+        driver = Driver(store=self.runtime.store, owner=self.runtime.place.owner)
+        with unwrapped():
+            async with hold_lease(run_id, driver) as lease:
+                await self.runtime.store.update_run(lease, {"reason": UNDONE})
+
+    def _build_choices(self) -> tuple[NewFact, ...]:
+        chosen = {"agent": self.agent_id, "model": self.model}
+        return tuple(NewFact(bucket=CHOICES, key=key, value=value) for key, value in chosen.items())
+
+    async def _commit(self, change: ContextChange) -> ContextState:
+        return await self.runtime.store.contexts.commit(self.context_id, change)
+
+
+async def open_chat(runtime: Runtime, request: ChatRequest) -> Chat:
+    """Begin a conversation or go on with one, with the agent and the model it had last. Raises `UsageError`."""
+    if request.is_continued and request.context_id:
+        raise UsageError("--continue and --context exclude each other", hint="Name the conversation, or take the last")
+    context_id = request.context_id
+    if request.is_continued:
+        chats = await list_chats(runtime, limit=1)
+        if not chats:
+            raise UsageError("There is no conversation to go on with", hint="Begin one with `agent chat`")
+        context_id = chats[0].context_id
+    context_id = context_id or runtime.place.ids.run_id(runtime.place.clock.now())
+    check_names(context_id=context_id)
+    conversation = await read_conversation(runtime.store, context_id)
+    had = conversation.choices
+    agent = request.agent or had.get("agent", "") or runtime.place.settings.runtime.agent or BUILT_IN
+    is_same = not request.agent or request.agent == had.get("agent")
+    model = request.model or (had.get("model", "") if is_same else "")
+    chat = Chat(runtime, conversation, agent=agent, model=model)
+    chat.resolve()
+    return chat
+
+
+def is_turn(row: RunRow) -> bool:
+    """One of those that a person spoke in and did not take back; those that sum up are none."""
+    return row.agent != SUMMARIZER and row.reason != UNDONE
+
+
+async def list_chats(runtime: Runtime, *, limit: int = 100) -> Sequence[ContextState]:
+    """Conversations that somebody chatted in, the one used last first."""
+    found = await runtime.store.contexts.list_contexts(limit=MOST_RUNS)
+    return [state for state in found if state.agent_state_detail == CHAT][:limit]
+
+
+def _stand(state: ContextState, status: TaskState) -> ContextState:
+    return replace(state, task_state=status, agent_state_detail=CHAT)

@@ -1,0 +1,116 @@
+"""What an agent comes to in this workspace, for people: every tool, skill and task, and where each is from."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from metier.approval.rules import Rule, Scope
+from metier.definitions.ids import fold_id
+from metier.definitions.names import canonical_name
+from metier.runtime.build import list_all_tools
+from metier.runtime.host import Place
+from metier.runtime.workspace.agents import AgentInForce, resolve_agent
+from metier.runtime.workspace.policy import open_reader, read_host, read_policy_file
+from metier.tools.access import AccessFile
+from metier.tools.base import Tool
+from metier.tools.toolbox import Toolbox
+from metier.tools.toolsets.loader import load_toolsets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """A tool, skill or task that the agent may use."""
+
+    name: str
+    source: str
+    """Who has it: Metier itself, a skill, the workspace."""
+    line: int | None = None
+    """Where the agent names it; nothing where it is inherited."""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentReport:
+    agent: AgentInForce
+    tools: tuple[Named, ...]
+    skills: tuple[Named, ...]
+    tasks: tuple[Named, ...]
+    rules: tuple[tuple[str, Rule], ...]
+    """Who says it and what, in the order in which they are asked."""
+    missing: tuple[str, ...] = ()
+    """Tools that the agent names and nobody has now."""
+
+
+async def report_agent(place: Place, agent_id: str, *, model: str = "") -> AgentReport:
+    """As a run would have it; toolsets of trusted skills say what they offer by running. Raises as `resolve_agent`."""
+    agent = resolve_agent(place, agent_id, model=model)
+    toolsets = await load_toolsets(agent.packages, place.environ)
+    try:
+        offered: tuple[Tool, ...] = (*list_all_tools(agent.packages, agent.place, web=agent.web), *toolsets.tools)
+        return _build(agent, offered)
+    finally:
+        await toolsets.aclose()
+
+
+def _build(agent: AgentInForce, offered: tuple[Tool, ...]) -> AgentReport:
+    box, chosen = Toolbox(offered), agent.choose_tools(offered)
+    off = box.resolve(AccessFile(agent.place.workspace).read())
+    lines = {name: agent.lines.get(name, {}) for name in ("tools", "skills", "tasks")}
+    by_tool = {tool.info.name: line for name, line in lines["tools"].items() if (tool := box.find(name))}
+    by_skill = {canonical_name(name.rpartition("/")[2]): line for name, line in lines["skills"].items()}
+    by_task = {fold_id(name): line for name, line in lines["tasks"].items()}
+    workspace = agent.place.workspace
+    return AgentReport(
+        agent=agent,
+        tools=tuple(
+            Named(
+                name=tool.info.name,
+                source=_describe_source(tool),
+                line=by_tool.get(tool.info.name),
+                note="turned off in 'tool-access.json'" if tool.info.name in off else "",
+            )
+            for tool in sorted(chosen, key=lambda tool: tool.info.name)
+        ),
+        skills=tuple(
+            Named(
+                name=package.definition.name,
+                source=_shorten(str(package.definition.file), str(workspace), kind=package.source),
+                line=by_skill.get(canonical_name(package.definition.name)),
+            )
+            for package in agent.packages
+        ),
+        tasks=tuple(Named(name=each, source="workspace", line=by_task.get(fold_id(each))) for each in agent.tasks),
+        rules=tuple(_list_rules(_read_scopes(agent, box))),
+        missing=tuple(_find_missing(lines["tools"], box)),
+    )
+
+
+def _describe_source(tool: Tool) -> str:
+    kind, _, rest = tool.info.id.partition(":")
+    if kind == "skill":
+        return f"skill {rest.partition('.')[0]!r}"
+    return "built in" if kind == "builtin" else kind
+
+
+def _shorten(path: str, workspace: str, *, kind: str) -> str:
+    """Below the workspace without it, elsewhere as it is."""
+    return f"{kind}: {path.removeprefix(f'{workspace}/')}"
+
+
+def _read_scopes(agent: AgentInForce, box: Toolbox) -> list[Scope]:
+    workspace = agent.place.workspace
+    reader = open_reader(workspace, box)
+    scopes = [read_host(reader, read_policy_file(workspace), workspace=workspace)]
+    if agent.definition is not None:
+        scopes.append(reader.read_agent(agent.definition))
+        reader.check(f"The rules of agent {agent.id!r}")
+    return scopes
+
+
+def _list_rules(scopes: Iterable[Scope]) -> Iterable[tuple[str, Rule]]:
+    for scope in scopes:
+        for rule in (*scope.tools.rules, *scope.tasks.rules):
+            yield scope.kind, rule
+
+
+def _find_missing(lines: Mapping[str, int], box: Toolbox) -> Iterable[str]:
+    return (name for name in lines if box.find(name) is None)

@@ -1,0 +1,392 @@
+"""Everything that is wrong in a workspace, at once: its definitions, and the files that decide what may happen.
+
+Reads, and lets plugins say which tools they have; asks no server and runs no toolset. What only those could tell is
+a warning at most.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from metier.approval.load import RuleReading, RuleSource, read_rules
+from metier.approval.scopes import POLICY_FILE, ScopeReader
+from metier.capabilities.check import check_capability, is_capability
+from metier.capabilities.contract_reading import read_contract
+from metier.context.control import CONTROL_NAMES
+from metier.definitions.agent import FILE_NAME as AGENT_FILE
+from metier.definitions.agent import AgentDefinition
+from metier.definitions.ids import fold_id
+from metier.definitions.nearest import hint_nearest
+from metier.definitions.permits import Permits
+from metier.definitions.problems import Problem, has_errors
+from metier.definitions.skills.catalog import Catalog, load_catalog
+from metier.definitions.skills.catalog_cache import find_cache_folder
+from metier.definitions.skills.scripts import discover_scripts
+from metier.definitions.skills.skill import SkillDefinition, load_skill
+from metier.definitions.skills.sources import build_search_path
+from metier.definitions.task import FILE_NAME as TASK_FILE
+from metier.definitions.text.yaml_text import Node
+from metier.definitions.workspace import Checked, Workspace, load_workspace, read_agent, read_task
+from metier.errors import ConfigError
+from metier.providers.allowed import is_allowed
+from metier.providers.options import ModelOptions
+from metier.providers.registry import OFFLINE
+from metier.runtime.checks.list_checks import find_bare_skills, find_idle_rules
+from metier.runtime.checks.step_checks import StepChecker
+from metier.runtime.cleaning import load_place_config
+from metier.runtime.host import Place
+from metier.runtime.model_choice import split_name
+from metier.runtime.workspace.catalog import find_skills, list_definitions
+from metier.runtime.workspace.instructions import find_context_problems
+from metier.runtime.workspace.plugins import find_plugins
+from metier.runtime.workspace.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS, read_policy_file
+from metier.runtime.workspace.tasks import check_schemas
+from metier.tools.access import AccessFile
+from metier.tools.base import Tool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFile:
+    """A file beside the definitions."""
+
+    kind: str
+    path: str
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    workspace: Workspace
+    files: tuple[CheckedFile, ...] = ()
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """All of them: of folders, of definitions, of the files beside them."""
+        return (
+            *self.workspace.problems,
+            *(problem for item in self.workspace.checked for problem in item.problems),
+            *(problem for file in self.files for problem in file.problems),
+        )
+
+
+def load_place_catalog(place: Place) -> Catalog:
+    """Every skill that a workspace could use, by its front matter."""
+    sources = build_search_path(
+        place.workspace, home=place.home, skills_dir=place.workspace / place.settings.skills.dir
+    )
+    return load_catalog(sources, cache_folder=find_cache_folder(place.environ, home=place.home))
+
+
+def find_all_problems(place: Place, kind: str) -> dict[str, tuple[Problem, ...]]:
+    """What is wrong with each agent, task or skill of a workspace, by its ID."""
+    checked = validate_workspace(place, load_place_catalog(place)).workspace.checked
+    return {item.id: item.problems for item in checked if item.kind == kind}
+
+
+def check_task(place: Place, task_id: str, *, agent: str = "") -> tuple[Problem, ...]:
+    """What `agent validate` would say on the lists, rules and steps of one task, with the agents that it names.
+
+    `agent` does the steps that name none, instead of the default one. Plugins are asked which tools they have
+    only where a name is not known without them.
+    """
+    found = list_definitions(place.workspace, "tasks", TASK_FILE)
+    item = read_task(found[fold_id(task_id)])
+    listed = list_definitions(place.workspace, "agents", AGENT_FILE)
+    named = {fold_id(each.name) for each in item.references if each.kind == "agent"}
+    agent = agent or place.settings.runtime.agent or ""
+    named.add(fold_id(agent))
+    agents = [read_agent(listed[name]) for name in sorted(named & listed.keys())]
+    skills = [package.definition for package in find_skills(place).packages]
+    catalog, servers = load_place_catalog(place), _check_servers(place)
+    tasks = frozenset(each.id for each in found.values())
+    problems: tuple[Problem, ...] = ()
+    for tools in (lambda: place.tools, lambda: _list_plugin_tools(place)):
+        known = _build_known(place, catalog, servers=servers, tools=tools(), skills=skills)
+        checker = _Checker(root=place.workspace, known=known, tasks=tasks, model=place.settings.model, strict=False)
+        problems = _check_all((*agents, item), checker, place, agent=agent)[-1].problems
+        if not any(problem.code == "unknown_tool" for problem in problems):
+            break
+    return problems
+
+
+def validate_workspace(place: Place, catalog: Catalog, *, strict: bool = False) -> Validation:
+    """`strict` holds shared skills to the Agent Skills specification too; `catalog` says which skills exist."""
+    skills_dir = place.workspace / place.settings.skills.dir
+    workspace = load_workspace(place.workspace, catalog, strict=strict, skills_dir=skills_dir)
+    servers = _check_servers(place)
+    skills = [item.definition for item in workspace.checked if isinstance(item.definition, SkillDefinition)]
+    known = _build_known(place, catalog, servers=servers, tools=_list_plugin_tools(place), skills=skills)
+    tasks = frozenset(item.id for item in workspace.checked if item.kind == "task")
+    checker = _Checker(root=place.workspace, known=known, tasks=tasks, model=place.settings.model, strict=strict)
+    agent = place.settings.runtime.agent or ""
+    return Validation(
+        workspace=replace(workspace, checked=_check_all(workspace.checked, checker, place, agent=agent)),
+        files=(
+            *_check_policy(place.workspace, checker),
+            *_check_access(place.workspace, known),
+            *servers.files,
+            *_check_context(place.workspace),
+        ),
+    )
+
+
+@dataclass(slots=True)
+class _Known:
+    """Which tools exist, as far as that can be known without starting anything."""
+
+    plain: tuple[str, ...]
+    """Those that are called by one word."""
+    servers: frozenset[str] | None
+    """None: their file cannot be read."""
+    catalog: Catalog
+    enabled: str | tuple[str, ...]
+    skills: Iterable[SkillDefinition]
+    """Those of the workspace."""
+    _brings: dict[str, bool] = field(default_factory=dict[str, bool])
+
+    def find_fault(self, name: str) -> tuple[str, str] | None:
+        """What is wrong with a name in a list of tools, and what to do."""
+        if name in self.plain or name in CONTROL_NAMES:
+            return None
+        server, slash, tool = name.partition("/")
+        if slash and server and tool:
+            return self._find_server_fault(server)
+        skill, dot, _ = name.partition(".")
+        if dot and skill:
+            return self._find_skill_fault(skill)
+        return f"No tool is called {name!r}", hint_nearest(name, self.plain) or "Add the tool, or take the name out"
+
+    def may_be_more(self, skills: Iterable[str]) -> bool:
+        """A toolset of one of these skills, or of one that is active anyway, may bring tools with short names."""
+        named = {*skills, *(self.enabled if isinstance(self.enabled, tuple) else ())}
+        if self.enabled in ("all", "all-untrusted"):
+            named |= {skill.canonical for skill in self.catalog.skills}
+        return any(skill.toolsets for skill in self.skills) or any(self._has_toolset(each) for each in named)
+
+    def load(self, skill: str) -> SkillDefinition | None:
+        """By its name; None where it is not there or cannot be read."""
+        found = self.catalog.find(skill)
+        return load_skill(found.folder, within=found.source.within).skill if found else None
+
+    def _find_skill_fault(self, skill: str) -> tuple[str, str] | None:
+        if self.catalog.find(skill) is not None:
+            return None
+        hint = hint_nearest(skill, [each.canonical for each in self.catalog.skills])
+        return f"No skill is called {skill!r}, so it has no tool", hint or "Add the skill, or take the name out"
+
+    def _find_server_fault(self, server: str) -> tuple[str, str] | None:
+        if self.servers is None or server in self.servers:
+            return None
+        hint = hint_nearest(server, self.servers) or "Add it to '.agent/mcp.json', or take the name out"
+        return f"No MCP server is called {server!r}", hint
+
+    def _has_toolset(self, skill: str) -> bool:
+        if skill not in self._brings:
+            loaded = self.load(skill)
+            self._brings[skill] = bool(loaded and loaded.toolsets)
+        return self._brings[skill]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Checker:
+    """Holds definitions against what the workspace has."""
+
+    root: Path
+    known: _Known
+    tasks: frozenset[str]
+    model: ModelOptions
+    strict: bool
+
+    def check(self, item: Checked) -> Checked:
+        found = [problem for permits in item.permits for problem in self._check_permits(permits, item)]
+        if item.draft is not None:
+            found += check_schemas(item.draft)
+        if isinstance(item.definition, SkillDefinition):
+            found += _check_entrypoint(item.definition)
+            found += check_capability(item.definition, strict=self.strict)
+            found += self._check_dependencies(item.definition)
+        return replace(item, problems=(*item.problems, *found)) if found else item
+
+    def _read_rules(self, node: Node, file: str, subject: str) -> RuleReading:
+        known = self.known.plain if subject == "tool" else self.tasks
+        return read_rules(node, RuleSource(file=file, root=str(self.root), known=known, subject=subject))
+
+    def soften(self, problem: Problem, skills: Iterable[str] = ()) -> Problem:
+        """A word that nobody has may be the short name of a tool that a toolset brings."""
+        if problem.code != "unknown_tool" or not self.known.may_be_more(skills):
+            return problem
+        return replace(problem, severity="warning", hint=f"{problem.hint}, unless a toolset brings it".lstrip(", "))
+
+    def _check_permits(self, permits: Permits, item: Checked) -> list[Problem]:
+        skills = [reference.name for reference in item.references if reference.kind == "skill"]
+        problems = self._check_tools(permits, skills)
+        if item.kind == "agent":
+            problems += _check_models(permits, self.model)
+        for node, subject in ((permits.tool_approvals, "tool"), (permits.task_approvals, "task")):
+            if node is not None:
+                reading = self._read_rules(node, permits.file, subject)
+                problems += [self.soften(problem, skills) for problem in reading.problems]
+                problems += find_idle_rules(permits, reading.rules.rules) if subject == "tool" else []
+        if item.kind == "agent" and permits.is_limit:
+            problems += find_bare_skills(permits.tools, item.references, self._find_named(skills))
+        return problems
+
+    def _find_named(self, names: Iterable[str]) -> dict[str, SkillDefinition]:
+        found = ((name, self.known.load(name)) for name in names)
+        return {name: skill for name, skill in found if skill is not None}
+
+    def _check_dependencies(self, skill: SkillDefinition) -> list[Problem]:
+        """A skill that needs one which is nowhere is blocked whenever it is called."""
+        reading = read_contract(skill, strict=False)
+        entry = skill.contract.find("depends_on") or skill.contract.find("contract")
+        names = reading.contract.depends_on if reading.contract is not None else ()
+        missing = [name for name in names if self.known.catalog.find(name) is None]
+        if not missing:
+            return []
+        known = [each.canonical for each in self.known.catalog.skills]
+        return [
+            Problem(
+                severity="error" if is_capability(skill) else "warning",
+                code="unknown_skill",
+                message=f"Contract field 'depends_on' names the skill {name!r}, which is not there",
+                file=str(skill.file),
+                line=entry.line if entry is not None else 1,
+                hint=hint_nearest(name, known) or "Add the skill, or take the name out",
+            )
+            for name in missing
+        ]
+
+    def _check_tools(self, permits: Permits, skills: Iterable[str]) -> list[Problem]:
+        problems: list[Problem] = []
+        for name, line in permits.tools.items():
+            fault = self.known.find_fault(name)
+            if fault is not None:
+                problem = _error("unknown_tool", fault[0], file=permits.file, line=line, hint=fault[1])
+                problems.append(problem if "." in name or "/" in name else self.soften(problem, skills))
+        return problems
+
+
+@dataclass(frozen=True, slots=True)
+class _Servers:
+    names: frozenset[str] | None
+    """None: nobody knows."""
+    files: tuple[CheckedFile, ...] = ()
+
+
+def _build_known(
+    place: Place, catalog: Catalog, *, servers: _Servers, tools: Iterable[Tool], skills: Iterable[SkillDefinition]
+) -> _Known:
+    return _Known(
+        plain=(*BUILT_IN_TOOLS, *SCRIPT_TOOLS, *(tool.info.name for tool in tools)),
+        servers=servers.names,
+        catalog=catalog,
+        enabled=place.settings.skills.enabled,
+        skills=skills,
+    )
+
+
+def _check_all(items: Iterable[Checked], checker: _Checker, place: Place, *, agent: str) -> tuple[Checked, ...]:
+    """Each for itself, then the steps of tasks against the agents among them."""
+    checked = [checker.check(item) for item in items]
+    agents = {fold_id(item.id): _find_usable(item) for item in checked if item.kind == "agent"}
+    steps = StepChecker(place, agents, is_tool=lambda name: checker.known.find_fault(name) is None, agent=agent)
+    return tuple(_check_steps(item, steps) for item in checked)
+
+
+def _find_usable(item: Checked) -> AgentDefinition | None:
+    definition = item.definition
+    return definition if isinstance(definition, AgentDefinition) and not has_errors(item.problems) else None
+
+
+def _check_steps(item: Checked, steps: StepChecker) -> Checked:
+    if item.draft is None:
+        return item
+    found = steps.check(item.draft, permits=item.permits, references=item.references)
+    return replace(item, problems=(*item.problems, *found)) if found else item
+
+
+def _list_plugin_tools(place: Place) -> tuple[Tool, ...]:
+    return (*place.tools, *(tool for registry in find_plugins(place).registries for tool in registry.tools))
+
+
+def _check_servers(place: Place) -> _Servers:
+    file = place.workspace / place.settings.mcp.file
+    try:
+        config = load_place_config(place)
+    except ConfigError as error:
+        return _Servers(None, (CheckedFile("mcp", str(file), _list_problems(error, str(file))),))
+    files = (CheckedFile("mcp", str(file), config.warnings),) if file.exists() else ()
+    return _Servers(frozenset(server.name for server in config.servers), files)
+
+
+def _check_policy(workspace: Path, checker: _Checker) -> tuple[CheckedFile, ...]:
+    file = str(workspace / POLICY_FILE)
+    try:
+        data = read_policy_file(workspace)
+    except ConfigError as error:
+        return (CheckedFile("policy", file, _list_problems(error, file)),)
+    if not data:
+        return ()
+    reader = ScopeReader(root=str(workspace), tools=checker.known.plain, tasks=checker.tasks)
+    reader.read_policy(data.decode("utf-8", "replace"), file=file)
+    return (CheckedFile("policy", file, tuple(checker.soften(problem) for problem in reader.problems)),)
+
+
+def _check_access(workspace: Path, known: _Known) -> tuple[CheckedFile, ...]:
+    """A tool that is turned off under a wrong name stays on."""
+    checked: list[CheckedFile] = []
+    for reading in AccessFile(workspace).load():
+        unknown = [
+            _error("unknown_tool", fault[0], file=str(reading.file), line=line, hint=fault[1])
+            for name, line in reading.lines.items()
+            if (fault := known.find_fault(name)) is not None
+        ]
+        checked.append(CheckedFile("tool-access", str(reading.file), (*reading.problems, *unknown)))
+    return tuple(checked)
+
+
+def _check_context(workspace: Path) -> tuple[CheckedFile, ...]:
+    found = find_context_problems(workspace)
+    return tuple(CheckedFile("context", str(file), problems) for file, problems in found.items())
+
+
+def _check_models(permits: Permits, options: ModelOptions) -> list[Problem]:
+    """What the host does not allow: a model of the agent's own is then no use, a further one has no effect."""
+    host = options.allowed_models
+    if not host or options.provider == OFFLINE:
+        return []
+    hint = f"model.allowed_models has {', '.join(host)}"
+    wrong = [
+        _error("model_not_allowed", f"Model {name!r} is not allowed here", file=permits.file, line=line, hint=hint)
+        for name, line in permits.model.items()
+        if not is_allowed(split_name(name, options), host)
+    ]
+    useless = [
+        _error("model_not_allowed", f"Model {name!r} has no effect", file=permits.file, line=line, hint=hint)
+        for name, line in permits.allowed_models.items()
+        if not is_allowed(split_name(name, options), host)
+    ]
+    return [*wrong, *(replace(problem, severity="warning") for problem in useless)]
+
+
+def _check_entrypoint(skill: SkillDefinition) -> list[Problem]:
+    """What runs without a model must be there."""
+    if skill.entrypoint is None:
+        return []
+    wanted = skill.entrypoint.script.lower().removesuffix(".py") + ".py"
+    scripts = [script.name for script in discover_scripts(skill)]
+    if wanted in scripts:
+        return []
+    line = next((at for at, text in enumerate(skill.header.split("\n"), 2) if "entrypoint" in text), 1)
+    message = f"The entrypoint names the script {skill.entrypoint.script!r}, which the skill does not have"
+    hint = hint_nearest(wanted, scripts) or f"Add 'scripts/{wanted}'"
+    return [_error("missing_script", message, file=str(skill.file), line=line, hint=hint)]
+
+
+def _list_problems(error: ConfigError, file: str) -> tuple[Problem, ...]:
+    found = tuple(problem for problem in error.problems if isinstance(problem, Problem))
+    return found or (_error("unreadable", error.message, file=file, line=1),)
+
+
+def _error(code: str, message: str, *, file: str, line: int, hint: str = "") -> Problem:
+    return Problem(severity="error", code=code, message=message, file=file, line=line, hint=hint)

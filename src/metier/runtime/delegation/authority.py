@@ -1,0 +1,157 @@
+"""What binds a run that works for another one: the rules and tools of everybody above it, pinned with the run itself.
+
+A child carries what bound its parents, so that it can be resumed, exported and replayed on its own, and so that nothing
+that happens to the files or to the runs above can widen what it may do.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from metier.approval.chain import Above, ChainPolicy
+from metier.approval.judge import RulePolicy
+from metier.definitions.agent import FILE_NAME, parse_agent
+from metier.definitions.names import SKILL_PIN as SKILL
+from metier.definitions.names import canonical_name
+from metier.definitions.skills.skill import parse_skill
+from metier.engine.decide import Policy
+from metier.engine.entries import Order, RunStarted, parse_entry, render_entry
+from metier.runtime.prepared_run import RunKind
+from metier.runtime.records.pins import AGENT, POLICY, TOOLS, TRUST, find_policy, find_tools, find_trusted
+from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE, SCRIPT_TOOLS, Speakers, build_policy
+from metier.runtime.workspace.tasks import TASK, find_pinned_task
+from metier.skills.package import SkillPackage
+from metier.store.base import Store
+from metier.tools.base import Tool
+from metier.tools.toolbox import Toolbox
+
+ABOVE = "above:"
+"""`above:0:…` is what the run that ordered this one is pinned to, `above:1:…` that of the one above it."""
+START = "start"
+ORIGIN = "origin:"
+"""What a run was pinned to where it was started, if that was not here: a bound, like that of a run above."""
+_KEPT = (POLICY, TRUST, TOOLS)
+
+
+async def hand_down(started: RunStarted, order: Order, store: Store) -> dict[str, str]:
+    """The pins that a child begins with: what its task is, and what binds it."""
+    pins = {f"{ABOVE}0:{START}": await store.put_blob(render_entry(started))}
+    for name, digest in started.pins.items():
+        if name.startswith(ABOVE):
+            number, _, rest = name.removeprefix(ABOVE).partition(":")
+            pins[f"{ABOVE}{int(number) + 1}:{rest}"] = digest
+        elif name.startswith(ORIGIN):
+            pins[name] = digest
+        elif name in _KEPT or name.startswith((AGENT, TASK)) or _is_skill(name, order.under_skill):
+            pins[f"{ABOVE}0:{name}"] = digest
+        if order.step_of and name.startswith(f"{TASK}{order.step_of}/"):
+            pins[name] = digest
+    return pins
+
+
+async def keep_origin(started: RunStarted, store: Store) -> dict[str, str]:
+    """The pins of a run that is adopted: what bound it before, as bounds and nothing else."""
+    pins = {name: digest for name, digest in started.pins.items() if name.startswith((ABOVE, ORIGIN))}
+    if f"{ORIGIN}{START}" in pins:
+        return pins
+    kept = {name: digest for name, digest in started.pins.items() if name in _KEPT or name.startswith((AGENT, SKILL))}
+    origin = {f"{ORIGIN}{name}": digest for name, digest in kept.items()}
+    return {**pins, **origin, f"{ORIGIN}{START}": await store.put_blob(render_entry(started))}
+
+
+def find_inherited(pins: Mapping[str, str]) -> dict[str, str]:
+    """The pins of a run that it did not choose itself."""
+    return {name: digest for name, digest in pins.items() if name.startswith((ABOVE, ORIGIN, TASK))}
+
+
+async def bind(own: RulePolicy, run: RunKind, store: Store, *, tools: Toolbox) -> Policy:
+    """The policy of the run, and above it that of every run it works for."""
+    pins = {**run.inherited, **run.pins}
+    above: list[Above] = []
+    order = run.order
+    while order is not None and f"{ABOVE}{len(above)}:{START}" in pins:
+        kept = _select(pins, len(above))
+        started = await _read_start(kept, store)
+        policy = await _rebuild(started, kept, store, tools=tools)
+        above.append(Above(run=_describe(started), policy=policy, skill=order.under_skill))
+        order = started.order
+    if f"{ORIGIN}{START}" in pins:
+        above.append(await _bind_origin(pins, store, tools=tools))
+    return ChainPolicy(own, above) if above else own
+
+
+async def _bind_origin(pins: Mapping[str, str], store: Store, *, tools: Toolbox) -> Above:
+    kept = {name.removeprefix(ORIGIN): digest for name, digest in pins.items() if name.startswith(ORIGIN)}
+    started = await _read_start(kept, store)
+    policy = await _rebuild(started.model_copy(update={"order": None}), kept, store, tools=tools)
+    return Above(run=f"{_describe(started)} where the run was started", policy=policy)
+
+
+async def find_tools_above(run: RunKind, store: Store) -> frozenset[str] | None:
+    """The tools of the run above; nothing where nobody is above. A task has no tools of its own, its steps have."""
+    pins = {**run.inherited, **run.pins}
+    number = 0
+    while START in (kept := _select(pins, number)):
+        started = await _read_start(kept, store)
+        if started.order is None or not started.order.task_id:
+            return frozenset(info.name for info in await find_tools(kept, store))
+        number += 1
+    return None
+
+
+def is_seen(tool: Tool, above: frozenset[str] | None) -> bool:
+    """A child has no tool that its parent has not; those that a skill brings come with the skill."""
+    name = tool.info.name
+    return above is None or name in above or name in SCRIPT_TOOLS or "." in name
+
+
+def _is_skill(pin: str, skill: str) -> bool:
+    return pin.startswith(SKILL) and canonical_name(pin.removeprefix(SKILL)) == canonical_name(skill)
+
+
+def _select(pins: Mapping[str, str], number: int) -> dict[str, str]:
+    prefix = f"{ABOVE}{number}:"
+    return {name.removeprefix(prefix): digest for name, digest in pins.items() if name.startswith(prefix)}
+
+
+async def _read_start(pins: Mapping[str, str], store: Store) -> RunStarted:
+    started = parse_entry(await store.get_blob(pins[START]))
+    assert isinstance(started, RunStarted), "`hand_down` keeps nothing else under this name"
+    return started
+
+
+async def _rebuild(started: RunStarted, pins: Mapping[str, str], store: Store, *, tools: Toolbox) -> RulePolicy:
+    workspace = Path(started.workspace)
+    trusted = await find_trusted(pins, store)
+    packages = [await _read_skill(name, digest, store) for name, digest in pins.items() if name.startswith(SKILL)]
+    agent = None
+    if digest := pins.get(f"{AGENT}{started.agent}", ""):
+        file = workspace / ".agent/agents" / started.agent / FILE_NAME
+        agent = parse_agent(await store.get_blob(digest), file=file, id=started.agent).agent
+    order = started.order
+    task = await find_pinned_task(workspace, order.step_of, pins=pins, store=store) if order and order.step_of else None
+    step = next((s for s in task.steps if order and s.file.name == order.step_file), None) if task else None
+    speakers = Speakers(
+        host=await find_policy(pins, store),
+        agent=agent,
+        task=task,
+        step=step,
+        trusted=lambda package: package.definition.name in trusted,
+        known=None,
+        withheld=trusted & {HOST_FILE, DEFINITIONS},
+    )
+    profile = "guarded" if started.profile == "guarded" else "strict" if started.profile == "strict" else "permissive"
+    return build_policy(packages, tools, workspace=workspace, profile=profile, speakers=speakers)
+
+
+async def _read_skill(name: str, digest: str, store: Store) -> SkillPackage:
+    folder = Path(name.removeprefix(SKILL))
+    reading = parse_skill(await store.get_blob(digest), file=folder / "SKILL.md", id=folder.name)
+    assert reading.skill is not None, "only what could be parsed is pinned"
+    return SkillPackage(definition=reading.skill, folder=folder, source="directory")
+
+
+def _describe(started: RunStarted) -> str:
+    order = started.order
+    if order is not None and order.task_id:
+        return f"task {order.task_id!r}"
+    return f"agent {started.agent!r}" if started.agent else "the built-in agent"

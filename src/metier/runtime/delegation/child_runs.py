@@ -1,0 +1,119 @@
+"""Runs that are ordered, by another run or by a task definition: what they are given."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, JsonValue
+
+from metier.definitions.problems import has_errors
+from metier.definitions.task import TaskDefinition
+from metier.engine.entries import Limits, Order, RunStarted
+from metier.engine.execution.partners import fill_inputs, read_inputs
+from metier.engine.options import RuntimeOptions
+from metier.errors import ConfigError, UsageError
+from metier.messages import Value
+from metier.runtime.checks.validation import check_task
+from metier.runtime.host import Place
+from metier.runtime.prepared_run import RunKind
+from metier.runtime.records.pins import SETTINGS, use_pinned_agent, use_pinned_host, use_pinned_settings
+from metier.runtime.workspace.agents import AgentInForce, check_model, find_agent_file
+from metier.runtime.workspace.tasks import apply_step, find_pinned_task, get_task
+from metier.store.base import Store
+
+
+class Commission(Value):
+    """Everything that an ordered run needs to begin, whoever begins it."""
+
+    order: Order
+    parent_run_id: str = ""
+    mode: Literal["live", "dry_run"] = "live"
+    """That of the run above."""
+    inherited: dict[str, str] = Field(default_factory=dict)
+    """Pins from the run above."""
+    settings: str = ""
+    """The digest of the settings that it begins with; without it, those of whoever begins it."""
+
+
+async def use_settings(place: Place, commission: Commission | None, store: Store) -> Place:
+    """The place with the settings that the commission names."""
+    if commission is None or not commission.settings:
+        return place
+    return await use_pinned_settings(place, {SETTINGS: commission.settings}, store)
+
+
+def commission_task(
+    place: Place, task_id: str, given: Mapping[str, JsonValue], *, agent: str = "", model: str = ""
+) -> Commission:
+    """A person wants a task done, every step by `model` where one is named.
+
+    Raises `UsageError` for a model that the agent of a step may not use and for inputs that are missing or wrong, with
+    all of them, and `ConfigError` with every problem of a task whose steps cannot all be run.
+    """
+    task = get_task(place, task_id)
+    if has_errors(problems := check_task(place, task.id, agent=agent)):
+        raise ConfigError(f"Task {task.id!r} cannot be used", hint="Correct the lines above", problems=problems)
+    if default := agent or ("" if task.agent else place.settings.runtime.agent or ""):
+        find_agent_file(place.workspace, default)
+    inputs, wrong = fill_inputs(read_inputs(task), dict(given))
+    if wrong:
+        known = ", ".join(item.name for item in task.inputs) or "none"
+        raise UsageError(f"Task {task.id!r} cannot be run: {'; '.join(wrong)}", hint=f"Its inputs: {known}")
+    runtime = place.settings.runtime
+    for name in dict.fromkeys(step.agent or task.agent or agent or runtime.agent or "" for step in task.steps):
+        check_model(place, name, model=model)
+    order = Order(
+        task=task.name,
+        agent=agent or runtime.agent or "",
+        model=model,
+        task_id=task.id,
+        inputs=inputs,
+        limits=build_limits(runtime),
+    )
+    return Commission(order=order)
+
+
+def build_limits(runtime: RuntimeOptions) -> Limits:
+    return Limits(
+        max_turns=runtime.max_turns,
+        max_cost_usd=runtime.max_cost_usd,
+        on_step_failure=runtime.on_step_failure,
+        max_delegation_depth=runtime.max_delegation_depth,
+        delegation_share=runtime.delegation_share,
+    )
+
+
+async def prepare_run(
+    agent: AgentInForce, store: Store, *, host: Place, folder: Path, commission: Commission | None, is_dry: bool = False
+) -> RunKind:
+    """A run that has not begun."""
+    if commission is None:
+        return RunKind(folder=folder, agent=agent, is_dry=is_dry, host=host)
+    order, inherited = commission.order, commission.inherited
+    task = await _find_task(host, order, pins=inherited, store=store)
+    run = RunKind(folder=folder, agent=agent, is_dry=is_dry, host=host, order=order, task=task, inherited=inherited)
+    return replace(run, agent=apply_step(agent, run.steps)) if run.steps else run
+
+
+async def restore_run(place: Place, store: Store, *, folder: Path, started: RunStarted) -> RunKind:
+    """A run that has begun, with what it is pinned to."""
+    pinned = await use_pinned_settings(place, started.pins, store)
+    order = started.order
+    run = RunKind(
+        folder=folder,
+        agent=await use_pinned_agent(pinned, started, store),
+        is_dry=started.mode == "dry_run",
+        pins=started.pins,
+        host=await use_pinned_host(place, started.pins, store),
+        order=order,
+        task=await _find_task(place, order, pins=started.pins, store=store) if order is not None else None,
+    )
+    return replace(run, agent=apply_step(run.agent, run.steps)) if run.steps else run
+
+
+async def _find_task(place: Place, order: Order, *, pins: Mapping[str, str], store: Store) -> TaskDefinition | None:
+    task_id = order.task_id or order.step_of
+    if not task_id:
+        return None
+    return await find_pinned_task(place.workspace, task_id, pins=pins, store=store) or get_task(place, task_id)

@@ -1,0 +1,86 @@
+"""Delegation for skills that are called from Python: each piece of work that is handed on is a run of the workspace.
+
+adapter = create_agent_adapter(create_executor("."), router=create_run_router("."))
+
+The conversation that hands the work on is no run, so the run has no parent: it carries the conversation's id instead.
+Settings, rules, approvals and limits are those of the workspace.
+"""
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from metier.capabilities.delegation import DelegationRequest
+from metier.capabilities.protocol import AgentResponse, InputRequest
+from metier.decisions import HandedOn
+from metier.engine.entries import Order
+from metier.engine.phases import FINAL
+from metier.engine.state import RunState
+from metier.runtime.delegation.child_runs import Commission, build_limits
+from metier.runtime.delegation.skill_runs import build_waiting, find_stored, name_work, read_response
+from metier.runtime.host import Place
+from metier.runtime.requests import RunRequest, order_run
+from metier.runtime.runs import Answer, Runtime, open_runtime
+from metier.runtime.workspace.plugins import using_plugins
+from metier.settings.load import load_settings
+from metier.store.failures import RunExists
+
+
+@dataclass(frozen=True, slots=True)
+class RunRouter:
+    """Begins the run or goes on with it, and drives it until it ends or waits."""
+
+    place: Place
+
+    async def delegate(self, request: DelegationRequest) -> AgentResponse:
+        with using_plugins(self.place, report=self.place.report) as place:
+            async with open_runtime(place) as runtime:
+                work = name_work(request)
+                state = await _go_on(work, request, runtime)
+                if state.phase in FINAL:
+                    return await read_response(state, runtime.store)
+                return build_waiting(work, await _find_wish(state, runtime))
+
+
+def create_run_router(
+    repo_root: Path | str, *, environ: Mapping[str, str] | None = None, home: Path | None = None
+) -> RunRouter:
+    """For `create_agent_adapter(…, router=…)`. Raises `ConfigError` with every problem of the settings."""
+    workspace, variables = Path(repo_root).resolve(), os.environ if environ is None else environ
+    folder = home or Path.home()
+    loaded = load_settings(flags={}, environ=variables, cwd=workspace, home=folder, config=None)
+    return RunRouter(
+        Place(settings=loaded.settings, workspace=workspace, home=folder, environ=dict(variables), trust=loaded.trust)
+    )
+
+
+async def _go_on(work: HandedOn, request: DelegationRequest, runtime: Runtime) -> RunState:
+    """Its id follows from what the conversation has on record: a second caller finds the run there."""
+    if not (await runtime.read(work.run_id)).started:
+        with suppress(RunExists):
+            return await runtime.start_ordered(work.run_id, _build_request(work, request, runtime))
+    return await runtime.resume(work.run_id, Answer(values=request.answers) if request.answers else None)
+
+
+def _build_request(work: HandedOn, request: DelegationRequest, runtime: Runtime) -> RunRequest:
+    options = runtime.place.settings.runtime
+    order = Order(
+        task=f"Call skill {work.call.skill!r} for skill {work.call.chain[-1]!r}",
+        agent=options.agent or "",
+        limits=build_limits(options),
+        lineage=tuple(f"skill:{name}" for name in work.call.chain),
+        call=work.call,
+    )
+    return replace(order_run(Commission(order=order)), context_id=request.parent_context_id)
+
+
+async def _find_wish(state: RunState, runtime: Runtime) -> InputRequest:
+    """What the run, or one below it, waits for: the question of its skill, or a sentence for whoever can help."""
+    waiting = await runtime.find_waiting(state)
+    stored = await find_stored(waiting, runtime.store)
+    if stored is not None and stored.input_request is not None:
+        return stored.input_request
+    reason = waiting.pause.reason if waiting.pause is not None else f"it is {waiting.status}"
+    return InputRequest(message=f"Run {waiting.run_id} waits: {reason}")

@@ -1,0 +1,109 @@
+"""Go on with a run that was not started in this store: imported, or in a folder of runs that was copied here.
+
+Its history is evidence, not authority. Settings, rules, profile, provider, keys and definitions are those of this host
+as they are now; what the run was pinned to elsewhere can only narrow that.
+"""
+
+import secrets
+from dataclasses import replace
+from pathlib import Path
+
+from metier.engine import entries as e
+from metier.engine.entries import RunStarted
+from metier.engine.services import Services
+from metier.errors import UsageError
+from metier.providers.registry import OFFLINE
+from metier.runtime.delegation.authority import keep_origin
+from metier.runtime.delegation.child_runs import Commission, build_limits
+from metier.runtime.host import Place
+from metier.runtime.prepared_run import RunKind
+from metier.runtime.records.pins import HOST, SETTINGS, find_instructions
+from metier.runtime.workspace.agents import AgentInForce, resolve_agent
+from metier.runtime.workspace.instructions import Said
+from metier.runtime.workspace.tasks import apply_step, get_task
+from metier.store.base import Store
+
+
+async def adopt_run(place: Place, store: Store, *, folder: Path, started: RunStarted) -> RunKind:
+    """The run with what holds here. Raises `UsageError` where its agent or task is not there."""
+    return await build_foreign_run(resolve_agent(place, started.agent), store, folder=folder, started=started)
+
+
+async def build_foreign_run(agent: AgentInForce, store: Store, *, folder: Path, started: RunStarted) -> RunKind:
+    """The same for an agent of this host that was resolved before."""
+    order = started.order
+    task_id = (order.task_id or order.step_of) if order is not None else ""
+    run = RunKind(
+        folder=folder,
+        agent=agent,
+        said=await find_said(started, store),
+        is_dry=started.mode == "dry_run",
+        host=agent.place,
+        order=order,
+        task=get_task(agent.place, task_id) if task_id else None,
+        inherited=await keep_origin(started, store),
+        is_foreign=True,
+    )
+    _check_step(run)
+    return replace(run, agent=apply_step(run.agent, run.steps)) if run.steps else run
+
+
+def build_adoption(started: RunStarted, services: Services, *, run: RunKind, pins: dict[str, str]) -> e.RunAdopted:
+    """The entry from which on the run is one of this store."""
+    agent, provider = run.agent, services.provider.name
+    return e.RunAdopted(
+        provider=provider,
+        model=agent.model.name if provider != OFFLINE else OFFLINE,
+        profile=agent.profile,
+        sandbox=services.sandbox,
+        workspace=str(agent.place.workspace),
+        limits=narrow_limits(build_limits(agent.place.settings.runtime), started.limits),
+        pins=pins,
+        nonce=secrets.token_hex(8),
+    )
+
+
+def narrow_limits(own: e.Limits, brought: e.Limits) -> e.Limits:
+    """The smaller of both."""
+    costs = [limits.max_cost_usd for limits in (own, brought) if limits.max_cost_usd is not None]
+    return own.model_copy(
+        update={
+            "max_turns": min(own.max_turns, brought.max_turns),
+            "max_cost_usd": min(costs, default=None),
+            "max_repeated_calls": min(own.max_repeated_calls, brought.max_repeated_calls),
+            "max_delegation_depth": min(own.max_delegation_depth, brought.max_delegation_depth),
+            "delegation_share": min(own.delegation_share, brought.delegation_share),
+        }
+    )
+
+
+def check_commission(commission: Commission | None, above: RunStarted | None) -> Commission | None:
+    """An order that waits in the index, without what the run above did not give it: settings, and files of a task."""
+    if commission is None:
+        return None
+    given = (above.pins.get(HOST) or above.pins.get(SETTINGS, "")) if above is not None else ""
+    if commission.settings == given and (above is not None or not commission.inherited):
+        return commission
+    return commission.model_copy(update={"settings": "", "inherited": {}})
+
+
+async def find_said(started: e.RunStarted, store: Store) -> Said | None:
+    """What the run was given beside its task."""
+    instructions = await find_instructions(started.pins, store)
+    if instructions is None:
+        return None
+    return Said(
+        facts=instructions.facts,
+        summary=instructions.summary,
+        conversation=instructions.conversation,
+        step=instructions.step,
+    )
+
+
+def _check_step(run: RunKind) -> None:
+    wanted = run.order.step_file if run.order is not None else ""
+    if run.task is not None and wanted and all(step.file.name != wanted for step in run.task.steps):
+        raise UsageError(
+            f"Task {run.task.id!r} has no step {wanted!r} here",
+            hint="The run was started elsewhere: it goes on with the task of this workspace, or not at all",
+        )

@@ -1,0 +1,181 @@
+"""A fork: a new run that shares the first entries of another one and goes on from there with the files of now."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from metier.engine import entries as e
+from metier.engine.execution.approvals import build_approval_id
+from metier.engine.journal import read_entries, store_entries
+from metier.engine.state import RunState, apply
+from metier.errors import UsageError
+from metier.runtime.build import build_services
+from metier.runtime.delegation.authority import find_inherited
+from metier.runtime.delegation.child_runs import restore_run
+from metier.runtime.history.adoption import build_adoption, build_foreign_run, find_said
+from metier.runtime.history.replays import find_changed, get_start
+from metier.runtime.host import Place
+from metier.runtime.prepared_run import RunKind
+from metier.runtime.records.pins import CODE, INSTRUCTIONS, POLICY, TOOLS, pin
+from metier.runtime.records.rows import build_row
+from metier.runtime.records.seals import is_started_here, seal
+from metier.runtime.runs import Runtime, Watch
+from metier.runtime.workspace.agents import AgentInForce, resolve_agent
+from metier.runtime.workspace.tasks import apply_step
+from metier.store.base import Store
+
+_UNSETTLED = frozenset({"running", "in_doubt", "asking"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A place in a journal: `number` entries are taken over, `kind` is the last of them."""
+
+    number: int
+    kind: str
+    turn: int
+    phase: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkRequest:
+    at: int
+    model: str = ""
+    provider: str = ""
+    task: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fork:
+    state: RunState
+    changed: tuple[str, ...]
+    """What is not as it was in the parent: definitions, instructions, tools, model, provider, task."""
+
+
+def find_points(run_id: str, entries: Sequence[e.Entry]) -> tuple[Point, ...]:
+    """Where a run can be forked: nothing is under way there and nobody is being waited for."""
+    state = RunState(run_id)
+    points: list[Point] = []
+    for number, entry in enumerate(entries, start=1):
+        apply(state, entry)
+        if _can_go_on(state):
+            points.append(Point(number=number, kind=entry.kind, turn=state.turn, phase=state.phase))
+    return tuple(points)
+
+
+async def fork_run(runtime: Runtime, run_id: str, request: ForkRequest, *, watch: Watch | None = None) -> Fork:
+    """Make the new run and drive it. Raises `UsageError` for a number at which a run cannot be forked."""
+    entries = await read_entries(runtime.store, run_id)
+    started = get_start(run_id, entries)
+    _check_point(request.at, find_points(run_id, entries))
+    is_own = is_started_here(runtime.place, run_id, entries)
+    agent = _resolve(runtime.place, started, request, is_own=is_own)
+    forking = Runtime(agent.place, runtime.store)
+    now = forking.place.clock.now()
+    new_id = forking.place.ids.run_id(now)
+    prepare = _prepare if is_own else build_foreign_run
+    run = await prepare(agent, runtime.store, folder=forking.folder(new_id), started=started)
+    beginning, adopted = await _build_start(forking, started, request, parent=run_id, run=run)
+    taken = [beginning, *_adapt(entries[1 : request.at], new_id), *adopted]
+    await forking.store.create_run(build_row(new_id, *taken, now=now), store_entries(taken))
+    changed = (*find_changed(started, agent), *_changed_words(started, beginning))
+    return Fork(state=await forking.resume(new_id, watch=watch), changed=changed)
+
+
+async def _prepare(agent: AgentInForce, store: Store, *, folder: Path, started: e.RunStarted) -> RunKind:
+    restored = await restore_run(agent.place, store, folder=folder, started=started)
+    return replace(
+        restored,
+        agent=apply_step(agent, restored.steps) if restored.steps else agent,
+        said=await find_said(started, store),
+        pins={},
+        inherited=find_inherited(started.pins),
+    )
+
+
+def _can_go_on(state: RunState) -> bool:
+    if state.phase in ("INIT", "DONE", "ERROR") or state.pause is not None or state.call is not None:
+        return False
+    return state.question is None and not state.aborted and not any(step.phase in _UNSETTLED for step in state.steps)
+
+
+def _check_point(number: int, points: Sequence[Point]) -> None:
+    numbers = [point.number for point in points]
+    if number in numbers:
+        return
+    before = max((found for found in numbers if found < number), default=None)
+    after = min((found for found in numbers if found > number), default=None)
+    nearest = " or ".join(str(found) for found in (before, after) if found is not None)
+    raise UsageError(
+        f"The run cannot be forked at entry {number}: something is under way or awaited there, or it has ended",
+        hint=f"Fork at {nearest}; `agent replay <run> --points` lists every place" if nearest else "",
+    )
+
+
+def _resolve(place: Place, started: e.RunStarted, request: ForkRequest, *, is_own: bool) -> AgentInForce:
+    """The agent and the settings of now, with the model of the parent unless another one is asked for.
+
+    A parent that was started elsewhere does not choose who is asked.
+    """
+    if not (is_own or request.provider or request.model):
+        return resolve_agent(place, started.agent)
+    model = place.settings.model
+    provider = request.provider or (model.provider if place.provider else started.provider)
+    name = request.model or (model.name if request.provider else started.model)
+    changed = type(model).model_validate({**model.model_dump(), "provider": provider, "name": name})
+    forking = replace(place, settings=place.settings.model_copy(update={"model": changed}))
+    return resolve_agent(forking, started.agent, model="" if request.provider and not request.model else name)
+
+
+async def _build_start(
+    runtime: Runtime, started: e.RunStarted, request: ForkRequest, *, parent: str, run: RunKind
+) -> tuple[e.RunStarted, list[e.Entry]]:
+    """The first entry; and the last, where the parent was not started in this store."""
+    place, new_id = runtime.place, run.folder.name
+    async with build_services(place, runtime.store, run=run) as services:
+        pins = await pin(services, run)
+        provider = services.provider.name
+        adopted = [build_adoption(started, services, run=run, pins=pins)] if run.is_foreign else []
+    beginning = started.model_copy(
+        update={
+            "task": request.task or started.task,
+            "provider": provider,
+            "profile": run.agent.profile,
+            "model": place.settings.model.name if provider != "offline" else "offline",
+            "context_id": new_id,
+            "trace_id": hashlib.sha256(new_id.encode()).hexdigest()[:32],
+            "parent_run_id": parent,
+            "forked_at": request.at,
+            "workspace": str(place.workspace),
+            "pins": pins,
+            "started_at": place.clock.now().isoformat(),
+        }
+    )
+    return seal(beginning, place, new_id), [seal(entry, place, new_id) for entry in adopted]
+
+
+def _adapt(entries: Sequence[e.Entry], new_id: str) -> list[e.Entry]:
+    """Approvals belong to one run: those that were decided keep their decision under an id of the new one."""
+    adapted: list[e.Entry] = []
+    times_asked: dict[str, int] = {}
+    for entry in entries:
+        if not isinstance(entry, e.ApprovalAsked | e.ApprovalDecided):
+            adapted.append(entry)
+            continue
+        if isinstance(entry, e.ApprovalAsked):
+            times_asked[entry.step_id] = times_asked.get(entry.step_id, -1) + 1
+        approval_id = build_approval_id(new_id, entry.step_id, times_asked=times_asked[entry.step_id])
+        adapted.append(entry.model_copy(update={"approval_id": approval_id}))
+    return adapted
+
+
+def _changed_words(before: e.RunStarted, after: e.RunStarted) -> list[str]:
+    names = ("provider", "model", "task")
+    words = [name for name in names if getattr(before, name) != getattr(after, name)]
+    code = [name for name, tree in after.pins.items() if name.startswith(CODE) and before.pins.get(name, tree) != tree]
+    return [
+        *code,
+        *(name for name in (INSTRUCTIONS, TOOLS, POLICY) if before.pins.get(name) != after.pins.get(name)),
+        *words,
+    ]

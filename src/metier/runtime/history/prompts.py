@@ -1,0 +1,178 @@
+"""Prompts for people: what a run would be told first, and what a run was told in each of its turns."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from metier.context.budget import FittedPrompt
+from metier.context.layers import SYSTEM_LAYERS, LayerName
+from metier.context.provenance import Difference, Segment, find_difference, list_segments
+from metier.definitions.problems import Problem
+from metier.engine import entries as e
+from metier.engine.journal import read_entries
+from metier.engine.model.call import compose
+from metier.engine.model.fingerprints import Fingerprints
+from metier.engine.model.past_prompts import find_turns, rebuild_prompt
+from metier.engine.model.planning import build_ranking
+from metier.engine.model.prompting import Asking, asks_for_json
+from metier.engine.services import Services
+from metier.engine.state import RunState, apply, fold
+from metier.errors import UsageError
+from metier.providers.base import ModelRequest
+from metier.runtime.build import build_services
+from metier.runtime.delegation.child_runs import prepare_run
+from metier.runtime.history.replays import build_replay_services
+from metier.runtime.records.first_entry import build_start
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import Runtime
+from metier.runtime.workspace.agents import resolve_agent
+from metier.runtime.workspace.instructions import describe_cuts
+
+LAYERS: tuple[LayerName, ...] = (
+    *SYSTEM_LAYERS,
+    "facts",
+    "summary",
+    "conversation",
+    "task",
+    "step",
+    "environment",
+    "disclosed",
+    "input",
+    "run",
+)
+_PREVIEW = "preview"
+_GIVEN = "the request"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownLayer:
+    name: str
+    source: str
+    """Where its text is from: a file, the turns before, what was given."""
+    source_sha256: str
+    """Of the whole file it was read from; empty where there is none."""
+    sha256: str
+    """Of the text as it is sent."""
+    bytes: int
+    tokens: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownPrompt:
+    agent: str
+    model: str
+    turn: int
+    layers: tuple[ShownLayer, ...]
+    """Those that say something, in the order in which they are sent; first the schemas of the tools."""
+    tokens: int
+    limit: int
+    prefix_hash: str
+    request_hash: str
+    recorded_hash: str = ""
+    """What the journal says of the request; empty for a prompt that was not sent."""
+    trimmed: tuple[str, ...] = ()
+    segments: tuple[Segment, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def is_exact(self) -> bool:
+        """Made anew from the journal, it is what was sent, byte for byte."""
+        return self.request_hash == self.recorded_hash
+
+
+async def show_turn(runtime: Runtime, run_id: str, *, turn: int | None = None) -> ShownPrompt:
+    """The prompt of a turn of a run, the last one where none is named. Raises `UsageError` for one it does not have."""
+    entries = await read_entries(runtime.store, run_id)
+    turns = find_turns(entries)
+    if not turns and (children := fold(run_id, entries).children):
+        names = ", ".join(child.run_id for child in children)
+        raise UsageError(
+            f"No model was asked in run {run_id!r}: its steps are runs of their own", hint=f"Show one of them: {names}"
+        )
+    services = await build_replay_services(runtime.place, runtime.store, entries)
+    past = await rebuild_prompt(run_id, entries, services, turn=turn or (turns[-1] if turns else 1))
+    shown = _show(past.state, services, past.fitted, request=past.request, files=())
+    return replace(shown, turn=past.turn, recorded_hash=past.recorded_hash)
+
+
+async def preview(runtime: Runtime, request: RunRequest) -> ShownPrompt:
+    """The first prompt that a run of this request would have. Nothing is recorded or sent, no toolset is started."""
+    place, commission = runtime.place, request.commission
+    wanted = commission.order.agent if commission else request.agent or place.settings.runtime.agent or ""
+    agent = resolve_agent(place, wanted, model=request.model)
+    folder = runtime.folder(_PREVIEW)
+    run = await prepare_run(agent, runtime.store, host=place, folder=folder, commission=commission, is_dry=True)
+    run = replace(run, said=request.said)
+    async with build_services(run.agent.place, runtime.store, run=run) as services:
+        state = RunState(_PREVIEW)
+        names = tuple(package.definition.name for package in services.shelf.packages.values())
+        apply(state, build_start(request, run.agent, services, pins={}))
+        apply(state, e.CatalogLoaded(skills=names))
+        apply(state, build_ranking(request.task, services))
+        apply(state, e.ContextDisclosed())
+        asking = Asking(services.read_access(), asks_for_json(services))
+        composed = await compose(state, services, asking=asking)
+        files = [step.file.relative_to(place.workspace).as_posix() for step in run.steps]
+        return _show(state, services, composed.fitted, request=composed.request, files=files)
+
+
+def compare(first: ShownPrompt, second: ShownPrompt) -> Difference | None:
+    """Where two prompts begin to differ."""
+    return find_difference(first.segments, second.segments)
+
+
+def _show(
+    state: RunState, services: Services, fitted: FittedPrompt, *, request: ModelRequest, files: Sequence[str]
+) -> ShownPrompt:
+    """`files` are those of the task: `TASK.md`, and that of the step where it is another one."""
+    segments = list_segments(fitted)
+    sources = _describe_sources(state, services, files)
+    costs = {"tools": fitted.tool_schema_tokens, **fitted.layers}
+    read = services.instructions.sources
+    layers = [
+        ShownLayer(
+            name=name,
+            source=sources[name],
+            source_sha256=read[name].sha256 if name in read else "",
+            sha256=hashlib.sha256(data).hexdigest(),
+            bytes=len(data),
+            tokens=costs[name],
+            text=data.decode("utf-8", "replace"),
+        )
+        for name in ("tools", *LAYERS)
+        if (data := b"\n".join(segment.data for segment in segments if segment.layer == name))
+    ]
+    return ShownPrompt(
+        agent=state.started.agent if state.started else "",
+        model=request.model,
+        turn=state.turn + 1,
+        layers=tuple(layers),
+        tokens=fitted.tokens,
+        limit=services.model.max_context_tokens - services.model.response_headroom_tokens,
+        prefix_hash=fitted.prefix_hash,
+        request_hash=Fingerprints().of(request).hash,
+        trimmed=fitted.trimmed,
+        segments=segments,
+        problems=describe_cuts(services.instructions),
+    )
+
+
+def _describe_sources(state: RunState, services: Services, files: Sequence[str]) -> dict[str, str]:
+    """Where each layer is from, in words, or its file."""
+    shown = len(state.candidates[: services.skills.prefilter_top_k])
+    return {
+        **dict.fromkeys(LAYERS, "built in"),
+        "tools": f"{len(services.tools.infos())} tools, and those that steer the run",
+        "catalog": f"{len(state.skills)} skills, {shown} of them with a description",
+        "facts": "told in the conversation",
+        "summary": "what was said long before",
+        "conversation": "what was said before",
+        "task": files[0] if files else _GIVEN,
+        "step": files[-1] if files else "the step of the task",
+        "environment": "when and where the run began",
+        "disclosed": ", ".join(f"{piece.skill}:{piece.file.path}" for piece in state.pieces),
+        "input": "given with the task",
+        "run": f"{len(state.run)} turns before this one",
+        **{name: source.file for name, source in services.instructions.sources.items()},
+    }

@@ -1,0 +1,169 @@
+"""Replay of a run from what is kept with it: no key, no network, no process, and none of its files."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from metier.definitions.problems import Problem
+from metier.engine import entries as e
+from metier.engine.authority import find_authority
+from metier.engine.journal import read_entries
+from metier.engine.model.skill_index import build_shelf
+from metier.engine.replaying.replay import Replayed, replay
+from metier.engine.services import Services
+from metier.providers.absent import AbsentProvider
+from metier.providers.facts import load_facts
+from metier.providers.failures import MissingKey
+from metier.runtime.build import compose_instructions, get_model_options, list_tools, narrow
+from metier.runtime.delegation.authority import bind
+from metier.runtime.delegation.child_runs import restore_run
+from metier.runtime.host import Place
+from metier.runtime.records.pins import (
+    AGENT,
+    SKILL,
+    find_instructions,
+    find_partners,
+    find_policy,
+    find_tools,
+    find_trusted,
+    rebuild_packages,
+)
+from metier.runtime.runs import Runtime
+from metier.runtime.workspace.agents import AgentInForce, find_agent_file, read_definition_file, restore_agent
+from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE, Speakers, build_policy, read_policy_file
+from metier.runtime.workspace.trust import find_withheld
+from metier.skills.trust.judgement import is_trusted
+from metier.store.base import Store
+from metier.store.failures import StoreDamaged
+from metier.tools.base import Refusing, Tool, ToolContext, ToolInfo, ToolResult
+from metier.tools.toolbox import Toolbox
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayReport:
+    run_id: str
+    outcome: Replayed
+    changed: tuple[str, ...] = ()
+    """Definitions of this workspace that are no longer what the run used."""
+
+    @property
+    def is_equal(self) -> bool:
+        return self.outcome.divergence is None
+
+
+async def replay_run(runtime: Runtime, run_id: str, *, with_current_files: bool = False) -> ReplayReport:
+    """Drive a run again from its journal and compare.
+
+    It sees the definitions that are pinned to the run, or those of the workspace as they are now. Raises `BlobUnknown`
+    when what it used is not kept.
+    """
+    entries = await read_entries(runtime.store, run_id)
+    services = await build_replay_services(runtime.place, runtime.store, entries, with_current_files=with_current_files)
+    started = get_start(run_id, entries)
+    is_at_home = started.workspace == str(runtime.place.workspace)
+    run = await restore_run(runtime.place, runtime.store, folder=runtime.folder(run_id), started=started)
+    changed = find_changed(started, run.agent) if is_at_home else ()
+    return ReplayReport(run_id=run_id, outcome=await replay(run_id, entries, services), changed=changed)
+
+
+def get_start(run_id: str, entries: Sequence[e.Entry]) -> e.RunStarted:
+    """Raises `StoreDamaged` for a journal without a beginning."""
+    started = find_authority(entries)
+    if started is None:
+        raise StoreDamaged(f"The journal of run {run_id!r} does not say how it began", hint="It cannot be used")
+    return started
+
+
+def find_changed(started: e.RunStarted, agent: AgentInForce) -> tuple[str, ...]:
+    """The agent and the skills whose files differ from the pinned bytes, that are new, or that are gone."""
+    now = {
+        f"{SKILL}{package.definition.name}": hashlib.sha256(package.definition.data).hexdigest()
+        for package in agent.packages
+    }
+    then = {name: digest for name, digest in started.pins.items() if name.startswith(SKILL)}
+    pinned = started.pins.get(f"{AGENT}{agent.id}")
+    has_changed = pinned is not None and (agent.changed or pinned != hashlib.sha256(agent.data).hexdigest())
+    skills = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
+    return (*([f"{AGENT}{agent.id}"] if has_changed else []), *skills)
+
+
+async def build_replay_services(
+    place: Place, store: Store, entries: Sequence[e.Entry], *, with_current_files: bool = False
+) -> Services:
+    """What the run had, without anything that could have an effect."""
+    started = get_start("", entries)
+    run = await restore_run(place, store, folder=place.runs, started=started)
+    agent = run.agent
+    place, settings = agent.place, agent.place.settings
+    if with_current_files and agent.id:
+        file, _ = find_agent_file(place.workspace, agent.id)
+        agent = restore_agent(place, agent.id, read_definition_file(file, place.workspace), file=file)
+    packages = agent.packages if with_current_files else await rebuild_packages(started.pins, agent.packages, store)
+    pinned = None if with_current_files else await find_instructions(started.pins, store)
+    there = Toolbox(list_tools((), replace(place, workspace=Path(started.workspace)), web=agent.web))
+    tools = Toolbox(_RecordedTool(info, there.find(info.name)) for info in await find_tools(started.pins, store))
+    trusted = await find_trusted(started.pins, store)
+    host = read_policy_file(place.workspace) if with_current_files else await find_policy(started.pins, store)
+    policy = build_policy(
+        packages,
+        tools,
+        # Paths are judged as they were where the run took place.
+        workspace=Path(started.workspace),
+        profile=settings.runtime.profile,
+        speakers=Speakers(
+            host=host,
+            agent=agent.definition,
+            task=run.task if run.steps else None,
+            step=run.steps[-1] if run.steps else None,
+            trusted=is_trusted if with_current_files else lambda package: package.definition.name in trusted,
+            known=None,
+            withheld=find_withheld(place, host) if with_current_files else trusted & {HOST_FILE, DEFINITIONS},
+        ),
+    )
+    partners = await find_partners(started.pins, store)
+    provider = AbsentProvider(started.provider, MissingKey("A replay asks nobody"))
+    return Services(
+        store=store,
+        provider=provider,
+        facts=load_facts(),
+        policy=narrow(place, await bind(policy, run, store, tools=tools)),
+        tools=tools,
+        shelf=build_shelf(packages, workspace=place.workspace, problems=_problems(entries)),
+        instructions=pinned or compose_instructions(replace(run, agent=agent), tools, partners),
+        model=get_model_options(place, provider),
+        runtime=settings.runtime,
+        skills=settings.skills,
+        clock=place.clock,
+        ids=place.ids,
+        workspace=place.workspace,
+        run_folder=place.runs,
+        clean=lambda text: text,
+        partners=partners,
+        task=run.task if run.is_planned else None,
+        owner=place.owner,
+    )
+
+
+def _problems(entries: Sequence[e.Entry]) -> tuple[Problem, ...]:
+    """As many as there were then: files that could not be loaded are not kept."""
+    count = next((entry.problems for entry in entries if isinstance(entry, e.CatalogLoaded)), 0)
+    return (Problem(severity="error", code="recorded", message="Recorded with the run"),) * count
+
+
+class _RecordedTool:
+    """A tool that is known and is not run: the results of steps come from the record."""
+
+    def __init__(self, info: ToolInfo, real: Tool | None) -> None:
+        """`real` is the tool of that name as it would be where the run took place: it is asked what it refuses."""
+        self.info = info
+        self._refusing = real if isinstance(real, Refusing) else None
+
+    def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
+        return self._refusing.refuse(arguments) if self._refusing is not None else ""
+
+    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+        del arguments, context
+        return ToolResult(ok=False, error="A replay runs nothing", meta={"code": "permission_denied"})

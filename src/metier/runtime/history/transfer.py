@@ -1,0 +1,264 @@
+"""Runs out of a workspace and into another one: export with or without secrets, and import."""
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Literal, cast
+
+from pydantic import JsonValue
+
+from metier.approval.judge import name_call
+from metier.definitions.names import SKILL_PIN as SKILL
+from metier.engine import entries as e
+from metier.engine.entries import Entry, parse_entry, render_entry
+from metier.engine.execution.approvals import render_call
+from metier.engine.journal import read_entries, store_entries
+from metier.engine.replaying.recorded_store import TapeStore
+from metier.engine.replaying.recording import Tape
+from metier.engine.replaying.replay import replay
+from metier.engine.state import RunState
+from metier.errors import UsageError
+from metier.events import Payload
+from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.delegation.authority import ABOVE, ORIGIN, START
+from metier.runtime.history.archive import Archive, find_digests
+from metier.runtime.history.replays import build_replay_services, get_start
+from metier.runtime.host import Place
+from metier.runtime.records.pins import AGENT, POLICY
+from metier.runtime.records.record import FILE_NAME as RECORD_FILE
+from metier.runtime.records.rows import build_row
+from metier.runtime.records.seals import unseal
+from metier.runtime.runs import Runtime
+from metier.runtime.workspace.catalog import find_skills
+from metier.runtime.workspace.tasks import TASK
+from metier.store.base import ApprovalRow, RunRow
+from metier.store.failures import BlobUnknown, RunExists
+from metier.telemetry.jsonl import FILE_NAME as EVENTS_FILE
+from metier.telemetry.sinks import Cleaner
+
+type BlobKind = Literal["entry", "json", "text"]
+
+
+async def export_run(runtime: Runtime, run_id: str, *, exact: bool = False) -> Archive:
+    """Everything that is kept of a run and of those that it handed work to. Unless `exact`, texts are cleaned of
+    secrets, and the journals still fold and replay: what follows from a cleaned text is derived anew.
+
+    Raises `UsageError` where a secret decides what a run does, so that it cannot be taken out.
+    """
+    archive = await _export_one(runtime, run_id, exact=exact)
+    children: dict[str, Archive] = {}
+    waiting = [archive]
+    while waiting:
+        for child in waiting.pop().fold().children:
+            # One that is ordered and has not begun is ordered again by whoever goes on with the run above.
+            if child.run_id not in children and await read_entries(runtime.store, child.run_id):
+                children[child.run_id] = await _export_one(runtime, child.run_id, exact=exact)
+                waiting.append(children[child.run_id])
+    return replace(archive, children=tuple(children[run_id] for run_id in sorted(children)))
+
+
+async def _export_one(runtime: Runtime, run_id: str, *, exact: bool) -> Archive:
+    entries = tuple(await read_entries(runtime.store, run_id))
+    get_start(run_id, entries)
+    folder = runtime.folder(run_id)
+    archive = Archive(
+        run_id=run_id,
+        redacted=False,
+        entries=tuple(unseal(entry) for entry in entries),
+        blobs=await _read_blobs(entries, runtime),
+        record=_read(folder / RECORD_FILE),
+        events=_read(folder / EVENTS_FILE),
+    )
+    return archive if exact else await _redact(archive, runtime)
+
+
+async def import_run(runtime: Runtime, archive: Archive) -> RunState:
+    """Put a run into this workspace under its own id, with those below it. Raises `RunExists`.
+
+    Those come first, so that an import which was cut short can be done again; one that is here already stays as it is.
+    """
+    if await read_entries(runtime.store, archive.run_id):
+        raise RunExists(f"There is already a run {archive.run_id!r}", hint="It is here already: `agent runs show` it")
+    for data in {digest: data for each in (archive, *archive.children) for digest, data in each.blobs.items()}.values():
+        await runtime.store.put_blob(data)
+    for child in archive.children:
+        if not await read_entries(runtime.store, child.run_id):
+            await _import_one(runtime, child)
+    return await _import_one(runtime, archive)
+
+
+async def _import_one(runtime: Runtime, archive: Archive) -> RunState:
+    state = archive.fold()
+    row = build_row(archive.run_id, *archive.entries, now=runtime.place.clock.now())
+    store = runtime.store
+    await runtime.drop_unbegun(archive.run_id)
+    entries = store_entries(map(unseal, archive.entries))
+    lease = await store.begin_run(row, entries, owner=runtime.place.owner, seconds=60)
+    try:
+        for approval in _open_approvals(archive, state, now_row=row):
+            await store.put_approval(lease, approval)
+    finally:
+        await store.release_lease(lease)
+    _write_files(runtime.folder(archive.run_id), archive)
+    return state
+
+
+def _open_approvals(archive: Archive, state: RunState, *, now_row: RunRow) -> list[ApprovalRow]:
+    """What the run waits for can be decided here too."""
+    return [
+        ApprovalRow(
+            approval_id=step.approval_id,
+            run_id=archive.run_id,
+            step_id=step.step_id,
+            payload=render_call(*name_call(step.action)),
+            created_at=now_row.created_at,
+            expires_at=_parse_time(step.asked.expires_at) if step.asked else None,
+        )
+        for step in state.steps
+        if step.phase == "asking"
+    ]
+
+
+def _parse_time(text: str) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+def _write_files(folder: Path, archive: Archive) -> None:
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for name, data in ((RECORD_FILE, archive.record), (EVENTS_FILE, archive.events)):
+        if data:
+            (folder / name).write_bytes(data)
+
+
+async def _read_blobs(entries: tuple[Entry, ...], runtime: Runtime) -> dict[str, bytes]:
+    blobs: dict[str, bytes] = {}
+    missing: set[str] = set()
+    for digest in find_digests(entries):
+        try:
+            blobs[digest] = await runtime.store.get_blob(digest)
+        except BlobUnknown:  # 64 hexadecimal digits that name nothing, or a catalog too large to be kept
+            missing.add(digest)
+    return blobs | _read_definitions(missing, runtime.place)
+
+
+def _read_definitions(missing: Collection[str], place: Place) -> dict[str, bytes]:
+    """Of large catalogs only hashes are pinned; files that are still the same can go along."""
+    if not missing:
+        return {}
+    files = [package.definition.data for package in find_skills(place)[0]]
+    return {digest: data for data in files if (digest := hashlib.sha256(data).hexdigest()) in missing}
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+async def _redact(archive: Archive, runtime: Runtime) -> Archive:
+    cleaner = build_place_cleaner(runtime.place)
+    blobs, renamed = _clean_blobs(archive.blobs, archive.entries, cleaner)
+    entries = tuple(_rename(_clean_entry(entry, cleaner), renamed) for entry in archive.entries)
+    if entries != archive.entries:
+        entries = await _derive(archive.run_id, entries, blobs, runtime=runtime)
+    record = cleaner.text(archive.record.decode("utf-8", "replace")).encode()
+    return replace(archive, redacted=True, entries=entries, blobs=blobs, record=record)
+
+
+def _clean_entry(entry: Entry, cleaner: Cleaner) -> Entry:
+    """Texts and arguments; digests, ids and hashes are no text."""
+    cleaned = cast("Entry", cleaner.clean(cast("Payload", entry)))  # it takes any value and gives one of its kind
+    if isinstance(entry, e.RunStarted):
+        return cleaned.model_copy(update={"pins": entry.pins, "trace_id": entry.trace_id})
+    if isinstance(entry, e.RunAdopted):
+        return cleaned.model_copy(update={"pins": entry.pins, "nonce": entry.nonce})
+    if isinstance(entry, e.ContextDisclosed):
+        return entry
+    return cleaned
+
+
+def _clean_blobs(
+    blobs: Mapping[str, bytes], entries: Sequence[Entry], cleaner: Cleaner
+) -> tuple[dict[str, bytes], dict[str, str]]:
+    """Cleaned bytes have another name; the second value says which."""
+    pinned = [entry.pins for entry in entries if isinstance(entry, e.RunStarted | e.RunAdopted)]
+    kinds: dict[str, BlobKind] = {digest: _find_kind(name) for pins in pinned for name, digest in pins.items()}
+    cleaned: dict[str, bytes] = {}
+    renamed: dict[str, str] = {}
+    for digest, data in blobs.items():
+        new = _clean_blob(data, kinds.get(digest, "text"), cleaner)
+        name = hashlib.sha256(new).hexdigest()
+        cleaned[name] = new
+        if name != digest:
+            renamed[digest] = name
+    return cleaned, renamed
+
+
+def _clean_blob(data: bytes, kind: BlobKind, cleaner: Cleaner) -> bytes:
+    match kind:
+        case "entry":
+            return render_entry(_clean_entry(parse_entry(data), cleaner))
+        case "json":
+            return _clean_json(data, cleaner)
+        case "text":
+            return _clean_text(data, cleaner)
+
+
+def _find_kind(pin: str) -> BlobKind:
+    """What the bytes behind a pin are, also where it is one of a run above."""
+    name = pin.split(":", 2)[2] if pin.startswith(ABOVE) else pin.removeprefix(ORIGIN)
+    if name == START:
+        return "entry"
+    return "text" if name.startswith((SKILL, AGENT, TASK)) or name == POLICY else "json"
+
+
+def _clean_text(data: bytes, cleaner: Cleaner) -> bytes:
+    try:
+        return cleaner.text(data.decode()).encode()
+    except UnicodeDecodeError:
+        return data
+
+
+def _clean_json(data: bytes, cleaner: Cleaner) -> bytes:
+    """Strings one by one, so that it stays JSON."""
+    before = cast("JsonValue", json.loads(data))  # what a parser of JSON gives
+    after = _clean_strings(before, cleaner)
+    return data if after == before else json.dumps(after, ensure_ascii=False).encode()
+
+
+def _clean_strings(value: JsonValue, cleaner: Cleaner) -> JsonValue:
+    match value:
+        case str():
+            return cleaner.text(value)
+        case list():
+            return [_clean_strings(item, cleaner) for item in value]
+        case dict():
+            return {key: _clean_strings(item, cleaner) for key, item in value.items()}
+        case _:
+            return value
+
+
+def _rename(entry: Entry, renamed: Mapping[str, str]) -> Entry:
+    data = render_entry(entry)
+    for old, new in renamed.items():
+        data = data.replace(old.encode(), new.encode())
+    return parse_entry(data)
+
+
+async def _derive(
+    run_id: str, entries: tuple[Entry, ...], blobs: Mapping[str, bytes], *, runtime: Runtime
+) -> tuple[Entry, ...]:
+    """Hashes of requests and whatever else follows from texts that are no longer the same."""
+    store = TapeStore(runtime.store, Tape(()), blobs=blobs)
+    services = await build_replay_services(runtime.place, store, entries)
+    outcome = await replay(run_id, entries, services, rederive=True)
+    if outcome.divergence is not None:
+        raise UsageError(
+            f"Without its secrets run {run_id!r} would do something else from entry {outcome.divergence.number} on",
+            hint="Export it with --exact, and keep the file as you keep the secrets",
+        )
+    return outcome.entries

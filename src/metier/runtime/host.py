@@ -1,0 +1,60 @@
+"""Where and as whom Metier runs: settings, folders, environment, time. Handed in once, never looked up again."""
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from metier.engine.decide import Policy
+from metier.ids import Clock, Ids, SystemClock, SystemIds
+from metier.plugins.registry import Registry
+from metier.providers.base import Provider
+from metier.providers.connection import SharedClients
+from metier.providers.retry import Seams
+from metier.runtime.server_pool import ServerPool
+from metier.settings.model import Settings
+from metier.skills.trust.workspace_trust import MADE_HERE, WorkspaceTrust
+from metier.telemetry.sinks import Sink
+from metier.tools.base import Tool
+
+
+def _ignore(_sentence: str) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    settings: Settings
+    workspace: Path
+    home: Path
+    environ: Mapping[str, str]
+    trust: WorkspaceTrust = MADE_HERE
+    """Whose word the files of the workspace are."""
+    clock: Clock = field(default_factory=SystemClock)
+    ids: Ids = field(default_factory=SystemIds)
+    seams: Seams = field(default_factory=Seams)
+    provider: Provider | None = None
+    """Answers instead of the one that the settings name."""
+    tools: tuple[Tool, ...] = ()
+    """Beside those that skills bring."""
+    plugins: tuple[Registry, ...] = ()
+    """Those that run, see `runtime.workspace.plugins`; their tools and subscribers are among `tools` and `sinks`."""
+    sinks: tuple[Sink, ...] = ()
+    """Get the events of every run, beside whoever watches one of them."""
+    report: Callable[[str], None] = _ignore
+    """Told when a plugin is left out."""
+    clients: SharedClients | None = None
+    """The clients that runs ask models with; `open_runtime` brings them and closes them."""
+    servers: ServerPool | None = None
+    """Keeps external servers from run to run; without it they end with the run that started them."""
+    narrow: Callable[[Policy], Policy] | None = None
+    """Puts a stricter policy around the one of the settings."""
+
+    @property
+    def runs(self) -> Path:
+        return self.workspace / self.settings.logging.jsonl_dir
+
+    @property
+    def owner(self) -> str:
+        return f"{socket.gethostname()}:{os.getpid()}"

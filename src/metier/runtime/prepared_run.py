@@ -1,0 +1,60 @@
+"""What must be known of a run before its journal is open."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from metier.definitions.task import TaskDefinition, TaskStep
+from metier.engine.entries import Order
+from metier.runtime.host import Place
+from metier.runtime.workspace.agents import AgentInForce
+from metier.runtime.workspace.instructions import Said
+
+RESULTS = "results"
+"""The pin under which a step of a task has what the steps before it gave."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunKind:
+    folder: Path
+    agent: AgentInForce
+    said: Said | None = None
+    """What a run that begins is given beside its task."""
+    is_dry: bool = False
+    pins: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What it began with; empty when it has not begun."""
+    host: Place | None = None
+    """The place without what the agent makes of it: what children begin from."""
+    order: Order | None = None
+    task: TaskDefinition | None = None
+    """The task that plans the run, or that it is a step of."""
+    max_turns: int | None = None
+    """Its limit, where it has begun: a person may have raised it."""
+    inherited: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What it has from the run above it: the files of its task, and what binds everybody above."""
+
+    is_foreign: bool = False
+    """It was not started in this store, and is about to be adopted."""
+
+    @property
+    def given_results(self) -> str:
+        """The digest of what earlier steps of its task gave; empty where there is nothing."""
+        return self.pins.get(RESULTS) or self.inherited.get(RESULTS, "")
+
+    @property
+    def is_planned(self) -> bool:
+        """A task definition decides; no model is asked, and nothing is done but by its steps."""
+        return self.order is not None and bool(self.order.task_id)
+
+    @property
+    def is_idle(self) -> bool:
+        """It only plans: nothing is opened for it, no process is started."""
+        return self.is_dry or self.is_planned
+
+    @property
+    def steps(self) -> tuple[TaskStep, ...]:
+        """Whose lists and rules hold: `TASK.md`, and the step itself where that is another file."""
+        if self.task is None or self.order is None or not self.order.step_file:
+            return ()
+        own = next(step for step in self.task.steps if step.file.name == self.order.step_file)
+        return (own,) if own is self.task.steps[0] else (self.task.steps[0], own)

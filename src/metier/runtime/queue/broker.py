@@ -1,0 +1,103 @@
+"""Wake-ups through a message broker: a message names a run that can go on, and says nothing else.
+
+Losing one, or getting it twice, does no harm: who drives is decided by leases, and workers look into the store for
+runs that no message names. Celery is loaded only where an address is configured.
+"""
+
+import importlib.util
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from metier.errors import BrokerUnavailable, UsageError
+from metier.settings.secrecy import mask
+from metier.settings.worker_options import WorkerOptions
+
+OWN_VARIABLE = "AGENT_WORKER_BROKER_URL"
+
+_REDIS = frozenset({"redis", "rediss", "redis+socket", "sentinel"})
+_AMQP = frozenset({"amqp", "amqps", "pyamqp"})
+_LOSING = frozenset({"sqla", "sqlalchemy", "filesystem"})
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    url: str = field(repr=False)
+
+    @property
+    def shown(self) -> str:
+        """Without its password."""
+        return mask(self.url)
+
+    @property
+    def is_redis(self) -> bool:
+        return urlsplit(self.url).scheme in _REDIS
+
+
+class Broker(Protocol):
+    """Carries wake-ups. Every method raises `BrokerUnavailable`."""
+
+    @property
+    def address(self) -> Address: ...
+
+    def wake(self, run_ids: Iterable[str], *, queue: str) -> None:
+        """Ask a worker of the queue to go on with each of these runs."""
+        ...
+
+    def count_waiting(self, queue: str) -> int:
+        """How many messages of a queue no worker has taken yet."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def find_address(options: WorkerOptions, environ: Mapping[str, str]) -> Address | None:
+    """The broker that is configured, if one is. Raises `UsageError` for one that cannot be used."""
+    for variable in (OWN_VARIABLE, options.broker_url_env):
+        url = environ.get(variable, "").strip()
+        if url:
+            return _check(Address(url), variable)
+    return None
+
+
+def find_broker(options: WorkerOptions, environ: Mapping[str, str]) -> Broker | None:
+    """The broker that is configured; None where workers look into the store. Raises `UsageError`."""
+    address = find_address(options, environ)
+    if address is None:
+        return None
+    if importlib.util.find_spec("celery") is None:
+        raise UsageError(
+            "A broker is configured, and Celery is not installed", hint="Install it: pip install 'metier[worker]'"
+        )
+    # Loaded only where it is used: it takes twice as long as the rest of a short command.
+    from metier.runtime.queue.celery_broker import CeleryBroker
+
+    return CeleryBroker(address)
+
+
+def name_recovery(queue: str) -> str:
+    """The queue of runs whose worker died: they do not stand behind everything that was started since."""
+    return f"{queue}.recover"
+
+
+def build_unavailable(address: Address) -> BrokerUnavailable:
+    return BrokerUnavailable(
+        f"The broker '{address.shown}' does not answer",
+        hint="Start it, or correct its address; the run is in the store, and workers find it there",
+    )
+
+
+def _check(address: Address, variable: str) -> Address:
+    scheme = urlsplit(address.url).scheme
+    if scheme.partition("+")[0] in _LOSING:
+        raise UsageError(
+            f"The broker of {variable} loses messages when a worker is killed: {scheme!r}",
+            hint="Use Redis or RabbitMQ, or no broker at all: then workers look into the run store",
+        )
+    if scheme not in _REDIS | _AMQP:
+        raise UsageError(
+            f"What {variable} says is not the address of a broker",
+            hint='Write it like "redis://:password@host:6379/0" or "amqp://user:password@host:5672//"',
+        )
+    return address

@@ -1,0 +1,113 @@
+"""The broker as Celery sees it: its settings, its messages, its errors. Imported only where a broker is configured."""
+
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from typing import Any
+
+from amqp.exceptions import AMQPError, MessageNacked, NotFound
+from celery import Celery
+from kombu.exceptions import KombuError
+
+from metier.runtime.queue.broker import Address, build_unavailable
+
+DRIVE = "metier.drive"
+TIME_OUT = "metier.time_out"
+
+VISIBILITY_SECONDS = 30
+"""On Redis, how long a message that a worker took is kept from others. Those of a dead worker come back after it;
+those of a living one that takes longer come twice, find the run taken, and are dropped."""
+
+_SEND_SECONDS = 5
+_RETRY = {"max_retries": 2, "interval_start": 0.1, "interval_step": 0.5}
+
+
+def build_app(address: Address) -> Any:  # noqa: ANN401 - Celery has no types
+    """The Celery application, without tasks."""
+    app: Any = Celery("metier", broker=address.url, set_as_current=False)
+    app.conf.update(
+        accept_content=["json"],
+        task_serializer="json",
+        task_ignore_result=True,
+        task_acks_late=True,
+        task_reject_on_worker_lost=True,
+        worker_prefetch_multiplier=1,
+        worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,  # what a worker reports goes out as it is
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        broker_connection_timeout=_SEND_SECONDS,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        # RabbitMQ closes the channel of a task that is not acknowledged for half an hour. The run goes on, and so does
+        # the worker; the message comes again, finds the run taken, and is dropped.
+        broker_channel_error_retry=True,
+        broker_heartbeat=10,
+        broker_transport_options=_REDIS_OPTIONS if address.is_redis else _AMQP_OPTIONS,
+    )
+    return app
+
+
+_REDIS_OPTIONS = {
+    "visibility_timeout": VISIBILITY_SECONDS,
+    # Without these two a scan for messages of dead workers comes every hundred seconds or so.
+    "unacked_restore_interval": 1,
+    "unacked_restore_throttle": 1,
+    "socket_connect_timeout": _SEND_SECONDS,
+}
+_AMQP_OPTIONS = {
+    # Whoever sends a message is told whether it has been taken: a short command ends right after it.
+    "confirm_publish": True,
+}
+
+
+def send(app: Any, task: str, run_id: str, *, queue: str) -> None:  # noqa: ANN401 - Celery has no types
+    """Returns when the broker has the message. Raises one of `list_failures` where it does not take it in time."""
+    app.send_task(task, args=[run_id], queue=queue, retry=True, retry_policy=_RETRY, confirm_timeout=_SEND_SECONDS)
+
+
+def list_failures(app: Any) -> tuple[type[Exception], ...]:  # noqa: ANN401 - Celery has no types
+    """What sending can raise; the errors of Redis are known only where it is used."""
+    connection: Any = app.connection_for_write()
+    return (
+        *(KombuError, AMQPError, MessageNacked, OSError),
+        *connection.connection_errors,
+        *connection.channel_errors,
+    )
+
+
+class CeleryBroker:
+    """`runtime.broker.Broker`."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._app = build_app(address)
+
+    @property
+    def address(self) -> Address:
+        return self._address
+
+    def wake(self, run_ids: Iterable[str], *, queue: str) -> None:
+        with self._translated():
+            for run_id in run_ids:
+                send(self._app, DRIVE, run_id, queue=queue)
+
+    def count_waiting(self, queue: str) -> int:
+        with self._translated(), self._app.connection_for_write() as connection:
+            connection.ensure_connection(max_retries=1, timeout=_SEND_SECONDS)
+            try:
+                return int(connection.default_channel.queue_declare(queue, passive=True).message_count)
+            except connection.channel_errors as error:
+                # On Redis a queue that is empty is not there; on RabbitMQ one that nobody used yet.
+                if str(getattr(error, "reply_code", "")) == str(NotFound.code):
+                    return 0
+                raise
+
+    def close(self) -> None:
+        self._app.close()
+
+    @contextmanager
+    def _translated(self) -> Generator[None]:
+        """The errors of every transport as `BrokerUnavailable`."""
+        try:
+            yield
+        except list_failures(self._app) as error:
+            raise build_unavailable(self._address) from error

@@ -1,0 +1,130 @@
+"""Runs that are left to workers: begin one, take an answer for one, drive one for a while, find those nobody drives.
+
+The store knows all of it. Whoever drives a run holds its lease; whoever does not, only writes down what was decided.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from metier.engine.orders import CHILD
+from metier.engine.phases import FINAL
+from metier.engine.state import RunState
+from metier.engine.stopping import Stopper
+from metier.events import TaskState
+from metier.runtime.answers import Answer
+from metier.runtime.queue.lease_terms import Shift
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import Runtime, Watch
+from metier.settings.worker_options import WorkerOptions
+from metier.store.base import RUNNABLE, Lease, RunRow
+from metier.store.failures import LeaseHeld
+
+_MOST_LOOKED_AT = 1000
+"""Runs that one sweep looks at, oldest first."""
+
+
+async def submit(runtime: Runtime, request: RunRequest, *, queue: str) -> RunState:
+    """Begin a run, with everything it is pinned to, and leave it to the workers of a queue."""
+    return await runtime.start(request, Watch(stopper=_left_to_workers()), queue=queue)
+
+
+async def wake(runtime: Runtime, run_id: str, answer: Answer | None = None) -> RunState:
+    """Take in what was answered or approved, so that a worker can go on. Raises `LeaseHeld` while somebody drives.
+
+    What is answered is for the run that is really waited for: this one, or the lowest of those it handed work to.
+    """
+    waiting = await runtime.find_waiting(await runtime.read(run_id))
+    if waiting.run_id != run_id:
+        await runtime.resume(waiting.run_id, answer, Watch(stopper=_left_to_workers()))
+        answer = Answer(by=answer.by, accepts_changed_skills=answer.accepts_changed_skills) if answer else None
+    return await runtime.resume(run_id, answer, Watch(stopper=_left_to_workers()))
+
+
+async def find_owner(runtime: Runtime, run_id: str) -> RunRow:
+    """The run that somebody started: this one, or the one at the top of those that ordered it."""
+    row = await runtime.find(run_id)
+    while row.parent_run_id and not row.queue and row.run_id.startswith(CHILD):
+        row = await runtime.find(row.parent_run_id)
+    return row
+
+
+async def drive_for_a_while(
+    runtime: Runtime, run_id: str, options: WorkerOptions, *, watch: Watch, lease: Lease | None = None
+) -> RunState:
+    """Drive until the run ends or waits, the turns of a task are used up, or `watch.stopper` hands it back.
+
+    Raises `LeaseHeld` when somebody else drives it, `LeaseLost` when somebody took it over meanwhile.
+    """
+    shift = Shift(lease=lease, lease_seconds=options.lease_seconds, max_attempts=options.max_attempts)
+    timed = replace(watch, shift=shift, timeout_seconds=options.timeout_seconds)
+    return await runtime.resume(run_id, watch=timed)
+
+
+def can_go_on(state: RunState) -> bool:
+    """A worker handed it back: somebody should go on with it."""
+    return state.status in (*RUNNABLE, "delegating") and state.phase not in FINAL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stranded:
+    """Runs that can go on and that nobody drives."""
+
+    orphans: Sequence[str] = ()
+    """Their worker died."""
+    waiting: Sequence[str] = ()
+    """Nobody took them yet, or somebody handed them back."""
+
+
+async def find_stranded(runtime: Runtime, queue: str) -> Stranded:
+    rows = await runtime.store.list_stale(queue=queue, limit=_MOST_LOOKED_AT)
+    return Stranded(
+        orphans=[row.run_id for row in rows if row.left_by],
+        waiting=[row.run_id for row in rows if not row.left_by],
+    )
+
+
+async def wake_decided(runtime: Runtime, queue: str) -> list[str]:
+    """Wake runs whose approvals were decided, or ran out of time, without anybody telling a worker."""
+    rows = [*await _find_parked(runtime, queue, "paused"), *await _find_parked(runtime, queue, "delegating")]
+    now = runtime.place.clock.now()
+    woken: list[str] = []
+    for row in rows:
+        approvals = await runtime.store.list_approvals(run_id=row.run_id, status="open")
+        if any(approval.expires_at is None or approval.expires_at > now for approval in approvals):
+            continue
+        waiting = await runtime.find_waiting(await runtime.read(row.run_id))
+        if not await _is_answered(runtime, waiting, left_by=row.left_by):
+            continue
+        with suppress(LeaseHeld):
+            if can_go_on(await wake(runtime, row.run_id)):
+                woken.append(row.run_id)
+    return woken
+
+
+async def _find_parked(runtime: Runtime, queue: str, status: TaskState) -> list[RunRow]:
+    """All of them, a page at a time: one that waits for long must not keep others from being looked at."""
+    parked: list[RunRow] = []
+    last = 0
+    while page := await runtime.store.list_runs(status=status, queue=queue, before=last, limit=_MOST_LOOKED_AT):
+        parked += [row for row in page if not row.driver]
+        last = page[-1].number
+    return parked
+
+
+async def _is_answered(runtime: Runtime, waiting: RunState, *, left_by: str) -> bool:
+    """Nobody is waited for any more: a person has decided, or it was a worker that died while it saw to another run."""
+    pause = waiting.pause
+    if pause is None or pause.pause in ("signal", "delegation"):
+        return bool(left_by) or waiting.started is None or waiting.started.parent_run_id != ""
+    if pause.pause != "approval":
+        return False
+    asking = {step.approval_id: step.step_id for step in waiting.steps if step.phase == "asking"}
+    # Looking closes what is past its time.
+    return bool(await runtime.approvals.find_decisions(waiting.run_id, asking))
+
+
+def _left_to_workers() -> Stopper:
+    stopper = Stopper()
+    stopper.hand_back("a queue of workers")
+    return stopper

@@ -1,0 +1,35 @@
+"""The first entry of a run: what it was started with."""
+
+import hashlib
+
+from metier.engine import entries as e
+from metier.engine.services import Services
+from metier.runtime.delegation.child_runs import build_limits
+from metier.runtime.requests import RunRequest
+from metier.runtime.workspace.agents import AgentInForce
+from metier.runtime.workspace.surroundings import describe_surroundings
+
+
+def build_start(request: RunRequest, agent: AgentInForce, services: Services, *, pins: dict[str, str]) -> e.RunStarted:
+    runtime = agent.place.settings.runtime
+    run_id = services.run_folder.name
+    commission = request.commission
+    return e.RunStarted(
+        task=request.task,
+        mode=request.mode,
+        agent=agent.id,
+        provider=services.provider.name,
+        model=agent.model.name if services.provider.name != "offline" else "offline",
+        profile=agent.profile,
+        sandbox=services.sandbox,
+        context_id=request.context_id or run_id,
+        trace_id=hashlib.sha256(run_id.encode()).hexdigest()[:32],
+        workspace=str(agent.place.workspace),
+        parent_run_id=commission.parent_run_id if commission else "",
+        limits=commission.order.limits if commission else build_limits(runtime),
+        pins=pins,
+        extra_context=request.extra_context,
+        order=commission.order if commission else None,
+        environment=describe_surroundings(agent.place.workspace, services.clock.now()),
+        started_at=services.clock.now().isoformat(),
+    )

@@ -1,0 +1,244 @@
+"""What a run is pinned to: the bytes of its definitions, instructions, tools and settings, and the hash of its code.
+
+A resumed run uses those, whatever changed meanwhile; a replay needs nothing else. About code that changed it asks: see
+`changed_code`.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from anyio.to_thread import run_sync
+from pydantic import TypeAdapter
+
+from metier.definitions.agent import FILE_NAME as AGENT_FILE
+from metier.definitions.names import SKILL_PIN as SKILL
+from metier.definitions.skills.skill import parse_skill
+from metier.engine.entries import RunStarted
+from metier.engine.execution.partners import Partners
+from metier.engine.services import Instructions, Services
+from metier.errors import SkillError, UsageError
+from metier.runtime.host import Place
+from metier.runtime.prepared_run import RunKind
+from metier.runtime.workspace.agents import AgentInForce, find_agent_file, read_definition_file, restore_agent
+from metier.runtime.workspace.catalog import find_skills
+from metier.runtime.workspace.policy import has_rules, read_policy_file
+from metier.runtime.workspace.tasks import TASK, pin_task
+from metier.runtime.workspace.trust import find_withheld
+from metier.settings.model import Settings
+from metier.skills.package import SkillPackage
+from metier.skills.trust.digest import digest_files
+from metier.skills.trust.judgement import is_trusted
+from metier.store.base import Store
+from metier.store.failures import BlobUnknown
+from metier.tools.base import ToolInfo
+
+MOST_KEPT = 200
+"""Of larger catalogs only the hashes are pinned; what a model was shown is kept with the run anyway."""
+SETTINGS = "settings"
+INSTRUCTIONS = "instructions"
+TOOLS = "tools"
+POLICY = "policy"
+TRUST = "trust"
+HOST = "host"
+"""The settings before the agent's own; only where there is an agent."""
+PARTNERS = "partners"
+UNREADABLE = "unreadable"
+CODE = "code:"
+"""The hash of all files of a skill, of which no bytes are kept: code runs from where it lies."""
+AGENT = "agent:"
+
+_INSTRUCTIONS: TypeAdapter[Instructions] = TypeAdapter(Instructions)
+_TOOLS: TypeAdapter[tuple[ToolInfo, ...]] = TypeAdapter(tuple[ToolInfo, ...])
+_NAMES: TypeAdapter[tuple[str, ...]] = TypeAdapter(tuple[str, ...])
+PINNED_SECTIONS = ("model", "runtime", "skills", "shell", "sandbox", "mcp")
+"""What a run does, and how freely; not `logging` and `store`."""
+
+
+class PinnedSkills(NamedTuple):
+    packages: tuple[SkillPackage, ...]
+    changed: tuple[str, ...]
+    """Ids of definitions whose file is no longer what the run began with."""
+
+
+class PinnedPolicy(NamedTuple):
+    text: bytes
+    changed: tuple[str, ...] = ()
+
+
+async def pin(services: Services, run: RunKind) -> dict[str, str]:
+    """Definition id → digest. The bytes are in the store under that digest."""
+    store, agent = services.store, run.agent
+    settings = agent.place.settings
+    policy = read_policy_file(services.workspace)
+    packages = tuple(services.shelf.packages.values())
+    trusted = tuple(
+        sorted(package.definition.name for package in packages if has_rules(package) and is_trusted(package))
+    )
+    pins = {
+        SETTINGS: await store.put_blob(settings.model_dump_json().encode()),
+        INSTRUCTIONS: await store.put_blob(_INSTRUCTIONS.dump_json(services.instructions)),
+        TOOLS: await store.put_blob(_TOOLS.dump_json(services.tools.infos())),
+        POLICY: await store.put_blob(policy),
+        TRUST: await store.put_blob(_NAMES.dump_json((*trusted, *sorted(find_withheld(agent.place, policy))))),
+    }
+    if agent.id:
+        pins[f"{AGENT}{agent.id}"] = await store.put_blob(agent.data)
+    if run.host is not None and run.host.settings != settings:
+        pins[HOST] = await store.put_blob(run.host.settings.model_dump_json().encode())
+    if services.partners != Partners():
+        pins[PARTNERS] = await store.put_blob(services.partners.model_dump_json().encode())
+    if run.is_planned and run.task is not None and not any(name.startswith(TASK) for name in run.inherited):
+        pins |= await pin_task(run.task, store)
+    for package in packages:
+        data = package.definition.data
+        keep = len(packages) <= MOST_KEPT
+        pins[_id(package)] = await store.put_blob(data) if keep else hashlib.sha256(data).hexdigest()
+    return {**run.inherited, **pins, **await run_sync(digest_code, packages)}
+
+
+def digest_code(packages: Iterable[SkillPackage], pins: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """Pin → hash of all files of a skill. A `SKILL.md` counts as what `pins` has of it, which is what the run uses."""
+    is_kept = sum(name.startswith(SKILL) for name in pins) <= MOST_KEPT
+    return {
+        f"{CODE}{package.definition.name}": _digest_code(package, pins.get(_id(package), "") if is_kept else "")
+        for package in packages
+    }
+
+
+def _digest_code(package: SkillPackage, pinned: str) -> str:
+    try:
+        return digest_files(package.folder, instead={package.definition.file.name: pinned} if pinned else {})
+    except (SkillError, OSError):
+        return UNREADABLE
+
+
+async def use_pinned(packages: Sequence[SkillPackage], pins: Mapping[str, str], store: Store) -> PinnedSkills:
+    """The packages as the run knew them: definitions that changed are taken from the store."""
+    result: list[SkillPackage] = []
+    changed: list[str] = []
+    for package in packages:
+        digest = pins.get(_id(package), "")
+        if not digest or digest == _digest(package) or sum(name.startswith(SKILL) for name in pins) > MOST_KEPT:
+            result.append(package)
+            continue
+        changed.append(_id(package))
+        data = await store.get_blob(digest)
+        reading = parse_skill(data, file=package.definition.file, id=package.definition.id)
+        result.append(replace(package, definition=reading.skill) if reading.skill else package)
+    return PinnedSkills(tuple(result), tuple(changed))
+
+
+async def use_pinned_policy(current: bytes, pins: Mapping[str, str], store: Store) -> PinnedPolicy:
+    """The host's rules as the run knew them."""
+    digest = pins.get(POLICY, "")
+    if not digest or digest == hashlib.sha256(current).hexdigest():
+        return PinnedPolicy(current)
+    return PinnedPolicy(await store.get_blob(digest), (POLICY,))
+
+
+async def use_pinned_host(place: Place, pins: Mapping[str, str], store: Store) -> Place:
+    """The same place, with the settings that the agent of the run found."""
+    return await use_pinned_settings(place, {SETTINGS: pins[HOST]} if HOST in pins else pins, store)
+
+
+async def use_pinned_settings(place: Place, pins: Mapping[str, str], store: Store) -> Place:
+    """The same place, with what the run was told to do; where it is written down is up to whoever resumes it."""
+    if SETTINGS not in pins:
+        return place
+    pinned = Settings.model_validate_json(await store.get_blob(pins[SETTINGS]))
+    sections = {section: getattr(pinned, section) for section in PINNED_SECTIONS}
+    return replace(place, settings=place.settings.model_copy(update=sections))
+
+
+async def use_pinned_agent(place: Place, started: RunStarted, store: Store) -> AgentInForce:
+    """The agent as the run knew it, whatever its file says now, in a place with the settings of the run."""
+    name = f"{AGENT}{started.agent}"
+    digest = started.pins.get(name, "") if started.agent else ""
+    if not digest:
+        skills = find_skills(place)
+        return AgentInForce(id=started.agent, place=place, packages=skills.packages, problems=skills.problems)
+    data = await store.get_blob(digest)
+    file, current = _find_file(place.workspace, started.agent)
+    agent = restore_agent(place, started.agent, data, file=file)
+    return agent if current == data else replace(agent, changed=(name,))
+
+
+def _find_file(workspace: Path, agent_id: str) -> tuple[Path, bytes]:
+    """Where the definition lies and what is in it; where it would lie and nothing, if it is gone."""
+    try:
+        file, _ = find_agent_file(workspace, agent_id)
+        return file, read_definition_file(file, workspace)
+    except (UsageError, OSError):
+        return workspace / ".agent/agents" / agent_id / AGENT_FILE, b""
+
+
+async def find_instructions(pins: Mapping[str, str], store: Store) -> Instructions | None:
+    digest = pins.get(INSTRUCTIONS)
+    return _INSTRUCTIONS.validate_json(await store.get_blob(digest)) if digest else None
+
+
+async def find_partners(pins: Mapping[str, str], store: Store) -> Partners:
+    digest = pins.get(PARTNERS)
+    return Partners.model_validate_json(await store.get_blob(digest)) if digest else Partners()
+
+
+async def find_tools(pins: Mapping[str, str], store: Store) -> tuple[ToolInfo, ...]:
+    """What the tools of the run said of themselves."""
+    digest = pins.get(TOOLS)
+    return _TOOLS.validate_json(await store.get_blob(digest)) if digest else ()
+
+
+async def find_policy(pins: Mapping[str, str], store: Store) -> bytes:
+    """The rules of the host; none where a run is older than rules."""
+    digest = pins.get(POLICY)
+    return await store.get_blob(digest) if digest else b""
+
+
+async def find_trusted(pins: Mapping[str, str], store: Store) -> frozenset[str]:
+    """The skills whose word to allow something counted, and the voices whose word did not."""
+    digest = pins.get(TRUST)
+    return frozenset(_NAMES.validate_json(await store.get_blob(digest)) if digest else ())
+
+
+async def rebuild_packages(
+    pins: Mapping[str, str], found: Iterable[SkillPackage], store: Store
+) -> tuple[SkillPackage, ...]:
+    """The catalog from what is kept alone, in its order; `found` stand in for bytes that were too many to keep.
+
+    Raises `BlobUnknown` where neither has the bytes.
+    """
+    here = {_id(package): package for package in found}
+    packages: list[SkillPackage] = []
+    for name, digest in pins.items():
+        if name.startswith(SKILL):
+            here_now = here.get(name)
+            if here_now is None or _digest(here_now) != digest:
+                here_now = await _rebuild_package(name, digest, store)
+            packages.append(here_now)
+    return tuple(packages)
+
+
+async def _rebuild_package(name: str, digest: str, store: Store) -> SkillPackage:
+    try:
+        data = await store.get_blob(digest)
+    except BlobUnknown as error:
+        raise BlobUnknown(
+            f"The bytes of {name!r} that the run used are nowhere to be found",
+            hint=f"Catalogs of more than {MOST_KEPT} skills are not kept; restore its SKILL.md as it was",
+        ) from error
+    folder = Path(name.removeprefix(SKILL))
+    reading = parse_skill(data, file=folder / "SKILL.md", id=folder.name)
+    assert reading.skill is not None, "only what could be parsed is pinned"
+    return SkillPackage(definition=reading.skill, folder=folder, source="directory")
+
+
+def _digest(package: SkillPackage) -> str:
+    return hashlib.sha256(package.definition.data).hexdigest()
+
+
+def _id(package: SkillPackage) -> str:
+    return f"{SKILL}{package.definition.name}"

@@ -1,0 +1,115 @@
+"""`run.json`: the record of a run for people and programs, written from its journal whenever the run comes to rest."""
+
+import json
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from metier.engine import entries as e
+from metier.engine.journal import measure
+from metier.engine.phases import FINAL
+from metier.engine.projection import tool_of
+from metier.engine.state import RunState
+from metier.runtime.records.known_cost import find_cost
+
+FILE_NAME = "run.json"
+VERSION = 1
+
+
+type Clean = Callable[[JsonValue], JsonValue]
+_WORDS = ("task", "message", "result", "steps")
+"""What people, models and tools said; the rest is names, numbers and digests of our own."""
+
+
+def write_record(folder: Path, entries: Iterable[e.Entry], state: RunState, *, now: datetime, clean: Clean) -> None:
+    """Replace the record as a whole. A file is passed on and kept: it is cleaned like the log, unlike the journal."""
+    record = build_record(entries, state, now=now)
+    record |= {name: clean(record[name]) for name in _WORDS}
+    # One name for all: whoever drives the run next replaces what a kill left.
+    temporary = folder / f".{FILE_NAME}.part"
+    temporary.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    temporary.replace(folder / FILE_NAME)
+
+
+def build_record(entries: Iterable[e.Entry], state: RunState, *, now: datetime) -> dict[str, JsonValue]:
+    started = state.started
+    assert started is not None
+    kept = list(entries)
+    return {
+        "version": VERSION,
+        "run_id": state.run_id,
+        "context_id": started.context_id,
+        "trace_id": started.trace_id,
+        "task": _describe_task(started),
+        "agent": {"id": started.agent},
+        "status": state.status,
+        "reason": state.failure.reason if state.failure else "",
+        "message": state.failure.message if state.failure else "",
+        "mode": started.mode,
+        "provider": started.provider,
+        "model": started.model,
+        "answered_by": list(dict.fromkeys(each.reply.model for each in kept if isinstance(each, e.ModelReplied))),
+        "profile": started.profile,
+        "started_at": started.started_at,
+        "duration_ms": _find_duration(kept, state, now=now),
+        "recorded_at": now.isoformat(),
+        "workspace": started.workspace,
+        "skills": list(dict.fromkeys(state.used_skills)),
+        "definitions": dict(started.pins),
+        "turns": state.turn,
+        "usage": {"input_tokens": state.input_tokens, "output_tokens": state.output_tokens},
+        "cost_usd": find_cost(state.cost_usd, tokens=state.input_tokens + state.output_tokens),
+        "result": state.result,
+        "steps": _steps(kept),
+        "journal_entries": state.seq,
+    }
+
+
+def _describe_task(started: e.RunStarted) -> dict[str, JsonValue]:
+    """A task in words has no id; a step has the id of its task and its own file."""
+    order = started.order
+    if order is None:
+        return {"text": started.task, "id": "", "step": "", "inputs": {}}
+    return {
+        "text": started.task,
+        "id": order.task_id or order.step_of,
+        "step": order.step_file,
+        "inputs": {**order.inputs},
+    }
+
+
+def _find_duration(entries: Iterable[e.Entry], state: RunState, *, now: datetime) -> float | None:
+    """From the beginning to the end, or until now; nothing where an older version began the run."""
+    began = state.started.started_at if state.started else ""
+    if not began:
+        return None
+    if state.phase not in FINAL:
+        return measure(began, now)
+    ends = [entry.duration_ms for entry in entries if isinstance(entry, e.RunFinished | e.RunFailed)]
+    return ends[-1]
+
+
+def _steps(entries: Iterable[e.Entry]) -> list[JsonValue]:
+    steps: dict[str, dict[str, JsonValue]] = {}
+    for entry in entries:
+        if isinstance(entry, e.StepStarted):
+            steps[entry.step_id] = {
+                "step_id": entry.step_id,
+                "uses": tool_of(entry.action.params, entry.action.type),
+                "input": entry.action.params,
+                "effect": entry.effect,
+                "attempts": entry.attempt,
+            }
+        elif isinstance(entry, e.StepFinished):
+            steps.setdefault(entry.step_id, {"step_id": entry.step_id}).update(
+                {
+                    "status": entry.status,
+                    "output": entry.text[:2000],
+                    "exit_code": entry.exit_code,
+                    "duration_ms": entry.duration_ms,
+                    "artifacts": list(entry.artifacts),
+                }
+            )
+    return list(steps.values())

@@ -1,0 +1,270 @@
+"""Agents in force: an `AGENT.md` turned into what a run has from it. Reads definitions; starts nothing.
+
+Without an agent a run has the built-in one: everything that the workspace offers, under the settings as they are.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from metier.definitions.agent import FILE_NAME, AgentDefinition, Profile, parse_agent
+from metier.definitions.files.contained_file import read_contained
+from metier.definitions.ids import fold_id
+from metier.definitions.inherit import INHERIT, resolve_list
+from metier.definitions.names import canonical_name
+from metier.definitions.nearest import hint_nearest
+from metier.definitions.problems import Problem
+from metier.definitions.references import read_names
+from metier.definitions.task import FILE_NAME as TASK_FILE
+from metier.definitions.text.document import MAX_FILE_BYTES, parse_document
+from metier.errors import ConfigError, UsageError
+from metier.providers.options import ModelOptions
+from metier.runtime.host import Place
+from metier.runtime.model_choice import choose_model, choose_profile, list_models
+from metier.runtime.workspace.catalog import (
+    ActiveSkills,
+    activate_named,
+    find_all_skills,
+    find_skills,
+    list_definitions,
+)
+from metier.skills.activation import activate
+from metier.skills.package import SkillPackage
+from metier.tools.base import Tool
+from metier.tools.toolbox import Toolbox
+from metier.tools.web.fetch import WebAccess
+
+BUILT_IN = ""
+"""The ID of the agent that needs no file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentInForce:
+    """Who does the work of a run, with everything that follows from that."""
+
+    id: str = BUILT_IN
+    place: Place
+    """The place with the settings of this agent: its model, its decoding, its profile."""
+    definition: AgentDefinition | None = None
+    """Nothing for the built-in agent."""
+    data: bytes = b""
+    """The bytes that the definition was read from."""
+    packages: tuple[SkillPackage, ...] = ()
+    """The skills it may use, sorted by name."""
+    tasks: tuple[str, ...] = ()
+    """IDs of the tasks it may run."""
+    models: tuple[str, ...] = ()
+    """Those that may be chosen for it, its own first; empty where it does not say."""
+    problems: tuple[Problem, ...] = ()
+    """What keeps skills from it."""
+    changed: tuple[str, ...] = ()
+    """Its pin, where its file is no longer what the run began with."""
+    lines: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
+    """Where the names of its lists stand: `tools`, `skills`, `tasks` → name → line."""
+
+    @property
+    def model(self) -> ModelOptions:
+        return self.place.settings.model
+
+    @property
+    def profile(self) -> Profile:
+        return self.place.settings.runtime.profile
+
+    @property
+    def body(self) -> str:
+        """Its layer of the prompt."""
+        return self.definition.body.strip() if self.definition else ""
+
+    @property
+    def web(self) -> WebAccess:
+        """Whom it may fetch from."""
+        lists = self.definition.web if self.definition else None
+        return WebAccess(allowed_domains=lists.allow, denied_domains=lists.deny) if lists else WebAccess()
+
+    def choose_tools(self, tools: Iterable[Tool]) -> tuple[Tool, ...]:
+        """Those it may see. What it names and nobody has is left out; see `check_tools`."""
+        offered = tuple(tools)
+        if self.definition is None or self.definition.tools is None:
+            return offered
+        box = Toolbox(offered)
+        visible = box.resolve(resolve_list(self.definition.tools, [tool.info.name for tool in offered]))
+        return tuple(tool for tool in offered if tool.info.name in visible)
+
+    def check_tools(self, known: Collection[str]) -> None:
+        """Raises `ConfigError` for a name in `tools` that nobody has.
+
+        Tools of a skill or of a server (`skill.tool`, `server/tool`) may be missing today and back tomorrow.
+        """
+        problems = [
+            _unknown("tool", name, known, file=self.definition.file, line=line)
+            for name, line in self.lines.get("tools", {}).items()
+            if self.definition and name not in known and "." not in name and "/" not in name
+        ]
+        if problems:
+            raise _refuse(self.id, problems)
+
+
+def resolve_agent(place: Place, agent_id: str, *, model: str = "") -> AgentInForce:
+    """The agent of this ID, as the files stand now; an empty one is the built-in agent. `model` was asked for.
+
+    Raises `UsageError` for an agent that is not there and a model it may not use, `ConfigError` with every problem of
+    its definition.
+    """
+    if not agent_id:
+        skills = find_skills(place)
+        return AgentInForce(
+            place=_apply(place, None, model=model),
+            packages=skills.packages,
+            tasks=_list_tasks(place),
+            problems=skills.problems,
+        )
+    file, found_id = find_agent_file(place.workspace, agent_id)
+    try:
+        data = read_definition_file(file, place.workspace)
+    except OSError as error:
+        raise ConfigError(
+            f"Agent {found_id!r} cannot be used: '{file}' cannot be read: {error.strerror}",
+            hint="Mend it, or remove it",
+        ) from error
+    return build_agent(place, found_id, data, file=file, model=model)
+
+
+def check_model(place: Place, agent_id: str, *, model: str) -> None:
+    """Whether the agent may use the model that was asked for, or its own. Raises `UsageError`."""
+    definition = None
+    if agent_id:
+        file, found_id = find_agent_file(place.workspace, agent_id)
+        definition = parse_agent(read_definition_file(file, place.workspace), file=file, id=found_id).agent
+    choose_model(place.settings.model, definition, wanted=model)
+
+
+def read_definition_file(file: Path, workspace: Path) -> bytes:
+    """The bytes of an agent or of a step of a task. Raises `OSError`, also for a link out of the folder."""
+    return read_contained(file, within=workspace, limit=MAX_FILE_BYTES)
+
+
+def find_agent_file(workspace: Path, agent_id: str) -> tuple[Path, str]:
+    """The `AGENT.md` and the ID as its folder spells it. Raises `UsageError`."""
+    listed = list_definitions(workspace, "agents", FILE_NAME)
+    found = listed.get(fold_id(agent_id))
+    if found is None:
+        known = sorted(each.id for each in listed.values())
+        there = f"There are: {', '.join(known)}" if known else "Write '.agent/agents/<id>/AGENT.md'"
+        raise UsageError(f"No agent is called {agent_id!r}", hint=hint_nearest(agent_id, known) or there)
+    return Path(found.path), found.id
+
+
+def build_agent(place: Place, agent_id: str, data: bytes, *, file: Path, model: str = "") -> AgentInForce:
+    """The agent of these bytes, with what it names looked up in the workspace."""
+    agent = restore_agent(place, agent_id, data, file=file)
+    known_tasks = {fold_id(each): each for each in _list_tasks(place)}
+    problems = [
+        *_find_unknown_skills(agent),
+        *(
+            _unknown("task", name, known_tasks.values(), file=file, line=line)
+            for name, line in agent.lines["tasks"].items()
+            if fold_id(name) not in known_tasks
+        ),
+    ]
+    if problems:
+        raise _refuse(agent_id, problems)
+    return replace(agent, place=_apply(place, agent.definition, model=model))
+
+
+def restore_agent(place: Place, agent_id: str, data: bytes, *, file: Path) -> AgentInForce:
+    """The agent of a run that began before: the settings are those of the run, and what is gone is left out."""
+    reading = parse_agent(data, file=file, id=agent_id)
+    if reading.agent is None:
+        raise ConfigError(
+            f"Agent {agent_id!r} cannot be used", hint="Correct the lines above", problems=reading.problems
+        )
+    definition = reading.agent
+    fields = parse_document(data, file=file).fields
+    skills = _choose_skills(place, definition.skills)
+    tasks = {fold_id(each): each for each in _list_tasks(place)}
+    return AgentInForce(
+        id=agent_id,
+        place=place,
+        definition=definition,
+        data=data,
+        packages=skills.packages,
+        tasks=tuple(
+            tasks[key] for key in map(fold_id, resolve_list(definition.tasks, list(tasks.values()))) if key in tasks
+        ),
+        models=list_models(place.settings.model, definition),
+        problems=skills.problems,
+        lines={key: read_names(fields, key) for key in ("tools", "skills", "tasks")},
+    )
+
+
+def _choose_skills(place: Place, own: Sequence[str] | None) -> ActiveSkills:
+    """A package that an agent names need not be enabled; it must be trusted all the same."""
+    found = find_all_skills(place)
+    host = activate(found, place.settings.skills.enabled)
+    if own is None:
+        return ActiveSkills(host.packages, host.problems)
+    named = activate_named(found, [name for name in own if name != INHERIT])
+    wanted = resolve_list(own, [package.definition.name for package in host.packages])
+    pool = {id(package): package for package in (*host.packages, *named.packages)}
+    chosen = {
+        canonical_name(package.definition.name): package
+        for name in wanted
+        for package in pool.values()
+        if _is_called(package, name)
+    }
+    inherited = host.problems if INHERIT in own else ()
+    problems = (*inherited, *(problem for problem in named.problems if problem.code == "skill_not_trusted"))
+    return ActiveSkills(tuple(chosen[name] for name in sorted(chosen)), tuple(dict.fromkeys(problems)))
+
+
+def _find_unknown_skills(agent: AgentInForce) -> list[Problem]:
+    assert agent.definition is not None
+    missing = [
+        (name, line)
+        for name, line in agent.lines["skills"].items()
+        if not any(_is_called(package, name) for package in agent.packages)
+    ]
+    if not missing:
+        return []
+    known = find_all_skills(agent.place).packages
+    return [
+        _unknown("skill", name, [package.definition.name for package in known], file=agent.definition.file, line=line)
+        for name, line in missing
+        # One that is there and not trusted is left out, and that is said.
+        if not any(_is_called(package, name) for package in known)
+    ]
+
+
+def _is_called(package: SkillPackage, name: str) -> bool:
+    definition = package.definition
+    return canonical_name(definition.name) == canonical_name(name) or fold_id(definition.id) == fold_id(name)
+
+
+def _list_tasks(place: Place) -> tuple[str, ...]:
+    return tuple(sorted(found.id for found in list_definitions(place.workspace, "tasks", TASK_FILE).values()))
+
+
+def _apply(place: Place, definition: AgentDefinition | None, *, model: str) -> Place:
+    settings = place.settings
+    changed = {
+        "model": choose_model(settings.model, definition, wanted=model),
+        "runtime": settings.runtime.model_copy(
+            update={"profile": choose_profile(settings.runtime.profile, definition)}
+        ),
+    }
+    return replace(place, settings=settings.model_copy(update=changed))
+
+
+def _unknown(kind: str, name: str, known: Iterable[str], *, file: Path, line: int) -> Problem:
+    return Problem(
+        severity="error",
+        code=f"unknown_{kind}",
+        message=f"No {kind} is called {name!r}",
+        file=str(file),
+        line=line,
+        hint=hint_nearest(name, tuple(known)) or f"Add the {kind}, or take the name out",
+    )
+
+
+def _refuse(agent_id: str, problems: Sequence[Problem]) -> ConfigError:
+    return ConfigError(f"Agent {agent_id!r} cannot be used", hint="Correct the lines above", problems=problems)

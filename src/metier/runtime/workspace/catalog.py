@@ -1,0 +1,52 @@
+"""The skills and tasks that a workspace has, before an agent chooses among them. Reads; chooses nothing."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from metier.definitions.files.walk import FoundDefinition, Walk
+from metier.definitions.ids import fold_id
+from metier.definitions.problems import Problem
+from metier.definitions.skills.sources import WORKSPACE_FOLDERS, find_bundled_folder
+from metier.runtime.host import Place
+from metier.skills.activation import Activation, FoundSkills, activate, build_roots, find_packages
+from metier.skills.package import SkillPackage
+
+
+class ActiveSkills(NamedTuple):
+    packages: tuple[SkillPackage, ...]
+    problems: tuple[Problem, ...]
+
+
+def find_skills(place: Place) -> ActiveSkills:
+    """The active skills of this workspace, and what is wrong with the others."""
+    found = find_all_skills(place)
+    activation = activate(found, place.settings.skills.enabled)
+    return ActiveSkills(activation.packages, activation.problems)
+
+
+def find_all_skills(place: Place) -> FoundSkills:
+    """Every skill that could be active here."""
+    directory = place.workspace / place.settings.skills.dir
+    roots = build_roots(
+        home=place.home,
+        workspace=place.workspace,
+        bundled=find_bundled_folder(),
+        directories=(directory,) if directory.is_dir() else (),
+        trust=place.trust,
+    )
+    return find_packages(roots)
+
+
+def activate_named(found: FoundSkills, names: Sequence[str]) -> Activation:
+    """The skills of the workspace, and of the packages the trusted ones of these names."""
+    return activate(found, tuple(names) or "none")
+
+
+def list_definitions(workspace: Path, folder: str, file_name: str) -> dict[str, FoundDefinition]:
+    """Definitions of one kind by folded ID; of two with one ID the first counts, in `.agent` before `.nanobot`."""
+    listed: dict[str, FoundDefinition] = {}
+    for base in WORKSPACE_FOLDERS:
+        for found in Walk(workspace / base / folder, file_name, within=workspace):
+            listed.setdefault(fold_id(found.id), found)
+    return listed

@@ -1,0 +1,148 @@
+"""The words of a workspace that every run of it begins with: `context/`, the agent, and what the run is given."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from metier.context.caps import CAPS, cap_conversation, cap_layer
+from metier.context.control import build_control_specs
+from metier.context.layers import LayerName
+from metier.context.operating import Family, Subjects, build_operating
+from metier.definitions.files.contained_file import read_contained
+from metier.definitions.problems import Problem
+from metier.engine.services import Instructions, LayerSource
+from metier.errors import ConfigError
+from metier.messages import Message
+from metier.prompts.texts import load_text
+from metier.runtime.workspace.agents import AgentInForce
+from metier.runtime.workspace.plugins import render_layers
+
+FOLDER = "context"
+FILES: dict[LayerName, str] = {
+    "base": "system_prompt.md",
+    "soul": "soul.json",
+    "profile": "user_profile.json",
+}
+MAX_FILE_BYTES = 1_000_000
+"""More than this is not read at all: it is no instruction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What a run is given beside its task: the conversation before it, and the step of a task it carries out."""
+
+    facts: str = ""
+    summary: str = ""
+    conversation: Sequence[Message] = ()
+    step: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    text: str
+    source: LayerSource
+
+
+def load_instructions(
+    agent: AgentInForce, said: Said | None = None, *, subjects: Subjects, family: Family
+) -> Instructions:
+    """Ours, then the workspace's own words where it has them. Raises `ConfigError` for a file that cannot be used."""
+    workspace = agent.place.workspace
+    found = {name: _load(workspace, name) for name in FILES}
+    if agent.definition is not None and agent.body:
+        found["agent"] = _build("agent", agent.body, agent.data, file=_shorten(agent.definition.file, workspace))
+    if words := render_layers(agent.place):
+        found["plugins"] = _build("plugins", words, words.encode(), file="")
+    texts = {name: layer.text for name, layer in found.items() if layer is not None}
+    given = said or Said()
+    return Instructions(
+        operating=build_operating(subjects, family),
+        control=build_control_specs(),
+        base=texts.get("base", ""),
+        safety=load_text("safety"),
+        soul=texts.get("soul", ""),
+        profile=texts.get("profile", ""),
+        agent=texts.get("agent", ""),
+        plugins=texts.get("plugins", ""),
+        facts=cap_layer("facts", given.facts).text,
+        summary=cap_layer("summary", given.summary).text,
+        conversation=cap_conversation(given.conversation),
+        step=cap_layer("step", given.step).text,
+        sources={name: layer.source for name, layer in found.items() if layer is not None},
+    )
+
+
+def describe_cuts(instructions: Instructions) -> tuple[Problem, ...]:
+    """A warning for every layer whose file is larger than its cap."""
+    return tuple(
+        Problem(
+            severity="warning",
+            code="layer_cut",
+            message=f"Layer {name!r} is cut: {source.left_out} characters are left out",
+            file=source.file,
+            hint=f"At most {CAPS[layer]} characters of it are used; shorten it, or make a skill of the rest",
+        )
+        for layer in CAPS
+        for name, source in instructions.sources.items()
+        if name == layer and source.left_out
+    )
+
+
+def find_context_problems(workspace: Path) -> dict[Path, tuple[Problem, ...]]:
+    """What is wrong with each file of `context/` that is there."""
+    found: dict[Path, tuple[Problem, ...]] = {}
+    for layer, name in FILES.items():
+        try:
+            is_there = _load(workspace, layer) is not None
+        except ConfigError as error:
+            found[workspace / FOLDER / name] = tuple(each for each in error.problems if isinstance(each, Problem))
+        else:
+            found |= {workspace / FOLDER / name: ()} if is_there else {}
+    return found
+
+
+def _load(workspace: Path, layer: LayerName) -> _Layer | None:
+    file = workspace / FOLDER / FILES[layer]
+    try:
+        data = read_contained(file, within=workspace, limit=MAX_FILE_BYTES)
+    except (FileNotFoundError, IsADirectoryError):  # a folder holds the place while a program is in the sandbox
+        return None
+    except OSError as error:
+        raise _refuse(file, f"The file cannot be read: {error.strerror}") from error
+    if len(data) > MAX_FILE_BYTES:
+        raise _refuse(file, f"The file is larger than {MAX_FILE_BYTES} bytes")
+    try:
+        text = data.decode("utf-8-sig").strip()
+    except UnicodeDecodeError as error:
+        raise _refuse(file, "The file is not UTF-8", line=data.count(b"\n", 0, error.start) + 1) from error
+    if file.suffix == ".json" and text:
+        _check_json(text, file)
+    return _build(layer, text, data, file=_shorten(file, workspace)) if text else None
+
+
+def _check_json(text: str, file: Path) -> None:
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _refuse(file, f"The file is not JSON: {error.msg}", line=error.lineno) from error
+    except RecursionError as error:
+        raise _refuse(file, "The file is nested too deeply") from error
+
+
+def _build(layer: LayerName, text: str, data: bytes, *, file: str) -> _Layer:
+    capped = cap_layer(layer, text)
+    source = LayerSource(file=file, sha256=hashlib.sha256(data).hexdigest(), left_out=capped.left_out)
+    return _Layer(capped.text, source)
+
+
+def _shorten(file: Path, workspace: Path) -> str:
+    """The same on every machine where it lies in the workspace."""
+    return file.relative_to(workspace).as_posix() if file.is_relative_to(workspace) else str(file)
+
+
+def _refuse(file: Path, message: str, *, line: int = 1) -> ConfigError:
+    problem = Problem(severity="error", code="context_file", message=message, file=str(file), line=line)
+    hint = "Correct it, or take it away: runs need no such file"
+    return ConfigError(f"'{file.name}' cannot be a layer of the prompt", hint=hint, problems=(problem,))

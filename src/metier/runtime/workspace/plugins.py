@@ -1,0 +1,99 @@
+"""Plugins in a workspace: load those the settings want, and give a place what they bring."""
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from metier.definitions.plugin_names import PLUGIN
+from metier.errors import UsageError
+from metier.event_record import EventRecord
+from metier.plugins.lifecycle import ask_for_layer, running
+from metier.plugins.load import Plugins, load_plugins
+from metier.plugins.registry import Registry
+from metier.plugins.subscription import Subscription
+from metier.runtime.host import Place
+from metier.runtime.workspace.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS
+from metier.store.base import Store
+from metier.store.failures import StoreUnavailable
+from metier.store.opening import open_store
+from metier.telemetry.sinks import Sink
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """A subscription outlives the run whose log is closed."""
+
+    subscription: Subscription
+
+    def write(self, record: EventRecord) -> None:
+        self.subscription.write(record)
+
+    def close(self) -> None:
+        return None
+
+
+def find_plugins(place: Place) -> Plugins:
+    """What the settings want of what is installed, loaded but not started."""
+    options = place.settings.plugins
+    taken = (*BUILT_IN_TOOLS, *SCRIPT_TOOLS, *(tool.info.name for tool in place.tools))
+    return load_plugins(options.enabled, seconds=options.timeout_seconds, taken=taken)
+
+
+@contextmanager
+def using_plugins(place: Place, *, report: Callable[[str], None]) -> Generator[Place]:
+    """The place with the tools, providers and subscribers of its plugins, which run for as long as the block lasts."""
+    seconds = place.settings.plugins.timeout_seconds
+    with running(find_plugins(place), seconds=seconds, report=report) as registries:
+        subscriptions = [
+            Subscription(registry.plugin, subscriber, report=report, seconds=seconds)
+            for registry in registries
+            for subscriber in registry.subscribers
+        ]
+        try:
+            yield _extend(place, registries, tuple(_Shared(each) for each in subscriptions), report=report)
+        finally:
+            for subscription in subscriptions:
+                subscription.close()
+
+
+async def open_place_store(place: Place) -> Store:
+    """The store of the settings, which may be one of a plugin. Raises `StoreUnavailable` when it cannot serve."""
+    options = place.settings.store
+    if not options.backend.startswith(PLUGIN):
+        return await open_store(options, runs=place.runs, environ=place.environ, clock=place.clock)
+    registries = place.plugins or find_plugins(place).registries
+    opening = get_brought(options.backend, [each.stores for each in registries], kind="store", failure=StoreUnavailable)
+    return await opening(place.environ.get(options.database_url_env, ""))
+
+
+def get_brought[T](
+    name: str, offers: Iterable[Mapping[str, T]], *, kind: str, failure: type[UsageError | StoreUnavailable]
+) -> T:
+    """What a plugin that runs brings under `plugin/<name>`. Raises `failure` when none does."""
+    brought = {f"{PLUGIN}{key}": value for offer in offers for key, value in offer.items()}
+    if name not in brought:
+        known = ", ".join(f"`{each}`" for each in sorted(brought)) or "none"
+        raise failure(
+            f"No plugin that runs brings a {kind} {name.removeprefix(PLUGIN)!r}",
+            hint=f"{kind.capitalize()}s of plugins here: {known}; "
+            "`agent plugins list` says which plugins are off, and why",
+        )
+    return brought[name]
+
+
+def render_layers(place: Place) -> str:
+    """What plugins put into the prompt, asked now. One that fails or hangs says nothing, and that is reported."""
+    seconds = place.settings.plugins.timeout_seconds
+    pieces: list[str] = []
+    for registry in place.plugins:
+        for layer in registry.prompt_layers:
+            text = ask_for_layer(registry, layer, seconds=seconds, report=place.report)
+            pieces += [f"# {layer.title}\n\n{text}"] if text else []
+    return "\n\n".join(pieces)
+
+
+def _extend(
+    place: Place, registries: tuple[Registry, ...], sinks: tuple[Sink, ...], *, report: Callable[[str], None]
+) -> Place:
+    tools = tuple(tool for registry in registries for tool in registry.tools)
+    return replace(place, tools=(*place.tools, *tools), plugins=registries, sinks=(*place.sinks, *sinks), report=report)

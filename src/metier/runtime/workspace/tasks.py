@@ -1,0 +1,214 @@
+"""Task definitions of a workspace: found by ID, checked whole, pinned to a run and read back from there."""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from metier.definitions.agent import FILE_NAME as AGENT_FILE
+from metier.definitions.ids import fold_id
+from metier.definitions.inherit import INHERIT, resolve_list
+from metier.definitions.names import canonical_name
+from metier.definitions.nearest import hint_nearest
+from metier.definitions.placeholders import check_placeholders
+from metier.definitions.problems import Problem, has_errors
+from metier.definitions.references import Reference
+from metier.definitions.task import FILE_NAME, TaskDefinition, TaskReading, TaskStep, load_task
+from metier.definitions.text.document import Document, parse_document
+from metier.engine.execution.partners import InputSpec, fill_inputs, read_inputs
+from metier.engine.orders import read_output_schema
+from metier.errors import ConfigError, UsageError
+from metier.runtime.host import Place
+from metier.runtime.model_choice import choose_profile
+from metier.runtime.prepared_run import RunKind
+from metier.runtime.workspace.agents import AgentInForce, read_definition_file
+from metier.runtime.workspace.catalog import activate_named, find_all_skills, list_definitions
+from metier.skills.package import SkillPackage
+from metier.store.base import Store
+from metier.tools.base import Tool
+from metier.tools.schemas import SchemaCheck
+from metier.tools.toolbox import Toolbox
+
+TASK = "task:"
+
+
+def get_task(place: Place, task_id: str) -> TaskDefinition:
+    """Raises `UsageError` for a task that is not there, `ConfigError` with every problem of one that is."""
+    listed = list_definitions(place.workspace, "tasks", FILE_NAME)
+    found = listed.get(fold_id(task_id))
+    if found is None:
+        known = sorted(each.id for each in listed.values())
+        there = f"There are: {', '.join(known)}" if known else "Write '.agent/tasks/<id>/TASK.md'"
+        raise UsageError(f"No task is called {task_id!r}", hint=hint_nearest(task_id, known) or there)
+    reading = load_task(Path(found.path), id=found.id, within=found.within)
+    problems = find_problems(place, reading)
+    if reading.task is None or has_errors(problems):
+        raise ConfigError(f"Task {found.id!r} cannot be used", hint="Correct the lines above", problems=problems)
+    return reading.task
+
+
+def find_problems(place: Place, reading: TaskReading) -> tuple[Problem, ...]:
+    """Everything that is wrong with a task: its files, what its bodies and lists name, its schemas."""
+    if reading.task is None:
+        return (*reading.problems, *_find_unknown(place, reading.references))
+    return (
+        *reading.problems,
+        *check_placeholders(reading.task),
+        *_find_unknown(place, reading.references),
+        *check_schemas(reading.task),
+    )
+
+
+def check_schemas(task: TaskDefinition) -> tuple[Problem, ...]:
+    """What is wrong with the schemas of its inputs and results, and with defaults that their schema forbids."""
+    return (*(problem for step in task.steps for problem in _check_step(step)), *_check_inputs(task))
+
+
+async def pin_task(task: TaskDefinition, store: Store) -> dict[str, str]:
+    """Every file of the task, by `task:<id>/<file>`."""
+    return {_name(task.id, step.file.name): await store.put_blob(step.data) for step in task.steps}
+
+
+async def find_pinned_task(
+    workspace: Path, task_id: str, *, pins: Mapping[str, str], store: Store
+) -> TaskDefinition | None:
+    """The task as a run knew it; nothing where the run did not have it."""
+    prefix = f"{TASK}{task_id}/"
+    found = {name.removeprefix(prefix): digest for name, digest in pins.items() if name.startswith(prefix)}
+    if FILE_NAME not in found:
+        return None
+    texts = {name: await store.get_blob(digest) for name, digest in found.items()}
+
+    def load(file: Path) -> Document:
+        return parse_document(texts[file.name], file=file)
+
+    folder = _find_folder(workspace, task_id)
+    reading = load_task(folder / FILE_NAME, id=task_id, load=load, exists=lambda file: file.name in texts)
+    assert reading.task is not None, "only what could be read is pinned"
+    return reading.task
+
+
+def find_changed_task(run: RunKind) -> tuple[str, ...]:
+    """The pins of files that are no longer what the run began with."""
+    steps = run.task.steps if run.task is not None else ()
+    names = [(_name(run.task.id, step.file.name), step.file) for step in steps if run.task is not None]
+    workspace = run.agent.place.workspace
+    return tuple(name for name, file in names if name in run.pins and _digest(file, workspace) != run.pins[name])
+
+
+def apply_step(agent: AgentInForce, steps: Sequence[TaskStep]) -> AgentInForce:
+    """The agent with the skills and tasks of `TASK.md` and the step; what is written in Markdown is guarded."""
+    for step in steps:
+        tasks = resolve_list(step.tasks, agent.tasks)
+        agent = replace(agent, packages=_choose_packages(agent, step.skills), tasks=tasks)
+    runtime = agent.place.settings.runtime
+    profile = choose_profile(runtime.profile, agent.definition)
+    guarded = runtime.model_copy(update={"profile": "guarded" if profile == "permissive" else profile})
+    settings = agent.place.settings.model_copy(update={"runtime": guarded})
+    return replace(agent, place=replace(agent.place, settings=settings))
+
+
+def choose_tools(agent: AgentInForce, offered: Sequence[Tool], steps: Sequence[TaskStep]) -> tuple[Tool, ...]:
+    """What the agent sees, then what `TASK.md` and the step make of it."""
+    chosen = agent.choose_tools(offered)
+    for step in steps:
+        if step.tools is not None:
+            visible = Toolbox(offered).resolve(resolve_list(step.tools, [tool.info.name for tool in chosen]))
+            chosen = tuple(tool for tool in offered if tool.info.name in visible)
+    return chosen
+
+
+def _choose_packages(agent: AgentInForce, own: Sequence[str] | None) -> tuple[SkillPackage, ...]:
+    """A package that a step names need not be enabled; it must be trusted all the same."""
+    if own is None:
+        return agent.packages
+    named = activate_named(find_all_skills(agent.place), [name for name in own if name != INHERIT])
+    wanted = {
+        canonical_name(name) for name in resolve_list(own, [package.definition.name for package in agent.packages])
+    }
+    pool = {canonical_name(package.definition.name): package for package in (*named.packages, *agent.packages)}
+    return tuple(pool[name] for name in sorted(pool) if name in wanted)
+
+
+def _find_unknown(place: Place, references: Iterable[Reference]) -> list[Problem]:
+    agents = {fold_id(found.id): found.id for found in list_definitions(place.workspace, "agents", AGENT_FILE).values()}
+    tasks = {fold_id(found.id): found.id for found in list_definitions(place.workspace, "tasks", FILE_NAME).values()}
+    skills = {canonical_name(package.definition.name): package for package in find_all_skills(place).packages}
+    known = {"agent": list(agents.values()), "task": list(tasks.values()), "skill": sorted(skills)}
+    problems: list[Problem] = []
+    for reference in references:
+        kind, name = reference.kind, reference.name
+        folded = canonical_name(name) if kind == "skill" else fold_id(name)
+        if folded not in {"agent": agents, "task": tasks, "skill": skills}[kind]:
+            problems.append(
+                Problem(
+                    severity="error",
+                    code=f"unknown_{kind}",
+                    message=f"No {kind} is called {name!r}",
+                    file=reference.file,
+                    line=reference.line,
+                    hint=hint_nearest(name, known[kind]) or f"Add the {kind}, or take the name out",
+                )
+            )
+    return problems
+
+
+def _check_step(step: TaskStep) -> list[Problem]:
+    schema = read_output_schema(step)
+    if schema is None or step.output_schema is None:
+        return []
+    return _check_schema("output_schema", schema, file=step.file, line=step.output_schema.line)
+
+
+def _check_inputs(task: TaskDefinition) -> list[Problem]:
+    problems: list[Problem] = []
+    for item, spec in zip(task.inputs, read_inputs(task), strict=True):
+        if item.schema is not None and spec.value_schema is not None:
+            file = task.steps[0].file
+            wrong = _check_schema(f"schema of {item.name}", spec.value_schema, file=file, line=item.schema.line)
+            problems += wrong or _check_default(spec, file=file, line=item.schema.line)
+    return problems
+
+
+def _check_schema(name: str, schema: dict[str, JsonValue], *, file: Path, line: int) -> list[Problem]:
+    try:
+        SchemaCheck(name, schema)
+    except UsageError as error:
+        message = f"Field {name!r} is not a JSON Schema: {error.message.partition(': ')[2]}"
+        return [Problem(severity="error", code="schema", message=message, file=str(file), line=line)]
+    return []
+
+
+def _check_default(spec: InputSpec, *, file: Path, line: int) -> list[Problem]:
+    if spec.default is None:
+        return []
+    _, wrong = fill_inputs((spec,), {})
+    return [
+        Problem(
+            severity="error",
+            code="input_default",
+            message=f"The default of input {spec.name!r} is not what its schema says",
+            file=str(file),
+            line=line,
+            hint=each.partition(": ")[2],
+        )
+        for each in wrong
+    ]
+
+
+def _find_folder(workspace: Path, task_id: str) -> Path:
+    found = list_definitions(workspace, "tasks", FILE_NAME).get(fold_id(task_id))
+    return Path(found.path).parent if found else workspace / ".agent/tasks" / task_id
+
+
+def _name(task_id: str, file: str) -> str:
+    return f"{TASK}{task_id}/{file}"
+
+
+def _digest(file: Path, workspace: Path) -> str:
+    try:
+        return hashlib.sha256(read_definition_file(file, workspace)).hexdigest()
+    except OSError:
+        return ""

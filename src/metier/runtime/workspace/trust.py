@@ -1,0 +1,116 @@
+"""What the rules of a cloned folder count for, and the word of the person that makes them count."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from metier.approval.rules import Scope
+from metier.approval.scopes import POLICY_FILE, ScopeReader
+from metier.definitions.agent import FILE_NAME as AGENT_FILE
+from metier.definitions.problems import Problem
+from metier.definitions.task import FILE_NAME as TASK_FILE
+from metier.errors import ConfigError, UsageError
+from metier.runtime.host import Place
+from metier.runtime.workspace.catalog import find_all_skills, list_definitions
+from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE, read_policy_file
+from metier.skills.git.clones import is_tracked
+from metier.skills.trust.judgement import TRUSTED_UNREAD
+from metier.skills.trust.workspace_trust import Part, TrustRecord, digest_bytes, knows_file, note_file, record_trust
+from metier.store.opening import DATABASE
+
+
+def find_withheld(place: Place, policy: bytes) -> frozenset[str]:
+    """The voices of the workspace whose word to allow something does not count; see `Speakers.withheld`."""
+    voices = {
+        HOST_FILE: not place.trust.counts("policy", digest_bytes(policy)),
+        DEFINITIONS: not place.trust.is_trusted,
+    }
+    return frozenset(voice for voice, is_withheld in voices.items() if is_withheld)
+
+
+def list_withheld(place: Place) -> tuple[Problem, ...]:
+    """The policy of a trusted folder that is no longer what was trusted. Settings speak for themselves."""
+    try:
+        policy = read_policy_file(place.workspace)
+    except ConfigError:
+        return ()
+    if not place.trust.is_trusted or place.trust.counts("policy", digest_bytes(policy)):
+        return ()
+    return (
+        Problem(
+            severity="warning",
+            code="policy_withheld",
+            message="The policy changed since you trusted this folder: what it allows does not count",
+            file=POLICY_FILE,
+            hint="Read it, then run `agent trust`",
+        ),
+    )
+
+
+def list_decided(place: Place, settings: Sequence[str]) -> list[str]:
+    """In words, what a person should read before trusting the folder: settings by key, rules that allow, code."""
+    found = [f"agent.yaml: {key}" for key in settings]
+    reader = ScopeReader(root=str(place.workspace))
+    host = reader.read_policy(read_policy_file(place.workspace).decode("utf-8", "replace"), file=POLICY_FILE)
+    found += [f"{POLICY_FILE}: {line}" for line in _list_allows(host)]
+    for listed in list_definitions(place.workspace, "agents", AGENT_FILE).values():
+        file = Path(listed.path)
+        found += [
+            f"{_shorten(file, place)}: {line}"
+            for line in _list_allows(reader.read_definition(file, within=place.workspace))
+        ]
+    for listed in list_definitions(place.workspace, "tasks", TASK_FILE).values():
+        for file in sorted(Path(listed.path).parent.glob("*.md")):
+            found += [
+                f"{_shorten(file, place)}: {line}"
+                for line in _list_allows(reader.read_definition(file, within=place.workspace))
+            ]
+    for package in find_all_skills(place).packages:
+        if package.source in TRUSTED_UNREAD and _has_code(package.folder):
+            found.append(f"{_shorten(package.folder, place)}: code of skill {package.definition.name!r}")
+    return found
+
+
+def check_runs(place: Place) -> bool:
+    """True where the database of runs is still to be made, and `note_runs` to be called then.
+
+    What a run is pinned to is not judged again when it is resumed: settings, policy, what somebody approved. Raises
+    `UsageError` for runs that came with a clone.
+    """
+    database = place.runs / DATABASE
+    is_inside = database.resolve().is_relative_to(place.workspace.resolve()) or database.is_relative_to(place.workspace)
+    if place.trust.is_trusted or place.settings.store.backend != "sqlite" or not is_inside:
+        return False
+    if not database.exists():
+        return True
+    if is_tracked(database) or not knows_file(database, home=place.home):
+        raise UsageError(
+            f"The runs in {str(place.runs)!r} may have come with this folder, which you have not trusted "
+            f"({place.trust.origin})",
+            hint="Read what the folder brings, then run `agent trust`; or move the runs away",
+        )
+    return False
+
+
+def note_runs(place: Place) -> None:
+    note_file(place.runs / DATABASE, home=place.home)
+
+
+def trust_place(place: Place, *, words: str, origin: str) -> TrustRecord:
+    """The folder as it is now speaks for the person. `words` is the digest of its settings. Raises `OSError`."""
+    digests: Mapping[Part, str] = {"settings": words, "policy": digest_bytes(read_policy_file(place.workspace))}
+    return record_trust(Path(place.workspace), home=place.home, origin=origin, digests=digests, now=place.clock.now())
+
+
+def _list_allows(scope: Scope) -> Iterator[str]:
+    for rules in (scope.tools, scope.tasks):
+        if rules.default == "allow":
+            yield "allows by default"
+        yield from (f"allows {rule.subject} (line {rule.line})" for rule in rules.rules if rule.decision == "allow")
+
+
+def _has_code(folder: Path) -> bool:
+    return any((folder / name).exists() for name in ("scripts", "toolsets", "impl.py"))
+
+
+def _shorten(path: Path, place: Place) -> str:
+    return str(path.relative_to(place.workspace)) if path.is_relative_to(place.workspace) else str(path)

@@ -1,0 +1,334 @@
+"""Add, update and remove skills: everything is fetched, checked and shown first, then it changes in one step.
+
+What a person decides comes in as `Confirm`; nothing here asks, prints or trusts by itself.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+import anyio
+from packaging.version import InvalidVersion, Version
+
+from metier import __version__
+from metier.definitions.names import canonical_name, check_name
+from metier.definitions.problems import Problem
+from metier.definitions.skills.skill import SkillDefinition, load_skill
+from metier.errors import ConfigError, SkillError, SkillNotFound, SkillRejected, UsageError
+from metier.ids import Clock, SystemClock
+from metier.skills.capabilities_report import (
+    CapabilityDiff,
+    CapabilityReport,
+    build_report,
+    diff_files,
+    diff_reports,
+)
+from metier.skills.git.fetch import RemoteRef, fetch_source, write_files
+from metier.skills.git.process import Sleep
+from metier.skills.install.limits import InstallLimits
+from metier.skills.install.lock import LockedSkill, check_locked
+from metier.skills.install.placement import displace, open_registry, place, read_registry
+from metier.skills.install.registry import Registry, RegistryEntry, SkillHome, save_registry
+from metier.skills.install.source import FolderSource, GitSource, InstallSource
+from metier.skills.install.staging import check_free_disk, copy_folder, open_staging, sync_tree
+from metier.skills.trust.digest import TreeDigest, digest_tree
+
+MOST_NAMED = 10
+"""Folders that a hint names, where a repository holds many skills."""
+
+type Answer = Literal["trust", "keep_untrusted", "stop"]
+type Status = Literal["installed", "updated", "unchanged", "declined"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What would be installed, for a person to read. It lies in staging; nothing has changed yet."""
+
+    name: str
+    source: InstallSource
+    ref: RemoteRef | None
+    """Nothing for a local folder."""
+    definition: SkillDefinition
+    digest: TreeDigest
+    report: CapabilityReport
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[str, ...] = ()
+    previous: RegistryEntry | None = None
+    diff: CapabilityDiff | None = None
+    """Against what is installed now."""
+    local_changes: tuple[str, ...] = ()
+    """Files that were changed after the installation; an update discards the changes."""
+
+
+type Confirm = Callable[[Proposal], Answer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    status: Status
+    proposal: Proposal
+    entry: RegistryEntry | None
+    """As it is in the registry now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installer:
+    """Where skills go and under which limits."""
+
+    home: SkillHome
+    limits: InstallLimits = field(default_factory=InstallLimits)
+    clock: Clock = field(default_factory=SystemClock)
+    sleep: Sleep = anyio.sleep
+    taken: frozenset[str] = frozenset()
+    """Canonical names that a package may not take: those of the bundled skills."""
+
+    async def add(
+        self, source: InstallSource, *, confirm: Confirm, name: str | None = None, locked: LockedSkill | None = None
+    ) -> Outcome:
+        """Install a skill; with `locked`, exactly those bytes or nothing.
+
+        Raises `SkillRejected` for what must not be installed, `SkillError` where it cannot be, `UsageError` where the
+        name is taken.
+        """
+        with open_registry(self.home):
+            pass  # Complete or remove what a killed process left, before the disk is measured.
+        with open_staging(self.home) as folder:
+            proposal = await self._propose(source, folder, name=name)
+            if locked is not None:
+                check_locked(locked, proposal.digest)
+            previous = read_registry(self.home).find(proposal.name)
+            if previous is not None and self._is_in_place(previous, proposal):
+                return self._keep(proposal, previous, confirm)
+            if locked is None or previous is None:
+                self._check_free(proposal.name, previous)
+            return self._finish(proposal, previous, confirm(proposal))
+
+    async def update(self, name: str, *, confirm: Confirm) -> Outcome:
+        """Fetch the skill again from where it came and swap it in one step. A failure leaves the old one."""
+        with open_registry(self.home) as registry:
+            previous = registry.find(name)
+        if previous is None or not previous.is_installed:
+            raise SkillNotFound(f"No skill {name!r} was installed by `agent skill add`", hint="See `agent skill list`")
+        source = source_of(previous)
+        with open_staging(self.home) as folder:
+            fresh = await self._propose(source, folder, name=previous.name)
+            proposal = self._compare(fresh, previous)
+            if proposal.digest.tree == previous.tree and not proposal.local_changes:
+                return Outcome(status="unchanged", proposal=proposal, entry=self._note_commit(previous, proposal))
+            return self._finish(proposal, previous, confirm(proposal))
+
+    def remove(self, name: str) -> RegistryEntry:
+        """Take the skill out of the registry and off the disk, in one step."""
+        with open_registry(self.home) as registry:
+            entry = registry.find(name)
+            if entry is None or not entry.is_installed:
+                raise SkillNotFound(
+                    f"No skill {name!r} was installed by `agent skill add`", hint="See `agent skill list`"
+                )
+            displace(self.home, registry, entry.name_canonical)
+        return entry
+
+    async def _propose(self, source: InstallSource, folder: Path, *, name: str | None) -> Proposal:
+        """Fetch and check. The tree is in `folder` under the name its author gave it."""
+        tree = folder / "tree" / _folder_name(source)
+        tree.mkdir(parents=True)
+        ref = await self._stage(source, tree, repository=folder / "repository")
+        await anyio.to_thread.run_sync(sync_tree, tree)
+        reading = load_skill(tree)
+        problems = tuple(_relative(problem, tree) for problem in reading.problems if problem.code != "name_folder")
+        if reading.skill is None:
+            raise ConfigError(
+                f"{source.describe()!r} holds no usable skill", problems=problems, hint=_where_hint(source, tree)
+            )
+        shown = name or reading.skill.name
+        _check_installable_name(shown)
+        _check_version(reading.skill)
+        digest = digest_tree(tree)
+        low_disk = check_free_disk(self.home, digest.bytes, limits=self.limits)
+        report = build_report(reading.skill, digest)
+        return Proposal(
+            name=shown,
+            source=source,
+            ref=ref,
+            definition=reading.skill,
+            digest=digest,
+            report=report,
+            problems=problems,
+            warnings=tuple(filter(None, (low_disk, _transport_warning(source)))),
+        )
+
+    async def _stage(self, source: InstallSource, tree: Path, *, repository: Path) -> RemoteRef | None:
+        match source:
+            case GitSource():
+                fetched = await fetch_source(source, repository, limits=self.limits, sleep=self.sleep)
+                check_free_disk(self.home, sum(file.size for file in fetched.files), limits=self.limits)
+                await write_files(fetched, tree)
+                return fetched.ref
+            case FolderSource(path=path):
+                if not path.is_dir():
+                    raise UsageError(f"{str(path)!r} is not a folder", hint="Give a git address or a folder")
+                await anyio.to_thread.run_sync(lambda: copy_folder(path, tree, limits=self.limits))
+                return None
+
+    def _check_free(self, name: str, previous: RegistryEntry | None) -> None:
+        canonical = canonical_name(name)
+        hint = "Add it under another name with --name"
+        if canonical in self.taken:
+            raise UsageError(f"Skill {name!r} is bundled with Metier", hint=hint)
+        if previous is not None:
+            hint = f"`agent skill update {canonical}` brings it up to date; --name adds this one under another name"
+            raise UsageError(f"Skill {name!r} is already installed", hint=hint)
+        if self.home.visible(canonical).exists():
+            raise UsageError(f"Folder {str(self.home.visible(canonical))!r} exists already", hint=hint)
+
+    def _is_in_place(self, previous: RegistryEntry, proposal: Proposal) -> bool:
+        if previous.tree != proposal.digest.tree:
+            return False
+        try:
+            return digest_tree(self.home.visible(previous.name_canonical)).tree == previous.tree
+        except SkillError:
+            return False
+
+    def _keep(self, proposal: Proposal, previous: RegistryEntry, confirm: Confirm) -> Outcome:
+        """The same bytes are here already; all that can change is whether they are trusted."""
+        if previous.trusted_digest == previous.tree or confirm(proposal) != "trust":
+            return Outcome(status="unchanged", proposal=proposal, entry=previous)
+        entry = previous.model_copy(update={"trusted": True, "trusted_digest": previous.tree})
+        with open_registry(self.home) as registry:
+            self._check_unchanged(registry, previous.name, previous)
+            save_registry(self.home, registry.with_entry(entry))
+        return Outcome(status="updated", proposal=proposal, entry=entry)
+
+    def _check_unchanged(self, registry: Registry, name: str, expected: RegistryEntry | None) -> None:
+        if registry.find(name) != expected:
+            raise SkillError(f"Skill {name!r} was changed by another process meanwhile", hint="Try again")
+
+    def _compare(self, fresh: Proposal, previous: RegistryEntry) -> Proposal:
+        installed = self.home.visible(previous.name_canonical)
+        report, local = CapabilityReport(), ("the whole folder",)
+        reading = load_skill(installed) if installed.is_dir() else None
+        try:
+            digest = digest_tree(installed)
+            local = find_changes(previous.files, digest.files) if digest.tree != previous.tree else ()
+            report = build_report(reading.skill, digest) if reading and reading.skill else report
+        except SkillRejected as error:
+            local = (error.message,)
+        except SkillError:
+            pass
+        diff = diff_files(diff_reports(report, fresh.report), old=previous.files, new=fresh.digest.files)
+        return replace(fresh, previous=previous, diff=diff, local_changes=local)
+
+    def _note_commit(self, previous: RegistryEntry, proposal: Proposal) -> RegistryEntry:
+        """The same bytes in a newer commit: only the pin moves, trust stays."""
+        commit = proposal.ref.commit if proposal.ref else None
+        if commit == previous.commit_sha:
+            return previous
+        entry = previous.model_copy(update={"commit_sha": commit})
+        with open_registry(self.home) as registry:
+            if registry.find(previous.name) == previous:
+                save_registry(self.home, registry.with_entry(entry))
+        return entry
+
+    def _finish(self, proposal: Proposal, previous: RegistryEntry | None, answer: Answer) -> Outcome:
+        if answer == "stop":
+            return Outcome(status="declined", proposal=proposal, entry=previous)
+        entry = self._entry(proposal, is_trusted=answer == "trust")
+        with open_registry(self.home) as registry:
+            self._check_unchanged(registry, proposal.name, previous)
+            if previous is None:
+                self._check_free(proposal.name, None)
+            place(self.home, registry, entry, staged=proposal.definition.folder)
+        return Outcome(status="updated" if previous else "installed", proposal=proposal, entry=entry)
+
+    def _entry(self, proposal: Proposal, *, is_trusted: bool) -> RegistryEntry:
+        canonical = canonical_name(proposal.name)
+        source, ref = proposal.source, proposal.ref
+        return RegistryEntry(
+            name=proposal.name,
+            name_canonical=canonical,
+            git_url=source.url if isinstance(source, GitSource) else None,
+            commit_sha=ref.commit if ref else None,
+            branch=ref.branch if ref else None,
+            tag=ref.tag if ref else None,
+            subdir=source.subdir if isinstance(source, GitSource) else "",
+            source_path=str(source.path.resolve()) if isinstance(source, FolderSource) else None,
+            installed_path=str(self.home.visible(canonical)),
+            installed_at=self.clock.now(),
+            trusted=is_trusted,
+            trusted_digest=proposal.digest.tree if is_trusted else None,
+            tree=proposal.digest.tree,
+            files=proposal.digest.files,
+        )
+
+
+def source_of(entry: RegistryEntry) -> InstallSource:
+    """Where an update comes from: the branch or tag it was installed from, else the same commit."""
+    if entry.git_url is None:
+        return FolderSource(path=Path(entry.source_path or entry.installed_path))
+    ref = entry.commit_sha
+    if entry.branch:
+        ref = f"refs/heads/{entry.branch}"
+    elif entry.tag:
+        ref = f"refs/tags/{entry.tag}"
+    return GitSource(url=entry.git_url, ref=ref, subdir=entry.subdir)
+
+
+def find_changes(before: dict[str, str], after: dict[str, str]) -> tuple[str, ...]:
+    """The paths that were added, changed or removed, sorted; an executable bit alone is a change of no path."""
+    names = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    return tuple(sorted(names)) or ("a file's executable bit",)
+
+
+def _folder_name(source: InstallSource) -> str:
+    """The name a skill without a `name` gets: that of its folder or repository."""
+    match source:
+        case FolderSource(path=path):
+            found = path.resolve().name
+        case GitSource(url=url, subdir=subdir):
+            found = PurePosixPath(subdir or url.rstrip("/").replace(":", "/")).name.removesuffix(".git")
+    return "".join(char if char.isalnum() or char in "-_" else "-" for char in found)[:64] or "skill"
+
+
+def _relative(problem: Problem, tree: Path) -> Problem:
+    """Named as its author sees it: the folder that it is staged in is gone when somebody reads this."""
+    return replace(problem, file=problem.file.removeprefix(f"{tree}/") if problem.file != str(tree) else tree.name)
+
+
+def _where_hint(source: InstallSource, tree: Path) -> str:
+    above = PurePosixPath(source.subdir if isinstance(source, GitSource) else "")
+    found = sorted(str(above / path.parent.relative_to(tree).as_posix()) for path in tree.rglob("*/SKILL.md"))
+    if not found:
+        return ""
+    named = ", ".join(f"#{folder}" for folder in found[:MOST_NAMED]) + (", …" if len(found) > MOST_NAMED else "")
+    return f"There are skills in folders of it; write one of these behind the address: {named}"
+
+
+def _check_installable_name(name: str) -> None:
+    try:
+        check_name(name)
+    except UsageError as error:
+        error.hint = f"{error.hint}; --name gives the skill another name"
+        raise
+
+
+def _check_version(skill: SkillDefinition) -> None:
+    bounds = ((skill.min_agent_base_version, True), (skill.max_agent_base_version, False))
+    for bound, is_minimum in bounds:
+        try:
+            is_met = (
+                not bound
+                or (Version(__version__) >= Version(bound)) == is_minimum
+                or Version(bound) == Version(__version__)
+            )
+        except InvalidVersion as error:
+            raise SkillRejected(f"Skill {skill.name!r} asks for version {bound!r}, which is none") from error
+        if not is_met:
+            word = "at least" if is_minimum else "at most"
+            raise SkillRejected(f"Skill {skill.name!r} needs {word} version {bound}, this is {__version__}")
+
+
+def _transport_warning(source: InstallSource) -> str:
+    if isinstance(source, GitSource) and source.url.startswith(("http://", "git://")):
+        return "The address is not encrypted: anybody on the way can change what is fetched"
+    return ""

@@ -1,0 +1,101 @@
+"""Private copies of trusted skills, by the hash of their tree: what was hashed is what runs.
+
+Checking a folder and then running from it leaves a moment in which its files can be swapped. So code that is trusted by
+its bytes runs from `~/.agent/code/<hash>`: the copy is made first, then the copy is hashed, then the copy runs. No
+sandbox lets a program write there. Skills that are trusted by their place run in place.
+"""
+
+import os
+import shutil
+import stat
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from metier.errors import SkillError
+from metier.skills.package import SkillPackage
+from metier.skills.trust.digest import digest_tree
+from metier.skills.trust.judgement import TRUSTED_BY_LOCATION, check_trusted, refuse_changed
+
+FOLDER = ".agent/code"
+_UNUSED_SECONDS = 30 * 24 * 3600
+"""A copy that was not used for so long is removed when another one is made."""
+
+
+def take_trusted_copy(package: SkillPackage, *, home: Path) -> SkillPackage:
+    """The same package with its files in a private copy, which holds the trusted bytes and nothing else.
+
+    Raises `SkillNotTrusted` where the bytes that are there now are not trusted, `SkillError` where no copy can be made.
+    """
+    check_trusted(package)
+    if package.trusted_digest is None or package.source in TRUSTED_BY_LOCATION:
+        return package
+    try:
+        folder = _find_copy(package, package.trusted_digest, store=home / FOLDER)
+    except OSError as error:
+        hint = "Make it writable: trusted code is run from there"
+        raise SkillError(f"Folder {str(home / FOLDER)!r} cannot hold a copy: {error.strerror}", hint=hint) from error
+    definition = replace(package.definition, folder=folder, file=folder / package.definition.file.name)
+    return replace(package, folder=folder, definition=definition)
+
+
+def _find_copy(package: SkillPackage, digest: str, *, store: Path) -> Path:
+    store.mkdir(mode=0o700, parents=True, exist_ok=True)
+    target = store / digest
+    if _holds(target, digest):
+        os.utime(target)
+        return target
+    _prune(store)
+    aside = Path(tempfile.mkdtemp(prefix=".new-", dir=store))
+    try:
+        _copy(package.folder, aside / "skill")
+        if not _holds(aside / "skill", digest):
+            # It changed after it was checked.
+            raise refuse_changed(package)
+        if target.exists():
+            # What is there is damaged, or another process has just put the same bytes there.
+            with suppress(OSError):
+                target.rename(aside / "damaged")
+        with suppress(OSError):
+            (aside / "skill").rename(target)
+        if not _holds(target, digest):
+            raise refuse_changed(package)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return target
+
+
+def _holds(folder: Path, digest: str) -> bool:
+    try:
+        return digest_tree(folder).tree == digest
+    except SkillError:
+        return False
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Plain files and folders only: a link that took a file's place is left out, and the hash is another one then."""
+    target.mkdir(mode=0o700)
+    with os.scandir(source) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                _copy(Path(entry.path), target / entry.name)
+            elif entry.is_file(follow_symlinks=False):
+                _copy_file(entry.path, target / entry.name)
+
+
+def _copy_file(source: str, target: Path) -> None:
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    with os.fdopen(os.open(source, flags), "rb") as stream, target.open("xb") as copy:
+        shutil.copyfileobj(stream, copy)
+        is_executable = os.fstat(stream.fileno()).st_mode & stat.S_IXUSR
+    target.chmod(0o500 if is_executable else 0o400)
+
+
+def _prune(store: Path) -> None:
+    oldest = time.time() - _UNUSED_SECONDS
+    for path in store.iterdir():
+        with suppress(OSError):
+            if path.stat().st_mtime < oldest:
+                shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,228 @@
+"""Whose word the files of a folder are: `~/.agent/trust/<digest of its path>.json`.
+
+A folder that was made on this machine speaks for the person who made it. One that came from elsewhere speaks for its
+author until the person says otherwise, once: `agent trust`. Its policy and its settings are trusted by content, because
+they speak with the person's own voice; its definitions and skills by place, because they are what the project is.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import AwareDatetime, TypeAdapter, ValidationError
+
+from metier.definitions.files.walk import Walk
+from metier.definitions.files.whole_file import replace_file
+from metier.definitions.skills.sources import SKILL_FOLDERS, WORKSPACE_FOLDERS
+from metier.errors import ConfigError
+from metier.messages import Value
+from metier.skills.git.clones import find_origin, find_source, find_unpacked
+from metier.skills.trust.brought_files import Brought, digest_brought, stamp_brought, survey
+
+VARIABLE = "AGENT_TRUST"
+"""`all`: every folder is trusted. `named`: only those that `agent trust` named. Unset: all but clones."""
+_FOLDER = ".agent/trust"
+_OWN_FILES = ("policy.yaml", "mcp.json", "tool-access.json")
+_OWN_FOLDERS = ("agents", "tasks", "skills")
+_CONTEXT = ("context/system_prompt.md", "context/soul.json", "context/user_profile.json")
+
+_SEEN_LINES = 2
+"""Of the note about a folder that was made here: a stamp of its files, and a digest of their bytes."""
+
+type Part = Literal["settings", "policy"]
+"""What is trusted by content."""
+
+
+class TrustRecord(Value):
+    """What a person said yes to."""
+
+    workspace: str
+    origin: str
+    trusted_at: AwareDatetime
+    digests: dict[Part, str]
+    source: str = ""
+    """A digest of the address it was cloned from: another repository at the same place is another one."""
+
+    def is_about(self, workspace: Path) -> bool:
+        return not self.source or self.source == find_source(workspace)
+
+
+_RECORD: TypeAdapter[TrustRecord] = TypeAdapter(TrustRecord)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceTrust:
+    """The standing of one folder. One that nobody looked at was made here."""
+
+    origin: str = ""
+    """Where it came from, in words; empty where that does not matter."""
+    record: TrustRecord | None = None
+    brings: tuple[str, ...] = ()
+    """What it holds for an agent, as paths."""
+    is_directory_named: bool = False
+    """The person named the folder of skills, by a flag or in the environment."""
+
+    @property
+    def is_trusted(self) -> bool:
+        return not self.origin or self.record is not None
+
+    @property
+    def is_withheld(self) -> bool:
+        """It came from elsewhere, has something to say, and nobody trusted it."""
+        return not self.is_trusted and bool(self.brings)
+
+    def counts(self, part: Part, digest: str) -> bool:
+        """This content speaks for the person."""
+        return not self.origin or (self.record is not None and self.record.digests.get(part) == digest)
+
+
+MADE_HERE = WorkspaceTrust()
+
+
+def find_trust(workspace: Path, *, home: Path, environ: Mapping[str, str]) -> WorkspaceTrust:
+    """How the folder stands. Raises `ConfigError` where the variable holds another word."""
+    match environ.get(VARIABLE, "").strip().lower():
+        case "all":
+            return MADE_HERE
+        case "named":
+            origin = find_origin(workspace) or f"{VARIABLE}=named"
+        case "":
+            return _judge(workspace, home=home)
+        case other:
+            hint = "Write 'all' to trust every folder, 'named' to trust only what `agent trust` named, or unset it"
+            raise ConfigError(f"Environment variable {VARIABLE} is {other!r}", hint=hint)
+    return _build(workspace, origin, tuple(list_brought(workspace)), home=home)
+
+
+def _judge(workspace: Path, *, home: Path) -> WorkspaceTrust:
+    """A folder without a sign that it came from elsewhere is the person's, and what is in it now is remembered.
+
+    A sign that turns up later, such as a remote or the first fetch, changes nothing for files that are still the same.
+    """
+    names = tuple(list_brought(workspace))
+    brought = survey(workspace, names)
+    seen = _path(home, workspace).with_suffix(".seen")
+    if brought.files and brought.is_complete and _read_seen(seen)[:1] == [stamp_brought(brought)]:
+        return MADE_HERE  # nothing was written since the last time
+    origin = find_origin(workspace, nested=brought.nested) or find_unpacked(brought.files, workspace)
+    if not origin:
+        _remember(workspace, brought, seen)
+        return MADE_HERE
+    trust = _build(workspace, origin, names, home=home)
+    if trust.record is None and _is_remembered(workspace, brought, seen):
+        return MADE_HERE
+    return trust
+
+
+def _build(workspace: Path, origin: str, names: tuple[str, ...], *, home: Path) -> WorkspaceTrust:
+    record = _read(_path(home, workspace))
+    if record is not None and not record.is_about(workspace):
+        record = None
+    return WorkspaceTrust(origin=origin, record=record, brings=names)
+
+
+def _remember(workspace: Path, brought: Brought, seen: Path) -> None:
+    """Where it cannot be written down, the person is asked when a sign turns up."""
+    if not brought.files or not brought.is_complete:
+        return
+    with suppress(OSError):
+        content = f"{stamp_brought(brought)}\n{digest_brought(workspace, brought)}\n"
+        seen.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(seen, content.encode("ascii"))
+
+
+def _is_remembered(workspace: Path, brought: Brought, seen: Path) -> bool:
+    known = _read_seen(seen)
+    if len(known) != _SEEN_LINES or not brought.files or not brought.is_complete:
+        return False
+    try:
+        return digest_brought(workspace, brought) == known[1]
+    except OSError:
+        return False
+
+
+def _read_seen(seen: Path) -> list[str]:
+    try:
+        return seen.read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError):
+        return []
+
+
+def record_trust(
+    workspace: Path, *, home: Path, origin: str, digests: Mapping[Part, str], now: datetime
+) -> TrustRecord:
+    """Raises `OSError` where it cannot be written down."""
+    record = TrustRecord(
+        workspace=str(workspace.resolve()),
+        origin=origin,
+        trusted_at=now,
+        digests=dict(digests),
+        source=find_source(workspace),
+    )
+    path = _path(home, workspace)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    replace_file(path, _RECORD.dump_json(record, indent=1), durable=True)
+    return record
+
+
+def revoke_trust(workspace: Path, *, home: Path) -> bool:
+    """False when it was not trusted."""
+    try:
+        _path(home, workspace).unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def knows_file(file: Path, *, home: Path) -> bool:
+    """This very file was made here: `note_file` was told so, and nothing took its place since."""
+    try:
+        return _path(home, file).with_suffix(".made").read_text(encoding="ascii") == _identify(file)
+    except (OSError, ValueError):
+        return False
+
+
+def note_file(file: Path, *, home: Path) -> None:
+    """Where it cannot be written down, the file counts as one that was brought."""
+    with suppress(OSError):
+        path = _path(home, file).with_suffix(".made")
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(path, _identify(file).encode("ascii"))
+
+
+def list_brought(workspace: Path) -> Iterator[str]:
+    """What in this folder speaks to an agent, as paths below it."""
+    own = [f"{base}/{name}" for base in WORKSPACE_FOLDERS for name in (*_OWN_FILES, *_OWN_FOLDERS)]
+    shared = [folder for folder in SKILL_FOLDERS if folder not in own]
+    for name in ("agent.yaml", *own, *shared, *_CONTEXT):
+        if os.path.lexists(workspace / name):
+            yield name
+    if next(iter(Walk(workspace / "skills", "SKILL.md", within=workspace)), None) is not None:
+        yield "skills"
+
+
+def digest_bytes(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _path(home: Path, workspace: Path) -> Path:
+    name = hashlib.sha256(os.fsencode(workspace.resolve())).hexdigest()[:32]
+    return home / _FOLDER / f"{name}.json"
+
+
+def _identify(file: Path) -> str:
+    found = file.stat()
+    return f"{found.st_dev}:{found.st_ino}"
+
+
+def _read(path: Path) -> TrustRecord | None:
+    """What cannot be read was not trusted."""
+    try:
+        return _RECORD.validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None

@@ -1,0 +1,96 @@
+"""The journal in one table a day, by the day that run ids begin with, so that old days are dropped and not deleted.
+
+What has no day in its id, and what came before the table of its day, is in `agent_journal_rest`.
+"""
+
+import re
+from datetime import UTC, date, datetime, timedelta
+from typing import LiteralString
+
+import psycopg
+from psycopg import sql
+
+from metier.store.postgres.database import fetch_all, fetch_one
+from metier.store.postgres.schema import Connection
+
+_NAME = re.compile(r"agent_journal_(\d{8})")
+_DAY = re.compile(r"(\d{8})-\d{6}-")
+_LOCK_TIMEOUT: LiteralString = "SET LOCAL lock_timeout = '2s'"
+"""To add or drop a table, writers are kept waiting; where one of them takes long, it is left for another time."""
+_MOST_REST_BYTES = 1_000_000_000
+"""Adding a table reads the rest once, while writers wait; a journal from before this version may be too large."""
+
+
+def find_day(run_id: str) -> str:
+    """The day on which a run began, as `20261115`; empty where its id does not say."""
+    started = _DAY.match(run_id)
+    return started[1] if started else ""
+
+
+async def add_day(connection: Connection, day: str) -> None:
+    """Make the table of a day, unless it is there or cannot be: then the rest takes its entries."""
+    if await fetch_one(connection, "SELECT to_regclass(%s)", (f"agent_journal_{day}",)) != (None,):
+        return
+    size = await fetch_one(connection, "SELECT pg_relation_size('agent_journal_rest')")
+    following = _parse(day)
+    if following is None or size is None or size[0] > _MOST_REST_BYTES:
+        return
+    query = sql.SQL("CREATE TABLE IF NOT EXISTS {} PARTITION OF agent_journal FOR VALUES FROM ({}) TO ({})").format(
+        sql.Identifier(f"agent_journal_{day}"), day, f"{following + timedelta(days=1):%Y%m%d}"
+    )
+    try:
+        async with connection.transaction():
+            await connection.execute(_LOCK_TIMEOUT)
+            await connection.execute(query)
+    except (psycopg.errors.CheckViolation, psycopg.errors.LockNotAvailable, psycopg.errors.DuplicateTable):
+        return  # entries of that day are in the rest already, or writers take long, or another process made it
+    except psycopg.errors.UniqueViolation:
+        return  # another process made it at the same moment
+
+
+async def find_days(connection: Connection, before: datetime) -> list[str]:
+    """Days that have a table and were over by then."""
+    rows = await fetch_all(
+        connection,
+        "SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid"
+        " WHERE inhparent = 'agent_journal'::regclass ORDER BY relname",
+    )
+    last = f"{before.astimezone(UTC):%Y%m%d}"
+    named = [_NAME.fullmatch(str(name)) for (name,) in rows]
+    return [match[1] for match in named if match is not None and match[1] < last]
+
+
+async def is_over(connection: Connection, day: str, before: datetime) -> bool:
+    """Every run of that day ended by then, and has no parent that goes on."""
+    row = await fetch_one(
+        connection,
+        "SELECT 1 FROM agent_runs WHERE run_id >= %s AND run_id < %s AND (updated_at >= %s OR parent_run_id <> ''"
+        " OR status NOT IN ('completed', 'failed', 'timeout', 'escalated', 'canceled')) LIMIT 1",
+        (day, day + ":", before),
+    )
+    return row is None
+
+
+async def drop_day(connection: Connection, day: str) -> None:
+    """Drop the table of a day of which no run is left."""
+    try:
+        async with connection.transaction():
+            await connection.execute(_LOCK_TIMEOUT)
+            # First: a run of that day that is being imported is waited for, and seen.
+            await connection.execute(
+                sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(sql.Identifier(f"agent_journal_{day}"))
+            )
+            left = await fetch_one(
+                connection, "SELECT 1 FROM agent_runs WHERE run_id >= %s AND run_id < %s LIMIT 1", (day, day + ":")
+            )
+            if left is None:
+                await connection.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(f"agent_journal_{day}")))
+    except (psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable):
+        return  # writers take long, or another process dropped it; the next deletion looks again
+
+
+def _parse(day: str) -> date | None:
+    try:
+        return datetime.strptime(day, "%Y%m%d").replace(tzinfo=UTC).date()
+    except ValueError:
+        return None

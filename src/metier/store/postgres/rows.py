@@ -1,0 +1,250 @@
+"""Rows of the run index and of approvals in PostgreSQL: values to columns and back."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Literal, LiteralString
+
+from metier.store.base import CHANGEABLE, ApprovalAttempt, ApprovalRow, RunRow
+from metier.store.failures import ApprovalUnknown, RunExists, RunUnknown, StoreDamaged
+from metier.store.machine import Machine
+from metier.store.postgres.database import fetch_all, fetch_one
+from metier.store.postgres.leases import build_holding
+from metier.store.postgres.schema import Connection
+from metier.store.postgres.text import decode, encode
+
+SELECT_RUNS: LiteralString = (
+    "SELECT run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at, turns, cost_usd,"
+    " reason, queue, ending, owner, token, since,"
+    " coalesce(extract(epoch FROM until - clock_timestamp()), 0)::float8, boot_id, process, number"
+    " FROM agent_runs JOIN agent_leases USING (run_id)"
+)
+_APPROVAL_COLUMNS: LiteralString = (
+    "approval_id, run_id, step_id, payload, created_at, expires_at, status, decided_by, reason, edited_payload"
+)
+_CHANGES: Mapping[str, LiteralString] = {
+    "status": "status = %s",
+    "turns": "turns = %s",
+    "cost_usd": "cost_usd = %s",
+    "reason": "reason = %s",
+    "model": "model = %s",
+}
+
+type Conditions = Mapping[LiteralString, str | int]
+"""Conditions with one placeholder each, and their values; an empty value is no condition."""
+
+
+async def insert_run(connection: Connection, row: RunRow) -> None:
+    texts = (row.run_id, row.context_id, row.status, row.task, row.agent, row.model, row.parent_run_id)
+    cursor = await connection.execute(
+        "INSERT INTO agent_runs (run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at,"
+        " turns, cost_usd, reason, queue) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+        " ON CONFLICT (run_id) DO NOTHING",
+        (
+            *map(encode, texts),
+            row.created_at,
+            row.updated_at,
+            row.turns,
+            row.cost_usd,
+            encode(row.reason),
+            encode(row.queue),
+        ),
+    )
+    if cursor.rowcount == 0:
+        raise RunExists(f"There is already a run {row.run_id!r}", hint="Resume it, or start one with another id")
+    await connection.execute(
+        "INSERT INTO agent_leases (run_id, owner, token, boot_id, process) VALUES (%s, '', 0, '', '')",
+        (encode(row.run_id),),
+    )
+
+
+async def update_run(connection: Connection, run_id: str, changes: Mapping[str, str | int | float]) -> None:
+    """Raises `ValueError` for a column that may not change."""
+    unknown = changes.keys() - CHANGEABLE
+    if unknown:
+        raise ValueError(f"These columns of a run cannot change: {sorted(unknown)}")
+    query: LiteralString = "UPDATE agent_runs SET updated_at = clock_timestamp()"
+    for name in changes:
+        query += ", " + _CHANGES[name]
+    values = [encode(value) if isinstance(value, str) else value for value in changes.values()]
+    await connection.execute(query + " WHERE run_id = %s", (*values, encode(run_id)))
+
+
+async def ask_to_end(connection: Connection, run_id: str, ending: str) -> None:
+    cursor = await connection.execute(
+        "UPDATE agent_runs SET ending = CASE ending WHEN '' THEN %s ELSE ending END WHERE run_id = %s",
+        (encode(ending), encode(run_id)),
+    )
+    if cursor.rowcount == 0:
+        raise RunUnknown(f"There is no run {run_id!r}", hint="List the runs with `agent runs list`")
+
+
+async def find_runs(connection: Connection, where: Conditions, *, limit: int, machine: Machine) -> list[RunRow]:
+    """Newest first."""
+    query, values = _add_conditions(SELECT_RUNS, where)
+    # In the order of an index that the conditions use: else the server may walk through every run there is.
+    order: LiteralString = " ORDER BY run_id DESC" if where.get("run_id >= %s") else " ORDER BY number DESC"
+    rows = await fetch_all(connection, query + order + " LIMIT %s", (*values, limit))
+    return sorted((build_run(row, machine) for row in rows), key=lambda run: run.number, reverse=True)
+
+
+async def find_stale(connection: Connection, *, queue: str, limit: int, machine: Machine) -> list[RunRow]:
+    """Oldest first."""
+    rows = await fetch_all(
+        connection,
+        f"{SELECT_RUNS} WHERE queue = %s AND queue <> '' AND status IN ('pending', 'in_progress')"
+        " AND (owner = '' OR until <= clock_timestamp()) ORDER BY number LIMIT %s",
+        (encode(queue), limit),
+    )
+    return [build_run(row, machine) for row in rows]
+
+
+async def insert_approval(connection: Connection, row: ApprovalRow) -> None:
+    """The same question again changes nothing, so that it can be asked once more after a crash."""
+    ids = (encode(row.approval_id), encode(row.run_id), encode(row.step_id))
+    decision = (row.status, encode(row.decided_by), encode(row.reason), row.edited_payload)
+    await connection.execute(
+        f"INSERT INTO agent_approvals ({_APPROVAL_COLUMNS})"  # noqa: S608 (fixed names)
+        " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+        " ON CONFLICT (approval_id) DO NOTHING",
+        (*ids, row.payload, row.created_at, row.expires_at, *decision),
+    )
+    known = await fetch_one(
+        connection, "SELECT run_id, step_id, payload FROM agent_approvals WHERE approval_id = %s", (ids[0],)
+    )
+    if known is None or (known[0], known[1], bytes(known[2])) != (ids[1], ids[2], row.payload):
+        raise StoreDamaged(
+            f"Approval {row.approval_id!r} already asks about another call",
+            hint="Deny it, then start the run again",
+        )
+
+
+async def decide(connection: Connection, approval_id: str, decision: tuple[str, str, str, bytes | None]) -> bool:
+    """Compare and set: only an open approval changes. Who came too late is written down as well."""
+    status, decided_by, reason, edited_payload = decision
+    texts = (status, encode(decided_by), encode(reason))
+    cursor = await connection.execute(
+        "UPDATE agent_approvals SET status = %s, decided_by = %s, reason = %s, edited_payload = %s"
+        " WHERE approval_id = %s AND status = 'open'",
+        (*texts, edited_payload, encode(approval_id)),
+    )
+    counted = cursor.rowcount == 1
+    cursor = await connection.execute(
+        "INSERT INTO agent_approval_attempts (run_id, approval_id, status, decided_by, reason, at, counted)"
+        " SELECT run_id, approval_id, %s, %s, %s, clock_timestamp(), %s FROM agent_approvals WHERE approval_id = %s",
+        (*texts, counted, encode(approval_id)),
+    )
+    if cursor.rowcount == 0:
+        raise ApprovalUnknown(
+            f"There is no approval {approval_id!r}", hint="List what is open with `agent approvals list`"
+        )
+    return counted
+
+
+async def find_attempts(connection: Connection, approval_id: str) -> list[ApprovalAttempt]:
+    """Oldest first."""
+    rows = await fetch_all(
+        connection,
+        "SELECT approval_id, status, decided_by, reason, at, counted FROM agent_approval_attempts"
+        " WHERE approval_id = %s ORDER BY number",
+        (encode(approval_id),),
+    )
+    return [_build_attempt(row) for row in rows]
+
+
+async def find_approvals(
+    connection: Connection, where: Conditions, *, order: LiteralString, limit: int | None
+) -> list[ApprovalRow]:
+    query, values = _add_conditions(f"SELECT {_APPROVAL_COLUMNS}, number FROM agent_approvals", where)  # noqa: S608 (fixed names)
+    found = await fetch_all(connection, query + " ORDER BY " + order + " LIMIT %s", (*values, limit))
+    return [_build_approval(row) for row in found]
+
+
+async def delete_rows(connection: Connection, run_id: str) -> None:
+    for query in (
+        "DELETE FROM agent_journal WHERE run_id = %s",
+        "DELETE FROM agent_approvals WHERE run_id = %s",
+        "DELETE FROM agent_approval_attempts WHERE run_id = %s",
+        "DELETE FROM agent_blob_names WHERE run_id = %s",
+        "DELETE FROM agent_runs WHERE run_id = %s",
+        "DELETE FROM agent_leases WHERE run_id = %s",
+    ):
+        await connection.execute(query, (encode(run_id),))
+
+
+def _add_conditions(query: LiteralString, where: Conditions) -> tuple[LiteralString, list[str | int]]:
+    wanted: dict[LiteralString, str | int] = {condition: value for condition, value in where.items() if value}
+    conditions: LiteralString = " AND ".join(wanted)
+    query = query + " WHERE " + conditions if wanted else query
+    return query, [encode(value) if isinstance(value, str) else value for value in wanted.values()]
+
+
+def build_run(row: tuple[Any, ...], machine: Machine) -> RunRow:
+    run_id, context_id, status, task, agent, model, parent_run_id, *rest = row
+    created_at, updated_at, turns, cost_usd, reason, queue, ending, *holding, number = rest
+    held: tuple[str, int, datetime | None, float, str, str] = tuple(holding)
+    lease = build_holding(held)
+    is_free = lease.is_free(machine)
+    return RunRow(
+        run_id=decode(run_id),
+        context_id=decode(context_id),
+        status=status,
+        task=decode(task),
+        agent=decode(agent),
+        model=decode(model),
+        parent_run_id=decode(parent_run_id),
+        created_at=created_at,
+        updated_at=updated_at,
+        turns=turns,
+        cost_usd=cost_usd,
+        reason=decode(reason),
+        driver="" if is_free else lease.owner,
+        left_by=lease.owner if is_free else "",
+        queue=decode(queue),
+        ending=decode(ending),
+        number=int(number),
+    )
+
+
+type _ApprovalColumns = tuple[
+    str,
+    str,
+    str,
+    bytes,
+    datetime,
+    datetime | None,
+    Literal["open", "approved", "denied", "expired"],
+    str,
+    str,
+    Any,
+    int,
+]
+
+
+def _build_approval(row: tuple[Any, ...]) -> ApprovalRow:
+    columns: _ApprovalColumns = row
+    edited: bytes | None = columns[9]
+    return ApprovalRow(
+        approval_id=decode(columns[0]),
+        run_id=decode(columns[1]),
+        step_id=decode(columns[2]),
+        payload=bytes(columns[3]),
+        created_at=columns[4],
+        expires_at=columns[5],
+        status=columns[6],
+        decided_by=decode(columns[7]),
+        reason=decode(columns[8]),
+        edited_payload=None if edited is None else bytes(edited),
+        number=columns[10],
+    )
+
+
+def _build_attempt(row: tuple[Any, ...]) -> ApprovalAttempt:
+    approval_id, status, decided_by, reason, at, counted = row
+    return ApprovalAttempt(
+        approval_id=decode(approval_id),
+        status=status,
+        decided_by=decode(decided_by),
+        reason=decode(reason),
+        at=at,
+        counted=counted,
+    )

@@ -1,0 +1,225 @@
+"""One SQLite file, reached without ever making the event loop wait.
+
+Two connections: the *quick* one is used on the event loop's thread, gives up at once when another process holds the
+lock, and neither syncs nor checkpoints (tens of microseconds). The *patient* one is used in worker threads only: it
+waits for locks, checkpoints, and does what takes long. A database belongs to one event loop.
+
+A durable write is a commit and then a sync of the write-ahead log, which is what `synchronous=FULL` does inside the
+commit. Apart, one sync serves every task that committed before it began: 200 runs share the disk's few syncs a second.
+"""
+
+import contextlib
+import os
+import sqlite3
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+from anyio.lowlevel import checkpoint
+
+from metier.errors import StoreError
+from metier.store.failures import StoreFull, StoreUnavailable
+from metier.store.sqlite.ballast import Ballast
+from metier.store.sqlite.connection import LOG_SIZE, Change, Connections, Opening, connect, transact
+from metier.store.sqlite.errors import build_failure, build_sync_failure, is_busy
+
+_FAST_SYNC_SECONDS = 0.005
+"""A disk that syncs within this time is synced on the spot: a thread and back costs 0.1 to 0.5 ms on top."""
+_YIELD_SECONDS = 0.004
+"""A task that only writes lets others have their turn this often; every time would cost a third of a commit."""
+_COMMITS_BETWEEN_LOOKS = 16
+"""Asking for the length of the log costs as much as half a commit."""
+
+
+class Database:
+    def __init__(self, path: Path, connections: Connections) -> None:
+        self.path = path
+        self.ballast = Ballast(path)
+        self._quick, self._patient, self._log = connections
+        self._is_open = True
+        self._next_checkpoint = LOG_SIZE
+        self._yielded_at = 0.0
+        self._commits = 0
+        self._synced = 0
+        """How many of the commits are known to be on the disk."""
+        self._sync_seconds = _FAST_SYNC_SECONDS
+        """What the last sync took."""
+        self._syncing = anyio.Lock(fast_acquire=True)
+        self._turn = anyio.Lock(fast_acquire=True)
+        """Held by the one task whose write is under way: tasks queue here, not inside SQLite."""
+        self._threads = anyio.CapacityLimiter(4)
+        """Our own: a run must be able to write while every shared worker thread waits for a tool."""
+
+    async def read[T](self, query: Change[T]) -> T:
+        """Run a short query on the spot. Only a database that is being recovered makes it wait, in a thread."""
+        self._check_open()
+        try:
+            return query(self._quick)
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            if not is_busy(error):
+                raise self._failure(error) from error
+        async with self._turn:
+            return await self._in_thread(lambda: query(self._patient))
+
+    async def write[T](
+        self, change: Change[T], *, durable: bool = False, slow: bool = False, landed: Change[bool] | None = None
+    ) -> T:
+        """Run a change in one transaction. `landed` finds out, after a commit that failed midway, whether it counts.
+
+        A task that is canceled is so before the commit; once it is committed, the call returns.
+        """
+        if time.perf_counter() - self._yielded_at > _YIELD_SECONDS:
+            await checkpoint()
+            self._yielded_at = time.perf_counter()
+        async with self._turn:
+            self._check_open()
+            result = await self._commit(change, landed, slow=slow)
+            self._commits += 1
+            if slow or self._commits % _COMMITS_BETWEEN_LOOKS == 0:
+                await self._checkpoint_if_due()
+        if durable and not self._sync_at_once():
+            with anyio.CancelScope(shield=True):
+                await self._sync(self._commits)
+        return result
+
+    async def _commit[T](self, change: Change[T], landed: Change[bool] | None, *, slow: bool) -> T:
+        if not slow:
+            try:
+                return transact(self._quick, change, landed)
+            except (sqlite3.Error, UnicodeDecodeError) as error:
+                if not is_busy(error):
+                    raise self._failure(error) from error
+        return await self._in_thread(lambda: transact(self._patient, change, landed))
+
+    def _sync_at_once(self) -> bool:
+        """Sync without asking the event loop for anything, where the disk is fast and nobody else writes."""
+        if not self._is_free_to_sync() or self._syncing.locked():
+            return False
+        self._check_open()
+        try:
+            self._sync_seconds = _sync_file(self._log)
+        except OSError as error:
+            raise build_sync_failure(error, self.path) from error
+        self._synced = self._commits
+        return True
+
+    def _is_free_to_sync(self) -> bool:
+        """In a thread, tasks that are about to commit could do so meanwhile, and share the next sync."""
+        return self._sync_seconds < _FAST_SYNC_SECONDS and not self._turn.statistics().tasks_waiting
+
+    async def _sync(self, commits: int) -> None:
+        """Return when so many commits are on the disk; often somebody else's sync has seen to it."""
+        async with self._syncing:
+            if self._synced >= commits:
+                return
+            self._check_open()
+            reached = self._commits
+            try:
+                if self._is_free_to_sync():
+                    self._sync_seconds = _sync_file(self._log)
+                else:
+                    self._sync_seconds = await self.in_thread(lambda: _sync_file(self._log))
+            except OSError as error:
+                raise build_sync_failure(error, self.path) from error
+            self._synced = reached
+
+    async def _checkpoint_if_due(self) -> None:
+        if os.fstat(self._log).st_size > self._next_checkpoint:
+            with anyio.CancelScope(shield=True):
+                await self._in_thread(self._checkpoint)
+
+    def _checkpoint(self) -> None:
+        """Copy the log into the database; when all of it was copied, begin it anew, which syncs and so is done here."""
+        with contextlib.suppress(sqlite3.Error):  # what was written is safe in the log; the next one tries again
+            busy, frames, copied = self._patient.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            if not busy and frames == copied:
+                transact(
+                    self._patient, lambda inside: inside.execute("UPDATE fencing SET last_token = last_token"), None
+                )
+        size = os.fstat(self._log).st_size
+        self._next_checkpoint = LOG_SIZE if size <= LOG_SIZE else size + LOG_SIZE
+
+    async def in_thread[T](self, work: Callable[[], T]) -> T:
+        """Anything that takes long and does not touch the database."""
+        return await anyio.to_thread.run_sync(work, limiter=self._threads)
+
+    async def shrink(self) -> None:
+        """Give free pages back to the disk, in small steps between which others may write, as far as there is room."""
+        is_done = False
+        while not is_done:
+            async with self._turn:
+                self._check_open()
+                try:
+                    is_done = await self._in_thread(lambda: _vacuum_some(self._patient)) == 0
+                except StoreFull:
+                    return
+                await self._checkpoint_if_due()
+
+    async def close(self) -> None:
+        with anyio.CancelScope(shield=True):
+            async with self._turn, self._syncing:
+                if self._is_open:
+                    self._is_open = False
+                    await self._in_thread(self._close_connections)
+
+    def _close_connections(self) -> None:
+        os.close(self._log)
+        self._quick.close()
+        self._patient.close()
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise StoreUnavailable(f"The run store '{self.path}' is closed", hint="Open it again")
+
+    async def _in_thread[T](self, work: Callable[[], T]) -> T:
+        try:
+            return await self.in_thread(work)
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: sqlite3.Error | UnicodeDecodeError) -> StoreError:
+        failure = build_failure(error, self.path)
+        if isinstance(failure, StoreFull):
+            self.ballast.release()
+        return failure
+
+
+async def open_database(opening: Opening) -> Database:
+    """Open or create the file. Raises `StoreUnavailable` or `StoreDamaged` when it cannot serve as a store."""
+    connections = await anyio.to_thread.run_sync(partial(_connect_with_reserve, opening))
+    database = Database(opening.path, connections)
+    await database.in_thread(database.ballast.restore)
+    return database
+
+
+def _connect_with_reserve(opening: Opening) -> Connections:
+    """Opening takes room too: on a full disk old runs could not be deleted without giving up the reserve here."""
+    try:
+        return connect(opening)
+    except StoreFull:
+        ballast = Ballast(opening.path)
+        if not ballast.is_there():
+            # Not even room for the shared memory of two processes: runs can still be looked at, and deleted.
+            return connect(opening, alone=True)
+        ballast.release()
+        return connect(opening)
+
+
+def _sync_file(descriptor: int) -> float:
+    """Returns how many seconds it took."""
+    started = time.perf_counter()
+    if sys.platform == "linux":
+        os.fdatasync(descriptor)
+    else:
+        os.fsync(descriptor)
+    return time.perf_counter() - started
+
+
+def _vacuum_some(connection: sqlite3.Connection) -> int:
+    """Free up to 1 MiB at the end of the file; returns how many pages are still free."""
+    connection.execute("PRAGMA incremental_vacuum(256)").fetchall()
+    return int(connection.execute("PRAGMA freelist_count").fetchone()[0])

@@ -1,0 +1,90 @@
+"""Is a SQLite store whole, and is there room for it? Looks only: nothing is created, changed or repaired."""
+
+import shutil
+import sqlite3
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from metier.errors import StoreError
+from metier.store.base import StoredEntry
+from metier.store.machine import SystemMachine
+from metier.store.marks import checksum_of
+from metier.store.sqlite.ballast import ROOM_TO_RESTORE, Ballast
+from metier.store.sqlite.errors import build_failure
+
+LOOK_SECONDS = 10.0
+"""How long the look may take; a database of millions of runs is not read to its end."""
+_STEPS_BETWEEN_LOOKS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreHealth:
+    problem: str = ""
+    """What is wrong with the database; empty where nothing was found."""
+    hint: str = ""
+    entries: int = 0
+    """Journal entries whose checksum was compared."""
+    is_partial: bool = False
+    """The time was up before all of it was read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreRoom:
+    free_bytes: int
+    has_reserve: bool
+
+    @property
+    def is_enough(self) -> bool:
+        """The reserve is there, or can be made."""
+        return self.free_bytes >= ROOM_TO_RESTORE
+
+
+def examine_database(database: Path, *, seconds: float = LOOK_SECONDS) -> StoreHealth:
+    """SQLite's own check of the file, then the checksum of every journal entry."""
+    until = time.monotonic() + seconds
+    try:
+        with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=2)) as connection:
+            connection.set_progress_handler(lambda: time.monotonic() > until, _STEPS_BETWEEN_LOOKS)
+            found = [str(row[0]) for row in connection.execute("PRAGMA quick_check(3)")]
+            if found != ["ok"]:
+                raise sqlite3.DatabaseError("; ".join(found))
+            return _check_entries(connection, until=until)
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        if isinstance(error, sqlite3.OperationalError) and "interrupted" in str(error):
+            return StoreHealth(is_partial=True)
+        failure = _describe(error, database)
+        return StoreHealth(problem=failure.message, hint=failure.hint)
+
+
+def examine_room(database: Path) -> StoreRoom:
+    return StoreRoom(free_bytes=shutil.disk_usage(database.parent).free, has_reserve=Ballast(database).is_there())
+
+
+def has_steady_clock() -> bool:
+    """Leases are timed by a clock that cannot be set, and the boot of the machine is known."""
+    return SystemMachine().boot_id() != "wall"
+
+
+def _check_entries(connection: sqlite3.Connection, *, until: float) -> StoreHealth:
+    count = 0
+    for run_id, seq, kind, data, checksum in connection.execute(
+        "SELECT run_id, seq, kind, data, checksum FROM journal"
+    ):
+        if checksum != checksum_of(run_id, StoredEntry(seq, kind, data)):
+            return StoreHealth(
+                problem=f"Entry {seq} of run {run_id!r} is not what was written",
+                hint="Restore the run store from a backup; this run cannot go on",
+                entries=count,
+            )
+        count += 1
+        if time.monotonic() > until:
+            return StoreHealth(entries=count, is_partial=True)
+    return StoreHealth(entries=count)
+
+
+def _describe(error: sqlite3.Error | UnicodeDecodeError, database: Path) -> StoreError:
+    if isinstance(error, sqlite3.Error) and not getattr(error, "sqlite_errorname", ""):
+        error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_CORRUPT, "SQLITE_CORRUPT"
+    return build_failure(error, database)

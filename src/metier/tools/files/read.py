@@ -1,0 +1,101 @@
+"""`Read`: the lines of one text file, numbered, as many as fit; what was left out is said."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import islice
+
+from anyio.to_thread import run_sync
+from pydantic import JsonValue
+
+from metier.errors import ToolFailed
+from metier.prompts.tool_texts import describe_parameters, load_tool_text
+from metier.tools.base import PathGuard, ToolContext, ToolInfo, ToolResult
+from metier.tools.files.replacing import read_all
+from metier.tools.files.scope import Scope
+from metier.tools.files.text import FileText, decode, name_kind
+
+DEFAULT_LINES = 2000
+MAX_LINE_CHARACTERS = 2000
+MAX_CHARACTERS = 28_000
+"""A little less than what the engine keeps of a result, so that the cut is at a line and is explained."""
+
+
+class Read:
+    info = ToolInfo(
+        id="builtin:Read",
+        name="Read",
+        description=load_tool_text("Read").description,
+        category="read",
+        input_schema=describe_parameters(
+            "Read",
+            {
+                "type": "object",
+                "properties": {
+                    "path": {"type": "string"},
+                    "offset": {"type": "integer"},
+                    "limit": {"type": "integer"},
+                },
+                "required": ["path"],
+                "additionalProperties": False,
+            },
+        ),
+        output_schema={"type": "string"},
+        risk="low",
+        effect="read",
+    )
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+        offset, limit = arguments.get("offset"), arguments.get("limit")
+        start = max(offset, 1) if isinstance(offset, int) else 1
+        count = max(limit, 1) if isinstance(limit, int) else DEFAULT_LINES
+        text = await run_sync(partial(self._read, str(arguments["path"]), start, count=count, guard=context.paths))
+        return ToolResult(ok=True, output=text)
+
+    def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
+        """A path outside of the workspace."""
+        return self._scope.refuse(str(arguments["path"]))
+
+    async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
+        return {"path": await run_sync(self._scope.canonical, str(arguments["path"]))}
+
+    def _read(self, path: str, start: int, *, count: int, guard: PathGuard) -> str:
+        with self._scope.open_file(path, guard=guard) as opened:
+            data = read_all(opened.descriptor, path)
+        found = decode(data)
+        if found is None:
+            raise ToolFailed(f"File {path!r} is not text but {name_kind(data)} of {len(data)} bytes", code="binary")
+        lines = found.text.split("\n")
+        if lines[-1] == "":
+            lines.pop()
+        if start > max(len(lines), 1):
+            raise ToolFailed(f"File {path!r} has {len(lines)} lines, so none from {start}", code="out_of_range")
+        return _render(lines, start, count) + _render_encoding(found)
+
+
+def _render(lines: Sequence[str], start: int, count: int) -> str:
+    if not lines:
+        return "[empty file]"
+    shown: list[str] = []
+    characters = cut = 0
+    for number, line in enumerate(islice(lines, start - 1, start - 1 + count), start):
+        plain = line.removesuffix("\r")
+        text = f"{number:>6}\t{plain[:MAX_LINE_CHARACTERS]}"
+        characters += len(text) + 1
+        if shown and characters > MAX_CHARACTERS:
+            break
+        cut += len(plain) > MAX_LINE_CHARACTERS
+        shown.append(text)
+    last = start - 1 + len(shown)
+    if start > 1 or last < len(lines):
+        more = f"; go on with offset {last + 1}" if last < len(lines) else ""
+        shown.append(f"[lines {start} to {last} of {len(lines)}{more}]")
+    if cut:
+        shown.append(f"[{cut} longer than {MAX_LINE_CHARACTERS} characters, cut]")
+    return "\n".join(shown)
+
+
+def _render_encoding(found: FileText) -> str:
+    return "" if found.is_plain else f"\n[encoding: {found.label}]"

@@ -1,0 +1,358 @@
+"""Run a program so that nothing of it is left: time limit, whole-tree kill, bounded output. No policy, no shell."""
+
+import errno
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import anyio
+import anyio.to_thread
+from anyio.abc import ByteReceiveStream, ByteSendStream, Process
+
+from metier.errors import ToolFailed
+from metier.tools.process.interpreter import base_interpreter
+from metier.tools.process.output import Capture, Output
+from metier.tools.process.sandbox.confinement import Confinement, Launch, locate_scratch
+from metier.tools.process.spool import hold
+
+SUPERVISOR = Path(__file__).with_name("supervisor.py")
+
+TREE_VARIABLE = "METIER_PROCESS_TREE"
+"""Marks every process of one tree, so that they can be found even if the supervisor itself was killed."""
+
+_CHUNK_BYTES = 65_536
+_CROWDED = 2
+"""How the supervisor says that there were too many processes."""
+_STOP_SECONDS = 15.0
+"""How long a supervisor may take to end everything; it gives up on what will not die after ten."""
+_LAST_WORDS_SECONDS = 2.0
+"""How long to read on after every process is dead; only a stream handed to a stranger stays open longer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessLimits:
+    timeout_seconds: float = 60
+    grace_seconds: float = 0.5
+    """Between the request to end and the kill."""
+    max_stdout_bytes: int = 1_048_576
+    max_stderr_bytes: int = 65_536
+    resources: Mapping[str, int] = field(default_factory=dict[str, int])
+    """`{"cpu": 60, "nofile": 256}`: names of `RLIMIT_…` (see setrlimit), not applied on Windows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a process ended, and what could not be killed."""
+
+    exit_code: int | None
+    """None when a signal ended it, or when it was stopped."""
+    signal: int | None = None
+    left: int = 0
+    """Processes that would not die (stuck in the kernel); 0 in every ordinary case."""
+    problem: str = ""
+    """Why it did not start."""
+    crowded: bool = False
+    """It was killed because it had more processes than it may."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    exit_code: int | None
+    signal: int | None
+    timed_out: bool
+    stdout: Output
+    stderr: Output
+    duration_seconds: float
+    left: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What to run: an argument list, a folder, and the whole environment."""
+
+    arguments: Sequence[str]
+    folder: Path
+    environment: Mapping[str, str]
+    spool: Path | None = None
+    """Where start and end are noted on disk by the supervisor, for whoever comes after a crash; see `spool.py`."""
+    confinement: Confinement | None = None
+    """What encloses the program and limits what it uses; None only for programs of our own, such as `uv`."""
+
+
+async def run_process(command: Command, limits: ProcessLimits | None = None, *, spill: Path | None = None) -> Outcome:
+    """Run to the end, to the time limit or to cancellation; in each case every process it started is gone.
+
+    `spill` receives all of standard output, also what the outcome leaves out. Raises `ToolFailed` when the program
+    cannot be started.
+    """
+    limits = limits or ProcessLimits()
+    started = time.monotonic()
+    timed_out = False
+    with ExitStack() as files:
+        file = files.enter_context(spill.open("wb")) if spill else None
+        stdout, stderr = Capture(limits.max_stdout_bytes, spill=file), Capture(limits.max_stderr_bytes)
+        tree = await ProcessTree.start(command, limits)
+        async with tree, anyio.create_task_group() as readers:
+            readers.start_soon(_collect, tree.stdout, stdout)
+            readers.start_soon(_collect, tree.stderr, stderr)
+            with anyio.move_on_after(limits.timeout_seconds) as clock:
+                await tree.wait()
+            timed_out = clock.cancelled_caught
+            await tree.stop()
+            readers.cancel_scope.deadline = anyio.current_time() + _LAST_WORDS_SECONDS
+    ended = await tree.wait()
+    if ended.problem:
+        raise ToolFailed(f"{command.arguments[0]!r} could not be started: {ended.problem}", code="not_started")
+    if ended.crowded and command.confinement:
+        stderr.add(f"\n[killed: it had more than {command.confinement.processes} processes at once]\n".encode())
+    return Outcome(
+        exit_code=None if timed_out else ended.exit_code,
+        signal=ended.signal,
+        timed_out=timed_out,
+        stdout=stdout.output(),
+        stderr=stderr.output(),
+        duration_seconds=time.monotonic() - started,
+        left=ended.left,
+    )
+
+
+class ProcessTree:
+    """A running program with everything it starts. Leaving the `async with` block ends all of it."""
+
+    def __init__(self, process: Process, *, control: int, status: int, mark: str) -> None:
+        self._process = process
+        self._control = control
+        self._status = status
+        self._mark = mark
+        self._ended: Ended | None = None
+
+    @classmethod
+    async def start(cls, command: Command, limits: ProcessLimits, *, with_stdin: bool = False) -> Self:
+        """Raises `ToolFailed` when the folder is missing; a missing program is the `problem` of its end."""
+        mark = secrets.token_hex(8)
+        environment = {**command.environment, TREE_VARIABLE: mark}
+        stdin = subprocess.PIPE if with_stdin else subprocess.DEVNULL
+        try:
+            if sys.platform == "win32":
+                process = await anyio.open_process(
+                    list(command.arguments),
+                    stdin=stdin,
+                    cwd=command.folder,
+                    env=environment,
+                    creationflags=subprocess.CREATE_NEW_PROCESS_GROUP,
+                )
+                return cls(process, control=-1, status=-1, mark=mark)
+            launch = await _prepare(command, mark)
+            environment |= launch.variables
+            with _open_environ(environment) as environ:
+                return await cls._start_supervised(command, limits, launch, environ=environ, stdin=stdin)
+        except OSError as error:
+            raise _not_started(command, error) from error
+
+    @classmethod
+    async def _start_supervised(
+        cls, command: Command, limits: ProcessLimits, launch: Launch, *, environ: int, stdin: int
+    ) -> Self:
+        lock = hold(command.spool) if command.spool else -1
+        their_control, control = os.pipe()
+        status, their_status = os.pipe()
+        spool = str(command.spool) if command.spool else ""
+        orders = [str(their_control), str(their_status), str(environ)]
+        orders += [str(limits.grace_seconds), _render_limits(command, limits)]
+        orders += [spool, str(lock), *_render_launch(command, launch)]
+        try:
+            process = await anyio.open_process(
+                [base_interpreter(), "-I", "-S", str(SUPERVISOR), *orders, *launch.prefix, *command.arguments],
+                stdin=stdin,
+                cwd=command.folder,
+                # Not the command's: the supervisor and the sandbox start outside of it.
+                env={TREE_VARIABLE: launch.mark},
+                start_new_session=True,
+                pass_fds=[descriptor for descriptor in (their_control, their_status, environ, lock) if descriptor >= 0],
+            )
+        except BaseException:
+            os.close(control)
+            os.close(status)
+            raise
+        finally:
+            os.close(their_control)
+            os.close(their_status)
+            if lock >= 0:
+                os.close(lock)
+        return cls(process, control=control, status=status, mark=launch.mark)
+
+    @property
+    def stdin(self) -> ByteSendStream:
+        return _opened(self._process.stdin)
+
+    @property
+    def stdout(self) -> ByteReceiveStream:
+        return _opened(self._process.stdout)
+
+    @property
+    def stderr(self) -> ByteReceiveStream:
+        return _opened(self._process.stderr)
+
+    async def wait(self) -> Ended:
+        """Until the program ended and everything it left behind is dead."""
+        code = await self._process.wait()
+        if self._ended is None:
+            self._ended = await self._read_status(code)
+        return self._ended
+
+    async def stop(self) -> None:
+        """End everything now; not interrupted by cancellation, because a half-stopped tree is a leak."""
+        with anyio.CancelScope(shield=True):
+            if sys.platform == "win32":
+                if self._process.returncode is None:
+                    await anyio.run_process([_find_taskkill(), "/T", "/F", "/PID", str(self._process.pid)], check=False)
+            else:
+                self._order_stop()
+            with anyio.move_on_after(_STOP_SECONDS):
+                await self.wait()
+                return
+            # The supervisor itself does not answer: end it, and find its processes by their mark.
+            self._signal_supervisor(signal.SIGKILL)
+            await self.wait()
+
+    def _order_stop(self) -> None:
+        if self._control < 0:
+            return
+        os.close(self._control)
+        self._control = -1
+        if self._process.returncode is None:
+            # A program may have frozen its supervisor to outlive its time.
+            self._signal_supervisor(signal.SIGCONT)
+
+    def _signal_supervisor(self, number: int) -> None:
+        # Not by the process object: it would look for the exit status first, and take it from the event loop.
+        with suppress(ProcessLookupError):
+            os.kill(self._process.pid, number)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with anyio.CancelScope(shield=True):
+            try:
+                await self.stop()
+            finally:
+                await self._process.aclose()
+                if self._status >= 0:
+                    os.close(self._status)
+                    self._status = -1
+
+    async def _read_status(self, code: int) -> Ended:
+        if self._status < 0:
+            return Ended(exit_code=code)
+        words = os.read(self._status, 256).decode().split()
+        if words[:1] == ["!"]:
+            return Ended(exit_code=None, problem=os.strerror(int(words[1])))
+        if len(words) != 4:
+            return Ended(exit_code=None, signal=signal.SIGKILL, left=await _kill_marked(self._mark))
+        exit_code, number, stopped, left = (int(word) for word in words)
+        return Ended(
+            exit_code=None if number or stopped else exit_code,
+            signal=number or None,
+            left=left,
+            crowded=stopped == _CROWDED,
+        )
+
+
+async def _prepare(command: Command, mark: str) -> Launch:
+    """Looking for what must be closed reads the workspace, which may take a moment."""
+    confinement = command.confinement
+    if confinement is None or confinement.level == "none":
+        return Launch(mark=mark, scratch=locate_scratch(mark))
+    return await anyio.to_thread.run_sync(lambda: confinement.prepare(command.folder, mark=mark))
+
+
+def _find_taskkill() -> str:
+    return str(Path(os.environ.get("SYSTEMROOT", "C:\\Windows")) / "System32" / "taskkill.exe")
+
+
+@contextmanager
+def _open_environ(environment: Mapping[str, str]) -> Generator[int]:
+    """A descriptor to read the command's environment from: arguments would show its keys to every user."""
+    items = [f"{name}={value}" for name, value in environment.items()]
+    if any("\0" in item for item in items):
+        raise OSError(errno.EINVAL, "A variable of its environment holds a zero byte")
+    with ExitStack() as opened:
+        if sys.platform == "linux":
+            descriptor = os.memfd_create("environ")
+            opened.callback(os.close, descriptor)
+        else:
+            descriptor = opened.enter_context(tempfile.TemporaryFile()).fileno()
+        os.write(descriptor, b"\0".join(os.fsencode(item) for item in items))
+        yield descriptor
+
+
+def _render_limits(command: Command, limits: ProcessLimits) -> str:
+    resources = dict(command.confinement.resources) if command.confinement else {}
+    for name, value in limits.resources.items():
+        resources[name] = min(value, resources.get(name, value))
+    return ",".join(f"{name}={value}" for name, value in resources.items())
+
+
+def _render_launch(command: Command, launch: Launch) -> list[str]:
+    processes = command.confinement.processes if command.confinement else 0
+    places = [str(path) if path else "" for path in (launch.scratch, launch.workspace)]
+    return [str(processes), launch.level, *places, ":".join(launch.held)]
+
+
+def _opened[Stream](stream: Stream | None) -> Stream:
+    if stream is None:
+        raise ToolFailed("The stream was not opened for this process")
+    return stream
+
+
+async def _collect(stream: ByteReceiveStream, capture: Capture) -> None:
+    try:
+        while True:
+            capture.add(await stream.receive(_CHUNK_BYTES))
+    except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
+        return
+
+
+async def _kill_marked(mark: str) -> int:
+    """Somebody killed the supervisor: find its processes by their mark. Returns how many are left after 3 seconds."""
+    with anyio.move_on_after(3):
+        while marked := find_marked(mark):
+            for process in marked:
+                try:
+                    os.kill(process, signal.SIGKILL)
+                except (ProcessLookupError, PermissionError):
+                    continue
+            await anyio.sleep(0.01)
+    return len(find_marked(mark))
+
+
+def find_marked(mark: str) -> list[int]:
+    """The processes of one tree, as far as they keep the variable that marks it."""
+    wanted = f"{TREE_VARIABLE}={mark}".encode()
+    found: list[int] = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def _not_started(command: Command, error: OSError) -> ToolFailed:
+    if not command.folder.is_dir():
+        return ToolFailed(f"Folder {str(command.folder)!r} does not exist", code="not_started")
+    return ToolFailed(f"{command.arguments[0]!r} could not be started: {error.strerror}", code="not_started")

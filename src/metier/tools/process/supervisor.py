@@ -1,0 +1,437 @@
+"""Run one command and answer for every process it starts, until none is left.
+
+Executed as a file by the interpreter alone, between the agent and the command. On Linux it is the reaper of all
+descendants, so a process that forks twice, starts a session of its own or ignores signals still becomes its child and
+is killed. Of Metier it imports `scratch.py` alone, which needs the standard library only. It starts no other program.
+
+    python -I -S supervisor.py CONTROL STATUS ENVIRON GRACE LIMITS SPOOL LOCK PROCESSES LEVEL SCRATCH WORKSPACE HELD
+        COMMAND…
+
+CONTROL is a descriptor: when it is closed, because the agent says so or because the agent died, everything is stopped.
+STATUS is a descriptor that receives one line: `EXIT SIGNAL STOPPED LEFT`, or `! ERRNO` if the command did not start;
+STOPPED is 0, 1 for an order to stop, 2 for too many processes.
+ENVIRON is a descriptor of a file with the command's environment, `NAME=VALUE` with zero bytes between. This process and
+the sandbox have another one: a variable of the command (`LD_PRELOAD`) must not reach a program outside of the sandbox.
+SPOOL is a path, or nothing: `SPOOL.started` is on disk before the command runs and `SPOOL.ended` after it ended, so
+that how it ended is known even if the agent is killed before it could write it down (see `spool.py`).
+LOCK is a descriptor that holds a lock until this process ends, or -1.
+PROCESSES is how many processes the command may have at once, or 0; with more, everything is stopped.
+LEVEL is that of the sandbox which COMMAND begins with: `none`, `kernel` or `full` (see `sandbox/confinement.py`). This
+process stays outside of it. SCRATCH is a folder that is made for the command, locked while
+this process lives, and removed after it; it is left behind only where this process is killed (see `leftovers.py`).
+HELD are paths beneath WORKSPACE, with colons between, at which empty folders hold the place while the command runs.
+"""
+
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+from typing import NamedTuple
+
+if __name__ == "__main__":
+    # Started without site packages: nothing is added but the folder around this package, behind the standard library.
+    sys.path.append(__file__.rpartition("/metier/tools/")[0])
+
+from metier.tools.process.scratch import hold_places, make_scratch, release_places, remove_tree
+
+PR_SET_CHILD_SUBREAPER = 36
+REPORT_VARIABLE = "METIER_REPORT"
+"""Tells the shim of a sandbox where to say that the command cannot be started, and how it ended."""
+WATCH_SECONDS = 0.2
+"""How often the processes are counted."""
+SWEEP_SECONDS = 10.0
+"""How long to try to kill what will not die (a process stuck in the kernel) before saying that it is left."""
+
+NOT_STARTED = 127
+ORDERED, CROWDED = 1, 2
+THREADS_EACH = 4
+"""How many threads are granted for each process that a command may have."""
+
+
+class Order(NamedTuple):
+    control: int
+    status: int
+    environ: int
+    grace_seconds: float
+    limits: str
+    spool: str
+    lock: int
+    processes: int
+    level: str
+    scratch: str
+    workspace: str
+    held: list[str]
+    command: list[str]
+
+
+def main(arguments: list[str]) -> int:
+    control, status, environ, grace, limits, spool, lock, *rest = arguments
+    processes, level, scratch, workspace, held, *command = rest
+    order = Order(
+        control=int(control),
+        status=int(status),
+        environ=int(environ),
+        grace_seconds=float(grace),
+        limits=limits,
+        spool=spool,
+        lock=int(lock),
+        processes=int(processes),
+        level=level,
+        scratch=scratch,
+        workspace=workspace,
+        held=held.split(":") if held else [],
+        command=command,
+    )
+    for descriptor in (order.control, order.status, order.environ, order.lock):
+        if descriptor >= 0:
+            os.set_inheritable(descriptor, False)  # noqa: FBT003  its second parameter has no name
+    return supervise(order)
+
+
+def supervise(order: Order) -> int:
+    """Prepare, run, clear away, report."""
+    become_reaper()
+    wake = open_child_alarm()
+    own = make_scratch(order.scratch, order.level)
+    place = hold_places(order.workspace, order.held)
+    note(order.spool, ".started", "")
+    started = start(order)
+    if started.error:
+        os.waitpid(started.child, 0)
+    left = 0
+    ending, line = f"{NOT_STARTED} 0 0", f"! {started.error}"
+    if not started.error:
+        release_output()
+        ending, left = run(order, started, wake)
+        line = f"{ending} {left}"
+    note(order.spool, ".ended", ending)
+    report(order.status, line)
+    with suppress(OSError):
+        remove_tree(order.scratch)
+    os.close(own)
+    release_places(place, order.workspace, order.held)
+    return NOT_STARTED if started.error else 0
+
+
+def run(order: Order, started: "Started", wake: int) -> tuple[str, int]:
+    """Wait for the end or for the order to stop, kill the rest. How it ended, and how many processes would not."""
+    child = started.child
+    ended, why = wait_for_end(child, order, wake)
+    if ended is None and why == ORDERED:
+        ended = stop_politely(child, order, wake)
+    left = kill_everything(child)
+    inner = os.read(started.inner, 16) if started.inner >= 0 else b""
+    if inner and not why:
+        ended = int(inner)
+    code = os.waitstatus_to_exitcode(ended) if ended is not None else -signal.SIGKILL
+    return f"{max(code, 0)} {max(-code, 0)} {why}", left
+
+
+def become_reaper() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def open_child_alarm() -> int:
+    """A descriptor that becomes readable whenever a child ended; signals meant for the agent's terminal are ignored."""
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+    os.set_blocking(readable, False)
+    signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, notice_child)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    return readable
+
+
+def notice_child(number: int, frame: FrameType | None) -> None:
+    """A signal without a handler would not reach the wake-up descriptor."""
+
+
+class Started(NamedTuple):
+    child: int
+    error: int
+    """The error number of a failed start."""
+    inner: int
+    """Where the first process inside a sandbox of its own says how the command ended, or -1."""
+
+
+def start(order: Order) -> Started:
+    """Fork and execute in a session of its own."""
+    readable, writable = os.pipe()
+    inner, theirs = os.pipe() if order.level == "full" else (-1, -1)
+    child = os.fork()
+    if child == 0:
+        become_command(order, errors=writable, inner=theirs)
+    for descriptor in (writable, order.environ, theirs):
+        if descriptor >= 0:
+            os.close(descriptor)
+    error = os.read(readable, 16)
+    os.close(readable)
+    return Started(child, int(error or b"0"), inner)
+
+
+def become_command(order: Order, *, errors: int, inner: int) -> None:
+    try:
+        os.setsid()
+        for number in range(1, signal.NSIG):
+            restore_signal(number)
+        apply_limits(add_process_limit(order.limits, order.processes))
+        environ: dict[str, str] = dict(os.environ)
+        if order.level == "none":
+            environ = read_environ(order.environ)
+        else:
+            # The shim inside gives the command its environment; what starts the shim never sees it.
+            environ[REPORT_VARIABLE] = f"{errors}:{inner}:{order.environ}"
+            for descriptor in (errors, inner, order.environ):
+                if descriptor >= 0:
+                    os.set_inheritable(descriptor, True)  # noqa: FBT003  its second parameter has no name
+        os.execvpe(order.command[0], order.command, environ)  # noqa: S606  an argument list, and there is no shell
+    except OSError as error:
+        os.write(errors, str(error.errno).encode())
+    os._exit(NOT_STARTED)
+
+
+def read_environ(descriptor: int) -> dict[str, str]:
+    content = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+    pairs = (os.fsdecode(item).partition("=") for item in content.split(b"\0") if item)
+    return {name: value for name, _, value in pairs}
+
+
+def restore_signal(number: int) -> None:
+    if number in (signal.SIGKILL, signal.SIGSTOP):
+        return
+    try:
+        signal.signal(number, signal.SIG_DFL)
+    except (OSError, ValueError):
+        return  # a number that the C library keeps for itself
+
+
+def add_process_limit(limits: str, processes: int) -> str:
+    """A second line behind counting, for a program that forks faster than that.
+
+    The kernel counts all threads of the user, here as many as all users have now and some more; root is not limited.
+    """
+    if not processes or os.geteuid() == 0:
+        return limits
+    try:
+        with open("/proc/loadavg", "rb") as file:  # noqa: PTH123
+            present = int(file.read().split()[3].partition(b"/")[2])
+    except (OSError, IndexError, ValueError):
+        return limits
+    return ",".join(filter(None, [limits, f"nproc={present + processes * THREADS_EACH}"]))
+
+
+def apply_limits(limits: str) -> None:
+    """`limits` is `cpu=60,nofile=256`: names of `RLIMIT_…`, soft and hard alike, never above the limit in force."""
+    if not limits:
+        return
+    import resource  # noqa: PLC0415  not on every platform, and only with limits
+
+    for item in limits.split(","):
+        name, _, value = item.partition("=")
+        kind: int = getattr(resource, f"RLIMIT_{name.upper()}")
+        hard = resource.getrlimit(kind)[1]
+        wanted = int(value) if hard == resource.RLIM_INFINITY else min(int(value), hard)
+        resource.setrlimit(kind, (wanted, wanted))
+
+
+def release_output() -> None:
+    """Let go of the command's streams: they must end when the command's processes end."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nothing, stream)
+    os.close(nothing)
+
+
+def wait_for_end(child: int, order: Order, wake: int) -> tuple[int | None, int]:
+    """The wait status of the command, or None and why it has to be stopped."""
+    interval = int(WATCH_SECONDS * 1000) if order.processes else None
+    poll = select.poll()
+    poll.register(order.control, select.POLLIN | select.POLLHUP)
+    poll.register(wake, select.POLLIN)
+    while True:
+        ended = reap(child)
+        if ended is not None:
+            return ended, 0
+        ready = {descriptor for descriptor, _ in poll.poll(interval)}
+        if wake in ready:
+            drain(wake)
+        if order.control in ready and not os.read(order.control, 16):
+            ended = reap(child)
+            return ended, 0 if ended is not None else ORDERED
+        if order.processes and count(order.processes) > order.processes:
+            return None, CROWDED
+
+
+def stop_politely(child: int, order: Order, wake: int) -> int | None:
+    """Ask every process to end, and wait a little. What ignores it is killed by the caller."""
+    for process in descendants(child):
+        # With the outer process of a sandbox everything inside would be killed at once.
+        if not (order.level == "full" and process == child):
+            send(process, signal.SIGTERM)
+    until = time.monotonic() + order.grace_seconds
+    ended = reap(child)
+    while ended is None and (left := until - time.monotonic()) > 0:
+        select.select([wake], [], [], left)
+        drain(wake)
+        ended = reap(child)
+    return ended
+
+
+def drain(wake: int) -> None:
+    try:
+        while os.read(wake, 4096):
+            pass
+    except BlockingIOError:
+        return
+
+
+def reap(child: int) -> int | None:
+    """Collect every ended process; the wait status of the command if it is among them."""
+    ended: int | None = None
+    while True:
+        try:
+            process, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if process == 0:
+            return ended
+        if process == child:
+            ended = status
+
+
+def kill_everything(child: int) -> int:
+    """Freeze, kill and reap until nothing is left. Returns the number of processes that would not die."""
+    kill_at_once(child)
+    until = time.monotonic() + SWEEP_SECONDS
+    while True:
+        frozen = freeze(lambda: descendants(child))
+        for process in frozen:
+            send(process, signal.SIGKILL)
+        reap(child)
+        remaining = descendants(child)
+        if not remaining or time.monotonic() > until:
+            return len(remaining)
+        time.sleep(0.001)
+
+
+def kill_at_once(child: int) -> None:
+    """The command's process group, which the kernel ends in one go: what forks faster than a list of it can be read.
+
+    In a sandbox with a process namespace the first process of that, with which the kernel ends all the others.
+    """
+    if not read_children(os.getpid()):
+        return  # nobody is left, and the number of the group may be somebody else's by now
+    for process in read_children(child):
+        send(process, signal.SIGKILL)
+    try:
+        os.killpg(child, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def freeze(find: Callable[[], set[int]]) -> set[int]:
+    """Stop every process first, so that none can fork while the others are killed."""
+    frozen: set[int] = set()
+    while fresh := find() - frozen:
+        for process in fresh:
+            send(process, signal.SIGSTOP)
+        frozen |= fresh
+    return frozen
+
+
+def send(process: int, number: int) -> None:
+    try:
+        os.kill(process, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def descendants(child: int) -> set[int]:
+    """Every living process below this one. Without `/proc`: the command's own process group, by its negative id."""
+    try:
+        entries = os.listdir("/proc")  # noqa: PTH208  pathlib is not worth its import here
+    except OSError:
+        return {-child} if group_lives(child) else set()
+    children: dict[int, list[int]] = {}
+    for entry in entries:
+        if entry.isdigit() and (parent := living_parent(entry)) is not None:
+            children.setdefault(parent, []).append(int(entry))
+    found: set[int] = set()
+    unseen = [os.getpid()]
+    while unseen:
+        fresh = children.get(unseen.pop(), [])
+        found.update(fresh)
+        unseen.extend(fresh)
+    return found
+
+
+def living_parent(process: str) -> int | None:
+    """The parent of a process; None when it is gone. Zombies count: they are reaped when their parent dies."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:  # noqa: PTH123
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return int(fields[1]) if fields else None
+
+
+def count(enough: int) -> int:
+    """How many processes are below this one; more than `enough` are not counted exactly."""
+    if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):  # noqa: PTH110
+        return len(descendants(0))  # a kernel without these files
+    found, unseen = 0, [os.getpid()]
+    while unseen and found <= enough:
+        children = read_children(unseen.pop())
+        found += len(children)
+        unseen += children
+    return found
+
+
+def read_children(process: int) -> list[int]:
+    """Those of its first thread; none when it is gone, or where the kernel does not tell."""
+    try:
+        with open(f"/proc/{process}/task/{process}/children", "rb") as file:  # noqa: PTH123
+            return [int(child) for child in file.read().split()]
+    except OSError:
+        return []
+
+
+def group_lives(child: int) -> bool:
+    try:
+        os.killpg(child, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def note(spool: str, suffix: str, text: str) -> None:
+    """Put a file on disk whole or not at all, and the folder's entry for it too."""
+    if not spool:
+        return
+    temporary = f"{spool}{suffix}.{os.getpid()}"
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.write(file, text.encode())
+    os.fsync(file)
+    os.close(file)
+    os.rename(temporary, spool + suffix)  # noqa: PTH104  pathlib is not worth its import here
+    folder = os.open(os.path.dirname(spool) or ".", os.O_RDONLY)  # noqa: PTH120
+    os.fsync(folder)
+    os.close(folder)
+
+
+def report(status: int, line: str) -> None:
+    try:
+        os.write(status, line.encode() + b"\n")
+    except OSError:
+        return  # the agent is gone
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

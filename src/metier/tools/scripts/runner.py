@@ -1,0 +1,93 @@
+"""Execute one script of a skill: trust, metadata, prepared Python, process. Knows nothing of models or messages."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio.to_thread
+
+from metier.definitions.skills.scripts import Script
+from metier.errors import SkillError, SkillNotTrusted
+from metier.skills.package import SkillPackage
+from metier.skills.trust.code_copies import take_trusted_copy
+from metier.skills.trust.judgement import check_trusted
+from metier.tools.process.environment import build_environment
+from metier.tools.process.run import Command, Outcome, ProcessLimits, run_process
+from metier.tools.process.sandbox.confinement import Confinement
+from metier.tools.scripts.contract import ScriptFailed
+from metier.tools.scripts.environments import PreparedPython, ScriptEnvironments
+from metier.tools.scripts.metadata import parse_script_metadata, read_script
+
+IDEMPOTENCY_VARIABLE = "AGENT_IDEMPOTENCY_KEY"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptCall:
+    package: SkillPackage
+    script: Script
+    args: tuple[str, ...] = ()
+    idempotency_key: str = ""
+    spool: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptRunner:
+    environments: ScriptEnvironments
+    environ: Mapping[str, str]
+    """The agent's environment; a script gets the ordinary part of it and what its skill asks for by name."""
+    confinement: Confinement = field(default_factory=Confinement)
+
+    async def run(self, call: ScriptCall, limits: ProcessLimits) -> Outcome:
+        """Raises `ToolFailed` with one of the script tools' codes when it may not or cannot start."""
+        package = await take_code(call.package)
+        script = package.folder / call.script.path.relative_to(call.package.folder)
+        metadata = parse_script_metadata(read_script(script).decode("utf-8", "replace"))
+        python = await self.environments.prepare(script, metadata, owner=str(call.package.folder.resolve()))
+        command = Command(
+            arguments=[str(python.interpreter), str(script.absolute()), *call.args],
+            folder=script.parent,
+            environment=self._build_environment(call, python),
+            spool=call.spool,
+            confinement=self.confinement.opened(python.folder, package.folder.absolute()),
+        )
+        return await run_process(command, limits)
+
+    def _build_environment(self, call: ScriptCall, python: PreparedPython) -> dict[str, str]:
+        environment = build_environment(self.environ, call.package.definition.permissions_env)
+        environment |= {
+            "PATH": os.pathsep.join([str(python.programs), environment["PATH"]]),
+            "VIRTUAL_ENV": str(python.folder),
+            "PYTHONUTF8": "1",
+            # Bytecode beside the script would change the bytes that somebody trusted.
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        if call.idempotency_key:
+            environment[IDEMPOTENCY_VARIABLE] = call.idempotency_key
+        return environment
+
+
+async def take_code(package: SkillPackage) -> SkillPackage:
+    """The package to run code from: a private copy of the trusted bytes. Raises `ScriptFailed`."""
+    try:
+        return await anyio.to_thread.run_sync(lambda: take_trusted_copy(package, home=Path.home()))
+    except SkillNotTrusted as error:
+        raise ScriptFailed("permission_denied", f"{error.message}. {error.hint}") from error
+    except SkillError as error:
+        raise ScriptFailed("execution_failed", error.sentence) from error
+
+
+async def check_may_run(package: SkillPackage) -> None:
+    """Looks at the bytes on disk now. Raises `ScriptFailed` with `permission_denied`."""
+    try:
+        await anyio.to_thread.run_sync(check_trusted, package)
+    except SkillNotTrusted as error:
+        raise ScriptFailed("permission_denied", f"{error.message}. {error.hint}") from error
+
+
+def default_environments(environ: Mapping[str, str], *, workspace: Path) -> ScriptEnvironments:
+    """In the user's cache folder, which may be deleted at any time."""
+    cache = environ.get("XDG_CACHE_HOME") or environ.get("LOCALAPPDATA") or str(Path.home() / ".cache")
+    return ScriptEnvironments(
+        folder=Path(cache) / "metier" / "script-environments", environ=environ, writable=(workspace,)
+    )

@@ -1,0 +1,341 @@
+"""`script_list`, `script_help`, `script_run`: all that a model needs to use the scripts of skills, however many.
+
+A script's code is never shown and scripts are no tools of their own: the three tools cost the same for one skill as for
+fifty. Every answer is `{success, result, message}` or `{success, error, message}`.
+"""
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from anyio.to_thread import run_sync
+from pydantic import JsonValue
+
+from metier.definitions.skills.scripts import Script
+from metier.errors import ToolFailed
+from metier.events import SkillStepExecuted, StepStatus
+from metier.prompts.tool_texts import describe_parameters, load_tool_text
+from metier.skills.package import SkillPackage
+from metier.skills.trust.digest import digest_files
+from metier.tools.base import Preview, Tool, ToolContext, ToolInfo, ToolResult
+from metier.tools.process.output import Output
+from metier.tools.process.run import Outcome, ProcessLimits
+from metier.tools.scripts.catalog import ScriptCatalog
+from metier.tools.scripts.contract import (
+    RESPONSE_SCHEMA,
+    ScriptFailed,
+    ScriptLimits,
+    add_json_flag,
+    build_failure,
+    build_success,
+    check_args,
+)
+from metier.tools.scripts.metadata import read_script
+from metier.tools.scripts.runner import ScriptCall, ScriptRunner, check_may_run
+
+type Arguments = dict[str, JsonValue]
+
+_SUMMARY_BYTES = 500
+_SHOWN_CHARACTERS = 200
+_USAGE_ERROR = 2
+_USAGE = re.compile(r"^usage:?\s*(.*?)(?:\n[ \t]*\n|\Z)", re.IGNORECASE | re.MULTILINE | re.DOTALL)
+_STATUS: dict[str, StepStatus] = {"timeout": "timeout", "permission_denied": "denied"}
+
+
+def build_script_tools(
+    catalog: ScriptCatalog, runner: ScriptRunner, limits: ScriptLimits | None = None
+) -> tuple[Tool, ...]:
+    limits = limits or ScriptLimits()
+    return (ScriptList(catalog), ScriptHelp(catalog, runner, limits), ScriptRun(catalog, runner, limits))
+
+
+class ScriptList:
+    """Which scripts there are."""
+
+    info = ToolInfo(
+        id="builtin:script_list",
+        name="script_list",
+        description=load_tool_text("script_list").description,
+        category="custom",
+        input_schema=describe_parameters(
+            "script_list",
+            {
+                "type": "object",
+                "properties": {"skill_name": {"type": ["string", "null"]}},
+                "additionalProperties": False,
+            },
+        ),
+        output_schema=RESPONSE_SCHEMA,
+        risk="low",
+        effect="read",
+    )
+
+    def __init__(self, catalog: ScriptCatalog) -> None:
+        self._catalog = catalog
+
+    async def execute(self, arguments: Arguments, context: ToolContext) -> ToolResult:  # noqa: ARG002  the contract's
+        skill_name = arguments.get("skill_name")
+        try:
+            listed = self._catalog.list_scripts(None if skill_name is None else str(skill_name))
+        except ToolFailed as error:
+            return build_failure(error)
+        result: dict[str, JsonValue] = {
+            skill: [{"name": script.path.stem, "path": str(script.path)} for script in scripts]
+            for skill, scripts in listed.items()
+        }
+        count = sum(len(scripts) for scripts in listed.values())
+        return build_success(result, f"Found {_many(count, 'script')} across {_many(len(listed), 'skill')}")
+
+
+class ScriptHelp:
+    """What a script takes, in its own words. It runs the script's code, so it needs the same trust as `script_run`."""
+
+    info = ToolInfo(
+        id="builtin:script_help",
+        name="script_help",
+        description=load_tool_text("script_help").description,
+        category="custom",
+        input_schema=describe_parameters(
+            "script_help",
+            {
+                "type": "object",
+                "properties": {"skill_name": {"type": "string"}, "script_name": {"type": "string"}},
+                "required": ["skill_name", "script_name"],
+                "additionalProperties": False,
+            },
+        ),
+        output_schema=RESPONSE_SCHEMA,
+        risk="medium",
+        # It runs the code of the script: whoever asks before that must be asked before this too.
+        effect="idempotent",
+    )
+
+    def __init__(self, catalog: ScriptCatalog, runner: ScriptRunner, limits: ScriptLimits) -> None:
+        self._catalog = catalog
+        self._runner = runner
+        self._limits = limits
+        self._known: dict[tuple[str, str], dict[str, JsonValue]] = {}
+        """By the path and the content hash of the script."""
+
+    async def execute(self, arguments: Arguments, context: ToolContext) -> ToolResult:
+        return await _answer("script_help", context, lambda record: self._show(arguments, context, record))
+
+    async def _show(self, arguments: Arguments, context: ToolContext, record: "_Record") -> ToolResult:
+        package, script = _find(self._catalog, arguments, record)
+        await check_may_run(package)
+        key = (str(script.path), hashlib.sha256(read_script(script.path)).hexdigest())
+        if key not in self._known:
+            limits = _process_limits(self._limits, self._limits.help_timeout_seconds, context)
+            call = ScriptCall(package=package, script=script, args=("--help",))
+            outcome = record.outcome = await self._runner.run(call, limits)
+            _check_outcome(outcome, limits, self._limits)
+            text = outcome.stdout.text.strip() or outcome.stderr.text.strip()
+            self._known[key] = {"help_text": text, "usage": _find_usage(text)}
+        return build_success(dict(self._known[key]), f"Retrieved help for {script.path.stem}")
+
+
+class ScriptRun:
+    """Execute a script. What it does is unknown, so a call that was cut short is never repeated by itself."""
+
+    info = ToolInfo(
+        id="builtin:script_run",
+        name="script_run",
+        description=load_tool_text("script_run").description,
+        category="custom",
+        input_schema=describe_parameters(
+            "script_run",
+            {
+                "type": "object",
+                "properties": {
+                    "skill_name": {"type": "string"},
+                    "script_name": {"type": "string"},
+                    "args": {"type": ["array", "null"], "items": {"type": "string"}},
+                    "json": {"type": "boolean", "default": True},
+                },
+                "required": ["skill_name", "script_name"],
+                "additionalProperties": False,
+            },
+        ),
+        output_schema=RESPONSE_SCHEMA,
+        risk="high",
+        effect="opaque",
+        spools=True,
+    )
+
+    def __init__(self, catalog: ScriptCatalog, runner: ScriptRunner, limits: ScriptLimits) -> None:
+        self._catalog = catalog
+        self._runner = runner
+        self._limits = limits
+
+    async def execute(self, arguments: Arguments, context: ToolContext) -> ToolResult:
+        return await _answer("script_run", context, lambda record: self._run(arguments, context, record))
+
+    async def preview(self, arguments: Arguments, context: ToolContext) -> Preview:
+        """Which file, and what of the agent's environment its skill asks for.
+
+        Bound to every file of the skill: a script imports what lies beside it.
+        """
+        del context
+        package, script = _find(self._catalog, arguments, _Record())
+        names = package.definition.permissions_env
+        digest = hashlib.sha256(read_script(script.path)).hexdigest()
+        granted = f"It gets these variables of the environment: {', '.join(names)}" if names else ""
+        lines = [f"Run {script.path} (sha256 {digest[:16]}…)", *([granted] if granted else [])]
+        tree = await run_sync(digest_files, package.folder)
+        return Preview("\n".join(lines), base=hashlib.sha256(f"{tree} {names}".encode()).hexdigest())
+
+    async def _run(self, arguments: Arguments, context: ToolContext, record: "_Record") -> ToolResult:
+        package, script = _find(self._catalog, arguments, record)
+        args = _read_args(arguments)
+        check_args(args, self._limits)
+        wants_json = arguments.get("json", True) is not False
+        limits = _process_limits(self._limits, self._limits.timeout_seconds, context)
+        call = ScriptCall(
+            package=package,
+            script=script,
+            args=tuple(add_json_flag(args) if wants_json else args),
+            idempotency_key=context.idempotency_key,
+            spool=context.spool,
+        )
+        outcome = record.outcome = await self._runner.run(call, limits)
+        _check_outcome(outcome, limits, self._limits)
+        result = self._parse_json(outcome) if wants_json else outcome.stdout.text
+        return build_success(result, f"Executed {script.path.stem} script{_warning(outcome.stdout)}")
+
+    def _parse_json(self, outcome: Outcome) -> JsonValue:
+        """Raises `ScriptFailed` with `parse_error`, which shows what came instead."""
+        text = outcome.stdout.text
+        try:
+            return _load_json(text)
+        except (ValueError, RecursionError) as error:
+            seen = "output that was cut" if outcome.stdout.is_truncated else (text[:_SHOWN_CHARACTERS] or "nothing")
+            stderr = _quote(outcome.stderr, self._limits)
+            raise ScriptFailed(
+                "parse_error", f"Expected JSON output, got: {seen}{_warning(outcome.stdout)}{stderr}"
+            ) from error
+
+
+@dataclass(slots=True)
+class _Record:
+    """What is known of a call for the event, filled in as far as the call gets."""
+
+    skill: str = ""
+    script: str = ""
+    outcome: Outcome | None = None
+
+
+async def _answer(tool: str, context: ToolContext, work: Callable[[_Record], Awaitable[ToolResult]]) -> ToolResult:
+    """Do the work, turn its failure into an answer, tell the event."""
+    record, started = _Record(), time.monotonic()
+    try:
+        result = await work(record)
+    except ToolFailed as error:
+        result = build_failure(error)
+    event = _build_event(tool, result, record)
+    event = event.model_copy(
+        update={"step_id": context.step_id, "duration_ms": round((time.monotonic() - started) * 1000, 3)}
+    )
+    context.emit(event)
+    meta: dict[str, JsonValue] = {
+        "skill": record.skill,
+        "script": record.script,
+        "duration_ms": event.duration_ms,
+        "exit_code": event.exit_code,
+        "stdout_bytes": event.stdout_bytes,
+        "stderr_bytes": event.stderr_bytes,
+    }
+    return replace(result, meta={**result.meta, **meta})
+
+
+def _build_event(tool: str, result: ToolResult, record: _Record) -> SkillStepExecuted:
+    code = str(result.meta.get("code", ""))
+    outcome = record.outcome
+    stdout = outcome.stdout if outcome else Output()
+    stderr = outcome.stderr if outcome else Output()
+    return SkillStepExecuted(
+        step_id="",
+        action="call_tool",
+        status="succeeded" if result.ok else _STATUS.get(code, "failed"),
+        tool=tool,
+        skill_name=record.skill,
+        script=record.script,
+        exit_code=outcome.exit_code if outcome else None,
+        stdout_summary=stdout.last(_SUMMARY_BYTES),
+        stderr_summary=stderr.last(_SUMMARY_BYTES),
+        stdout_bytes=stdout.total_bytes,
+        stderr_bytes=stderr.total_bytes,
+        error_type=code,
+        truncated=stdout.is_truncated,
+    )
+
+
+def _find(catalog: ScriptCatalog, arguments: Arguments, record: _Record) -> tuple[SkillPackage, Script]:
+    package, script = catalog.find_script(str(arguments["skill_name"]), str(arguments["script_name"]))
+    record.skill, record.script = package.definition.name, script.name
+    return package, script
+
+
+def _read_args(arguments: Arguments) -> list[str]:
+    args = arguments.get("args")
+    return [str(arg) for arg in args] if isinstance(args, list) else []
+
+
+def _process_limits(limits: ScriptLimits, timeout_seconds: float, context: ToolContext) -> ProcessLimits:
+    left = context.timeout_seconds
+    return ProcessLimits(
+        timeout_seconds=timeout_seconds if left is None else min(timeout_seconds, left),
+        max_stdout_bytes=limits.max_output_bytes,
+    )
+
+
+def _check_outcome(outcome: Outcome, process_limits: ProcessLimits, limits: ScriptLimits) -> None:
+    """Raises `ScriptFailed`: `timeout` or `execution_failed`, with the end of both outputs."""
+    stderr = _quote(outcome.stderr, limits)
+    stdout = outcome.stdout.last(limits.stdout_tail_bytes).strip()
+    if outcome.timed_out:
+        message = f"Script timed out after {process_limits.timeout_seconds:g}s{stderr}"
+        raise ScriptFailed("timeout", message, stdout=stdout)
+    if outcome.signal:
+        raise ScriptFailed("execution_failed", f"Script was ended by signal {outcome.signal}{stderr}", stdout=stdout)
+    if outcome.exit_code != 0:
+        hint = ""
+        if outcome.exit_code == _USAGE_ERROR and "--json" in outcome.stderr.last(limits.stderr_tail_bytes):
+            hint = " (if it does not know --json, call it with json=false)"
+        message = f"Script failed with exit code {outcome.exit_code}{hint}{stderr}"
+        raise ScriptFailed("execution_failed", message, stdout=stdout)
+
+
+def _load_json(text: str) -> JsonValue:
+    """Strict: no `NaN`. Half characters (`"\\ud800"`), which nothing after us could encode, are replaced."""
+    parsed: JsonValue = json.loads(text, parse_constant=_refuse_constant)
+    if "\\ud" not in text.lower():
+        return parsed
+    encodable = json.dumps(parsed, ensure_ascii=False).encode("utf-8", "replace")
+    return json.loads(encodable)
+
+
+def _refuse_constant(name: str) -> JsonValue:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _quote(stderr: Output, limits: ScriptLimits) -> str:
+    tail = stderr.last(limits.stderr_tail_bytes).strip()
+    return f"\nstderr: {tail}" if tail else ""
+
+
+def _warning(stdout: Output) -> str:
+    if not stdout.is_truncated:
+        return ""
+    return f" (warning: output of {stdout.total_bytes} bytes cut, {stdout.dropped_bytes} bytes in the middle dropped)"
+
+
+def _find_usage(text: str) -> str:
+    found = _USAGE.search(text)
+    return " ".join(found.group(1).split()) if found else ""
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,431 @@
+"""Is a command harmless, by its program and every one of its arguments? Reads `programs`. Pure.
+
+A table is a convenience for rules that allow: what it does not list is asked about. It is no boundary.
+"""
+
+import posixpath
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from metier.tools.shell.programs import PLAIN, RUNNERS, SAME_TABLE, TABLES
+from metier.tools.shell.sed_awk import is_harmless_awk, is_harmless_sed
+from metier.tools.shell.words import fill_variables, has_variable, is_open
+
+type Operands = Literal["none", "words", "paths", "pattern", "plain", "plus", "remote", "sed", "awk"]
+type Takes = Literal["nothing", "value", "attached", "word"]
+"""What an option has behind it: nothing; a value, attached or next; a value only if attached; exactly one word."""
+
+_LONGEST_NAME = 3
+_GIT = ("--no-pager", "-P")
+_PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
+_VERSIONED = re.compile(r"(?:python|pypy|perl|ruby|lua|php|node|pip)[0-9.]+")
+_IMPORT = re.compile(r"\b(?:import|include)\b")
+_PATTERN_OPTIONS = frozenset({"-e", "--regexp", "--files"})
+_ELSEWHERE = "//"
+_SCRIPT_OPTIONS = frozenset({"-e", "--expression"})
+_REMOTES = frozenset({"origin", "upstream"})
+_OWN_CODE_ONLY = frozenset({"git", "mkdir", "ruff"})
+"""They act on files, or run at most the hooks that a person set up: what they run is not what a caller wrote."""
+_SYSTEM_FOLDERS = frozenset({"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"})
+_GROUPING = frozenset({"(", ")", "!"})
+_OPERANDS: dict[str, Operands] = {
+    ":none": "none", ":words": "words", ":paths": "paths", ":pattern": "pattern", ":plain": "plain", ":plus": "plus",
+    ":remote": "remote", ":sed": "sed", ":awk": "awk",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Which arguments of one command are harmless."""
+
+    options: dict[str, Takes]
+    operands: Operands = "none"
+    most: int | None = None
+    needs: frozenset[str] = frozenset()
+    acts: bool = False
+    is_open: bool = False
+    """Whatever the arguments are."""
+    is_single: bool = False
+    """Long options have one dash, and short ones do not stand together."""
+    extra: frozenset[str] = frozenset()
+    """Words that are neither option nor operand."""
+    among: frozenset[str] = frozenset()
+    """The only operands that it may have; empty for any."""
+    refused: tuple[str, ...] = ()
+    """Marks that say how operands must not look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The tables of a command, and the words that name it."""
+
+    name: str
+    tables: tuple[Table, ...]
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a command may be when it runs."""
+
+    root: str
+    folders: tuple[str, ...]
+    """Every folder it may run in, absolute."""
+
+    def holds(self, path: str) -> bool:
+        """The path stays below the root, wherever the command runs. As text: links are not followed."""
+        return all(is_beneath(_join(folder, path), self.root) for folder in self.folders)
+
+    def enter(self, folder: str) -> "Place":
+        """After a `cd` that may have failed."""
+        entered = [_join(before, folder) for before in self.folders]
+        return Place(self.root, tuple(dict.fromkeys((*self.folders, *entered))))
+
+
+def _join(folder: str, path: str) -> str:
+    """A variable of which only the run knows the value leads nowhere that is beneath a root."""
+    filled = fill_variables(path, {"PWD": folder})
+    return _ELSEWHERE if has_variable(filled) else posixpath.normpath(posixpath.join(folder, filled))
+
+
+def is_beneath(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip("/") + "/")
+
+
+def is_runner(program: str) -> bool:
+    """It runs other programs or text, or is told by an argument where to write."""
+    name = posixpath.basename(program)
+    return name in _runners() or _VERSIONED.fullmatch(name) is not None
+
+
+def is_tabled(program: str) -> bool:
+    """At least some commands of this program have a table."""
+    return program in _programs()
+
+
+def find_tables(argv: Sequence[str], *, program: str = "") -> Found | None:
+    """The tables for this command, by its longest name; `program` stands for its first word where it is given."""
+    words = [program or argv[0], *argv[1:]]
+    if words[0] == "[":
+        words = ["test", *words[1:-1]] if words[-1] == "]" else words
+    elif words[0] == "git":
+        words = ["git", *_skip(words[1:], _GIT)]
+    for size in range(min(_LONGEST_NAME, len(words)), 0, -1):
+        name = " ".join(words[:size])
+        tables = _tables().get(SAME_TABLE.get(name, name))
+        if tables is not None:
+            return Found(name, tables, tuple(words[size:]))
+    return None
+
+
+def is_vouched(argv: Sequence[str], place: Place) -> bool:
+    """A table says that this command only looks, wherever it runs."""
+    found = find_tables(argv)
+    if found is None:
+        return False
+    return any(not table.acts and not _try(table, found.arguments, place, named=True) for table in found.tables)
+
+
+def is_unclear(argv: Sequence[str]) -> bool:
+    """It may start a program that its words do not name: no table says otherwise, whatever files it is given."""
+    written = argv[0]
+    folder, _, name = written.rpartition("/")
+    if folder and folder not in _SYSTEM_FOLDERS:
+        return True
+    if name in _plain_programs():
+        return False
+    found = find_tables(argv, program=name)
+    if found is None:
+        return True
+    anywhere = Place("/", ("/",))
+    fitting = [table for table in found.tables if not _try(table, found.arguments, anywhere, named=True)]
+    return not any(not table.acts or name in _OWN_CODE_ONLY for table in fitting)
+
+
+def find_harm(found: Found, place: Place, *, named: bool) -> str:
+    """Why these arguments are not known to be harmless; empty when they are. `named`: a rule names the command."""
+    reasons = [_try(table, found.arguments, place, named=named) for table in found.tables]
+    return "" if "" in reasons else reasons[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Naming:
+    """What an allow says of the commands that it means."""
+
+    prefixes: Collection[str] = ()
+    """Canonical beginnings of commands, in whole words."""
+    expressions: Collection[str] = ()
+    """Letters that every match of an expression begins with."""
+    trusts_unknown: bool = False
+    """A program that nothing is known of may have any arguments."""
+
+    def names(self, command: str) -> bool:
+        return _names(self.prefixes, command) or _names(self.expressions, command)
+
+    def expresses(self, program: str) -> bool:
+        return _names(self.expressions, program)
+
+
+def find_objection(argv: Sequence[str], text: str, *, naming: Naming, place: Place) -> str:
+    """Why an allow that matches this command (`text` in its one spelling) does not reach it; empty when it does."""
+    written = argv[0]
+    if text in naming.prefixes and _is_named_whole(argv):
+        return ""
+    program = posixpath.basename(written) if "/" in written and naming.names(written) else written
+    if "/" in program:
+        return f"{written!r} is a path, and the rule does not name it"
+    found = find_tables(argv, program=program)
+    if found is not None:
+        command = found.name if program == written else written + found.name.removeprefix(program)
+        return find_harm(found, place, named=naming.names(command))
+    if is_runner(program) or is_tabled(program):
+        return f"{program!r} can run other programs or write anywhere; name the whole command by 'equals' or 'in'"
+    if naming.trusts_unknown or naming.expresses(written):
+        return ""
+    return f"nothing is known of {program!r}; name whole commands by 'equals' or 'in', or its arguments by 'matches'"
+
+
+def _is_named_whole(argv: Sequence[str]) -> bool:
+    """The words of the command say what it does: not so where a file decides, or an option that is missing."""
+    # The bare name of a runner says nothing of what it will run: that comes by its input, or by a file.
+    if len(argv) == 1:
+        return not is_runner(argv[0])
+    found = find_tables(argv)
+    return found is None or any(not table.needs for table in found.tables)
+
+
+def _names(beginnings: Collection[str], command: str) -> bool:
+    return any(beginning == command or beginning.startswith(command + " ") for beginning in beginnings)
+
+
+@cache
+def _tables() -> dict[str, tuple[Table, ...]]:
+    """All of them, by the command that they are for."""
+    found: dict[str, tuple[Table, ...]] = {}
+    for entry in TABLES.replace("\n    ", " ").strip().splitlines():
+        name, _, text = entry.partition(" = ")
+        found[name] = (*found.get(name, ()), _read(text.split()))
+    return found
+
+
+@cache
+def _programs() -> frozenset[str]:
+    return frozenset(name.partition(" ")[0] for name in (*_tables(), *SAME_TABLE))
+
+
+@cache
+def _plain_programs() -> frozenset[str]:
+    return frozenset(PLAIN.split())
+
+
+@cache
+def _runners() -> frozenset[str]:
+    return frozenset(RUNNERS.split())
+
+
+def _read(words: Iterable[str]) -> Table:
+    options: dict[str, Takes] = {}
+    marks: dict[str, str] = {}
+    listed = list(words)
+    is_single = ":single" in listed
+    for word in listed:
+        if word.startswith(":"):
+            mark, _, value = word.partition("=")
+            marks[mark] = value
+        else:
+            options |= _read_option(word, is_single=is_single)
+    operands: Operands = "none"
+    for mark in marks:
+        operands = _OPERANDS.get(mark, "words" if mark == ":among" else operands)
+    return Table(
+        options=options,
+        operands=operands,
+        most=int(marks[":most"]) if ":most" in marks else None,
+        needs=frozenset(marks[":needs"].split(",")) if ":needs" in marks else frozenset(),
+        acts=":acts" in marks,
+        among=frozenset(marks[":among"].split(",")) if ":among" in marks else frozenset(),
+        is_open=":any" in marks,
+        is_single=is_single,
+        extra=_GROUPING if ":grouping" in marks else frozenset(),
+        refused=tuple(mark for mark in (":nofiles", ":nobrackets", ":noimports", ":noplus") if mark in marks),
+    )
+
+
+def _read_option(word: str, *, is_single: bool) -> dict[str, Takes]:
+    takes: Takes = "nothing"
+    match word[-1]:
+        case ":" | "=":
+            takes = "value"
+        case "?":
+            takes = "attached"
+        case "!":
+            takes = "word"
+        case _:
+            pass
+    name = word.rstrip(":=?!")
+    if is_single or name.startswith("--") or takes != "nothing":
+        return {name: takes}
+    return {f"-{letter}": "nothing" for letter in name[1:]}
+
+
+def _skip(words: list[str], known: Iterable[str]) -> list[str]:
+    count = 0
+    while count < len(words) and words[count] in known:
+        count += 1
+    return words[count:]
+
+
+def _try(table: Table, arguments: Sequence[str], place: Place, *, named: bool) -> str:
+    if table.acts and not named:
+        return "it runs code of the workspace or changes it, so a rule must name it"
+    if table.is_open:
+        return ""
+    reading = _Arguments(table)
+    if wrong := reading.read(arguments):
+        return wrong
+    if table.needs and table.needs.isdisjoint(reading.used):
+        return f"it needs one of {', '.join(sorted(table.needs))} to be harmless"
+    return _check_operands(table, reading, place)
+
+
+class _Arguments:
+    """Options told from operands, in the way that the program itself would."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self.used: set[str] = set()
+        self.scripts: list[str] = []
+        """Values of options that are programs."""
+        self.operands: list[str] = []
+
+    def read(self, arguments: Sequence[str]) -> str:
+        """What is not known to be harmless; empty when everything is."""
+        rest = list(reversed(arguments))
+        while rest:
+            word = rest.pop()
+            if word == "--" and not self._table.is_single:
+                self.operands.extend(reversed(rest))
+                return ""
+            if word in self._table.extra:
+                continue
+            if not word.startswith("-") or word == "-":
+                self.operands.append(word)
+            elif wrong := self._read_option(word, rest):
+                return wrong
+        return ""
+
+    def _read_option(self, word: str, rest: list[str]) -> str:
+        if word.startswith("--") or self._table.is_single:
+            return self._read_long(word, rest)
+        if word[1:].isdecimal() and "-#" in self._table.options:
+            return ""
+        return self._read_short(word, rest)
+
+    def _read_long(self, word: str, rest: list[str]) -> str:
+        name, equals, _ = word.partition("=")
+        takes = self._table.options.get(name)
+        if takes is None or (equals and takes in ("nothing", "word")):
+            return f"option {word[:80]!r} is not known to be harmless"
+        self.used.add(name)
+        if equals:
+            self._keep(name, word.partition("=")[2])
+            return ""
+        return self._take_value(name, rest) if takes in ("value", "word") else ""
+
+    def _read_short(self, word: str, rest: list[str]) -> str:
+        for place, letter in enumerate(word[1:], start=2):
+            name = f"-{letter}"
+            takes = self._table.options.get(name)
+            if takes is None:
+                return f"option {name!r} in {word[:80]!r} is not known to be harmless"
+            self.used.add(name)
+            if takes == "value" and place == len(word):
+                return self._take_value(name, rest)
+            if takes != "nothing":
+                self._keep(name, word[place:])
+                return ""
+        return ""
+
+    def _keep(self, name: str, value: str) -> None:
+        if name in _SCRIPT_OPTIONS:
+            self.scripts.append(value)
+
+    def _take_value(self, name: str, rest: list[str]) -> str:
+        # A program that takes no value here would read an option in its place.
+        if not rest or rest[-1].startswith("-"):
+            return f"option {name!r} has no value, or one that looks like an option"
+        self._keep(name, rest.pop())
+        return ""
+
+
+def _check_operands(table: Table, reading: _Arguments, place: Place) -> str:
+    operands = reading.operands
+    if wrong := _find_refused(table, operands):
+        return wrong
+    match table.operands:
+        case "words":
+            return ""
+        case "none":
+            return f"argument {operands[0][:80]!r} is not known to be harmless" if operands else ""
+        case "plain":
+            return _first_wrong(word for word in operands if not _PLAIN.fullmatch(word))
+        case "remote":
+            return _check_remote(operands)
+        case "sed" | "awk":
+            return _check_script(table.operands, reading, place)
+        case "plus":
+            return _first_wrong(word for word in operands if not word.startswith("+"))
+        case "pattern":
+            paths = operands if not _PATTERN_OPTIONS.isdisjoint(reading.used) else operands[1:]
+            return _check_paths(paths, place)
+        case "paths":
+            return _check_paths(operands, place)
+
+
+def _find_refused(table: Table, operands: Sequence[str]) -> str:
+    """By the marks that say how many operands there are, and how they must not look."""
+    if table.most is not None and len(operands) > table.most:
+        return f"it takes {table.most} such argument"
+    if table.among:
+        return _first_wrong(word for word in operands if word not in table.among)
+    if ":nofiles" in table.refused and any(word.startswith("@") for word in operands):
+        return "an argument stands for a file of arguments"
+    # bash's own `test` evaluates what stands in brackets; nobody should have to know which one runs.
+    if ":nobrackets" in table.refused and any("[" in word for word in operands):
+        return "an argument has a bracket"
+    if ":noplus" in table.refused and any(word.startswith("+") for word in operands):
+        return "an argument is a command for the pager"
+    # A filter of jq may name a file to read, and the folder to look for it in.
+    if ":noimports" in table.refused and any(_IMPORT.search(word) for word in operands):
+        return "an argument may bring in another file"
+    return ""
+
+
+def _check_paths(paths: Sequence[str], place: Place) -> str:
+    outside = next((path for path in paths if not place.holds(path)), None)
+    return "" if outside is None else f"path {outside[:80]!r} is outside of the workspace"
+
+
+def _check_script(kind: Literal["sed", "awk"], reading: _Arguments, place: Place) -> str:
+    scripts = reading.scripts or reading.operands[:1]
+    if not scripts:
+        return "it is given no program"
+    is_harmless = is_harmless_sed if kind == "sed" else is_harmless_awk
+    if any(is_open(script) or not is_harmless(script) for script in scripts):
+        return f"its program is not one that only reads, as far as {kind!r} is known here"
+    return _check_paths(reading.operands if reading.scripts else reading.operands[1:], place)
+
+
+def _check_remote(operands: Sequence[str]) -> str:
+    """A repository by another name than the usual ones may be a folder, whose hooks would run."""
+    if operands and operands[0] not in _REMOTES:
+        return f"{operands[0][:80]!r} may be a path to a repository; a rule that names it whole can allow it"
+    return _first_wrong(word for word in operands if not _PLAIN.fullmatch(word))
+
+
+def _first_wrong(words: Iterable[str]) -> str:
+    wrong = next(iter(words), None)
+    return "" if wrong is None else f"argument {wrong[:80]!r} is not known to be harmless"

@@ -1,0 +1,103 @@
+"""Runs a line that was read before, word for word and without a shell. A program of its own, started by `shells`.
+
+Its one argument is JSON: `[[connector, [[argv, redirects], …]], …]`. Names of variables stand between two marks, as in
+`words`. It ends as the last pipeline ended. Standard library only: it is handed to an interpreter as text.
+"""
+
+import json
+import os
+import re
+import signal
+import sys
+
+NOT_FOUND, NOT_RUN, FAILED = 127, 126, 1
+VARIABLE = re.compile("\ue010([A-Z]+)\ue011")
+
+
+def main(text: str) -> int:
+    """Every pipeline whose turn it is, in order."""
+    status = 0
+    for connector, commands in json.loads(text):
+        if (connector == "&&" and status != 0) or (connector == "||" and status == 0):
+            continue
+        is_cd = len(commands) == 1 and commands[0][0][0] == "cd"
+        status = change_folder(commands[0][0]) if is_cd else run_pipeline(commands)
+    return status
+
+
+def change_folder(argv: list[str]) -> int:
+    folder = fill(argv[1])
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        say(f"cd: {folder}: {error.strerror}")
+        return FAILED
+    os.environ["PWD"] = os.getcwd()  # noqa: PTH109  pathlib would cost more than the rest
+    return 0
+
+
+def run_pipeline(commands: list[tuple[list[str], list[str]]]) -> int:
+    """Connected by pipes and all at once; the exit code is that of the last."""
+    children: list[int] = []
+    source = -1
+    for number, (argv, redirects) in enumerate(commands):
+        is_last = number == len(commands) - 1
+        following, sink = (-1, -1) if is_last else os.pipe()
+        child = os.fork()
+        if child == 0:
+            become(argv, redirects, source=source, sink=sink)
+        children.append(child)
+        for descriptor in (source, sink):
+            if descriptor >= 0:
+                os.close(descriptor)
+        source = following
+    endings = [os.waitpid(child, 0)[1] for child in children]
+    code = os.waitstatus_to_exitcode(endings[-1])
+    return code if code >= 0 else 128 - code
+
+
+def fill(word: str) -> str:
+    """With the values that variables have here and now."""
+    return VARIABLE.sub(lambda found: os.environ.get(found[1], ""), word)
+
+
+def become(argv: list[str], redirects: list[str], *, source: int, sink: int) -> None:
+    argv = [fill(word) for word in argv]
+    try:
+        for descriptor, place in ((source, 0), (sink, 1)):
+            if descriptor >= 0:
+                os.dup2(descriptor, place)
+        for redirect in redirects:
+            apply_redirect(redirect)
+        # Python ignores these, and what is ignored stays so in the program.
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        os.execvp(argv[0], argv)  # noqa: S606  an argument list, and there is no shell
+    except FileNotFoundError as error:
+        if error.filename not in (None, argv[0]):
+            say(f"{error.filename}: {error.strerror}")
+            os._exit(FAILED)
+        say(f"{argv[0]}: command not found")
+        os._exit(NOT_FOUND)
+    except OSError as error:
+        say(f"{argv[0]}: {error.strerror}")
+    os._exit(NOT_RUN)
+
+
+def apply_redirect(redirect: str) -> None:
+    if redirect.startswith("<"):
+        os.dup2(os.open(fill(redirect[1:]), os.O_RDONLY), 0)
+        return
+    left, _, right = redirect.partition(">")
+    targets = {"": (1,), "&": (1, 2)}.get(left) or (int(left),)
+    source = os.open(os.devnull, os.O_WRONLY) if right == os.devnull else int(right[1:])
+    for target in targets:
+        os.dup2(source, target)
+
+
+def say(text: str) -> None:
+    os.write(2, f"{text}\n".encode("utf-8", "surrogateescape"))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,124 @@
+"""How a line reaches the system: its words as they are, or its text by a shell. bash and PowerShell behind one seam."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from metier.errors import ToolFailed
+from metier.tools.process.interpreter import base_interpreter
+from metier.tools.shell.line import Pipeline, ShellLine, SimpleCommand
+from metier.tools.shell.words import has_variable, split_marks
+
+RUNNER = Path(__file__).with_name("line_runner.py")
+_WITH_PATH = 'PATH="$1" exec "$0" -c "$2"'
+_PWSH_QUOTES = re.compile("(['\u2018\u2019\u201a\u201b])")
+"""PowerShell takes typographic quotes for plain ones."""
+_PWSH_REDIRECTS = {
+    ">/dev/null": ">$null", "1>/dev/null": ">$null", "2>/dev/null": "2>$null", "&>/dev/null": "*>$null",
+    "2>&1": "2>&1", ">&1": "", "1>&1": "", "2>&2": "",
+}  # fmt: skip
+
+
+class Shell(Protocol):
+    @property
+    def name(self) -> str:
+        """For people."""
+        ...
+
+    def run_text(self, text: str, *, path: str) -> list[str]:
+        """The arguments that have the shell itself read the text, with programs found in the folders of `path`."""
+        ...
+
+    def run_line(self, line: ShellLine) -> list[str]:
+        """The arguments that run exactly the words of the line. Raises `ToolFailed` where that cannot be said."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PosixShell:
+    """`/bin/bash -lc` for text; a line that was understood is run without any shell.
+
+    The files that a login shell reads may set PATH, and then one program would be found in two places, by how its line
+    was written. The shell that reads the text therefore has the PATH that programs without a shell have.
+    """
+
+    program: str = "/bin/bash"
+
+    @property
+    def name(self) -> str:
+        return self.program
+
+    def run_text(self, text: str, *, path: str) -> list[str]:
+        return [self.program, "-lc", _WITH_PATH, self.program, path, text]
+
+    def run_line(self, line: ShellLine) -> list[str]:
+        if (only := find_only(line)) is not None and not only.is_open:
+            return list(only.argv)
+        order = [
+            [pipeline.connector, [[command.argv, command.redirects] for command in pipeline.commands]]
+            for pipeline in line.pipelines
+        ]
+        # As text, because a sandbox need not show the folder that this package is in.
+        return [base_interpreter(), "-I", "-S", "-c", RUNNER.read_text(encoding="utf-8"), json.dumps(order)]
+
+
+@dataclass(frozen=True, slots=True)
+class PowerShell:
+    """`pwsh -NoProfile -Command` for text; lines that were understood are quoted word for word."""
+
+    program: str = "pwsh"
+
+    @property
+    def name(self) -> str:
+        return self.program
+
+    def run_text(self, text: str, *, path: str = "") -> list[str]:  # noqa: ARG002  without a profile it stays
+        return [self.program, "-NoProfile", "-Command", text]
+
+    def run_line(self, line: ShellLine) -> list[str]:
+        if (only := find_only(line)) is not None and not only.is_open:
+            return list(only.argv)
+        return self.run_text(render_powershell(line))
+
+
+def choose_shell(platform: str, *, linux: str, windows: str) -> Shell:
+    """`platform` as `sys.platform` has it."""
+    return PowerShell(windows) if platform == "win32" else PosixShell(linux)
+
+
+def find_only(line: ShellLine) -> SimpleCommand | None:
+    """The command of a line that is nothing but one program with its arguments."""
+    commands = line.commands
+    return commands[0] if len(commands) == 1 and not commands[0].redirects and commands[0].argv[0] != "cd" else None
+
+
+def quote_powershell(word: str) -> str:
+    """A literal of PowerShell: nothing in it is expanded but the known variables."""
+    if has_variable(word):
+        pieces = [
+            f"$env:{piece[1:-1]}" if has_variable(piece) else quote_powershell(piece) for piece in split_marks(word)
+        ]
+        return f"({' + '.join(pieces)})"
+    return "'" + _PWSH_QUOTES.sub(r"\1\1", word) + "'"
+
+
+def render_powershell(line: ShellLine) -> str:
+    """The line in PowerShell's words. Raises `ToolFailed` for a redirection that it does not have."""
+    return "".join(_render_pipeline(pipeline) for pipeline in line.pipelines)
+
+
+def _render_pipeline(pipeline: Pipeline) -> str:
+    before = {"": "", ";": "; ", "&&": " && ", "||": " || "}[pipeline.connector]
+    return before + " | ".join(_render_command(command) for command in pipeline.commands)
+
+
+def _render_command(command: SimpleCommand) -> str:
+    words = [quote_powershell(word) for word in command.argv]
+    called = ["Set-Location", "-LiteralPath", *words[1:]] if command.argv[0] == "cd" else ["&", *words]
+    for redirect in command.redirects:
+        if redirect not in _PWSH_REDIRECTS:
+            raise ToolFailed(f"PowerShell has no redirection {redirect!r}", code="invalid_input")
+        called.append(_PWSH_REDIRECTS[redirect])
+    return " ".join(word for word in called if word)

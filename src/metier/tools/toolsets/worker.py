@@ -1,0 +1,150 @@
+"""The process in which the toolsets of one skill live: `python -I -m metier.tools.toolsets.worker`.
+
+It reads requests from standard input and answers on what was its standard output, one JSON line each, one at a time.
+The agent's secrets are not here: the process is started with a listed environment. What the skill prints goes to
+standard error.
+"""
+
+import inspect
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, assert_never, cast
+
+import anyio
+import anyio.to_thread
+from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from metier.errors import ToolFailed
+from metier.tools.toolsets import AgentToolset
+from metier.tools.toolsets.class_import import LoadedTool, describe_tool, load_toolset
+from metier.tools.toolsets.messages import CallReply, CallRequest, LoadFailure, LoadReply, LoadRequest, Request
+from metier.tools.toolsets.private_package import open_private_package
+
+_REQUEST: TypeAdapter[LoadRequest | CallRequest] = TypeAdapter(Request)
+
+
+def main() -> None:
+    requests, replies = take_streams()
+    anyio.run(serve, requests, replies)
+
+
+def take_streams() -> tuple[BinaryIO, BinaryIO]:
+    """Keep the two streams for the conversation; skill code finds an empty input and an output that goes to the log."""
+    requests = os.fdopen(os.dup(0), "rb")
+    replies = os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    os.close(nothing)
+    return requests, replies
+
+
+async def serve(requests: BinaryIO, replies: BinaryIO) -> None:
+    worker = Worker()
+    while line := await anyio.to_thread.run_sync(requests.readline):
+        reply = await worker.answer(_REQUEST.validate_json(line))
+        replies.write(reply.model_dump_json().encode() + b"\n")
+        replies.flush()
+
+
+@dataclass(slots=True)
+class Worker:
+    tools: dict[str, LoadedTool] = field(default_factory=dict[str, LoadedTool])
+
+    async def answer(self, request: LoadRequest | CallRequest) -> BaseModel:
+        match request:
+            case LoadRequest():
+                return self.load(request)
+            case CallRequest():
+                return await self.call(request)
+            case _:
+                assert_never(request)
+
+    def load(self, request: LoadRequest) -> LoadReply:
+        failures: list[LoadFailure] = []
+        package = open_private_package(Path(request.folder))
+        for reference in request.toolsets:
+            try:
+                toolset = load_toolset(package, reference, request.config)
+                failures += self._add_tools(toolset, reference)
+            except ToolFailed as error:
+                failures.append(LoadFailure(toolset=reference, code=error.code, message=error.message))
+            except (Exception, SystemExit) as error:  # noqa: BLE001  a skill's code may raise anything
+                failures.append(LoadFailure(toolset=reference, code="toolset_import", message=_say(error)))
+        return LoadReply(tools=tuple(tool.description for tool in self.tools.values()), failures=tuple(failures))
+
+    def _add_tools(self, toolset: AgentToolset, reference: str) -> list[LoadFailure]:
+        failures: list[LoadFailure] = []
+        kind = type(toolset).__name__
+        for method in toolset.get_tools():
+            place = f"{reference}.{getattr(method, '__name__', method)}"
+            try:
+                tool = describe_tool(method, toolset)
+            except ToolFailed as error:
+                failures.append(LoadFailure(toolset=place, code=error.code, message=error.message))
+                continue
+            except Exception as error:  # noqa: BLE001  type hints are the skill's code too
+                failures.append(LoadFailure(toolset=place, code="toolset_schema", message=_say(error)))
+                continue
+            first = self.tools.setdefault(tool.description.name, tool)
+            if first is not tool:
+                message = f"Tool {tool.description.name!r} exists twice, in {first.description.toolset!r} and {kind!r}"
+                failures.append(LoadFailure(toolset=place, code="tool_collision", message=message))
+        return failures
+
+    async def call(self, request: CallRequest) -> CallReply:
+        tool = self.tools.get(request.tool)
+        if tool is None:
+            return CallReply(success=False, error="not_found", message=f"There is no tool {request.tool!r}")
+        try:
+            parameters = tool.parameters.model_validate(request.arguments)
+        except ValidationError as error:
+            return CallReply(success=False, error="invalid_input", message=_say_invalid(error))
+        try:
+            tool.toolset.idempotency_key = request.idempotency_key
+            return build_reply(await _invoke(tool, parameters))
+        except (Exception, SystemExit) as error:  # noqa: BLE001  a skill's code may raise anything
+            return CallReply(success=False, error="execution_failed", message=_say(error))
+
+
+async def _invoke(tool: LoadedTool, parameters: BaseModel) -> object:
+    arguments = {name: getattr(parameters, name) for name in type(parameters).model_fields}
+    if inspect.iscoroutinefunction(tool.method):
+        return await tool.method(**arguments)
+    result = await anyio.to_thread.run_sync(lambda: tool.method(**arguments))
+    return await result if inspect.isawaitable(result) else result
+
+
+def build_reply(returned: object) -> CallReply:
+    """Take `{success, result, message, error}` as it is; anything else is the result of a success."""
+    try:
+        value = cast("JsonValue", to_jsonable_python(returned))
+    except PydanticSerializationError as error:
+        return CallReply(success=False, error="execution_failed", message=f"The result is not JSON: {error}")
+    if not isinstance(value, Mapping) or not isinstance(value.get("success"), bool):
+        return CallReply(success=True, result=value)
+    error_code = value.get("error")
+    return CallReply(
+        success=value["success"] is True,
+        result=value.get("result"),
+        message=str(value.get("message") or ""),
+        error=None if error_code is None else str(error_code),
+    )
+
+
+def _say(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _say_invalid(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return f"{place}: {first['msg']}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
