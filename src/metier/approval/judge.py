@@ -157,7 +157,7 @@ class RulePolicy:
         what: Listed
         if action.type == "call_skill":
             wanted = str(action.params.get("skill", ""))
-            what, names = "skills", {canonical_name(wanted), canonical_name(wanted.rpartition("/")[2])}
+            what, names = "skills", {canonical_name(wanted)}
             # To stay where one is widens nothing.
             is_free = canonical_name(skill) in names
         elif call.is_task:

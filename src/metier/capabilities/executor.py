@@ -28,10 +28,10 @@ from metier.capabilities.protocol import (
 from metier.capabilities.sync_check import check_file
 from metier.capabilities.waiting import run_blocking
 from metier.definitions.names import canonical_name
-from metier.definitions.nearest import hint_nearest
+from metier.definitions.skills.naming import hint_skill
 from metier.definitions.skills.sources import find_bundled_folder
 from metier.errors import SkillNotFound, ToolFailed
-from metier.skills.activation import build_roots, find_packages
+from metier.skills.activation import build_roots, find_package, find_packages
 from metier.skills.package import SkillPackage
 from metier.skills.trust.workspace_trust import find_trust
 from metier.tools.process.sandbox.confinement import Confinement
@@ -100,19 +100,22 @@ class SkillExecutor:
 
     def find(self, skill: str) -> Capability | AgentResponse:
         """The skill, or why it cannot be called. Raises `SkillNotFound`."""
-        package = self.packages.get(canonical_name(skill))
+        package = self._find_package(skill)
         if package is None:
-            hint = hint_nearest(skill, self.packages) or "`agent skills list --all` shows the skills there are"
+            hint = hint_skill(skill, self.packages) or "`agent skills list --all` shows the skills there are"
             raise SkillNotFound(f"There is no skill {skill!r}", hint=hint)
         reading = load_contract(package)
         if reading.contract is None:
             wrong = next(problem for problem in reading.problems if problem.severity == "error")
             return build_failure("contract_invalid", wrong.render(), state=TaskState.BLOCKED)
-        missing = [name for name in reading.contract.depends_on if name not in self.packages]
+        missing = [name for name in reading.contract.depends_on if self._find_package(name) is None]
         if missing:
             message = f"Skill {skill!r} depends on {missing[0]!r}, which is not active"
             return build_failure("dependency_missing", message, state=TaskState.BLOCKED)
         return Capability(package=package, contract=reading.contract)
+
+    def _find_package(self, name: str) -> SkillPackage | None:
+        return self.packages.get(canonical_name(name)) or find_package(self.packages.values(), name)
 
     def build_turn(self, found: Capability, inputs: dict[str, JsonValue], *, context_id: str, number: int = 1) -> Turn:
         return Turn(

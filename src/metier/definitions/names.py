@@ -31,6 +31,12 @@ def check_name(name: str) -> None:
         )
 
 
+def check_skill_id(name: str) -> None:
+    """Like `check_name`, for a name or an ID: plain names with slashes between them."""
+    for part in name.split("/"):
+        check_name(part)
+
+
 def canonical_script_name(name: str) -> str:
     """`status`, `status.py` and `Status.py` are one script: lower case, with its extension.
 

@@ -16,6 +16,7 @@ from metier.definitions.placeholders import check_placeholders
 from metier.definitions.problems import Problem
 from metier.definitions.references import Reference
 from metier.definitions.skills.catalog import Catalog
+from metier.definitions.skills.naming import hint_skill
 from metier.definitions.skills.skill import SkillDefinition, load_skill
 from metier.definitions.skills.skill_file import FILE_NAME as SKILL_FILE
 from metier.definitions.skills.sources import OWN_SKILL_FOLDERS, SKILL_FOLDERS, WORKSPACE_FOLDERS
@@ -148,7 +149,7 @@ def _load_kind(
             if first == found.path:
                 checked.append(load(found))
             else:
-                problems.append(_duplicate(found, first))
+                problems.append(report_duplicate(found, first))
         problems.extend(walk.problems)
         problems.extend(_find_without_definition(root / base / folder, file_name, [item.path for item in checked]))
     return checked
@@ -191,13 +192,13 @@ def _load_skills(folders: Iterable[_SkillFolder], problems: list[Problem], *, st
         for found in walk:
             first = taken.setdefault(fold_id(found.id), found.path)
             if first != found.path:
-                problems.append(_duplicate(found, first))
+                problems.append(report_duplicate(found, first))
             checked.append(_checked_skill(found, is_own=folder.is_own, strict=strict))
         problems.extend(walk.problems)
     return checked
 
 
-def _duplicate(found: FoundDefinition, first: str) -> Problem:
+def report_duplicate(found: FoundDefinition, first: str) -> Problem:
     message = f"ID {found.id!r} is the same as that of '{first}' where case does not count"
     hint = "Rename one of the folders"
     return Problem(severity="error", code="duplicate_id", message=message, file=found.path, line=1, hint=hint)
@@ -228,11 +229,12 @@ class _Known:
         kind, name = reference.kind, reference.name
         skills = [skill.canonical for skill in self._catalog.skills]
         known = {"agent": self._agents.values(), "task": self._tasks.values(), "skill": skills}[kind]
+        hint = hint_skill if kind == "skill" else hint_nearest
         return Problem(
             severity="error",
             code=f"unknown_{kind}",
             message=f"No {kind} is called {name!r}",
             file=reference.file,
             line=reference.line,
-            hint=hint_nearest(name, known) or f"Add the {kind}, or take the name out",
+            hint=hint(name, known) or f"Add the {kind}, or take the name out",
         )

@@ -4,7 +4,7 @@ Finding looks at disk; choosing is pure but for the trust check, which reads the
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -12,8 +12,8 @@ from typing import Literal
 
 from metier.definitions.files.walk import Walk
 from metier.definitions.names import canonical_name
-from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
+from metier.definitions.skills.naming import find_called, find_shared_names, hint_skill, is_called
 from metier.definitions.skills.skill import SkillReading, load_skill
 from metier.definitions.skills.skill_file import FILE_NAME
 from metier.definitions.skills.sources import SKILL_FOLDERS, USER_FOLDERS
@@ -103,9 +103,9 @@ class FoundSkills:
     """Folders that could not be looked into."""
 
     def find(self, name: str) -> SkillPackage | None:
-        """The one that wins of those with this name, active or not."""
-        matching = [package for package in self.packages if _name(package) == canonical_name(name)]
-        return max(matching, key=lambda package: _RANK[package.source], default=None)
+        """The one that wins of those with this name or ID, active or not."""
+        ranked = sorted(self.packages, key=lambda package: -_RANK[package.source])
+        return find_package(ranked, name)
 
     def find_broken(self, name: str) -> BrokenSkill | None:
         return next((skill for skill in self.broken if skill.name == canonical_name(name)), None)
@@ -146,6 +146,13 @@ def parse_selection(text: str) -> Selection:
             return names or "none"
 
 
+def find_package(packages: Iterable[SkillPackage], name: str) -> SkillPackage | None:
+    """The first of that name, else the first of that ID."""
+    by_definition = {id(package.definition): package for package in packages}
+    found = find_called((package.definition for package in by_definition.values()), name)
+    return by_definition[id(found)] if found is not None else None
+
+
 def find_packages(roots: SkillRoots) -> FoundSkills:
     """Load every skill in the roots. Never stops at a broken one."""
     registry = read_registry(roots.home)
@@ -165,7 +172,22 @@ def find_packages(roots: SkillRoots) -> FoundSkills:
         else:
             packages.append(package)
     return FoundSkills(
-        packages=tuple(packages), problems=tuple(problems), broken=tuple(broken), passed_over=tuple(passed_over)
+        packages=_name_apart(packages), problems=tuple(problems), broken=tuple(broken), passed_over=tuple(passed_over)
+    )
+
+
+def _name_apart(packages: Sequence[SkillPackage]) -> tuple[SkillPackage, ...]:
+    """Skills of one source that share a name are called by their IDs, so that each of them can be used."""
+    sources = {package.source for package in packages}
+    shared = {
+        source: find_shared_names(package.definition for package in packages if package.source == source)
+        for source in sources
+    }
+    return tuple(
+        replace(package, definition=replace(package.definition, name=package.definition.id))
+        if _name(package) in shared[package.source]
+        else package
+        for package in packages
     )
 
 
@@ -194,12 +216,12 @@ def _choose(
 ) -> list[SkillPackage]:
     chosen: list[SkillPackage] = []
     for name in names:
-        matching = [package for package in packages if _name(package) == canonical_name(name)]
+        matching = [package for package in packages if is_called(package.definition, name)]
         trusted = [package for package in matching if is_trusted(package)]
         chosen.extend(package for package in trusted if package not in chosen)
         if matching and not trusted:
             problems.append(_untrusted(matching[0]))
-        elif not matching and not any(_name(package) == canonical_name(name) for package in found.packages):
+        elif not matching and not any(is_called(package.definition, name) for package in found.packages):
             problems.append(_missing(name, found))
     return chosen
 
@@ -250,8 +272,7 @@ def _missing(name: str, found: FoundSkills) -> Problem:
         return Problem(
             severity="error", code="skill_broken", message=message, file=broken.reason.file, line=broken.reason.line
         )
-    known = {_name(package) for package in found.packages}
-    hint = hint_nearest(canonical_name(name), known) or "`agent skill list` shows what is there"
+    hint = hint_skill(name, map(_name, found.packages)) or "`agent skill list` shows what is there"
     return Problem(severity="error", code="unknown_skill", message=f"No skill is called {name!r}", hint=hint)
 
 

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from metier.cli.shared.context import current_directory, current_settings, home_folder
-from metier.definitions.names import canonical_name
 from metier.definitions.skills.catalog import Catalog, load_catalog
 from metier.definitions.skills.catalog_cache import find_cache_folder
 from metier.definitions.skills.sources import SourceKind, build_search_path, find_bundled_folder
@@ -63,8 +62,9 @@ def open_active_catalog(skills_dir: Path | None) -> Catalog:
     """The skills that a run would have: those of the project, and of the packages those that are enabled."""
     places = open_places(skills_dir)
     packages = find_packages(replace(places.roots, workspace=(), directories=()))
-    enabled = {canonical_name(package.definition.name) for package in activate(packages, places.selection).packages}
-    return open_catalog(skills_dir).keep(lambda skill: skill.source.kind in PROJECT or skill.canonical in enabled)
+    # By folder: what a package is called depends on those around it, and on who installed it.
+    enabled = {str(package.folder) for package in activate(packages, places.selection).packages}
+    return open_catalog(skills_dir).keep(lambda skill: skill.source.kind in PROJECT or str(skill.folder) in enabled)
 
 
 def cache_folder() -> Path:

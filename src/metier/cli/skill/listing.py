@@ -1,11 +1,11 @@
 """What `agent skill list` and `agent skill info` know about the packages on this machine."""
 
 from metier.cli.skill.view import render_origin, render_report, render_trust, safe
-from metier.definitions.names import canonical_name, check_name
-from metier.definitions.nearest import hint_nearest
+from metier.definitions.names import canonical_name, check_skill_id
+from metier.definitions.skills.naming import hint_skill
 from metier.definitions.skills.scripts import discover_scripts
 from metier.errors import SkillError, SkillNotFound
-from metier.skills.activation import OPT_IN, FoundSkills, Selection, SkillRoots, activate, find_packages
+from metier.skills.activation import OPT_IN, FoundSkills, Selection, SkillRoots, activate, find_package, find_packages
 from metier.skills.capabilities_report import build_report
 from metier.skills.install.placement import read_registry
 from metier.skills.install.registry import RegistryEntry
@@ -16,20 +16,18 @@ from metier.skills.trust.judgement import is_trusted
 
 def get_package(roots: SkillRoots, name: str) -> SkillPackage:
     """The package of that name; an installed one before a bundled or workspace one."""
-    check_name(name)
+    check_skill_id(name)
     found = find_packages(roots)
-    matching = [
-        package for package in found.packages if canonical_name(package.definition.name) == canonical_name(name)
-    ]
-    matching.sort(key=lambda package: ("installed", "user", "bundled", "workspace", "directory").index(package.source))
-    if matching:
-        return matching[0]
-    raise _not_found(found, name)
+    order = ("installed", "user", "bundled", "workspace", "directory")
+    package = find_package(sorted(found.packages, key=lambda package: order.index(package.source)), name)
+    if package is None:
+        raise _not_found(found, name)
+    return package
 
 
 def get_winner(roots: SkillRoots, name: str) -> SkillPackage:
     """The skill of that name that a run would use: precedence decides, as in `agent check`."""
-    check_name(name)
+    check_skill_id(name)
     found = find_packages(roots)
     package = found.find(name)
     if package is None:
@@ -41,8 +39,7 @@ def _not_found(found: FoundSkills, name: str) -> SkillError:
     broken = found.find_broken(name)
     if broken:
         return SkillError(f"Skill {name!r} cannot be loaded", hint=broken.reason.render())
-    known = {canonical_name(package.definition.name) for package in found.packages}
-    hint = hint_nearest(canonical_name(name), known) or "See `agent skills list`"
+    hint = hint_skill(name, [package.definition.name for package in found.packages]) or "See `agent skills list`"
     return SkillNotFound(f"No skill is called {name!r}", hint=hint)
 
 

@@ -1,6 +1,7 @@
 """`agent skills`: what skills there are, what one of them holds, and whether files follow the rules."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from metier.definitions.skills.catalog import CatalogSkill
 from metier.definitions.skills.prompt_xml import render_available_skills
 from metier.definitions.skills.scripts import discover_scripts
 from metier.definitions.skills.skill import SkillDefinition, SkillReading, load_skill
+from metier.definitions.skills.skill_file import find_skill_file
 from metier.definitions.text.headings import Section, parse_sections, walk_sections
 from metier.errors import SkillError
 from metier.telemetry.excerpt import one_line
@@ -116,10 +118,14 @@ def to_prompt(
 
 def _find_reading(name: str, skills_dir: Path | None) -> SkillReading:
     path = Path(name)
-    if os.sep in name or name in (".", "..") or path.name == "SKILL.md":
-        return load_skill((path.parent if path.is_file() else path).resolve())
+    is_path = os.sep in name or name in (".", "..") or path.name == "SKILL.md"
+    folder = (path.parent if path.is_file() else path).resolve()
+    # `frontend/review` is the ID of a skill as well as the path of a folder: a folder without a skill is not meant.
+    if is_path and not isinstance(find_skill_file(folder), Problem):
+        return load_skill(folder)
     found = open_catalog(skills_dir).get(name)
-    return load_skill(found.folder, id=found.id, within=found.source.within)
+    reading = load_skill(found.folder, id=found.id, within=found.source.within)
+    return replace(reading, skill=replace(reading.skill, name=found.name)) if reading.skill else reading
 
 
 def _first_reason(reading: SkillReading) -> str:

@@ -4,16 +4,15 @@ Bodies are not kept; `skill.load_skill` reads one when it is wanted. A catalog i
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
 from metier.definitions.files.walk import FoundDefinition, Walk
-from metier.definitions.ids import fold_id
 from metier.definitions.names import canonical_name
-from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem, Severity
 from metier.definitions.skills.catalog_cache import CatalogCache, Payload, stamp_of
+from metier.definitions.skills.naming import find_called, find_shared_names, hint_skill
 from metier.definitions.skills.skill import SkillDefinition, parse_skill
 from metier.definitions.skills.skill_file import FILE_NAME, MAX_FILE_BYTES, misnamed, read_skill_file
 from metier.definitions.skills.sources import SkillSource
@@ -26,6 +25,7 @@ class CatalogSkill:
 
     id: str
     name: str
+    """Its ID where another skill of its source has the same name."""
     description: str
     path: str
     """Of its `SKILL.md`."""
@@ -67,17 +67,13 @@ class Catalog:
 
     def find(self, name: str) -> CatalogSkill | None:
         """By name in any case, `_` like `-`; else by ID."""
-        found = self._by_name.get(canonical_name(name))
-        if found is None:
-            wanted = fold_id(name)
-            found = next((skill for skill in self.skills if fold_id(skill.id) == wanted), None)
-        return found
+        return self._by_name.get(canonical_name(name)) or find_called(self.skills, name)
 
     def get(self, name: str) -> CatalogSkill:
         """Like `find`. Raises `SkillNotFound` with the nearest name."""
         found = self.find(name)
         if found is None:
-            hint = hint_nearest(canonical_name(name), self._by_name) or "Run `agent skills list` to see them all"
+            hint = hint_skill(name, self._by_name) or "Run `agent skills list` to see them all"
             raise SkillNotFound(f"No skill is called {name!r}", hint=hint)
         return found
 
@@ -161,21 +157,22 @@ def _unpack(
 
 
 class _Collector:
-    """Gives each name to the first skill that has it."""
+    """Gives each name to the first skill that has it; those of one kind of source that share it get their IDs."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
+        self._added: list[CatalogSkill] = []
         self._by_name: dict[str, CatalogSkill] = {}
         self._shadowed: list[CatalogSkill] = []
 
     def add(self, skills: list[CatalogSkill]) -> None:
-        for skill in skills:
-            winner = self._by_name.setdefault(skill.canonical, skill)
-            if winner is not skill and winner.path != skill.path:
-                self._shadowed.append(skill)
-                self._report(skill, winner)
+        self._added += skills
 
     def build(self) -> Catalog:
+        kinds = {skill.source.kind for skill in self._added}
+        shared = {kind: find_shared_names(s for s in self._added if s.source.kind == kind) for kind in kinds}
+        for skill in self._added:
+            self._give_name(replace(skill, name=skill.id) if skill.canonical in shared[skill.source.kind] else skill)
         by_name = {name: self._by_name[name] for name in sorted(self._by_name)}
         return Catalog(
             skills=tuple(by_name.values()),
@@ -183,6 +180,12 @@ class _Collector:
             problems=tuple(self.problems),
             _by_name=by_name,
         )
+
+    def _give_name(self, skill: CatalogSkill) -> None:
+        winner = self._by_name.setdefault(skill.canonical, skill)
+        if winner is not skill and winner.path != skill.path:
+            self._shadowed.append(skill)
+            self._report(skill, winner)
 
     def _report(self, skill: CatalogSkill, winner: CatalogSkill) -> None:
         if winner.source == skill.source:

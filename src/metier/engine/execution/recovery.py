@@ -77,7 +77,10 @@ async def _find_out(step: Step, log: RunLog, services: Services) -> e.StepFinish
         return _Unknown(_OUT_OF_SIGHT)
     if not await wait_until_released(spool):
         return _Unknown("it is still running, and cannot be ended")
-    return _judge_note(step, name, read_spool(spool), sight=sight)
+    finished = _judge_note(step, read_spool(spool), sight=sight)
+    if isinstance(finished, e.StepFinished) and is_work_of_skill(name, services.tools):
+        return finished.model_copy(update={"counts_as_failure": finished.is_error})
+    return finished
 
 
 type Sight = Literal["whole", "notes only", "other folder"]
@@ -98,7 +101,7 @@ def judge_sight(intent: e.SpoolIdentity | None, *, folder: str, machine: Machine
     return "whole" if is_same_boot or intent.machine == machine.machine else "notes only"
 
 
-def _judge_note(step: Step, name: str, note: SpoolNote, *, sight: Sight) -> e.StepFinished | _Unknown | None:
+def _judge_note(step: Step, note: SpoolNote, *, sight: Sight) -> e.StepFinished | _Unknown | None:
     if not note.started:
         return None if sight == "whole" else _Unknown(_OUT_OF_SIGHT)
     if not note.ended:
@@ -114,7 +117,6 @@ def _judge_note(step: Step, name: str, note: SpoolNote, *, sight: Sight) -> e.St
         is_error=is_failed,
         exit_code=note.exit_code,
         error_type="execution_failed" if is_failed else "",
-        counts_as_failure=is_failed and is_work_of_skill(name),
         adopted=True,
     )
 

@@ -35,6 +35,7 @@ from metier.telemetry.excerpt import cut_middle
 from metier.tools.base import Question, ToolContext, ToolResult
 from metier.tools.effects import REPEATABLE
 from metier.tools.process.spool import is_lost, take_identity
+from metier.tools.toolbox import Toolbox
 
 MAX_RESULT_CHARACTERS = 30_000
 """More than this of a result is kept as a blob; the model gets the beginning and the end."""
@@ -314,7 +315,7 @@ async def build_finished(
     status: StepStatus = "succeeded" if result.ok else "timeout" if code == "timeout" else "failed"
     if code == "permission_denied":
         status = "denied"
-    is_skill_failure = code in FAILURES_OF_SKILLS and is_work_of_skill(name)
+    is_skill_failure = code in FAILURES_OF_SKILLS and is_work_of_skill(name, services.tools)
     state = str(result.meta.get("state", ""))
     return e.StepFinished(
         step_id=step.step_id,
@@ -345,9 +346,12 @@ def is_worth_repeating(step: Step, result: ToolResult) -> bool:
     return is_safe and result.meta.get("code") == TRANSIENT and result.meta.get("exit_code") != USAGE_ERROR
 
 
-def is_work_of_skill(name: str) -> bool:
-    """Scripts and toolsets: the failure policy is for these."""
-    return name in POLICY_TOOLS or ("." in name and "/" not in name)
+def is_work_of_skill(name: str, tools: Toolbox) -> bool:
+    """Scripts, toolsets and capabilities: the failure policy is for these."""
+    tool = tools.find(name)
+    # The ID says what the tool is: `a/b.c` may be a tool of skill `a/b`, or one of the MCP server `a`.
+    of_skill = tool.info.id.startswith(("skill:", "capability:")) if tool else "." in name and "/" not in name
+    return name in POLICY_TOOLS or of_skill
 
 
 async def _use_skill(step: Step, _log: RunLog, services: Services) -> ToolResult:

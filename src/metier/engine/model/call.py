@@ -7,7 +7,8 @@ from metier.approval.judge import describe_unlisted
 from metier.context.budget import FittedPrompt, fit_exactly
 from metier.context.decoder import Decoded, RejectedCall, Undecodable
 from metier.decisions import ActionStep
-from metier.definitions.nearest import hint_nearest
+from metier.definitions.names import canonical_name
+from metier.definitions.skills.naming import hint_skill
 from metier.engine.actions import CallModel
 from metier.engine.decide import describe_disabled
 from metier.engine.entries import (
@@ -208,20 +209,32 @@ def _check_skill(outcome: Decoded, state: RunState, services: Services) -> Decod
     for step in outcome.decision.planned_actions:
         name = str(step.params.get("skill", ""))
         if step.type != "call_skill" or services.shelf.find(name) is not None:
-            steps.append(step)
+            steps.append(_name_skill(step, name, services) if step.type == "call_skill" else step)
             continue
         message = _describe_unknown_skill(name, services)
         rejected.append(RejectedCall(call_id=step.call_id, tool="use_skill", code="unknown_tool", message=message))
     selected = outcome.decision.selected_skill
-    if selected is not None and not _may_select(selected, state, services):
-        selected = None
+    if selected is not None:
+        selected = _find_own_name(selected, services) if _may_select(selected, state, services) else None
     decision = outcome.decision.model_copy(update={"planned_actions": tuple(steps), "selected_skill": selected})
     return Decoded(decision=decision, path=outcome.path, rejected=tuple(rejected))
 
 
 def _describe_unknown_skill(name: str, services: Services) -> str:
-    hint = hint_nearest(name, services.shelf.packages) or "skill_search finds skills by words"
+    hint = hint_skill(name, services.shelf.packages) or "skill_search finds skills by words"
     return f"There is no skill {name!r}. {hint}"
+
+
+def _name_skill(step: ActionStep, name: str, services: Services) -> ActionStep:
+    """A skill that is called by its ID goes on under its name, by which rules and the record know it."""
+    own = _find_own_name(name, services)
+    return step if own == name else step.model_copy(update={"params": {**step.params, "skill": own}})
+
+
+def _find_own_name(name: str, services: Services) -> str:
+    package = services.shelf.find(name)
+    is_same = package is None or canonical_name(package.definition.name) == canonical_name(name)
+    return name if package is None or is_same else package.definition.name
 
 
 def _may_select(skill: str, state: RunState, services: Services) -> bool:

@@ -10,6 +10,7 @@ from metier.definitions.problems import Problem
 from metier.definitions.skills.scripts import discover_scripts
 from metier.routing.router import RoutingIndex, build_index
 from metier.routing.skill import RoutableSkill
+from metier.skills.activation import find_package
 from metier.skills.files import list_files, read_file
 from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import is_trusted
@@ -26,7 +27,13 @@ class Shelf:
     """What kept a skill from being here."""
 
     def find(self, name: str) -> SkillPackage | None:
-        return self.packages.get(canonical_name(name))
+        """By its name, else by its ID."""
+        return self.packages.get(canonical_name(name)) or find_package(self.packages.values(), name)
+
+    def get(self, name: str) -> SkillPackage:
+        found = self.find(name)
+        assert found is not None, f"skill {name!r} was looked up before"
+        return found
 
     def describe(self, names: Sequence[str]) -> list[tuple[str, str]]:
         """Name and description of those that are there, in this order."""
@@ -34,7 +41,7 @@ class Shelf:
         return [(package.definition.name, package.definition.description) for package in found]
 
     def text(self, name: str) -> SkillText:
-        package = self.packages[canonical_name(name)]
+        package = self.get(name)
         definition = package.definition
         return SkillText(
             name=definition.name,
@@ -47,7 +54,7 @@ class Shelf:
         )
 
     def reader(self, name: str) -> Read:
-        folder = self.packages[canonical_name(name)].folder
+        folder = self.get(name).folder
         return lambda path: read_file(folder, path)
 
     def _usable_folder(self, package: SkillPackage) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from metier.approval.rules import Rule, Scope
 from metier.definitions.ids import fold_id
-from metier.definitions.names import canonical_name
+from metier.definitions.skills.naming import is_called
 from metier.runtime.build import list_all_tools
 from metier.runtime.host import Place
 from metier.runtime.workspace.agents import AgentInForce, resolve_agent
@@ -56,7 +56,6 @@ def _build(agent: AgentInForce, offered: tuple[Tool, ...]) -> AgentReport:
     off = box.resolve(AccessFile(agent.place.workspace).read())
     lines = {name: agent.lines.get(name, {}) for name in ("tools", "skills", "tasks")}
     by_tool = {tool.info.name: line for name, line in lines["tools"].items() if (tool := box.find(name))}
-    by_skill = {canonical_name(name.rpartition("/")[2]): line for name, line in lines["skills"].items()}
     by_task = {fold_id(name): line for name, line in lines["tasks"].items()}
     workspace = agent.place.workspace
     return AgentReport(
@@ -74,7 +73,7 @@ def _build(agent: AgentInForce, offered: tuple[Tool, ...]) -> AgentReport:
             Named(
                 name=package.definition.name,
                 source=_shorten(str(package.definition.file), str(workspace), kind=package.source),
-                line=by_skill.get(canonical_name(package.definition.name)),
+                line=next((at for name, at in lines["skills"].items() if is_called(package.definition, name)), None),
             )
             for package in agent.packages
         ),

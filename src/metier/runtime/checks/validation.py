@@ -21,6 +21,7 @@ from metier.definitions.permits import Permits
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.skills.catalog import Catalog, load_catalog
 from metier.definitions.skills.catalog_cache import find_cache_folder
+from metier.definitions.skills.naming import hint_skill
 from metier.definitions.skills.scripts import discover_scripts
 from metier.definitions.skills.skill import SkillDefinition, load_skill
 from metier.definitions.skills.sources import build_search_path
@@ -149,9 +150,9 @@ class _Known:
         if name in self.plain or name in CONTROL_NAMES:
             return None
         server, slash, tool = name.partition("/")
-        if slash and server and tool:
+        skill, dot, _ = name.rpartition(".") if slash else name.partition(".")
+        if slash and server and tool and (not dot or self.catalog.find(skill) is None):
             return self._find_server_fault(server)
-        skill, dot, _ = name.partition(".")
         if dot and skill:
             return self._find_skill_fault(skill)
         return f"No tool is called {name!r}", hint_nearest(name, self.plain) or "Add the tool, or take the name out"
@@ -171,7 +172,7 @@ class _Known:
     def _find_skill_fault(self, skill: str) -> tuple[str, str] | None:
         if self.catalog.find(skill) is not None:
             return None
-        hint = hint_nearest(skill, [each.canonical for each in self.catalog.skills])
+        hint = hint_skill(skill, [each.canonical for each in self.catalog.skills])
         return f"No skill is called {skill!r}, so it has no tool", hint or "Add the skill, or take the name out"
 
     def _find_server_fault(self, server: str) -> tuple[str, str] | None:
@@ -251,7 +252,7 @@ class _Checker:
                 message=f"Contract field 'depends_on' names the skill {name!r}, which is not there",
                 file=str(skill.file),
                 line=entry.line if entry is not None else 1,
-                hint=hint_nearest(name, known) or "Add the skill, or take the name out",
+                hint=hint_skill(name, known) or "Add the skill, or take the name out",
             )
             for name in missing
         ]

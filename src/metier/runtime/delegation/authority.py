@@ -12,11 +12,19 @@ from metier.approval.judge import RulePolicy
 from metier.definitions.agent import FILE_NAME, parse_agent
 from metier.definitions.names import SKILL_PIN as SKILL
 from metier.definitions.names import canonical_name
-from metier.definitions.skills.skill import parse_skill
 from metier.engine.decide import Policy
 from metier.engine.entries import Order, RunStarted, parse_entry, render_entry
 from metier.runtime.prepared_run import RunKind
-from metier.runtime.records.pins import AGENT, POLICY, TOOLS, TRUST, find_policy, find_tools, find_trusted
+from metier.runtime.records.pins import (
+    AGENT,
+    POLICY,
+    TOOLS,
+    TRUST,
+    find_policy,
+    find_tools,
+    find_trusted,
+    restore_package,
+)
 from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE, SCRIPT_TOOLS, Speakers, build_policy
 from metier.runtime.workspace.tasks import TASK, find_pinned_task
 from metier.skills.package import SkillPackage
@@ -144,10 +152,7 @@ async def _rebuild(started: RunStarted, pins: Mapping[str, str], store: Store, *
 
 
 async def _read_skill(name: str, digest: str, store: Store) -> SkillPackage:
-    folder = Path(name.removeprefix(SKILL))
-    reading = parse_skill(await store.get_blob(digest), file=folder / "SKILL.md", id=folder.name)
-    assert reading.skill is not None, "only what could be parsed is pinned"
-    return SkillPackage(definition=reading.skill, folder=folder, source="directory")
+    return restore_package(name, await store.get_blob(digest))
 
 
 def _describe(started: RunStarted) -> str:

@@ -50,10 +50,13 @@ UNREADABLE = "unreadable"
 CODE = "code:"
 """The hash of all files of a skill, of which no bytes are kept: code runs from where it lies."""
 AGENT = "agent:"
+SKILL_IDS = "skill_ids"
+"""Of the skills whose ID is not their name: name → ID."""
 
 _INSTRUCTIONS: TypeAdapter[Instructions] = TypeAdapter(Instructions)
 _TOOLS: TypeAdapter[tuple[ToolInfo, ...]] = TypeAdapter(tuple[ToolInfo, ...])
 _NAMES: TypeAdapter[tuple[str, ...]] = TypeAdapter(tuple[str, ...])
+_IDS: TypeAdapter[dict[str, str]] = TypeAdapter(dict[str, str])
 PINNED_SECTIONS = ("model", "runtime", "skills", "shell", "sandbox", "mcp")
 """What a run does, and how freely; not `logging` and `store`."""
 
@@ -93,6 +96,9 @@ async def pin(services: Services, run: RunKind) -> dict[str, str]:
         pins[PARTNERS] = await store.put_blob(services.partners.model_dump_json().encode())
     if run.is_planned and run.task is not None and not any(name.startswith(TASK) for name in run.inherited):
         pins |= await pin_task(run.task, store)
+    ids = {each.name: each.id for package in packages if (each := package.definition).id != each.name}
+    if ids:
+        pins[SKILL_IDS] = await store.put_blob(_IDS.dump_json(ids))
     for package in packages:
         data = package.definition.data
         keep = len(packages) <= MOST_KEPT
@@ -128,7 +134,9 @@ async def use_pinned(packages: Sequence[SkillPackage], pins: Mapping[str, str], 
         changed.append(_id(package))
         data = await store.get_blob(digest)
         reading = parse_skill(data, file=package.definition.file, id=package.definition.id)
-        result.append(replace(package, definition=reading.skill) if reading.skill else package)
+        # What it is called depends on the skills around it, or on who installed it: no file says that.
+        skill = replace(reading.skill, name=package.definition.name) if reading.skill else package.definition
+        result.append(replace(package, definition=skill))
     return PinnedSkills(tuple(result), tuple(changed))
 
 
@@ -212,12 +220,15 @@ async def rebuild_packages(
     Raises `BlobUnknown` where neither has the bytes.
     """
     here = {_id(package): package for package in found}
+    ids = _IDS.validate_json(await store.get_blob(pins[SKILL_IDS])) if SKILL_IDS in pins else {}
     packages: list[SkillPackage] = []
     for name, digest in pins.items():
         if name.startswith(SKILL):
             here_now = here.get(name)
             if here_now is None or _digest(here_now) != digest:
                 here_now = await _rebuild_package(name, digest, store)
+                own = here_now.definition
+                here_now = replace(here_now, definition=replace(own, id=ids.get(own.name, own.name)))
             packages.append(here_now)
     return tuple(packages)
 
@@ -230,10 +241,15 @@ async def _rebuild_package(name: str, digest: str, store: Store) -> SkillPackage
             f"The bytes of {name!r} that the run used are nowhere to be found",
             hint=f"Catalogs of more than {MOST_KEPT} skills are not kept; restore its SKILL.md as it was",
         ) from error
-    folder = Path(name.removeprefix(SKILL))
-    reading = parse_skill(data, file=folder / "SKILL.md", id=folder.name)
+    return restore_package(name, data)
+
+
+def restore_package(pin: str, data: bytes) -> SkillPackage:
+    """The skill of a pin from its bytes alone, with the name it had in the run."""
+    name = pin.removeprefix(SKILL)
+    reading = parse_skill(data, file=Path(name) / "SKILL.md", id=name)
     assert reading.skill is not None, "only what could be parsed is pinned"
-    return SkillPackage(definition=reading.skill, folder=folder, source="directory")
+    return SkillPackage(definition=replace(reading.skill, name=name), folder=Path(name), source="directory")
 
 
 def _digest(package: SkillPackage) -> str:

@@ -15,6 +15,7 @@ from metier.definitions.names import canonical_name
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
 from metier.definitions.references import read_names
+from metier.definitions.skills.naming import hint_skill, is_called
 from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.definitions.text.document import MAX_FILE_BYTES, parse_document
 from metier.errors import ConfigError, UsageError
@@ -210,7 +211,7 @@ def _choose_skills(place: Place, own: Sequence[str] | None) -> ActiveSkills:
         canonical_name(package.definition.name): package
         for name in wanted
         for package in pool.values()
-        if _is_called(package, name)
+        if is_called(package.definition, name)
     }
     inherited = host.problems if INHERIT in own else ()
     problems = (*inherited, *(problem for problem in named.problems if problem.code == "skill_not_trusted"))
@@ -222,7 +223,7 @@ def _find_unknown_skills(agent: AgentInForce) -> list[Problem]:
     missing = [
         (name, line)
         for name, line in agent.lines["skills"].items()
-        if not any(_is_called(package, name) for package in agent.packages)
+        if not any(is_called(package.definition, name) for package in agent.packages)
     ]
     if not missing:
         return []
@@ -231,13 +232,8 @@ def _find_unknown_skills(agent: AgentInForce) -> list[Problem]:
         _unknown("skill", name, [package.definition.name for package in known], file=agent.definition.file, line=line)
         for name, line in missing
         # One that is there and not trusted is left out, and that is said.
-        if not any(_is_called(package, name) for package in known)
+        if not any(is_called(package.definition, name) for package in known)
     ]
-
-
-def _is_called(package: SkillPackage, name: str) -> bool:
-    definition = package.definition
-    return canonical_name(definition.name) == canonical_name(name) or fold_id(definition.id) == fold_id(name)
 
 
 def _list_tasks(place: Place) -> tuple[str, ...]:
@@ -262,7 +258,8 @@ def _unknown(kind: str, name: str, known: Iterable[str], *, file: Path, line: in
         message=f"No {kind} is called {name!r}",
         file=str(file),
         line=line,
-        hint=hint_nearest(name, tuple(known)) or f"Add the {kind}, or take the name out",
+        hint=(hint_skill if kind == "skill" else hint_nearest)(name, tuple(known))
+        or f"Add the {kind}, or take the name out",
     )
 
 

@@ -11,7 +11,9 @@ from metier.approval.rules import Scope
 from metier.approval.scopes import POLICY_FILE, ScopeReader
 from metier.definitions.agent import AgentDefinition, Profile
 from metier.definitions.inherit import find_limit
+from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem
+from metier.definitions.skills.naming import is_called
 from metier.definitions.skills.skill_file import MAX_FILE_BYTES, read_skill_file
 from metier.definitions.task import TaskDefinition, TaskStep
 from metier.errors import ConfigError
@@ -101,10 +103,23 @@ def build_policy(
         *(replace(scope, is_trusted=DEFINITIONS not in speakers.withheld) for scope in scopes),
     ]
     speaking = [package for package in packages if has_rules(package)]
-    skills = [reader.read_skill(package.definition, is_trusted=speakers.trusted(package)) for package in speaking]
+    skills = [
+        _name_fully(reader.read_skill(package.definition, is_trusted=speakers.trusted(package)), packages)
+        for package in speaking
+    ]
     reader.check("The rules of a skill")
     asking = ProfilePolicy(profile, tools)
     return RulePolicy(asking, tools, root=str(workspace), scopes=scopes, skills=skills, is_partial=is_partial)
+
+
+def _name_fully(scope: Scope, packages: Sequence[SkillPackage]) -> Scope:
+    """A skill that is listed by its name is listed by its ID too, and the other way round."""
+    listed = scope.limits.get("skills")
+    if not listed:
+        return scope
+    named = [each.definition for each in packages if any(is_called(each.definition, name) for name in listed)]
+    names = {canonical_name(name) for skill in named for name in (skill.name, skill.id)}
+    return replace(scope, limits={**scope.limits, "skills": listed | names})
 
 
 def find_denied(workspace: Path, speakers: Speakers) -> frozenset[str]:

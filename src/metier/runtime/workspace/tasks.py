@@ -10,11 +10,11 @@ from pydantic import JsonValue
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.ids import fold_id
 from metier.definitions.inherit import INHERIT, resolve_list
-from metier.definitions.names import canonical_name
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.placeholders import check_placeholders
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.references import Reference
+from metier.definitions.skills.naming import hint_skill, is_called
 from metier.definitions.task import FILE_NAME, TaskDefinition, TaskReading, TaskStep, load_task
 from metier.definitions.text.document import Document, parse_document
 from metier.engine.execution.partners import InputSpec, fill_inputs, read_inputs
@@ -125,23 +125,25 @@ def _choose_packages(agent: AgentInForce, own: Sequence[str] | None) -> tuple[Sk
     if own is None:
         return agent.packages
     named = activate_named(find_all_skills(agent.place), [name for name in own if name != INHERIT])
-    wanted = {
-        canonical_name(name) for name in resolve_list(own, [package.definition.name for package in agent.packages])
-    }
-    pool = {canonical_name(package.definition.name): package for package in (*named.packages, *agent.packages)}
-    return tuple(pool[name] for name in sorted(pool) if name in wanted)
+    wanted = resolve_list(own, [package.definition.name for package in agent.packages])
+    pool = {package.definition.name: package for package in (*named.packages, *agent.packages)}
+    return tuple(pool[name] for name in sorted(pool) if any(is_called(pool[name].definition, each) for each in wanted))
 
 
 def _find_unknown(place: Place, references: Iterable[Reference]) -> list[Problem]:
     agents = {fold_id(found.id): found.id for found in list_definitions(place.workspace, "agents", AGENT_FILE).values()}
     tasks = {fold_id(found.id): found.id for found in list_definitions(place.workspace, "tasks", FILE_NAME).values()}
-    skills = {canonical_name(package.definition.name): package for package in find_all_skills(place).packages}
-    known = {"agent": list(agents.values()), "task": list(tasks.values()), "skill": sorted(skills)}
+    skills = [package.definition for package in find_all_skills(place).packages]
+    known = {"agent": list(agents.values()), "task": list(tasks.values()), "skill": [skill.name for skill in skills]}
     problems: list[Problem] = []
     for reference in references:
         kind, name = reference.kind, reference.name
-        folded = canonical_name(name) if kind == "skill" else fold_id(name)
-        if folded not in {"agent": agents, "task": tasks, "skill": skills}[kind]:
+        if kind == "skill":
+            is_there = any(is_called(skill, name) for skill in skills)
+        else:
+            is_there = fold_id(name) in (agents if kind == "agent" else tasks)
+        if not is_there:
+            hint = hint_skill if kind == "skill" else hint_nearest
             problems.append(
                 Problem(
                     severity="error",
@@ -149,7 +151,7 @@ def _find_unknown(place: Place, references: Iterable[Reference]) -> list[Problem
                     message=f"No {kind} is called {name!r}",
                     file=reference.file,
                     line=reference.line,
-                    hint=hint_nearest(name, known[kind]) or f"Add the {kind}, or take the name out",
+                    hint=hint(name, known[kind]) or f"Add the {kind}, or take the name out",
                 )
             )
     return problems

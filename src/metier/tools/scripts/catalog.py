@@ -1,5 +1,6 @@
 """The scripts of the active skills by name. Looks at file names only; nothing is opened or run."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from metier.definitions.names import canonical_name
@@ -15,8 +16,12 @@ class ScriptCatalog:
         self._packages: dict[str, SkillPackage] = {}
         for package in packages:
             self._packages.setdefault(canonical_name(package.definition.name), package)
+        # The name of its folder too, unless it could mean several.
+        folders = Counter(canonical_name(package.folder.name) for package in packages)
         for package in packages:
-            self._packages.setdefault(canonical_name(package.folder.name), package)
+            self._packages.setdefault(canonical_name(package.definition.id), package)
+            if folders[canonical_name(package.folder.name)] == 1:
+                self._packages.setdefault(canonical_name(package.folder.name), package)
         self._shown = tuple(dict.fromkeys(package.definition.name for package in packages))
 
     def list_scripts(self, skill_name: str | None) -> dict[str, tuple[Script, ...]]:

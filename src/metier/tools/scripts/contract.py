@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from metier.definitions.names import canonical_name, canonical_script_name, check_name
+from metier.definitions.names import canonical_name, canonical_script_name, check_skill_id
 from metier.errors import InvalidName, ToolFailed
 from metier.telemetry.excerpt import cut_end
 from metier.tools.base import Schema, ToolResult
@@ -56,7 +56,7 @@ class ScriptFailed(ToolFailed):
 def parse_skill_name(name: str) -> str:
     """The canonical form. Raises `ScriptFailed` with `invalid_name`."""
     try:
-        check_name(name)
+        check_skill_id(name)
     except InvalidName as error:
         raise ScriptFailed("invalid_name", f"Invalid skill name: {_shown(name)}") from error
     return canonical_name(name)

@@ -1,0 +1,51 @@
+"""What a skill is called among others: by its name, or by its ID where skills of one source share the name. Pure.
+
+The ID, the folder's path under its collection, names a skill in every place; the name is the shorter form of it.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Protocol
+
+from metier.definitions.names import canonical_name
+from metier.definitions.nearest import hint_nearest
+
+
+class NamedSkill(Protocol):
+    @property
+    def id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+
+
+def is_called(skill: NamedSkill, name: str) -> bool:
+    """In any case, `_` like `-`."""
+    return canonical_name(name) in (canonical_name(skill.name), canonical_name(skill.id))
+
+
+def find_called[T: NamedSkill](skills: Iterable[T], name: str) -> T | None:
+    """The skill of that name, else the one of that ID."""
+    wanted, found = canonical_name(name), None
+    for skill in skills:
+        if canonical_name(skill.name) == wanted:
+            return skill
+        if found is None and canonical_name(skill.id) == wanted:
+            found = skill
+    return found
+
+
+def find_shared_names(skills: Iterable[NamedSkill]) -> frozenset[str]:
+    """The canonical names that skills with different IDs have: each of these is called by its ID."""
+    ids: dict[str, set[str]] = defaultdict(set)
+    for skill in skills:
+        ids[canonical_name(skill.name)].add(canonical_name(skill.id))
+    return frozenset(name for name, own in ids.items() if len(own) > 1)
+
+
+def hint_skill(name: str, known: Iterable[str]) -> str:
+    """Which skills the name could mean: those with IDs that end in it, else the nearest one."""
+    names = sorted({canonical_name(each) for each in known})
+    meant = [each for each in names if each.rpartition("/")[2] == canonical_name(name).rpartition("/")[2]]
+    if len(meant) > 1:
+        return f"Several skills have this name: {', '.join(meant)}"
+    return f"Did you mean {meant[0]!r}?" if meant else hint_nearest(canonical_name(name), names)
