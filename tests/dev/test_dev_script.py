@@ -58,7 +58,7 @@ def test_a_machine_without_a_new_python_is_told_what_is_missing(tmp_path: Path) 
     if "making .venv" in done.stderr:
         pytest.skip("this machine has a new Python in a place that every user sees")
     assert done.returncode == 1
-    assert "error: No Python 3.12 or newer was found" in done.stderr
+    assert "error: No Python 3.12 or newer was found, and no uv that could bring one\n" in done.stderr
     assert "AGENT_PYTHON" in done.stderr
 
 
