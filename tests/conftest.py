@@ -2,7 +2,9 @@
 
 import itertools
 import os
+import sys
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from coverage import Coverage
@@ -10,6 +12,9 @@ from coverage import Coverage
 from metier.errors import MetierError
 from metier.testing.postgres_keeper import shared_server
 from metier.testing.postgres_server import PostgresServer
+
+sys.path.insert(0, str(Path(__file__).parent))
+pytest_plugins = ["suite_costs"]
 
 NUMBERS = itertools.count()
 
