@@ -15,6 +15,7 @@ from metier import __version__
 from metier.engine import entries as e
 from metier.engine.entries import Entry, render_entry
 from metier.engine.journal import read_entries
+from metier.engine.step_entries import SpoolIdentity
 from metier.engine.stopping import Stopper
 from metier.runtime.answers import Answer
 from metier.runtime.delegation.child_runs import commission_task
@@ -133,7 +134,7 @@ def _without_place(entry: Entry) -> Entry:
         case e.RunResumed():
             return entry.model_copy(update={"driver": "host:1"})
         case e.StepStarted() if entry.spool is not None:
-            spool = e.SpoolIdentity(machine="0" * 16, boot="1" * 8, folder="2" * 32)
+            spool = SpoolIdentity(machine="0" * 16, boot="1" * 8, folder="2" * 32)
             return entry.model_copy(update={"spool": spool})
         case _:
             return entry

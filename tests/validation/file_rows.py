@@ -152,6 +152,15 @@ ROWS: tuple[Row, ...] = (
         says=("context/system_prompt.md:2: error: The file is not UTF-8 [context_file]",),
     ),
     Row(
+        name="project instructions that import themselves and what is not there",
+        files={"AGENTS.md": "Be brief.\n@AGENTS.md\n@docs/none.md\n@../other.md\n"},
+        says=(
+            "AGENTS.md:2: warning: The import 'AGENTS.md' is not followed: it imports itself [project_file]",
+            "docs/none.md:3: warning: It cannot be read: No such file or directory [project_file]",
+            "AGENTS.md:4: warning: The import '../other.md' is not followed: it lies outside of the folder [project_file]",
+        ),
+    ),
+    Row(
         name="settings with several problems",
         files={"agent.yaml": "model:\n  temprature: 1\nruntime:\n  max_turns: x\nskills: 3\n", **agent("tols: []\n")},
         says=(

@@ -12,6 +12,7 @@ CAPS: dict[LayerName, int] = {
     "profile": 12_000,
     "agent": 40_000,
     "plugins": 12_000,
+    "project": 42_000,
     "facts": 40_000,
     "summary": 12_000,
     "conversation": 60_000,

@@ -5,8 +5,10 @@ import re
 SKILL_CONTENT = "skill-content"
 TOOL_OUTPUT = "tool-output"
 """For results that no native tool message carries."""
+PROJECT_TEXT = "project-text"
+"""For project instructions of a folder that the user has not trusted."""
 
-_MARKS = re.compile(rf"<(?=/?(?:{SKILL_CONTENT}|{TOOL_OUTPUT}))", re.IGNORECASE)
+_MARKS = re.compile(rf"<(?=/?(?:{SKILL_CONTENT}|{TOOL_OUTPUT}|{PROJECT_TEXT}))", re.IGNORECASE)
 
 
 def fence(text: str, *, tag: str, attributes: str = "") -> str:

@@ -2,8 +2,8 @@
 
 The order is fixed, so the same inputs give the same bytes and a vendor's prompt cache holds:
 
-    system   operating instructions, base and safety, soul, user profile, agent, plugins, skill catalog, the form of
-             answers in JSON
+    system   operating instructions, base and safety, soul, user profile, agent, plugins, project instructions, skill
+             catalog, the form of answers in JSON
     messages facts and summary of a conversation, its latest turns; task, structured step, environment, disclosed skill
              content, input; then the run so far
 """
@@ -26,6 +26,7 @@ type LayerName = Literal[
     "profile",
     "agent",
     "plugins",
+    "project",
     "catalog",
     "protocol",
     "facts",
@@ -47,6 +48,7 @@ SYSTEM_LAYERS: tuple[LayerName, ...] = (
     "profile",
     "agent",
     "plugins",
+    "project",
     "catalog",
     "protocol",
 )
@@ -58,6 +60,7 @@ TITLES: dict[LayerName, str] = {
     "soul": "# Who you are",
     "profile": "# Who you work for",
     "agent": "# Your role",
+    "project": "# Project instructions",
     "catalog": "# Skills",
     "facts": "# Known from this conversation",
     "summary": "# Earlier in this conversation, summarised",
@@ -110,6 +113,8 @@ class Prompt:
     profile: str = ""
     agent: str = ""
     plugins: str = ""
+    project: str = ""
+    """What `AGENTS.md` and its kin say, with where each piece is from."""
     catalog: str = ""
     protocol: str = ""
     """How to answer, where tools cannot be called natively."""

@@ -8,12 +8,19 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue, TypeAdapter
 
 from metier.context.trimming import Trim
-from metier.decisions import ActionStep, ModelDecision, SkillCall, StepStatus
+from metier.decisions import ActionStep, ModelDecision, SkillCall
 from metier.definitions.acceptance import Criterion
 from metier.engine.limit_entries import LimitsRaised, RunReopened, SkillCodeAccepted
+from metier.engine.step_entries import (
+    DoubtResolved,
+    FailureTold,
+    StepFinished,
+    StepInDoubt,
+    StepRetried,
+    StepStarted,
+)
 from metier.events import Candidate, DisclosedFile, TaskState
 from metier.messages import ModelReply, Spent, Value
-from metier.tools.effects import Effect
 
 
 class Limits(Value):
@@ -199,101 +206,6 @@ class DecodeFailed(Value):
     message: str
     repair: bool
     """The model is told, once."""
-
-
-class SpoolIdentity(Value):
-    """Where the notes of a step's effect are written. Only a process that sees this very folder may read from a missing
-    note that the effect never began.
-    """
-
-    machine: str
-    boot: str = ""
-    folder: str
-    """A random name that lies in the folder itself: a path says nothing about which disk is behind it."""
-
-
-class StepStarted(Value):
-    """The intent, synced before the effect begins."""
-
-    kind: Literal["step_started"] = "step_started"
-    step_id: str
-    attempt: int = 1
-    action: ActionStep
-    effect: Effect
-    idempotency_key: str
-    verdict: str = ""
-    """What the policy said to it; `ask` where a person then approved it."""
-    rule: str = ""
-    """Which rule of which scope said so; empty where the profile did."""
-    before: JsonValue = None
-    """What the tool noted of the world before its effect, e.g. the hash of the file it will replace."""
-    spool: SpoolIdentity | None = None
-    """None for effects that may be repeated, and in journals of versions that did not record it."""
-
-
-class StepFinished(Value):
-    kind: Literal["step_finished"] = "step_finished"
-    step_id: str
-    status: StepStatus
-    text: str
-    """What the model reads."""
-    is_error: bool = False
-    exit_code: int | None = None
-    stdout_summary: str = ""
-    stderr_summary: str = ""
-    stdout_bytes: int = 0
-    stderr_bytes: int = 0
-    duration_ms: float = 0
-    error_type: str = ""
-    truncated: bool = False
-    digest: str = ""
-    """The blob that holds the whole text, where `text` is only its beginning and end."""
-    retryable: bool = False
-    counts_as_failure: bool = False
-    """The failure policy applies: work of a skill failed, rather than a call that the model can correct."""
-    artifacts: tuple[dict[str, JsonValue], ...] = ()
-    adopted: bool = False
-    """The result was found after a crash, not produced now."""
-    spent: Spent | None = None
-    outcome: TaskState | None = None
-    """How a skill that failed says it ended: `timeout`, `blocked`, `escalated`."""
-    skill_name: str = ""
-    """The skill whose script or code ran; empty for other tools."""
-    script: str = ""
-    verdict: str = ""
-    """Of a call that was refused: what the policy said to it, and by which rule."""
-    rule: str = ""
-
-
-class StepRetried(Value):
-    kind: Literal["step_retried"] = "step_retried"
-    step_id: str
-    reason: str
-
-
-class FailureTold(Value):
-    """The work of a skill failed and the run goes on: the model reads the error, and who else could do the work."""
-
-    kind: Literal["failure_told"] = "failure_told"
-    step_id: str
-    candidates: tuple[str, ...] = ()
-
-
-class StepInDoubt(Value):
-    """The effect began and nobody knows how it ended."""
-
-    kind: Literal["step_in_doubt"] = "step_in_doubt"
-    step_id: str
-    known: str
-    """What is known: the command, when it started, what was found."""
-
-
-class DoubtResolved(Value):
-    kind: Literal["doubt_resolved"] = "doubt_resolved"
-    step_id: str
-    answer: Literal["done", "retry", "skip", "abort"]
-    answered_by: str = ""
-    text: str = ""
 
 
 class PlannedStep(Value):

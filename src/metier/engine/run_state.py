@@ -60,6 +60,8 @@ class RunState:
     fell_back: bool = False
     told_failures: set[str] = field(default_factory=set[str])
     """Calls whose failure the model has read; see `build_identity`. The same one failing again ends the run."""
+    told_nearby: dict[str, str] = field(default_factory=dict[str, str])
+    """Files of project instructions that the model was told of during the run, path → hash."""
     repeated: dict[str, int] = field(default_factory=dict[str, int])
     """How often each identical call was made."""
     results: list[str] = field(default_factory=list[str])

@@ -15,6 +15,7 @@ from metier.engine.model.fingerprints import Fingerprints
 from metier.engine.model.offer import Offer, OfferKey
 from metier.engine.model.same_messages import SameMessages
 from metier.engine.model.skill_index import Shelf
+from metier.engine.nearby import Nearby
 from metier.engine.options import RuntimeOptions
 from metier.events import Payload
 from metier.ids import Clock, Ids
@@ -58,6 +59,9 @@ class Instructions:
     profile: str = ""
     agent: str = ""
     plugins: str = ""
+    project: str = ""
+    project_files: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Path of each file of project instructions → hash of its bytes and of its imports."""
     facts: str = ""
     """What was told in the same context and is kept."""
     summary: str = ""
@@ -78,6 +82,7 @@ class Instructions:
             profile=self.profile,
             agent=self.agent,
             plugins=self.plugins,
+            project=self.project,
             facts=self.facts,
             summary=self.summary,
             conversation=self.conversation,
@@ -115,6 +120,8 @@ class Services:
     """What encloses the programs that tools start: `full`, `kernel` or `none`."""
     protected: ProtectedState | None = None
     """Looks at what confined programs must not change; None where none is confined."""
+    nearby: Nearby | None = None
+    """Finds the project instructions of folders that the run comes to; None where results come from a record."""
     notices: tuple[Payload, ...] = ()
     """What there is to say before the run goes on, such as a server whose tools are left out."""
     not_listed: tuple[str, ...] = ()

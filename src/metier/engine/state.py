@@ -151,6 +151,9 @@ def _forget(state: RunState, trims: tuple[Trim, ...]) -> None:
                 state.repeated.pop(asked, None)
     history = apply_trims(History(run=tuple(state.run), earlier=state.earlier), trims)
     state.run, state.earlier = list(history.run), history.earlier
+    if smaller:
+        # Instructions of a folder that stood behind a result may have gone with it: they are told again.
+        state.told_nearby.clear()
     gone = {trim.digest for trim in trims if trim.what == "piece"}
     state.pieces = [piece for piece in state.pieces if piece.digest not in gone]
 
@@ -242,6 +245,7 @@ def _settle(state: RunState, step: Step, entry: e.DoubtResolved) -> None:
 
 def _finish_step(state: RunState, step: Step, entry: e.StepFinished) -> None:
     step.phase, step.finished = "finished", entry
+    state.told_nearby |= entry.nearby
     _count_spent(state, entry.spent)
     if not entry.counts_as_failure:
         _take_result(state, step, entry)

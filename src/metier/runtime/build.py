@@ -5,18 +5,22 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from anyio.to_thread import run_sync
 
 from metier.context.control import CONTROL_NAMES
 from metier.context.operating import Subjects, find_family
+from metier.definitions.project_files import ProjectFile
 from metier.definitions.skills.catalog_cache import find_cache_folder
 from metier.engine.decide import Policy
 from metier.engine.execution.partners import Partners
 from metier.engine.execution.protecting import describe_changes
 from metier.engine.model.skill_index import build_shelf
+from metier.engine.nearby import describe_files
 from metier.engine.services import Instructions, Services
 from metier.errors import MetierError, UsageError
+from metier.project_events import ProjectInstructionsLoaded
 from metier.providers.abilities import Abilities, KnownLacks, RememberedLacks
 from metier.providers.base import Observer, Provider
 from metier.providers.facts import load_facts
@@ -42,6 +46,7 @@ from metier.runtime.workspace.policy import (
     find_denied,
     read_policy_file,
 )
+from metier.runtime.workspace.project import NearbyFiles, find_changed_project, load_project
 from metier.runtime.workspace.tasks import choose_tools, find_changed_task
 from metier.runtime.workspace.trust import find_withheld
 from metier.skills.package import SkillPackage
@@ -74,8 +79,7 @@ async def build_services(
     settings, agent = place.settings, run.agent
     packages, changed = await use_pinned(agent.packages, run.pins, store)
     policy = await use_pinned_policy(read_policy_file(place.workspace), run.pins, store)
-    access = AccessFile(place.workspace)
-    access.read()
+    access = _open_access(place)
     confinement = await _confine(place, run)
     async with AsyncExitStack() as opened:
         toolsets = await _load_toolsets(packages, place, run=run, confinement=confinement)
@@ -93,6 +97,7 @@ async def build_services(
         tools = await _choose_tools(run, offered, store)
         _check_names(run, access, known)
         cleaner, partners = build_place_cleaner(place), await choose_partners(run, store)
+        told = await _find_instructions(run, tools, partners, store=store)
         yield Services(
             store=store,
             provider=models.provider,
@@ -103,7 +108,7 @@ async def build_services(
             read_access=lambda: tools.resolve(access.read()),
             tools=tools,
             shelf=shelf,
-            instructions=await find_instructions(run.pins, store) or compose_instructions(run, tools, partners),
+            instructions=told.instructions,
             model=get_model_options(place, models.provider),
             runtime=settings.runtime,
             skills=settings.skills,
@@ -115,16 +120,43 @@ async def build_services(
             run_folder=run.folder,
             clean=cleaner.text,
             clean_body=cleaner.value if settings.logging.debug_llm_bodies else None,
-            changed=(*changed, *policy.changed, *agent.changed, *find_changed_task(run)),
+            changed=(*changed, *policy.changed, *find_changed_files(run)),
             partners=partners,
             task=run.task if run.is_planned else None,
             given_results=run.given_results,
-            notices=(*servers.notices, *find_notices(packages, tools)),
+            nearby=NearbyFiles(workspace=place.workspace, clean=cleaner.text, is_own=place.trust.is_trusted),
+            notices=(*servers.notices, *find_notices(packages, tools), *told.notices),
             not_listed=servers.not_listed,
             owner=place.owner,
             observe=observe,
             seams=place.seams,
         )
+
+
+def find_changed_files(run: RunKind) -> tuple[str, ...]:
+    """Pins of the agent, the task and the project instructions whose files are no longer what the run began with."""
+    return (*run.agent.changed, *find_changed_task(run), *find_changed_project(run.agent.place, run.pins))
+
+
+class _Told(NamedTuple):
+    instructions: Instructions
+    notices: tuple[ProjectInstructionsLoaded, ...] = ()
+
+
+async def _find_instructions(run: RunKind, tools: Toolbox, partners: Partners, *, store: Store) -> _Told:
+    """What the run is pinned to; where it begins now, what its files say, and which files these are."""
+    if (pinned := await find_instructions(run.pins, store)) is not None:
+        return _Told(pinned)
+    project = () if run.is_planned else load_project(run.agent.place)
+    instructions = compose_instructions(run, tools, partners, project=project)
+    return _Told(instructions, (describe_files(project),) if project else ())
+
+
+def _open_access(place: Place) -> AccessFile:
+    """Raises `ConfigError` where it cannot be read."""
+    access = AccessFile(place.workspace)
+    access.read()
+    return access
 
 
 def _check_names(run: RunKind, access: AccessFile, known: frozenset[str]) -> None:
@@ -135,14 +167,17 @@ def _check_names(run: RunKind, access: AccessFile, known: frozenset[str]) -> Non
         run.agent.check_tools(names)
 
 
-def compose_instructions(run: RunKind, tools: Toolbox, partners: Partners) -> Instructions:
+def compose_instructions(
+    run: RunKind, tools: Toolbox, partners: Partners, *, project: Sequence[ProjectFile]
+) -> Instructions:
     """What a run that begins now is told, whatever its task."""
     agent = run.agent
     provider = agent.place.provider.name if agent.place.provider is not None else agent.place.settings.model.provider
     subjects = Subjects(
         tools=tools.names(), has_skills=bool(agent.packages), has_partners=bool(partners.agents or partners.tasks)
     )
-    return load_instructions(agent, run.said, subjects=subjects, family=find_family(provider, agent.model.name))
+    family = find_family(provider, agent.model.name)
+    return load_instructions(agent, run.said, subjects=subjects, family=family, project=project)
 
 
 async def _choose_tools(run: RunKind, offered: Sequence[Tool], store: Store) -> Toolbox:

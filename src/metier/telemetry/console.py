@@ -30,6 +30,7 @@ WORDINGS: dict[str, Wording] = {
     "skill_catalog_loaded": Wording("debug", "{p.skills} skills", "{p.problems} problems"),
     "skill_load_failed": Wording("warning", "failed", "{p.skill_name} ({p.path}): {p.reason}"),
     "prompt_layer_cut": Wording("warning", "cut", "{p.source}: {p.left_out_characters} characters are left out"),
+    "project_instructions_loaded": Wording("info", "told", "{p.summary}"),
     "run_adopted": Wording(
         "warning",
         "adopted",

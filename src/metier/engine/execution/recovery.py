@@ -16,6 +16,7 @@ from metier.engine.execution.stepping import (
 from metier.engine.journal import RunLog
 from metier.engine.projection import tool_of
 from metier.engine.services import Services
+from metier.engine.step_entries import SpoolIdentity
 from metier.engine.steps import Step
 from metier.store.machine import MachineIdentity
 from metier.tools.base import Probing
@@ -86,7 +87,7 @@ async def _find_out(step: Step, log: RunLog, services: Services) -> e.StepFinish
 type Sight = Literal["whole", "notes only", "other folder"]
 
 
-def judge_sight(intent: e.SpoolIdentity | None, *, folder: str, machine: MachineIdentity) -> Sight:
+def judge_sight(intent: SpoolIdentity | None, *, folder: str, machine: MachineIdentity) -> Sight:
     """How much of what an effect leaves behind can be seen from here.
 
     `whole`: its notes, and whether its process still runs; so a missing note means that it never began. `notes only`:

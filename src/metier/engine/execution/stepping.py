@@ -25,8 +25,10 @@ from metier.engine.execution.paths import build_guard
 from metier.engine.execution.protecting import end_if_changed, look_at_protected
 from metier.engine.journal import RunLog
 from metier.engine.model.planning import get_limits
+from metier.engine.nearby import add_nearby
 from metier.engine.orders import order_call, wait_for
 from metier.engine.services import Services
+from metier.engine.step_entries import SpoolIdentity
 from metier.engine.steps import Step, read_plan
 from metier.engine.unwrapping import unwrapped
 from metier.events import Payload, SkillDisclosureLoaded, SkillStepExecuted, TaskState
@@ -66,7 +68,7 @@ async def record_intents(
     log: RunLog,
     services: Services,
     *,
-    identify: Callable[[Services], e.SpoolIdentity] | None = None,
+    identify: Callable[[Services], SpoolIdentity] | None = None,
 ) -> list[Step]:
     """Write down what is about to happen, synced where an effect cannot be repeated.
 
@@ -110,7 +112,8 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
             )
             await end_if_changed(before, log, services)
         raise
-    await log.record(*(result for result in results if isinstance(result, e.StepFinished)))
+    finished = [result for result in results if isinstance(result, e.StepFinished)]
+    await log.record(*add_nearby(finished, steps, log, nearby=services.nearby))
     if await end_if_changed(before, log, services):
         return
     if waiting := [result for result in results if isinstance(result, e.InputAsked | e.Delegated)]:
@@ -288,12 +291,10 @@ def get_spool_path(step: Step, services: Services) -> Path:
     return _get_spool_folder(services) / f"{step.step_id}-{step.attempts}"
 
 
-def identify_spool(services: Services) -> e.SpoolIdentity:
+def identify_spool(services: Services) -> SpoolIdentity:
     """What an intent says of the folder in which its effect leaves notes."""
     machine = services.machine
-    return e.SpoolIdentity(
-        machine=machine.machine, boot=machine.boot, folder=take_identity(_get_spool_folder(services))
-    )
+    return SpoolIdentity(machine=machine.machine, boot=machine.boot, folder=take_identity(_get_spool_folder(services)))
 
 
 def _get_spool_folder(services: Services) -> Path:

@@ -41,6 +41,7 @@ from metier.runtime.workspace.catalog import find_skills, list_definitions
 from metier.runtime.workspace.instructions import find_context_problems
 from metier.runtime.workspace.plugins import find_plugins
 from metier.runtime.workspace.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS, read_policy_file
+from metier.runtime.workspace.project import find_project_problems
 from metier.runtime.workspace.tasks import check_schemas
 from metier.tools.access import AccessFile
 from metier.tools.base import Tool
@@ -126,7 +127,7 @@ def validate_workspace(place: Place, catalog: Catalog, *, strict: bool = False) 
             *_check_policy(place.workspace, checker),
             *_check_access(place.workspace, known),
             *servers.files,
-            *_check_context(place.workspace),
+            *_check_context(place),
         ),
     )
 
@@ -346,8 +347,8 @@ def _check_access(workspace: Path, known: _Known) -> tuple[CheckedFile, ...]:
     return tuple(checked)
 
 
-def _check_context(workspace: Path) -> tuple[CheckedFile, ...]:
-    found = find_context_problems(workspace)
+def _check_context(place: Place) -> tuple[CheckedFile, ...]:
+    found = find_context_problems(place.workspace) | find_project_problems(place)
     return tuple(CheckedFile("context", str(file), problems) for file, problems in found.items())
 
 

@@ -27,6 +27,7 @@ from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
 from metier.runtime.workspace.agents import resolve_agent
 from metier.runtime.workspace.instructions import describe_cuts
+from metier.runtime.workspace.project import load_project
 
 LAYERS: tuple[LayerName, ...] = (
     *SYSTEM_LAYERS,
@@ -114,7 +115,9 @@ async def preview(runtime: Runtime, request: RunRequest) -> ShownPrompt:
         asking = Asking(services.read_access(), asks_for_json(services))
         composed = await compose(state, services, asking=asking)
         files = [step.file.relative_to(place.workspace).as_posix() for step in run.steps]
-        return _show(state, services, composed.fitted, request=composed.request, files=files)
+        shown = _show(state, services, composed.fitted, request=composed.request, files=files)
+        problems = (problem for file in load_project(place) for problem in file.problems)
+        return replace(shown, problems=(*shown.problems, *problems))
 
 
 def compare(first: ShownPrompt, second: ShownPrompt) -> Difference | None:

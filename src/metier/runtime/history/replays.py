@@ -34,6 +34,7 @@ from metier.runtime.records.pins import (
 from metier.runtime.runs import Runtime
 from metier.runtime.workspace.agents import AgentInForce, find_agent_file, read_definition_file, restore_agent
 from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE, Speakers, build_policy, read_policy_file
+from metier.runtime.workspace.project import load_project
 from metier.runtime.workspace.trust import find_withheld
 from metier.skills.trust.judgement import is_trusted
 from metier.store.base import Store
@@ -132,7 +133,8 @@ async def build_replay_services(
         policy=narrow(place, await bind(policy, run, store, tools=tools)),
         tools=tools,
         shelf=build_shelf(packages, workspace=place.workspace, problems=_problems(entries)),
-        instructions=pinned or compose_instructions(replace(run, agent=agent), tools, partners),
+        instructions=pinned
+        or compose_instructions(replace(run, agent=agent), tools, partners, project=load_project(place)),
         model=get_model_options(place, provider),
         runtime=settings.runtime,
         skills=settings.skills,

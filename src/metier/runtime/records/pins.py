@@ -26,6 +26,7 @@ from metier.runtime.prepared_run import RunKind
 from metier.runtime.workspace.agents import AgentInForce, find_agent_file, read_definition_file, restore_agent
 from metier.runtime.workspace.catalog import find_skills
 from metier.runtime.workspace.policy import has_rules, read_policy_file
+from metier.runtime.workspace.project import PROJECT
 from metier.runtime.workspace.tasks import TASK, pin_task
 from metier.runtime.workspace.trust import find_withheld
 from metier.settings.model import Settings
@@ -88,6 +89,7 @@ async def pin(services: Services, run: RunKind) -> dict[str, str]:
         POLICY: await store.put_blob(policy),
         TRUST: await store.put_blob(_NAMES.dump_json((*trusted, *sorted(find_withheld(agent.place, policy))))),
     }
+    pins |= {f"{PROJECT}{path}": digest for path, digest in services.instructions.project_files.items()}
     if agent.id:
         pins[f"{AGENT}{agent.id}"] = await store.put_blob(agent.data)
     if run.host is not None and run.host.settings != settings:

@@ -10,8 +10,10 @@ from metier.context.caps import CAPS, cap_conversation, cap_layer
 from metier.context.control import build_control_specs
 from metier.context.layers import LayerName
 from metier.context.operating import Family, Subjects, build_operating
+from metier.context.project import render_project
 from metier.definitions.files.contained_file import read_contained
 from metier.definitions.problems import Problem
+from metier.definitions.project_files import ProjectFile
 from metier.engine.services import Instructions, LayerSource
 from metier.errors import ConfigError
 from metier.messages import Message
@@ -46,15 +48,25 @@ class _Layer:
 
 
 def load_instructions(
-    agent: AgentInForce, said: Said | None = None, *, subjects: Subjects, family: Family
+    agent: AgentInForce,
+    said: Said | None = None,
+    *,
+    subjects: Subjects,
+    family: Family,
+    project: Sequence[ProjectFile] = (),
 ) -> Instructions:
-    """Ours, then the workspace's own words where it has them. Raises `ConfigError` for a file that cannot be used."""
+    """Ours, then the workspace's own words where it has them. Raises `ConfigError` for a file that cannot be used.
+
+    `project` are the files of project instructions, as `runtime.project` finds them.
+    """
     workspace = agent.place.workspace
     found = {name: _load(workspace, name) for name in FILES}
     if agent.definition is not None and agent.body:
         found["agent"] = _build("agent", agent.body, agent.data, file=_shorten(agent.definition.file, workspace))
     if words := render_layers(agent.place):
         found["plugins"] = _build("plugins", words, words.encode(), file="")
+    if words := render_project(project):
+        found["project"] = _build_project(words, project)
     texts = {name: layer.text for name, layer in found.items() if layer is not None}
     given = said or Said()
     return Instructions(
@@ -66,6 +78,8 @@ def load_instructions(
         profile=texts.get("profile", ""),
         agent=texts.get("agent", ""),
         plugins=texts.get("plugins", ""),
+        project=texts.get("project", ""),
+        project_files={file.path: file.sha256 for file in project},
         facts=cap_layer("facts", given.facts).text,
         summary=cap_layer("summary", given.summary).text,
         conversation=cap_conversation(given.conversation),
@@ -135,6 +149,19 @@ def _build(layer: LayerName, text: str, data: bytes, *, file: str) -> _Layer:
     capped = cap_layer(layer, text)
     source = LayerSource(file=file, sha256=hashlib.sha256(data).hexdigest(), left_out=capped.left_out)
     return _Layer(capped.text, source)
+
+
+def _build_project(text: str, files: Sequence[ProjectFile]) -> _Layer:
+    """What a file leaves out counts for the layer: each is cut by itself, so that a long one does not hide another."""
+    capped = cap_layer("project", text)
+    digest = hashlib.sha256("".join(file.sha256 for file in files).encode()).hexdigest()
+    names = ", ".join(name for file in files for name in (_mark(file), *file.imports))
+    left_out = capped.left_out + sum(file.left_out for file in files)
+    return _Layer(capped.text, LayerSource(file=names, sha256=digest, left_out=left_out))
+
+
+def _mark(file: ProjectFile) -> str:
+    return file.path if file.is_own else f"{file.path} (not trusted)"
 
 
 def _shorten(file: Path, workspace: Path) -> str:

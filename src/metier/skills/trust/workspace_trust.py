@@ -18,6 +18,7 @@ from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
 from metier.definitions.files.walk import Walk
 from metier.definitions.files.whole_file import replace_file
+from metier.definitions.project_files import NAMES
 from metier.definitions.skills.sources import SKILL_FOLDERS, WORKSPACE_FOLDERS
 from metier.errors import ConfigError
 from metier.messages import Value
@@ -199,7 +200,7 @@ def list_brought(workspace: Path) -> Iterator[str]:
     """What in this folder speaks to an agent, as paths below it."""
     own = [f"{base}/{name}" for base in WORKSPACE_FOLDERS for name in (*_OWN_FILES, *_OWN_FOLDERS)]
     shared = [folder for folder in SKILL_FOLDERS if folder not in own]
-    for name in ("agent.yaml", *own, *shared, *_CONTEXT):
+    for name in ("agent.yaml", *own, *shared, *_CONTEXT, *NAMES):
         if os.path.lexists(workspace / name):
             yield name
     if next(iter(Walk(workspace / "skills", "SKILL.md", within=workspace)), None) is not None:

@@ -41,10 +41,11 @@ _RUNNING = frozenset((
     "usercustomize.py", ".pythonrc", ".pythonrc.py", ".pdbrc", ".gdbinit", ".lldbinit", ".bashrc", ".bash_profile",
     ".bash_login", ".bash_logout", ".bash_aliases", ".profile", ".zshrc", ".zshenv", ".zprofile", ".zlogin", ".inputrc",
     ".vimrc", ".exrc", ".nvimrc", ".pre-commit-config.yaml", "lefthook.yml", "lefthook.yaml", ".curlrc", ".wgetrc",
-    ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs", ".tool-versions", ".mise.toml",
+    ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs", ".tool-versions", ".mise.toml", "agents.md", "claude.md", "gemini.md",
 ))  # fmt: skip
 """Read by programs that were not asked to run them, whatever folder they are in: what stands there names programs, or
-is code that starts with the next `git diff`, `rg`, `pytest`, `python`, shell or debugger. Files that a person runs by
+is code that starts with the next `git diff`, `rg`, `pytest`, `python`, shell or debugger, or an instruction to the next
+agent. Files that a person runs by
 name (`Makefile`, `package.json`, `setup.py`) are not here: writing those is the work."""
 _RUNNING_PLACES = (".vscode/tasks.json", ".vscode/settings.json", ".vscode/launch.json", ".cargo/config.toml")
 """The same by the end of the path: the name alone says little."""

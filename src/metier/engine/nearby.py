@@ -1,0 +1,82 @@
+"""Tell a model of the project instructions of a folder when a step first comes to a file in it.
+
+They stand behind the result of that step, so that everything before it stays the same and a prompt cache holds. The
+result is on record with them: a replay reads no file.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from metier.approval.judge import name_call
+from metier.context.project import render_nearby
+from metier.definitions.project_files import ProjectFile
+from metier.engine import entries as e
+from metier.engine.state import RunState
+from metier.engine.steps import Step
+from metier.events import Payload
+from metier.project_events import InstructionFile, ProjectInstructionsLoaded
+
+PATH_TOOLS = frozenset({"Read", "Write", "Edit", "Glob", "Grep"})
+"""Tools whose argument `path` says where the model works."""
+
+
+class Nearby(Protocol):
+    def find(self, path: str) -> tuple[ProjectFile, ...]:
+        """The instructions of the folders between the workspace and this path, nearest last."""
+        ...
+
+
+class Told(Protocol):
+    """Where the run stands and whom to tell; `RunLog` is one."""
+
+    @property
+    def state(self) -> RunState: ...
+
+    def emit(self, payload: Payload) -> None: ...
+
+
+def add_nearby(
+    finished: Sequence[e.StepFinished], steps: Sequence[Step], log: Told, *, nearby: Nearby | None
+) -> list[e.StepFinished]:
+    """The same results, with the instructions that their paths lead to and that the model was not told yet."""
+    if nearby is None:
+        return list(finished)
+    told = dict(log.state.told_nearby)
+    by_id = {step.step_id: step for step in steps}
+    return [_add(each, by_id[each.step_id], log, nearby=nearby, told=told) for each in finished]
+
+
+def describe_files(files: Sequence[ProjectFile], *, step_id: str = "") -> ProjectInstructionsLoaded:
+    return ProjectInstructionsLoaded(
+        files=tuple(
+            InstructionFile(
+                path=file.path,
+                sha256=file.sha256,
+                imports=file.imports,
+                left_out_characters=file.left_out,
+                trusted=file.is_own,
+            )
+            for file in files
+        ),
+        step_id=step_id,
+        problems=tuple(problem.render() for file in files for problem in file.problems),
+    )
+
+
+def _add(finished: e.StepFinished, step: Step, log: Told, *, nearby: Nearby, told: dict[str, str]) -> e.StepFinished:
+    name, arguments = name_call(step.action)
+    path = arguments.get("path")
+    if name not in PATH_TOOLS or not isinstance(path, str) or finished.is_error:
+        return finished
+    new = [file for file in nearby.find(path) if told.get(file.path) != file.sha256]
+    if not new:
+        return finished
+    told |= {file.path: file.sha256 for file in new}
+    log.emit(describe_files(new, step_id=step.step_id))
+    text = render_nearby(new)
+    return finished.model_copy(
+        update={
+            "text": f"{finished.text}\n\n{text}" if text else finished.text,
+            "nearby": {file.path: file.sha256 for file in new},
+        }
+    )
