@@ -12,18 +12,9 @@ from metier.decisions import ActionStep, StepStatus
 from metier.messages import Value
 
 type TaskState = Literal[
-    "pending",
-    "in_progress",
-    "completed",
-    "failed",
-    "timeout",
-    "blocked",
-    "escalated",
-    "input_required",
-    "delegating",
-    "paused",
-    "canceled",
-]
+    "pending", "in_progress", "completed", "failed", "timeout", "blocked", "escalated", "input_required", "delegating",
+    "paused", "canceled"
+]  # fmt: skip
 
 
 class Payload(Value):
@@ -302,6 +293,10 @@ class SkillStepExecuted(Payload):
     retry_count: int = 0
     error_type: str = ""
     truncated: bool = False
+    excerpt: str = ""
+    """The first lines of what came back; of a step that failed the last ones."""
+    output_lines: int = 0
+    """How many lines came back in all; 0 in logs of versions that did not count them."""
 
 
 class StepRetryScheduled(Payload):
@@ -351,6 +346,7 @@ class ApprovalRequested(Payload):
     tool: str
     arguments_hash: str
     arguments: JsonValue = None
+    step_id: str = ""
     justification: str = ""
     rule: str = ""
     expires_at: AwareDatetime | None = None

@@ -6,10 +6,11 @@ scheduled, the division of a budget), which are written to the log alone.
 
 from collections.abc import Iterable
 from datetime import datetime
+from typing import TypedDict
 
 from metier import events as ev
 from metier.approval.rules import SHELL
-from metier.decisions import find_owner
+from metier.decisions import describe_failure, find_owner
 from metier.definitions.names import SKILL_PIN, canonical_name, name_capability
 from metier.engine import entries as e
 from metier.engine.projection_work import project_task_step, project_work
@@ -19,6 +20,14 @@ from metier.messages import ToolCallPart
 from metier.task_events import RunAdopted, SkillCodeAccepted
 
 SUMMARY_CHARACTERS = 400
+EXCERPT_LINES = 12
+EXCERPT_WIDTH = 160
+"""Characters of a line of an excerpt: more would not be seen beside it."""
+
+
+class _Excerpt(TypedDict):
+    excerpt: str
+    output_lines: int
 
 
 def project(entry: e.Entry, state: RunState) -> tuple[ev.Payload, ...]:
@@ -262,6 +271,7 @@ def _project_finished(entry: e.StepFinished, state: RunState) -> list[ev.Payload
             retry_count=max(0, step.attempts - 1) if step else 0,
             error_type=entry.error_type,
             truncated=entry.truncated,
+            **_excerpt(entry),
         )
     ]
     if step and entry.status == "succeeded" and (noted := read_plan(step.action)):
@@ -275,6 +285,14 @@ def _project_finished(entry: e.StepFinished, state: RunState) -> list[ev.Payload
     return told
 
 
+def _excerpt(entry: e.StepFinished) -> _Excerpt:
+    """Why something failed stands at its end; what it found at the beginning."""
+    lines = (describe_failure(entry.text) if entry.is_error else entry.text).splitlines()
+    kept = lines[-EXCERPT_LINES:] if entry.is_error else lines[:EXCERPT_LINES]
+    text = "\n".join(line[:EXCERPT_WIDTH] for line in kept)
+    return {"excerpt": text, "output_lines": len(lines)}
+
+
 def _project_answer(
     entry: e.ApprovalAsked | e.ApprovalDecided | e.InputAsked | e.InputGiven, state: RunState
 ) -> ev.Payload:
@@ -283,6 +301,7 @@ def _project_answer(
             step = _find_step(state, entry.step_id)
             return ev.ApprovalRequested(
                 approval_id=entry.approval_id,
+                step_id=entry.step_id,
                 tool=tool_of(step.action.params, step.action.type) if step else "",
                 arguments_hash=entry.arguments_hash,
                 arguments=step.action.params if step else None,

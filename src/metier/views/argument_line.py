@@ -1,0 +1,69 @@
+"""The arguments of a call in one line that is safe to show. Pure.
+
+A person reads first what the call is about: the command, the path, the pattern, the question. The other arguments
+follow as `name=value`; long ones are cut.
+"""
+
+import json
+
+from pydantic import JsonValue
+
+from metier.telemetry.excerpt import cut_end, one_line
+from metier.telemetry.sanitize import sanitize_line
+
+_FIRST: dict[str, tuple[str, ...]] = {
+    "Bash": ("command",),
+    "Read": ("path",),
+    "Write": ("path",),
+    "Edit": ("path",),
+    "Glob": ("pattern", "path"),
+    "Grep": ("pattern", "path"),
+    "WebFetch": ("url",),
+    "ask_user": ("question",),
+    "delegate": ("agent", "task"),
+    "run_task": ("task",),
+    "script_run": ("skill_name", "script"),
+    "script_help": ("skill_name", "script"),
+    "script_list": ("skill_name",),
+    "skill_search": ("query",),
+    "use_skill": ("skill", "reason"),
+    "call_skill": ("skill", "reason"),
+}
+"""What stands first and without its name, by tool."""
+_HIDDEN = frozenset({"content", "old", "new", "old_string", "new_string", "justification", "description"})
+"""Long or told elsewhere: the diff shows them."""
+_MOST = 400
+_MOST_VALUE = 60
+
+
+def build_line(tool: str, arguments: JsonValue) -> str:
+    """One line, at most 400 characters."""
+    given = get_own_arguments(arguments)
+    if not isinstance(given, dict):
+        return _clean("" if given is None else _show(given))
+    first = [name for name in _FIRST.get(tool, ()) if given.get(name) not in (None, "")]
+    parts = [one_line(_show(given[name]), _MOST) for name in first]
+    parts += [
+        f"{name}={one_line(_show(value), _MOST_VALUE)}"
+        for name, value in given.items()
+        if name not in first and name not in _HIDDEN and value not in (None, "", [], {})
+    ]
+    return _clean("  ".join(parts))
+
+
+def get_own_arguments(arguments: JsonValue) -> JsonValue:
+    """The arguments of the tool itself: a step of a decision wraps them as `{tool, arguments}`."""
+    if isinstance(arguments, dict) and "tool" in arguments and "arguments" in arguments:
+        return arguments["arguments"]
+    return arguments
+
+
+def _show(value: JsonValue) -> str:
+    """Lines of a command stay apart: `a` and `b` below it is not `a b`."""
+    if isinstance(value, str):
+        return " ⏎ ".join(line.strip() for line in value.strip().splitlines() if line.strip())
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _clean(text: str) -> str:
+    return sanitize_line(cut_end(text, _MOST))

@@ -1,0 +1,127 @@
+"""Split Markdown into blocks that can be rendered one by one, also while the text is still arriving. Pure.
+
+A block ends at a blank line that is not inside a fence or a list. A block that grows too long is ended early: a fence
+is closed and opened again, other text is cut between words. So the part that must be rendered again stays small.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+MAX_BLOCK = 6_000
+"""Characters of a block that is not complete; what is longer is cut."""
+MAX_FENCE_LINES = 40
+MAX_TABLE_ROWS = 60
+
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
+_ITEM = re.compile(r" {0,3}(?:[-*+]|\d{1,9}[.)])(?:[ \t]|$)")
+_ROW = re.compile(r"[ \t]*\|")
+
+
+class Block(NamedTuple):
+    """One block of Markdown, complete."""
+
+    text: str
+
+
+class BlockSplitter:
+    """Takes text as it comes; gives whole blocks, and shows what is left."""
+
+    def __init__(self) -> None:
+        self.rest = ""
+        """The block that is not complete."""
+
+    def feed(self, text: str) -> list[str]:
+        """The blocks that the text completes."""
+        self.rest += text
+        blocks: list[str] = []
+        while (end := find_block_end(self.rest)) is not None:
+            block, self.rest = self.rest[:end], self.rest[end:]
+            if block.strip():
+                blocks.append(block.strip("\n"))
+        while len(self.rest) > MAX_BLOCK or self.rest.count("\n") > MAX_FENCE_LINES:
+            early = self._cut()
+            if early is None:
+                break
+            blocks.append(early)
+        return blocks
+
+    def close(self) -> list[str]:
+        """The rest, as one block."""
+        rest, self.rest = self.rest, ""
+        return [rest.strip("\n")] if rest.strip() else []
+
+    def _cut(self) -> str | None:
+        """Part of a block without end; None where it is short enough after all."""
+        fence = _FENCE.match(self.rest)
+        if fence:
+            return self._cut_fence(fence)
+        if _ROW.match(self.rest):
+            return self._cut_table()
+        if len(self.rest) <= MAX_BLOCK:
+            return None
+        at = max(self.rest.rfind("\n", 0, MAX_BLOCK), self.rest.rfind(" ", 0, MAX_BLOCK)) + 1 or MAX_BLOCK
+        block, self.rest = self.rest[:at], self.rest[at:]
+        return block.strip("\n")
+
+    def _cut_fence(self, fence: re.Match[str]) -> str | None:
+        opening = self.rest[: self.rest.find("\n") + 1]
+        body = self.rest[len(opening) :]
+        if not opening:
+            return None
+        at = body.rfind("\n", 0, MAX_BLOCK) + 1
+        if not at and len(body) <= MAX_BLOCK:
+            return None
+        at = at or MAX_BLOCK
+        self.rest = opening + body[at:]
+        return f"{opening}{body[:at].rstrip(chr(10))}\n{fence[1]}"
+
+    def _cut_table(self) -> str | None:
+        """The header is repeated above the rows that follow."""
+        lines = self.rest.splitlines(keepends=True)
+        if len(lines) <= MAX_TABLE_ROWS and len(self.rest) <= MAX_BLOCK:
+            return None
+        head, rows = "".join(lines[:2]), lines[2:-1]
+        if not rows or len(head) > MAX_BLOCK:  # no table: one line without end
+            block, self.rest = self.rest[:MAX_BLOCK], self.rest[MAX_BLOCK:]
+            return block
+        self.rest = head + lines[-1]
+        return head + "".join(rows)
+
+
+def split_blocks(text: str) -> Iterator[str]:
+    """All blocks of a whole text."""
+    splitter = BlockSplitter()
+    yield from splitter.feed(text)
+    yield from splitter.close()
+
+
+def find_block_end(text: str) -> int | None:
+    """Where the first block ends, or None while it may go on."""
+    fence, is_list, has_text, after_blank = "", False, False, False
+    at = 0
+    for line in text.splitlines(keepends=True):
+        is_whole = line.endswith("\n")
+        if fence:
+            if _closes(fence, line):
+                return at + len(line) if is_whole else None
+        elif not line.strip():
+            after_blank = has_text and is_whole
+        else:
+            goes_on = is_list and (line[0] in " \t" or _ITEM.match(line) is not None)
+            if after_blank and not goes_on:
+                return at
+            # A fence begins a block of its own, also right behind a paragraph.
+            if opened := _FENCE.match(line):
+                if has_text and not is_list:
+                    return at
+                fence = opened[1] if not is_list else ""
+            is_list = is_list or (not has_text and _ITEM.match(line) is not None)
+            has_text, after_blank = True, False
+        at += len(line)
+    return None
+
+
+def _closes(fence: str, line: str) -> bool:
+    stripped = line.strip()
+    return stripped.startswith(fence) and not stripped.strip(fence[0])

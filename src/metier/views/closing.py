@@ -1,0 +1,81 @@
+"""The line that closes a run: how it ended, turns, tokens, cost, time, id. And how such numbers read. Pure."""
+
+from rich.text import Text
+
+from metier.views.run_view import RunView
+
+_STYLES = {"completed": "green", "paused": "yellow", "input_required": "yellow", "in_progress": "cyan"}
+_WORDS = {"input_required": "waiting for input", "in_progress": "in progress"}
+_SEPARATOR = " · "
+
+
+def render_closing(view: RunView, *, width: int) -> Text:
+    """One line; where it does not fit it is broken between its parts."""
+    first, *rest = _list_parts(view)
+    text = Text(first, _STYLES.get(view.status, "red"))
+    at = len(first)
+    for part in rest:
+        if at + len(_SEPARATOR) + len(part) > width:
+            text.append("\n  ")
+            at = 2
+        else:
+            text.append(_SEPARATOR, "dim")
+            at += len(_SEPARATOR)
+        text.append(part, "dim")
+        at += len(part)
+    return text
+
+
+def _list_parts(view: RunView) -> list[str]:
+    usage = view.total_usage
+    parts = [_WORDS.get(view.status, view.status or "not started"), _count(view.turn, "turn")]
+    if usage.input_tokens or usage.output_tokens:
+        cached = f" ({format_tokens(usage.cached_tokens)} cached)" if usage.cached_tokens else ""
+        parts += [f"{format_tokens(usage.input_tokens)} in{cached}", f"{format_tokens(usage.output_tokens)} out"]
+        parts.append(format_cost(usage.known_cost_usd))
+    if seconds := find_seconds(view):
+        parts.append(format_seconds(seconds))
+    return [*parts, f"run {view.run_id}"]
+
+
+def find_seconds(view: RunView) -> float:
+    """How long the run took, or has taken up to its last event."""
+    if view.duration_ms:
+        return view.duration_ms / 1000
+    if view.started_at is None or view.updated_at is None:
+        return 0.0
+    return max(0.0, (view.updated_at - view.started_at).total_seconds())
+
+
+def format_tokens(count: int) -> str:
+    """`410`, `12.3k`, `1.2M`."""
+    if count < 1_000:
+        return str(count)
+    if count < 999_950:
+        return f"{count / 1_000:.1f}k"
+    return f"{count / 1_000_000:.1f}M"
+
+
+def format_cost(cost_usd: float | None) -> str:
+    """`$0.021`; small amounts keep two digits that say something. None is `cost unknown`."""
+    if cost_usd is None:
+        return "cost unknown"
+    if cost_usd >= 1:
+        return f"${cost_usd:,.2f}"
+    return f"${cost_usd:.3f}" if cost_usd >= 0.001 or not cost_usd else f"${cost_usd:.1g}"
+
+
+def format_seconds(seconds: float) -> str:
+    """`0.2 s`, `14 s`, `2 min 5 s`, `1 h 3 min`."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600:,} h {whole % 3600 // 60} min"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun if number == 1 else f'{noun}s'}"

@@ -1,0 +1,280 @@
+"""Fold events into a `RunView`, live or from the log. Pure: no clock, no I/O; the times are those of the events."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, cast
+
+from metier import events as ev
+from metier import task_events as tv
+from metier.event_record import EventRecord
+from metier.telemetry.sanitize import sanitize
+from metier.views.fold_notes import build_note
+from metier.views.fold_steps import STEP_FOLDS
+from metier.views.run_view import (
+    CallState,
+    CallView,
+    ContextUse,
+    NoteView,
+    RunLimits,
+    RunView,
+    TextView,
+    Usage,
+    Waiting,
+)
+
+type Fold = Callable[[RunView, Any, EventRecord], RunView]
+"""Takes a payload of the type under which it is listed."""
+
+
+def fold(view: RunView, record: EventRecord) -> RunView:
+    """The view after one more event. A record of another run belongs to a child run, or begins one."""
+    if view.run_id in ("", record.run_id):
+        return _fold_own(view, record)
+    return _fold_child(view, record)
+
+
+def fold_all(records: Iterable[EventRecord], view: RunView | None = None) -> RunView:
+    folded = view or RunView()
+    for record in records:
+        folded = fold(folded, record)
+    return folded
+
+
+def add_text(view: RunView, text: str) -> RunView:
+    """More of the reply that is arriving. The text has no secrets any more."""
+    return replace(view, draft=view.draft + text) if text else view
+
+
+def drop_text(view: RunView) -> RunView:
+    """The attempt was lost, and with it what it said."""
+    return replace(view, draft="") if view.draft else view
+
+
+def with_answer(view: RunView, result: str) -> RunView:
+    """With the exact result, of which the event log keeps the beginning."""
+    return replace(view, answer=result, answer_is_cut=False) if result else view
+
+
+def _fold_own(view: RunView, record: EventRecord) -> RunView:
+    payload = record.payload
+    view = replace(
+        view,
+        run_id=record.run_id,
+        seq=record.seq,
+        turn=record.turn or view.turn,
+        skill=record.skill or view.skill,
+        updated_at=record.timestamp,
+    )
+    folds = _FOLDS.get(type(payload))
+    if folds is not None:
+        view = folds(view, payload, record)
+    note = build_note(payload, view)
+    return view if note is None else _add(view, note)
+
+
+def _fold_child(view: RunView, record: EventRecord) -> RunView:
+    """The child that the record is of, or below which it is, is folded; a new one is added to the run that began it."""
+    for number, child in enumerate(view.children):
+        if child.find_child(record.run_id) is not None:
+            return _put_child(view, number, fold(child, record))
+    parent = getattr(record.payload, "parent_run_id", "")
+    for number, child in enumerate(view.children):
+        if parent and child.find_child(parent) is not None:
+            return _put_child(view, number, fold(child, record))
+    new = replace(RunView(), parent_run_id=view.run_id)
+    return replace(view, children=(*view.children, _fold_own(new, record)))
+
+
+def _put_child(view: RunView, number: int, child: RunView) -> RunView:
+    children = (*view.children[:number], child, *view.children[number + 1 :])
+    return replace(view, children=children)
+
+
+def _add(view: RunView, item: TextView | NoteView) -> RunView:
+    return replace(view, items=(*view.items, item))
+
+
+def _start(view: RunView, payload: ev.RunStarted, record: EventRecord) -> RunView:
+    return replace(
+        view,
+        parent_run_id=payload.parent_run_id or view.parent_run_id,
+        context_id=payload.context_id,
+        task=payload.task,
+        agent=payload.agent,
+        provider=payload.provider,
+        model=payload.model,
+        profile=payload.profile,
+        sandbox=payload.sandbox,
+        mode=payload.mode,
+        status="in_progress",
+        started_at=record.timestamp,
+    )
+
+
+def _budget(view: RunView, payload: ev.PromptBudgetComputed, _record: EventRecord) -> RunView:
+    use = ContextUse(
+        tokens=payload.allocated_prompt_tokens,
+        limit=payload.max_context_tokens,
+        layers=tuple(payload.layers.items()),
+        tool_schema_tokens=payload.tool_schema_tokens,
+    )
+    return replace(view, context=use)
+
+
+def _send(view: RunView, payload: ev.LlmRequestSent, record: EventRecord) -> RunView:
+    meta = payload.meta
+    call = CallView(
+        turn=payload.turn,
+        provider=meta.provider,
+        model=meta.model,
+        attempt=meta.attempt,
+        started_at=record.timestamp,
+    )
+    is_retry = bool(view.calls) and view.calls[-1].state == "retrying" and view.calls[-1].turn == payload.turn
+    calls = (*(view.calls[:-1] if is_retry else view.calls), call)
+    waiting = Waiting(kind="model", text=meta.model, since=record.timestamp)
+    return replace(view, calls=calls, waiting=waiting, draft="", status="in_progress", message="", reason="")
+
+
+def _receive(view: RunView, payload: ev.LlmResponseReceived, _record: EventRecord) -> RunView:
+    meta = payload.meta
+    is_priced = meta.cost_usd is not None or not (meta.input_tokens or meta.output_tokens)
+    usage = Usage(
+        input_tokens=meta.input_tokens or 0,
+        cached_tokens=meta.cached_tokens or 0,
+        output_tokens=meta.output_tokens or 0,
+        cost_usd=meta.cost_usd or 0.0,
+        unpriced_calls=0 if is_priced else 1,
+    )
+    view = _end_call(view, state="replied", latency_ms=meta.latency_ms or 0, usage=usage)
+    call = replace(view.calls[-1], stop_reason=payload.stop_reason) if view.calls else None
+    calls = (*view.calls[:-1], call) if call else ()
+    # A reply without a call is the answer, which the end of the run tells. JSON decisions are not for people.
+    said, is_cut = (view.draft, False) if view.draft.strip() else (payload.text_summary, True)
+    view = replace(view, calls=calls, usage=view.usage.plus(usage), waiting=None, draft="")
+    if not said.strip() or not payload.tool_calls or said.lstrip().startswith("{"):
+        return view
+    return _add(view, TextView(turn=payload.turn, text=sanitize(said).strip(), is_cut=is_cut and said.endswith("…")))
+
+
+def _fail_call(view: RunView, payload: ev.LlmRequestFailed, _record: EventRecord) -> RunView:
+    view = _end_call(view, state="failed", latency_ms=payload.meta.latency_ms or 0)
+    said = view.draft if view.draft.strip() else payload.partial_text
+    view = replace(view, waiting=None, draft="")
+    return _add(view, TextView(turn=payload.turn, text=sanitize(said).strip())) if said.strip() else view
+
+
+def _retry_call(view: RunView, payload: ev.LlmRetryScheduled, record: EventRecord) -> RunView:
+    view = _end_call(view, state="retrying", latency_ms=payload.meta.latency_ms or 0)
+    waiting = Waiting(kind="retry", text=payload.reason, since=record.timestamp, delay_seconds=payload.delay_seconds)
+    return replace(view, waiting=waiting, draft="")
+
+
+def _end_call(view: RunView, *, state: CallState, latency_ms: float, usage: Usage | None = None) -> RunView:
+    if not view.calls:
+        return view
+    call = replace(view.calls[-1], state=state, latency_ms=latency_ms, usage=usage or view.calls[-1].usage)
+    return replace(view, calls=(*view.calls[:-1], call))
+
+
+def _ask(view: RunView, payload: ev.InputRequested, record: EventRecord) -> RunView:
+    waiting = Waiting(
+        kind="input", id=payload.request_id, text=payload.question, fields=payload.fields, since=record.timestamp
+    )
+    return replace(view, waiting=waiting)
+
+
+def _pause(view: RunView, payload: ev.RunPaused, record: EventRecord) -> RunView:
+    waiting = view.waiting if view.waiting is not None and view.waiting.kind in ("approval", "input") else None
+    waiting = waiting or Waiting(kind="pause", text=payload.reason, since=record.timestamp)
+    status = "input_required" if payload.kind == "input" else "paused"
+    waiting = replace(waiting, resume_with=payload.resume_with)
+    return replace(view, waiting=waiting, status=status, reason=payload.kind, message=payload.reason, draft="")
+
+
+def _go_on(view: RunView, _payload: ev.Payload, _record: EventRecord) -> RunView:
+    return replace(view, waiting=None, status="in_progress", reason="", message="", draft="")
+
+
+def _finish(view: RunView, payload: ev.RunFinished, _record: EventRecord) -> RunView:
+    return replace(
+        view,
+        status=payload.status,
+        turn=payload.turns or view.turn,
+        usage=_complete(view.usage, payload),
+        answer=payload.result_summary,
+        answer_is_cut=len(payload.result_summary) >= _SUMMARY_CHARACTERS,
+        duration_ms=payload.duration_ms,
+        waiting=None,
+        draft="",
+    )
+
+
+_SUMMARY_CHARACTERS = 400
+
+
+def _complete(usage: Usage, payload: ev.RunFinished) -> Usage:
+    """A view that began in the middle of a run knows less than the run itself."""
+    return replace(
+        usage,
+        input_tokens=max(usage.input_tokens, payload.input_tokens),
+        output_tokens=max(usage.output_tokens, payload.output_tokens),
+        cost_usd=max(usage.cost_usd, payload.cost_usd),
+    )
+
+
+def _fail(view: RunView, payload: ev.RunFailed, _record: EventRecord) -> RunView:
+    return replace(
+        view,
+        status=payload.status,
+        turn=payload.turns or view.turn,
+        reason=payload.reason,
+        message=payload.message,
+        duration_ms=payload.duration_ms,
+        waiting=None,
+        draft="",
+    )
+
+
+def _raise_limits(view: RunView, payload: ev.LimitsRaised, _record: EventRecord) -> RunView:
+    old = view.limits
+    limits = RunLimits(
+        max_turns=payload.max_turns or old.max_turns,
+        max_cost_usd=payload.max_cost_usd or old.max_cost_usd,
+        timeout_seconds=payload.timeout_seconds or old.timeout_seconds,
+    )
+    return replace(view, limits=limits)
+
+
+def _plan(view: RunView, payload: ev.PlanUpdated, _record: EventRecord) -> RunView:
+    return replace(view, plan=payload.steps)
+
+
+def _write_artifact(view: RunView, payload: ev.ArtifactWritten, _record: EventRecord) -> RunView:
+    return replace(view, artifacts=(*view.artifacts, payload.path)) if payload.path not in view.artifacts else view
+
+
+def _adopt(view: RunView, payload: tv.RunAdopted, _record: EventRecord) -> RunView:
+    return replace(view, provider=payload.provider, model=payload.model, profile=payload.profile)
+
+
+_FOLDS: dict[type[ev.Payload], Fold] = {
+    ev.RunStarted: _start,
+    ev.PromptBudgetComputed: _budget,
+    ev.LlmRequestSent: _send,
+    ev.LlmResponseReceived: _receive,
+    ev.LlmRequestFailed: _fail_call,
+    ev.LlmRetryScheduled: _retry_call,
+    ev.InputRequested: _ask,
+    ev.InputReceived: _go_on,
+    ev.RunPaused: _pause,
+    ev.RunResumed: _go_on,
+    ev.RunReopened: _go_on,
+    ev.RunFinished: _finish,
+    ev.RunFailed: _fail,
+    ev.LimitsRaised: _raise_limits,
+    ev.PlanUpdated: _plan,
+    ev.ArtifactWritten: _write_artifact,
+    tv.RunAdopted: _adopt,
+    **cast("dict[type[ev.Payload], Fold]", STEP_FOLDS),
+}

@@ -1,0 +1,150 @@
+"""Steps, their output, notes and waits as lines of text with styles, never wider than the screen. Pure."""
+
+import re
+from collections.abc import Iterator
+from datetime import datetime
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from metier.telemetry.sanitize import sanitize, sanitize_line
+from metier.views.closing import format_seconds
+from metier.views.run_view import NoteLevel, NoteView, RunView, StepState, StepView
+
+EXCERPT_LINES = 6
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_ICONS: dict[StepState, tuple[str, str]] = {
+    "running": ("…", "cyan"),
+    "waiting": ("?", "yellow"),
+    "succeeded": ("✓", "green"),
+    "failed": ("✗", "red"),
+    "denied": ("✗", "red"),
+    "timeout": ("✗", "red"),
+    "skipped": ("-", "dim"),
+    "in_doubt": ("?", "yellow"),
+}
+_WORDS: dict[StepState, str] = {
+    "denied": "denied",
+    "timeout": "timed out",
+    "skipped": "skipped",
+    "in_doubt": "in doubt",
+    "waiting": "waits for approval",
+}
+_NOTES: dict[NoteLevel, tuple[str, str]] = {
+    "heading": ("▸ ", "bold magenta"),
+    "info": ("· ", "dim"),
+    "detail": ("· ", "dim"),
+    "warning": ("! ", "yellow"),
+    "error": ("✗ ", "red"),
+}
+_EXIT_CODE = re.compile(r"\[exit code \d+\]")
+_LABEL = re.compile(r"\[(?:stderr|stdout)\]")
+_INDENT = "    "
+_TAB = 4
+_LEAST = 8
+
+
+def render_step(step: StepView, *, width: int, now: datetime | None = None, frame: int = 0) -> Text:
+    """`✓ Bash  git log --oneline -5   0.2 s`. A running step has a spinner, and the time since it started."""
+    icon, style = _ICONS[step.state]
+    if step.state == "running" and now is not None:
+        icon = SPINNER[frame % len(SPINNER)]
+    tool = sanitize_line(step.tool)
+    end = "".join(f"   {part}" for part in _list_end(step, now))
+    text = Text.assemble((icon, style), " ", (tool, "bold"))
+    room = width - text.cell_len - cell_len(end) - 2
+    if step.line and room >= _LEAST:
+        text.append("  ")
+        text.append(_cut(step.line, room))
+    text.append(end, "dim" if step.state in ("running", "succeeded") else style)
+    return _fit(text, width)
+
+
+def _list_end(step: StepView, now: datetime | None) -> Iterator[str]:
+    if step.attempts > 1:
+        yield f"attempt {step.attempts}"
+    if step.state == "failed" and step.exit_code:
+        yield f"exit {step.exit_code}"
+    if word := _WORDS.get(step.state):
+        yield word
+    if step.is_over and step.duration_ms >= 50:
+        yield format_seconds(step.duration_ms / 1000)
+    elif step.state == "running" and now is not None and step.started_at is not None:
+        yield format_seconds(max(0.0, (now - step.started_at).total_seconds()))
+
+
+def render_output(step: StepView, *, width: int, most: int | None = EXCERPT_LINES) -> list[Text]:
+    """The excerpt of what came back, indented; what is not shown is counted. `most=None` shows all of the excerpt."""
+    is_bad = step.state in ("failed", "timeout", "denied", "in_doubt")
+    shown = step.error if step.state == "denied" and step.error else step.output
+    lines = [line for line in sanitize(shown).splitlines() if not _EXIT_CODE.fullmatch(line)]
+    if lines and _LABEL.fullmatch(lines[0]):
+        lines = lines[1:]
+    while lines and not lines[-1].strip():
+        lines.pop()
+    # Why a step failed stands at the end of what it said.
+    kept = lines if most is None else lines[-most:] if is_bad else lines[:most]
+    left = max(step.output_lines, len(lines)) - len(kept) if kept else 0
+    style = "red" if is_bad else "dim"
+    rendered = [_fit(Text(_INDENT + _expand(line), style), width) for line in kept]
+    if left > 0:
+        more = f"… {left:,} more {'line' if left == 1 else 'lines'}"
+        rendered.insert(0 if is_bad else len(rendered), _fit(Text(_INDENT + more, "dim italic"), width))
+    return rendered
+
+
+def render_note(note: NoteView, *, width: int) -> Text:
+    """Warnings are broken over lines, because they must be read; the rest is cut."""
+    mark, style = _NOTES[note.level]
+    text = Text(mark + sanitize_line(note.text), style)
+    if note.level in ("warning", "error"):
+        return text
+    if note.level == "heading":
+        name, _, why = note.text.partition("  ")
+        text = Text.assemble((mark + sanitize_line(name), style), (f"  {sanitize_line(why)}" if why else "", "dim"))
+    return _fit(text, width)
+
+
+def render_waiting(view: RunView, *, width: int, now: datetime, frame: int = 0) -> Text | None:
+    """What the run waits for, if it is no step: the model, or the next attempt."""
+    waiting = view.waiting
+    if waiting is None or waiting.kind not in ("model", "retry"):
+        return None
+    since = max(0.0, (now - waiting.since).total_seconds()) if waiting.since else 0.0
+    if waiting.kind == "retry":
+        left = max(0.0, waiting.delay_seconds - since)
+        said = f"{sanitize_line(waiting.text)}; trying again in {format_seconds(left)}"
+    else:
+        said = f"{sanitize_line(waiting.text)}   {format_seconds(since)}"
+    return _fit(Text.assemble((SPINNER[frame % len(SPINNER)], "cyan"), " ", (said, "dim")), width)
+
+
+def indent(text: Text, depth: int) -> Text:
+    """For the lines of a child run."""
+    if not depth:
+        return text
+    indented = Text("  " * depth)
+    indented.append_text(text)
+    return indented
+
+
+def _expand(line: str) -> str:
+    return line.expandtabs(_TAB)
+
+
+def _cut(text: str, width: int) -> str:
+    """The text, or its beginning with an ellipsis; in cells."""
+    if cell_len(text) <= width:
+        return text
+    shown = Text(text[: width + 1])
+    shown.truncate(width, overflow="ellipsis")
+    return shown.plain
+
+
+def _fit(text: Text, width: int) -> Text:
+    """One line of the screen. A long one is cut by characters first: measuring a line of a megabyte takes too long."""
+    if len(text) > 4 * width:
+        text = text[: 4 * width]
+    text.truncate(width, overflow="ellipsis")
+    text.no_wrap = True
+    return text

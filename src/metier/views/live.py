@@ -1,0 +1,278 @@
+"""A run while it happens, on a painter: folds events, cleans the text that arrives, prints what is settled.
+
+A step is printed when it is over; until then it is in the region at the bottom, with a spinner. Text is printed block
+by block; the block that is not complete is in the region.
+"""
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from metier.event_record import EventRecord
+from metier.providers.base import Delta
+from metier.telemetry.redaction import Redactor
+from metier.telemetry.sanitize import sanitize
+from metier.views.closing import render_closing
+from metier.views.fold import add_text, drop_text, fold, with_answer
+from metier.views.lines import indent, render_note, render_output, render_step, render_waiting
+from metier.views.painter import Painter
+from metier.views.run_view import Item, NoteView, RunView, StepView, TextView
+from metier.views.text_stream import TextStream
+
+FRAMES_PER_SECOND = 10
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class LiveRun:
+    """A `Sink` of events and an observer of replies. One run, and those below it."""
+
+    def __init__(
+        self,
+        painter: Painter,
+        redactor: Redactor,
+        *,
+        verbosity: int = 0,
+        shows_text: bool = True,
+        clock: Callable[[], datetime] = _now,
+    ) -> None:
+        """`shows_text`: what the model says is shown as it arrives; else the answer goes elsewhere."""
+        self.view = RunView()
+        self._painter = painter
+        self._redactor = redactor
+        self._verbosity = verbosity
+        self._shows_text = shows_text
+        self._clock = clock
+        self._text = TextStream(redactor)
+        self._printed: dict[str, int] = {}
+        """How many items of each run are printed, in order."""
+        self._ahead: set[tuple[str, int]] = set()
+        """Items that were printed before one that stands in front of them."""
+        self._frame = 0
+        self._painted_at = 0.0
+        self._is_paused = False
+        self._has_printed = False
+        self._gap = False
+        """The last thing printed was text: a blank line goes before what follows."""
+
+    @property
+    def is_busy(self) -> bool:
+        """True while something in the region moves by itself."""
+        return self._painter.is_live and not self._is_paused and (bool(self._text.rest) or self._is_working())
+
+    def write(self, record: EventRecord) -> None:
+        if record.event_type in ("llm_response_received", "llm_request_failed") and record.run_id == self._run_id():
+            self._take_text(self._text.close())
+            self._print_blocks(self._text.take_blocks(is_end=True))
+        before = self.view
+        self.view = fold(self.view, record)
+        if record.event_type == "llm_request_sent":
+            self._text = TextStream(self._redactor)
+        if record.event_type == "child_run_started":
+            self._print_begun(before)
+        self._print_items(record.run_id)
+        self._paint()
+
+    def observe(self, delta: Delta) -> None:
+        """Text of the run itself: child runs report what they came to."""
+        if delta.kind == "thinking" or any(child.status == "in_progress" for child in self.view.children):
+            return
+        if delta.kind == "restart":
+            self._restart()
+            return
+        self._take_text(self._text.feed(delta.text))
+        if self._shows_text and self._painter.is_live:
+            self._print_blocks(self._text.take_blocks())
+            self._paint(is_urgent=False)
+
+    def tick(self) -> None:
+        """The next frame of what moves."""
+        self._frame += 1
+        self._paint()
+
+    def close(self) -> None:
+        self._painter.close()
+
+    def finish(self, result: str) -> None:
+        """The answer, unless it was shown while it arrived, and the closing line."""
+        self.view = with_answer(self.view, result)
+        if self._shows_text and result.strip() and not self.has_shown(result):
+            self._print_text(result)
+        self.show_closing()
+
+    def show_closing(self) -> None:
+        self._painter.show(())
+        self._print(self._space(render_closing(self.view, width=self._painter.width), is_text=True))
+
+    def has_shown(self, result: str) -> bool:
+        """True where the last reply, as it was shown, is this text."""
+        return self._text.shown.strip() == self._redactor.redact(sanitize(result)).strip()
+
+    def show_all(self, view: RunView) -> None:
+        """Print a whole view, as it stands."""
+        self.view = view
+        for run in view.walk():
+            self._print_items(run.run_id, is_all=True)
+
+    @contextmanager
+    def paused(self) -> Generator[None]:
+        """Nothing is painted while a person is asked."""
+        self._is_paused = True
+        self._painter.show(())
+        try:
+            yield
+        finally:
+            self._is_paused = False
+            self._paint()
+
+    def _run_id(self) -> str:
+        return self.view.run_id
+
+    def _take_text(self, text: str) -> None:
+        self.view = add_text(self.view, text)
+
+    def _restart(self) -> None:
+        if self._text.has_printed:
+            note = NoteView(
+                turn=self.view.turn, level="warning", text="the connection was lost; the reply begins again"
+            )
+            self._print(self._space(render_note(note, width=self._painter.width)))
+        self._text = TextStream(self._redactor)
+        self.view = drop_text(self.view)
+        self._paint()
+
+    def _print_blocks(self, blocks: list[str]) -> None:
+        if self._shows_text and self._painter.is_live:
+            for block in blocks:
+                self._print_block(block)
+
+    def _print_text(self, text: str) -> None:
+        if self._painter.is_live:
+            whole = TextStream(self._redactor)
+            whole.feed(text)
+            whole.close()
+            for block in whole.take_blocks(is_end=True):
+                self._print_block(block)
+        else:
+            self._print_block(self._redactor.redact(sanitize(text)))
+
+    def _print_block(self, block: str) -> None:
+        self._print(self._space(self._painter.markdown(block), is_text=True))
+
+    def _print_begun(self, before: RunView) -> None:
+        """A child run has a heading, so that its steps stand below something."""
+        for run in self.view.walk():
+            if before.find_child(run.run_id) is None:
+                depth = self._find_depth(run.run_id)
+                said = f"↳ {run.agent or 'agent'}: {run.task}"
+                note = NoteView(turn=0, level="heading", text=" ".join(said.split()))
+                width = self._painter.width - 2 * (depth - 1)
+                self._print(self._space(indent(render_note(note, width=width), depth - 1)))
+
+    def _print_items(self, run_id: str, *, is_all: bool = False) -> None:
+        run = self.view.find_child(run_id)
+        if run is None:
+            return
+        depth = self._find_depth(run_id)
+        first = self._printed.get(run_id, 0)
+        for number in range(first, len(run.items)):
+            item = run.items[number]
+            if (run_id, number) in self._ahead or not (is_all or _is_settled(item)):
+                continue
+            self._ahead.add((run_id, number))
+            self._print_item(item, depth)
+        while (run_id, first) in self._ahead:
+            self._ahead.discard((run_id, first))
+            first += 1
+        self._printed[run_id] = first
+
+    def _print_item(self, item: Item, depth: int) -> None:
+        rendered = list(self._render_item(item, self._painter.width - 2 * depth))
+        if rendered:
+            self._print(*self._space(indent(rendered[0], depth)), *(indent(line, depth) for line in rendered[1:]))
+
+    def _render_item(self, item: Item, width: int) -> Iterator[Text]:
+        match item:
+            case NoteView():
+                if item.level != "detail" or self._verbosity:
+                    yield render_note(item, width=width)
+            case StepView():
+                if item.kind != "control" or self._verbosity or item.state not in ("succeeded", "running"):
+                    yield render_step(item, width=width)
+                    yield from render_output(item, width=width)
+            case TextView():
+                # At a terminal the text was printed while it arrived, if it is that of this process.
+                if not self._text.has_printed or not self._shows_text or not self._painter.is_live:
+                    yield Text(item.text)
+
+    def _print(self, *rendered: RenderableType | tuple[RenderableType, ...]) -> None:
+        flat: list[RenderableType] = []
+        for each in rendered:
+            flat.extend(each) if isinstance(each, tuple) else flat.append(each)
+        self._painter.print(*flat)
+        self._has_printed = True
+
+    def _space(self, rendered: RenderableType, *, is_text: bool = False) -> tuple[RenderableType, ...]:
+        """A blank line between text and steps."""
+        is_apart = self._has_printed and (is_text or self._gap) and self._painter.is_live
+        self._gap = is_text
+        return (Text(), rendered) if is_apart else (rendered,)
+
+    def _paint(self, *, is_urgent: bool = True) -> None:
+        if not self._painter.is_live or self._is_paused:
+            return
+        now = self._clock().timestamp()
+        if not is_urgent and now - self._painted_at < 1 / FRAMES_PER_SECOND:
+            return  # the next frame shows it
+        self._painted_at = now
+        self._painter.show(self._list_region())
+
+    def _is_working(self) -> bool:
+        """A person who is asked reads the screen: nothing moves then."""
+        waits = [run.waiting.kind for run in self.view.walk() if run.waiting is not None and not run.is_over]
+        return bool({"model", "retry", "step"} & set(waits)) and "approval" not in waits
+
+    def _list_region(self) -> list[Text]:
+        if not self._is_working():
+            return []
+        now, width = self._clock(), self._painter.width - 1
+        lines: list[Text] = []
+        for run in self.view.walk():
+            depth = self._find_depth(run.run_id)
+            lines += [
+                indent(render_step(step, width=width - 2 * depth, now=now, frame=self._frame), depth)
+                for step in run.steps[-_MOST_RUNNING:]
+                if step.state == "running" and step.kind != "control"
+            ]
+            if (waits := render_waiting(run, width=width - 2 * depth, now=now, frame=self._frame)) is not None:
+                lines.append(indent(waits, depth))
+        tail = self._list_tail(width) if self._shows_text else []
+        return [*tail, *lines[-_MOST_RUNNING:]]
+
+    def _list_tail(self, width: int) -> list[Text]:
+        """The block that is arriving, as far as the screen has room for it."""
+        rest = self._text.rest
+        if not rest.strip():
+            return []
+        room = max(2, self._painter.height - _MOST_RUNNING - 4)
+        lines = self._painter.lay_out(self._painter.markdown(rest.strip("\n")), width=width)[-room:]
+        return [Text(), *lines] if self._has_printed else lines
+
+    def _find_depth(self, run_id: str) -> int:
+        depth, run = 0, self.view.find_child(run_id)
+        while run is not None and run.run_id != self.view.run_id:
+            depth, run = depth + 1, self.view.find_child(run.parent_run_id)
+        return depth
+
+
+_MOST_RUNNING = 6
+"""Lines of the region for what is under way."""
+
+
+def _is_settled(item: Item) -> bool:
+    return not isinstance(item, StepView) or item.is_over

@@ -1,0 +1,139 @@
+"""Markdown from a model as something to print: headings, lists, tables, code, links with their address.
+
+Nothing in the text can hide or leave its place: HTML is shown as text, an address stands beside the words of its link,
+there are no terminal hyperlinks. What would be slow to lay out is shown as plain text.
+"""
+
+from collections.abc import Iterator
+from typing import ClassVar, override
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.markdown import CodeBlock, Heading, Markdown, MarkdownElement
+from rich.syntax import Syntax
+from rich.text import Text
+
+from metier.telemetry.sanitize import sanitize
+from metier.views.blocks import split_blocks
+
+MAX_LINE = 10_000
+"""Characters of a line that are shown at a terminal."""
+MAX_RENDERED = 12_000
+"""Characters of one block up to which it is laid out."""
+MAX_CODE = 8_000
+MAX_TEXT = 1_000_000
+_THEME = "ansi_dark"
+_BROKEN = (RuntimeError, AssertionError, IndexError, KeyError, ValueError, TypeError, AttributeError)
+
+
+def render_markdown(text: str) -> RenderableType:
+    """The whole text, block by block."""
+    return Group(*_separate([render_block(block) for block in split_blocks(text[:MAX_TEXT])]))
+
+
+def render_block(block: str) -> RenderableType:
+    """One block as `blocks` gives it."""
+    clean = _shorten(sanitize(block))
+    if len(clean) > MAX_RENDERED:
+        return Text(clean)
+    return _Guarded(clean)
+
+
+def _separate(rendered: list[RenderableType]) -> Iterator[RenderableType]:
+    for number, each in enumerate(rendered):
+        if number:
+            yield Text()
+        yield each
+
+
+def _shorten(text: str) -> str:
+    if len(text) <= MAX_LINE:
+        return text
+    return "\n".join(
+        line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}… {len(line) - MAX_LINE:,} more characters"
+        for line in text.split("\n")
+    )
+
+
+class _Guarded:
+    """Text that breaks the layout is shown as it is."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        try:
+            yield from list(console.render(_Markdown(self._text), options))
+        except _BROKEN:  # of the library, by text that is no Markdown
+            yield Text(self._text)
+
+
+class _Heading(Heading):
+    """Left aligned at every level, with its level to be seen without colour."""
+
+    @override
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        text = Text(f"{'#' * int(self.tag[1])} ", "dim")
+        text.append_text(self.text)
+        yield text
+
+
+class _Code(CodeBlock):
+    """Highlighted where it is short; indented, so that it is known as code without colour."""
+
+    @override
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        code = str(self.text).rstrip().expandtabs(4)
+        if len(code) > MAX_CODE or max(map(len, code.split("\n"))) > 4 * options.max_width:
+            yield Text(code)
+            return
+        plain = Syntax(code, self.lexer_name, theme=_THEME, word_wrap=True, background_color="default")
+        highlighted = plain.highlight(code)
+        highlighted.rstrip()
+        for line in highlighted.split("\n"):
+            indented = Text("  ")
+            indented.append_text(line)
+            yield indented
+
+
+class _Markdown(Markdown):
+    elements: ClassVar[dict[str, type[MarkdownElement]]] = {
+        **Markdown.elements,
+        "heading_open": _Heading,
+        "fence": _Code,
+        "code_block": _Code,
+    }
+
+    def __init__(self, text: str) -> None:
+        super().__init__("", hyperlinks=False, code_theme=_THEME)
+        parser = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
+        self.parsed = list(_show_addresses(parser.parse(text)))
+
+
+def _show_addresses(tokens: list[Token]) -> Iterator[Token]:
+    """A link whose words are its address needs the address once; an image is a link to it."""
+    for token in tokens:
+        if token.children:
+            token.children = list(_show_inline(token.children))
+        yield token
+
+
+def _show_inline(tokens: list[Token]) -> Iterator[Token]:
+    at = 0
+    while at < len(tokens):
+        token = tokens[at]
+        closing = next((i for i in range(at, len(tokens)) if tokens[i].type == "link_close"), None)
+        if token.type == "image":
+            yield Token("text", "", 0, content=f"[image {token.content}: {token.attrs.get('src', '')}]")
+        elif token.type == "link_open" and closing is not None and _is_bare(tokens[at : closing + 1]):
+            yield from tokens[at + 1 : closing]
+            at = closing
+        else:
+            yield token
+        at += 1
+
+
+def _is_bare(link: list[Token]) -> bool:
+    words = "".join(token.content for token in link[1:-1])
+    return words == str(link[0].attrs.get("href", "")).removeprefix("mailto:")

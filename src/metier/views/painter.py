@@ -1,0 +1,219 @@
+"""Where a view is painted: lines that stay, and at a terminal a region at the bottom that changes.
+
+The region is painted with one write per frame. Elsewhere lines are plain text, and nothing changes once written.
+"""
+
+import os
+import shutil
+from collections.abc import Sequence
+from typing import Protocol, TextIO
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+PLAIN_WIDTH = 120
+_LEAST_WIDTH = 20
+_BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"
+"""Terminals that know them show everything between at once; others ignore them."""
+_HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"
+_ASCII = str.maketrans(
+    {"⏎": "/", "✓": "+", "✗": "x", "…": "...", "·": "-", "▸": ">", "↳": ">", "█": "#", "▌": "|", "░": "."}
+)
+
+
+class Painter(Protocol):
+    """What `live.LiveRun` paints on. A chat with a prompt of its own implements it for its prompt."""
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def height(self) -> int: ...
+
+    @property
+    def is_live(self) -> bool:
+        """True where `show` shows something."""
+        ...
+
+    def print(self, *renderables: RenderableType) -> None:
+        """Lines that stay, above the region."""
+        ...
+
+    def show(self, lines: Sequence[Text]) -> None:
+        """What the region holds from now on, each one line; nothing removes it."""
+        ...
+
+    def markdown(self, block: str) -> RenderableType:
+        """A block of Markdown as it is painted here."""
+        ...
+
+    def lay_out(self, renderable: RenderableType, *, width: int) -> list[Text]:
+        """The lines that something takes on the screen, for the region."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class PlainPainter:
+    """Lines of plain text, or coloured ones where `CLICOLOR_FORCE` asks for it."""
+
+    is_live = False
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._console = _build_console(stream, is_terminal=_is_forced())
+        self.width = self._console.width
+
+    @property
+    def height(self) -> int:
+        return 0
+
+    def print(self, *renderables: RenderableType) -> None:
+        text = _render(self._console, renderables, soft_wrap=True)
+        self._stream.write(_spell(text, self._stream))
+        self._stream.flush()
+
+    def show(self, lines: Sequence[Text]) -> None:
+        del lines
+
+    def markdown(self, block: str) -> RenderableType:
+        return Text(block)
+
+    def lay_out(self, renderable: RenderableType, *, width: int) -> list[Text]:
+        return lay_out(self._console, renderable, width=width)
+
+    def close(self) -> None:
+        self._stream.flush()
+
+
+class TerminalPainter:
+    """A terminal. The size is asked for every frame, because a window may be resized."""
+
+    is_live = True
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._console = _build_console(stream, is_terminal=True)
+        self._shown: list[int] = []
+        """The width in cells of each line of the region."""
+        self._last = ""
+        self._is_hidden = False
+
+    @property
+    def width(self) -> int:
+        return max(_LEAST_WIDTH, self._size()[0])
+
+    @property
+    def height(self) -> int:
+        return self._size()[1]
+
+    def print(self, *renderables: RenderableType) -> None:
+        """The region is gone afterwards: who prints shows it again."""
+        self._paint(_render(self._console, renderables, width=self.width), [])
+
+    def show(self, lines: Sequence[Text]) -> None:
+        shown = [line[: 4 * self.width] for line in lines]
+        for line in shown:
+            # The last column stays free: a terminal may go to the next line when it is written.
+            line.truncate(self.width - 1, overflow="ellipsis")
+        region = _render(self._console, shown, width=self.width)
+        if region == self._last:
+            return
+        self._paint(region, [line.cell_len for line in shown])
+        self._last = region
+        if self._is_hidden and not shown:
+            self._hide_cursor(is_hidden=False)
+        elif shown and not self._is_hidden:
+            self._hide_cursor(is_hidden=True)
+
+    def markdown(self, block: str) -> RenderableType:
+        from metier.views.markdown import render_block
+
+        return render_block(block)
+
+    def lay_out(self, renderable: RenderableType, *, width: int) -> list[Text]:
+        return lay_out(self._console, renderable, width=width)
+
+    def close(self) -> None:
+        if self._shown:
+            self._paint("", [])
+        if self._is_hidden:
+            self._hide_cursor(is_hidden=False)
+        self._stream.flush()
+
+    def _paint(self, text: str, widths: list[int]) -> None:
+        """Replace the region by the text, whose last lines are the new region."""
+        # A window that became narrower has broken the lines of the region.
+        up = sum(max(1, -(-each // self.width)) for each in self._shown)
+        clear = f"\x1b[{up}A\r\x1b[J" if up else ""
+        if clear or text:
+            self._stream.write(f"{_BEGIN}{clear}{_spell(text, self._stream)}{_END}")
+            self._stream.flush()
+        self._shown, self._last = widths, ""
+
+    def _hide_cursor(self, *, is_hidden: bool) -> None:
+        self._stream.write(_HIDE if is_hidden else _SHOW)
+        self._stream.flush()
+        self._is_hidden = is_hidden
+
+    def _size(self) -> tuple[int, int]:
+        try:
+            size = os.get_terminal_size(self._stream.fileno())
+        except (OSError, ValueError):
+            size = shutil.get_terminal_size()
+        return (size.columns or 80, size.lines or 24)
+
+
+def build_painter(stream: TextIO) -> Painter:
+    """For a terminal that can move its cursor a live one, else plain lines."""
+    return TerminalPainter(stream) if can_move(stream) else PlainPainter(stream)
+
+
+def can_move(stream: TextIO) -> bool:
+    return stream.isatty() and os.environ.get("TERM", "") not in ("dumb", "", "unknown")
+
+
+def lay_out(console: Console, renderable: RenderableType, *, width: int) -> list[Text]:
+    """Lines of text with styles, not padded."""
+    lines = console.render_lines(renderable, console.options.update(width=width), pad=False)
+    return [Text.assemble(*((segment.text, segment.style or "") for segment in line)) for line in lines]
+
+
+def _is_forced() -> bool:
+    """`NO_COLOR` wins."""
+    return os.environ.get("CLICOLOR_FORCE", "0") not in ("", "0") and not os.environ.get("NO_COLOR")
+
+
+def _build_console(stream: TextIO, *, is_terminal: bool) -> Console:
+    return Console(
+        file=stream,
+        force_terminal=is_terminal,
+        no_color=bool(os.environ.get("NO_COLOR")),
+        color_system="auto" if is_terminal and stream.isatty() else "standard" if is_terminal else None,
+        width=None if is_terminal and stream.isatty() else int(os.environ.get("COLUMNS") or PLAIN_WIDTH),
+        markup=False,
+        highlight=False,
+        emoji=False,
+        legacy_windows=False,
+    )
+
+
+def _render(
+    console: Console, renderables: Sequence[RenderableType], *, width: int | None = None, soft_wrap: bool = False
+) -> str:
+    if not renderables:
+        return ""
+    with console.capture() as captured:
+        for renderable in renderables:
+            console.print(renderable, width=width, soft_wrap=soft_wrap)
+    # Lines are padded to the width by tables and code; a copied line should not end in blanks.
+    return "".join(f"{line.rstrip(' ')}\n" for line in captured.get().removesuffix("\n").split("\n"))
+
+
+def _spell(text: str, stream: TextIO) -> str:
+    """In letters that the stream has."""
+    try:
+        text.encode(stream.encoding or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return text.translate(_ASCII)
+    return text

@@ -1,0 +1,224 @@
+"""What a person sees of a run: steps, texts, notes, usage, and what it waits for. Pure values, folded from events.
+
+Terminal, web console and editor render these values; none of them reads an event or a journal entry.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from pydantic import JsonValue
+
+from metier.events import PlanStep
+
+type StepState = Literal["running", "waiting", "succeeded", "failed", "denied", "timeout", "skipped", "in_doubt"]
+type StepKind = Literal["tool", "command", "skill", "question", "child", "control"]
+"""`control`: a call by which the model steers the run; it is shown with `-v` only, because its effect is shown."""
+type NoteLevel = Literal["heading", "info", "detail", "warning", "error"]
+"""`detail` is shown with `-v` only."""
+type CallState = Literal["running", "replied", "failed", "retrying"]
+type WaitKind = Literal["model", "retry", "step", "approval", "input", "pause"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens and money. What no price is known for is counted in `unpriced_calls`, not as free."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
+    unpriced_calls: int = 0
+
+    @property
+    def known_cost_usd(self) -> float | None:
+        """None where the cost of a call is not known."""
+        return None if self.unpriced_calls else self.cost_usd
+
+    def plus(self, other: "Usage") -> "Usage":
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cost_usd=self.cost_usd + other.cost_usd,
+            unpriced_calls=self.unpriced_calls + other.unpriced_calls,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepView:
+    """One call: what it is given, how it stands, and the beginning of what came back."""
+
+    step_id: str
+    turn: int = 0
+    skill: str = ""
+    tool: str = ""
+    line: str = ""
+    """The arguments in one line that is safe to show."""
+    arguments: JsonValue = None
+    """As the event has them: without secrets, long values summarised."""
+    state: StepState = "running"
+    kind: StepKind = "tool"
+    started_at: datetime | None = None
+    duration_ms: float = 0
+    exit_code: int | None = None
+    output: str = ""
+    """The beginning of what came back, in lines."""
+    output_lines: int = 0
+    """How many lines came back in all; 0 where it is not known."""
+    error: str = ""
+    rule: str = ""
+    """The rule that allowed, asked or denied."""
+    attempts: int = 1
+    child_run_id: str = ""
+    approval_id: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self.state not in ("running", "waiting")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextView:
+    """What the model said beside its calls."""
+
+    turn: int
+    text: str
+    is_cut: bool = False
+    """The event log keeps the beginning only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteView:
+    """What happened that is no step: a skill took charge, a retry, a warning."""
+
+    turn: int
+    level: NoteLevel
+    text: str
+
+
+type Item = StepView | TextView | NoteView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallView:
+    """One request to a model. Retries of it are the same call."""
+
+    turn: int
+    provider: str
+    model: str
+    state: CallState = "running"
+    attempt: int = 1
+    started_at: datetime | None = None
+    latency_ms: float = 0
+    stop_reason: str = ""
+    usage: Usage = Usage()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """What the run waits for at this moment."""
+
+    kind: WaitKind
+    text: str = ""
+    since: datetime | None = None
+    id: str = ""
+    """Of the approval, the question or the step."""
+    tool: str = ""
+    arguments: JsonValue = None
+    rule: str = ""
+    fields: JsonValue = None
+    expires_at: datetime | None = None
+    resume_with: str = ""
+    delay_seconds: float = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextUse:
+    """What fills the window of the model, in tokens."""
+
+    tokens: int = 0
+    limit: int = 0
+    layers: tuple[tuple[str, int], ...] = ()
+    tool_schema_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLimits:
+    """What bounds the run, as far as events tell: limits that were raised, and those of a child run."""
+
+    max_turns: int | None = None
+    max_cost_usd: float | None = None
+    timeout_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """A run at one moment."""
+
+    run_id: str = ""
+    parent_run_id: str = ""
+    context_id: str = ""
+    task: str = ""
+    agent: str = ""
+    provider: str = ""
+    model: str = ""
+    profile: str = ""
+    sandbox: str = ""
+    mode: str = ""
+    status: str = ""
+    """A `TaskState`; empty before the run started."""
+    reason: str = ""
+    message: str = ""
+    """Why it failed or paused."""
+    turn: int = 0
+    skill: str = ""
+    items: tuple[Item, ...] = ()
+    """In the order in which they happened."""
+    calls: tuple[CallView, ...] = ()
+    waiting: Waiting | None = None
+    draft: str = ""
+    """The text of the reply that is arriving."""
+    answer: str = ""
+    answer_is_cut: bool = False
+    usage: Usage = Usage()
+    context: ContextUse = ContextUse()
+    limits: RunLimits = RunLimits()
+    plan: tuple[PlanStep, ...] = ()
+    artifacts: tuple[str, ...] = ()
+    started_at: datetime | None = None
+    updated_at: datetime | None = None
+    duration_ms: float = 0
+    seq: int = 0
+    """The number of the last event that was folded."""
+    children: tuple["RunView", ...] = ()
+
+    @property
+    def steps(self) -> tuple[StepView, ...]:
+        return tuple(item for item in self.items if isinstance(item, StepView))
+
+    @property
+    def is_over(self) -> bool:
+        return self.status in ("completed", "failed", "timeout", "blocked", "escalated", "canceled")
+
+    @property
+    def total_usage(self) -> Usage:
+        """With what child runs used."""
+        total = self.usage
+        for child in self.children:
+            total = total.plus(child.total_usage)
+        return total
+
+    def find_step(self, step_id: str) -> StepView | None:
+        return next((step for step in reversed(self.steps) if step.step_id == step_id), None)
+
+    def find_child(self, run_id: str) -> "RunView | None":
+        """The run of this id below this one, at any depth."""
+        return next((run for run in self.walk() if run.run_id == run_id), None)
+
+    def walk(self) -> Iterator["RunView"]:
+        """This run and those below it."""
+        yield self
+        for child in self.children:
+            yield from child.walk()

@@ -1,0 +1,52 @@
+"""The text of one reply while it arrives: cleaned, and split into blocks. JSON decisions are not for people."""
+
+from metier.telemetry.redaction import Redactor
+from metier.telemetry.sanitize import sanitize
+from metier.views.blocks import BlockSplitter
+
+_JSON_STARTS = ("{", "```json")
+
+
+class TextStream:
+    """One reply. Text goes in as it comes from the model, and comes out without secrets."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._stream = redactor.stream()
+        self._blocks = BlockSplitter()
+        self._ready: list[str] = []
+        self.shown = ""
+        """What came out so far."""
+        self.has_printed = False
+        """Blocks were taken to be printed."""
+
+    @property
+    def rest(self) -> str:
+        """The block that is not complete."""
+        return "" if self._is_decision() else self._blocks.rest
+
+    def feed(self, text: str) -> str:
+        """What can be shown by now, without secrets and control characters."""
+        return self._take(self._stream.feed(text))
+
+    def close(self) -> str:
+        return self._take(self._stream.close())
+
+    def take_blocks(self, *, is_end: bool = False) -> list[str]:
+        """The blocks that are complete; at the end of the reply also the last one."""
+        if self._is_decision():
+            return []
+        ready, self._ready = self._ready, []
+        if is_end:
+            ready += self._blocks.close()
+        self.has_printed = self.has_printed or bool(ready)
+        return ready
+
+    def _take(self, text: str) -> str:
+        clean = sanitize(text)
+        self.shown += clean
+        self._ready += self._blocks.feed(clean)
+        return clean
+
+    def _is_decision(self) -> bool:
+        """A reply in JSON is a decision: what it leads to is shown."""
+        return self.shown.lstrip().startswith(_JSON_STARTS)

@@ -1,0 +1,200 @@
+"""A view is a fold of events: the same live and from the log, one item per step, every event has its place."""
+
+from collections.abc import Iterator
+
+import pytest
+from records import record, records
+
+from metier import events as ev
+from metier import task_events as tv
+from metier.event_record import EventRecord, payload_types
+from metier.views import fold as folding
+from metier.views.fold import add_text, fold, fold_all, with_answer
+from metier.views.fold_notes import NOTES, UNSEEN
+from metier.views.run_view import NoteView, RunView, StepView, TextView
+
+META = ev.LlmRequestMeta(provider="anthropic", model="m", latency_ms=900)
+PAID = META.model_copy(update={"input_tokens": 1200, "cached_tokens": 900, "output_tokens": 40, "cost_usd": 0.02})
+
+
+def run_with_a_step() -> Iterator[ev.Payload]:
+    yield ev.RunStarted(task="look", agent="writer", provider="anthropic", model="m", profile="guarded")
+    yield ev.LlmRequestSent(turn=1, meta=META)
+    yield ev.LlmResponseReceived(
+        turn=1, meta=PAID, stop_reason="tool_calls", text_summary="I look.", tool_calls=("Bash",)
+    )
+    yield ev.StepStarted(step_id="1.1", action="run_command", tool="Bash", arguments={"command": "git log -5"})
+    yield ev.SkillStepExecuted(
+        step_id="1.1", action="run_command", status="succeeded", tool="Bash", exit_code=0, duration_ms=210,
+        excerpt="a\nb", output_lines=2,
+    )  # fmt: skip
+    yield ev.LlmRequestSent(turn=2, meta=META)
+    yield ev.LlmResponseReceived(turn=2, meta=PAID, stop_reason="end", text_summary="Done.")
+    yield ev.RunFinished(result_summary="Done.", turns=2, input_tokens=2400, output_tokens=80, duration_ms=4000)
+
+
+def test_run_with_one_step_is_text_step_answer_and_usage() -> None:
+    view = fold_all(records(run_with_a_step()))
+
+    step = view.steps[0]
+    assert [type(item) for item in view.items] == [TextView, StepView]
+    assert (step.tool, step.line, step.state, step.kind) == ("Bash", "git log -5", "succeeded", "command")
+    assert (step.output, step.output_lines, step.duration_ms) == ("a\nb", 2, 210)
+    assert (view.status, view.turn, view.answer, view.waiting) == ("completed", 2, "Done.", None)
+    assert (view.usage.input_tokens, view.usage.cached_tokens, view.usage.output_tokens) == (2400, 1800, 80)
+    assert view.usage.known_cost_usd == pytest.approx(0.04)
+    assert [(call.turn, call.state, call.stop_reason) for call in view.calls] == [
+        (1, "replied", "tool_calls"),
+        (2, "replied", "end"),
+    ]
+
+
+def test_view_of_the_log_is_the_view_that_was_live() -> None:
+    lines = [each.model_dump_json() for each in records(run_with_a_step())]
+
+    again = fold_all(EventRecord.model_validate_json(line) for line in lines)
+
+    assert again == fold_all(records(run_with_a_step()))
+
+
+@pytest.mark.parametrize("payload_type", payload_types().values(), ids=payload_types().keys())
+def test_every_event_type_is_folded_or_noted_or_named_as_unseen(payload_type: type[ev.Payload]) -> None:
+    places = [payload_type in folding._FOLDS, payload_type in NOTES, payload_type in UNSEEN]
+
+    assert any(places)
+    assert not (payload_type in UNSEEN and any(places[:2]))
+
+
+def test_call_that_is_asked_about_is_one_step_from_question_to_end() -> None:
+    asked = ev.ApprovalRequested(
+        approval_id="a1", step_id="1.1", tool="Write", arguments_hash="h", arguments={"path": "x"}, rule="ask"
+    )
+    view = fold(fold(RunView(), record(ev.RunStarted(task="t"))), record(asked, seq=2))
+    assert [(step.state, step.approval_id) for step in view.steps] == [("waiting", "a1")]
+    assert view.waiting is not None
+    assert (view.waiting.kind, view.waiting.id) == ("approval", "a1")
+
+    view = fold(view, record(ev.ApprovalDecided(approval_id="a1", decision="approved"), seq=3))
+    view = fold(view, record(ev.StepStarted(step_id="1.1", action="call_tool", tool="Write"), seq=4))
+    ended = ev.SkillStepExecuted(step_id="1.1", action="call_tool", status="succeeded", tool="Write")
+    view = fold(view, record(ended, seq=5))
+
+    assert [(step.state, step.approval_id) for step in view.steps] == [("succeeded", "a1")]
+    assert view.waiting is None
+
+
+def test_question_of_an_older_log_without_step_id_becomes_the_step_that_followed() -> None:
+    payloads = [
+        ev.ApprovalRequested(approval_id="a1", tool="Write", arguments_hash="h", arguments={"path": "x"}),
+        ev.ApprovalDecided(approval_id="a1", decision="approved"),
+        ev.StepStarted(step_id="1.1", action="call_tool", tool="Write", arguments={"path": "x"}),
+    ]
+
+    view = fold_all(records(payloads))
+
+    assert [(step.step_id, step.state) for step in view.steps] == [("1.1", "running")]
+
+
+def test_denied_call_says_who_denied_it_and_why() -> None:
+    payloads = [
+        ev.ApprovalRequested(approval_id="a1", step_id="1.1", tool="Bash", arguments_hash="h"),
+        ev.ApprovalDecided(approval_id="a1", decision="denied", decided_by="ada", reason="not now"),
+    ]
+
+    view = fold_all(records(payloads))
+
+    assert [(step.state, step.error) for step in view.steps] == [("denied", "denied by ada: not now")]
+
+
+def test_child_run_is_below_the_run_that_began_it_and_its_usage_counts() -> None:
+    parent = [
+        ev.RunStarted(task="t"),
+        tv.ChildRunStarted(step_id="1.1", child_run_id="c1", agent="writer", task="draft"),
+    ]
+    child = [
+        ev.RunStarted(task="draft", parent_run_id="r1"),
+        ev.LlmRequestSent(turn=1, meta=META),
+        ev.LlmResponseReceived(turn=1, meta=PAID, stop_reason="end"),
+        ev.RunStarted(task="deep", parent_run_id="c1"),
+    ]
+    view = fold_all(records(parent))
+    for number, payload in enumerate(child[:3], start=1):
+        view = fold(view, record(payload, run_id="c1", seq=number))
+    view = fold(view, record(child[3], run_id="c2"))
+
+    assert [run.run_id for run in view.walk()] == ["r1", "c1", "c2"]
+    assert view.children[0].children[0].task == "deep"
+    assert view.usage.input_tokens == 0
+    assert view.total_usage.input_tokens == 1200
+    assert view.steps[0].child_run_id == "c1"
+
+
+def test_call_without_a_price_makes_the_cost_unknown_and_not_free() -> None:
+    unknown = PAID.model_copy(update={"cost_usd": None})
+
+    view = fold_all(records([ev.LlmResponseReceived(turn=1, meta=unknown, stop_reason="end")]))
+
+    assert view.usage.known_cost_usd is None
+
+
+def test_retry_is_the_same_call_and_names_the_wait() -> None:
+    payloads = [
+        ev.LlmRequestSent(turn=1, meta=META),
+        ev.LlmRetryScheduled(turn=1, meta=META, reason="rate_limited", delay_seconds=4),
+    ]
+    view = fold_all(records(payloads))
+    assert view.waiting is not None
+    assert (view.waiting.kind, view.waiting.delay_seconds) == ("retry", 4)
+
+    view = fold(view, record(ev.LlmRequestSent(turn=1, meta=META.model_copy(update={"attempt": 2})), seq=3))
+
+    assert [(call.state, call.attempt) for call in view.calls] == [("running", 2)]
+
+
+def test_text_that_arrived_is_kept_whole_where_the_log_keeps_its_beginning() -> None:
+    view = fold_all(records([ev.LlmRequestSent(turn=1, meta=META)]))
+    view = add_text(view, "First line.\n\nSecond line.")
+
+    reply = ev.LlmResponseReceived(turn=1, meta=PAID, stop_reason="x", text_summary="First…", tool_calls=("Bash",))
+    view = fold(view, record(reply, seq=2))
+
+    assert [item.text for item in view.items if isinstance(item, TextView)] == ["First line.\n\nSecond line."]
+    assert view.draft == ""
+
+
+def test_interrupted_reply_keeps_what_had_arrived() -> None:
+    failed = ev.LlmRequestFailed(turn=1, meta=META, reason="interrupted", message="m", partial_text="Once upon")
+
+    view = fold_all(records([ev.LlmRequestSent(turn=1, meta=META), failed]))
+
+    assert [item.text for item in view.items if isinstance(item, TextView)] == ["Once upon"]
+
+
+def test_failed_and_paused_runs_say_why() -> None:
+    failed = fold_all(records([ev.RunFailed(reason="prompt_too_large", message="Too large", turns=3)]))
+    paused = fold_all(records([ev.RunPaused(kind="signal", reason="Stopped", resume_with="agent resume r1")]))
+
+    assert (failed.status, failed.reason, failed.message, failed.turn) == ("failed", "prompt_too_large", "Too large", 3)
+    assert paused.waiting is not None
+    assert (paused.status, paused.waiting.resume_with) == ("paused", "agent resume r1")
+
+
+def test_skill_that_takes_charge_is_a_heading() -> None:
+    view = fold_all(records([ev.SkillInvocationStarted(skill_name="notes", rationale="tidy\nup")]))
+
+    assert view.items == (NoteView(turn=0, level="heading", text="notes tidy up"),)
+
+
+def test_exact_result_takes_the_place_of_its_summary() -> None:
+    view = fold_all(records([ev.RunFinished(result_summary="x" * 400)]))
+    assert view.answer_is_cut
+
+    view = with_answer(view, "x" * 1000)
+
+    assert (len(view.answer), view.answer_is_cut) == (1000, False)
+
+
+def test_resumed_run_whose_beginning_was_not_seen_has_the_totals_of_its_end() -> None:
+    view = fold_all(records([ev.RunFinished(turns=7, input_tokens=900, output_tokens=90, cost_usd=0.5)]))
+
+    assert (view.turn, view.usage.input_tokens, view.usage.cost_usd) == (7, 900, 0.5)
