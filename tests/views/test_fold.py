@@ -8,6 +8,7 @@ from records import record, records
 from metier import events as ev
 from metier import task_events as tv
 from metier.event_record import EventRecord, payload_types
+from metier.telemetry.console import WORDINGS
 from metier.views import fold as folding
 from metier.views.fold import add_text, fold, fold_all, with_answer
 from metier.views.fold_notes import NOTES, UNSEEN
@@ -15,6 +16,13 @@ from metier.views.run_view import NoteView, RunView, StepView, TextView
 
 META = ev.LlmRequestMeta(provider="anthropic", model="m", latency_ms=900)
 PAID = META.model_copy(update={"input_tokens": 1200, "cached_tokens": 900, "output_tokens": 40, "cost_usd": 0.02})
+
+
+class _Newer(ev.Payload):
+    """An event of which this version has no words."""
+
+    event_type = "newer"
+    message: str
 
 
 def run_with_a_step() -> Iterator[ev.Payload]:
@@ -58,11 +66,17 @@ def test_view_of_the_log_is_the_view_that_was_live() -> None:
 
 
 @pytest.mark.parametrize("payload_type", payload_types().values(), ids=payload_types().keys())
-def test_every_event_type_is_folded_or_noted_or_named_as_unseen(payload_type: type[ev.Payload]) -> None:
-    places = [payload_type in folding._FOLDS, payload_type in NOTES, payload_type in UNSEEN]
+def test_every_event_type_is_folded_or_noted_or_worded(payload_type: type[ev.Payload]) -> None:
+    places = [payload_type in folding.FOLDS, payload_type in NOTES, payload_type.event_type in WORDINGS]
 
     assert any(places)
     assert not (payload_type in UNSEEN and any(places[:2]))
+
+
+def test_event_without_a_note_of_its_own_is_noted_as_the_event_lines_word_it() -> None:
+    view = fold_all(records([ev.Handoff(from_skill="a", to_skill="b", rationale="r"), _Newer(message="m")]))
+
+    assert [note.level for note in view.items if isinstance(note, NoteView)] == ["detail"]
 
 
 def test_call_that_is_asked_about_is_one_step_from_question_to_end() -> None:

@@ -8,8 +8,8 @@ from metier import events as ev
 from metier import task_events as tv
 from metier.event_record import EventRecord
 from metier.telemetry.sanitize import sanitize
-from metier.views.fold_notes import build_note
-from metier.views.fold_steps import STEP_FOLDS
+from metier.views.fold_notes import NOTES, build_note
+from metier.views.fold_steps import STEPFOLDS
 from metier.views.run_view import (
     CallState,
     CallView,
@@ -65,10 +65,10 @@ def _fold_own(view: RunView, record: EventRecord) -> RunView:
         skill=record.skill or view.skill,
         updated_at=record.timestamp,
     )
-    folds = _FOLDS.get(type(payload))
+    folds = FOLDS.get(type(payload))
     if folds is not None:
         view = folds(view, payload, record)
-    note = build_note(payload, view)
+    note = build_note(payload, view) if folds is None or type(payload) in NOTES else None
     return view if note is None else _add(view, note)
 
 
@@ -258,7 +258,7 @@ def _adopt(view: RunView, payload: tv.RunAdopted, _record: EventRecord) -> RunVi
     return replace(view, provider=payload.provider, model=payload.model, profile=payload.profile)
 
 
-_FOLDS: dict[type[ev.Payload], Fold] = {
+FOLDS: dict[type[ev.Payload], Fold] = {
     ev.RunStarted: _start,
     ev.PromptBudgetComputed: _budget,
     ev.LlmRequestSent: _send,
@@ -276,5 +276,5 @@ _FOLDS: dict[type[ev.Payload], Fold] = {
     ev.PlanUpdated: _plan,
     ev.ArtifactWritten: _write_artifact,
     tv.RunAdopted: _adopt,
-    **cast("dict[type[ev.Payload], Fold]", STEP_FOLDS),
+    **cast("dict[type[ev.Payload], Fold]", STEPFOLDS),
 }

@@ -1,6 +1,7 @@
 """What a view notes of events that are no step: headings, warnings, details. Pure; `fold` calls it.
 
-Every type of event is either folded into a field of the view, or noted here, or named in `UNSEEN`; a test checks it.
+Every type of event is folded into a field of the view, or noted here, or named in `UNSEEN`. Another one is
+noted as the event lines word it.
 """
 
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from typing import Any
 
 from metier import events as ev
 from metier import task_events as tv
+from metier.telemetry.console import WORDINGS
 from metier.telemetry.sanitize import sanitize_line
 from metier.views.run_view import NoteLevel, NoteView, RunView
 
@@ -16,13 +18,19 @@ type Words = tuple[NoteLevel, Callable[[Any], str]]
 
 
 def build_note(payload: ev.Payload, view: RunView) -> NoteView | None:
-    """The note of an event, or None where it has none."""
+    """The note of an event that is not folded, or has one besides; None where it has none."""
     words = NOTES.get(type(payload))
-    if words is None:
-        return None
-    level, describe = words
-    text = " ".join(describe(payload).split())
+    level, said = (words[0], words[1](payload)) if words is not None else _read_wording(payload)
+    text = " ".join(said.split())
     return NoteView(turn=view.turn, level=level, text=sanitize_line(text)) if text else None
+
+
+def _read_wording(payload: ev.Payload) -> tuple[NoteLevel, str]:
+    wording = WORDINGS.get(payload.event_type)
+    if wording is None or type(payload) in UNSEEN:
+        return "detail", ""
+    level: NoteLevel = wording.level if wording.level in ("warning", "error") else "detail"
+    return level, f"{wording.status} {wording.detail}".format(p=payload)
 
 
 def _count(number: int, one: str, many: str = "") -> str:
