@@ -135,6 +135,22 @@ def test_a_request_that_no_skill_matches(*, strategy: str, code: int, workspace:
     check(f"zero_candidates_{strategy}", workspace)
 
 
+def test_score_and_strategy_count_for_a_single_skill_too(workspace: Workspace, model: ModelServer) -> None:
+    skills = {"prefilter_zero_candidate_strategy": "fail_fast"}
+    workspace.configure(model=use_model(model), runtime=QUICK, skills=skills)
+    workspace.add_skill("farewell", "Say goodbye kindly.")
+    model.follow(says("Hello."))
+
+    assert workspace.agent("run", "Zxqv wvut") == 1
+    assert workspace.events()[-1]["payload"]["reason"] == "no_skill_candidates"
+    assert workspace.agent("run", "Greet somebody kindly with the script") == 0
+
+    ranked = next(event for event in workspace.events() if event["event_type"] == "skill_prefilter_completed")
+    assert [candidate["skill_name"] for candidate in ranked["payload"]["candidates"]] == ["greeter"]
+    # Both are described all the same: it is a matter of a few words.
+    assert "Say goodbye kindly." in str(model.received[0]["messages"])
+
+
 def test_a_missing_key(workspace: Workspace) -> None:
     assert workspace.agent("run", "Greet", "--provider", "gemini", "--model", "gemini-2.5-flash") == 8
 

@@ -68,13 +68,17 @@ def test_a_named_skill_passes_the_highest_cut(index: RoutingIndex) -> None:
     assert [candidate.skill_name for candidate in found.candidates] == ["weather"]
 
 
-def test_a_small_catalog_is_never_cut(twelve: tuple[RoutableSkill, ...]) -> None:
+def test_a_small_catalog_is_cut_like_a_large_one(twelve: tuple[RoutableSkill, ...]) -> None:
     small = build_index(twelve[:8])
 
-    found = prefilter(small, "hello", strategy="fail_fast")
+    found = prefilter(small, "forecast the rain in this city", strategy="fail_fast")
+    nothing = prefilter(small, "hello")
 
-    assert len(found.candidates) == 8
-    assert not found.fell_back
+    assert [candidate.skill_name for candidate in found.candidates] == ["weather"]
+    assert nothing.fell_back
+    assert len(nothing.candidates) == 8
+    with pytest.raises(NoSkillMatches):
+        prefilter(small, "hello", strategy="fail_fast")
 
 
 def test_words_that_every_skill_of_a_small_catalog_has_still_count_as_evidence() -> None:

@@ -1,5 +1,6 @@
 """Are the inputs of a skill there and right? What is missing or wrong becomes a request for input. Pure."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import cast
 
@@ -24,23 +25,39 @@ class InputCheck:
     """The inputs without those that are wrong: they need not be given again."""
 
 
-def check_inputs(inputs: dict[str, JsonValue], contract: SkillContract) -> InputCheck:
-    """By both schemas of the contract: the inputs of the skill, and the form of its request."""
+def check_inputs(inputs: dict[str, JsonValue], contract: SkillContract, *, asked: Collection[str] = ()) -> InputCheck:
+    """By the schemas of the contract: the inputs of the skill, the form of its request, and the fields it may ask for.
+
+    `asked` are the fields of an open request: only of an answer to one is a field required that the skill asks for.
+    """
     missing: dict[str, None] = {}
     wrong: dict[str, None] = {}
-    errors: list[str] = []
-    for schema in (contract.input_schema, contract.input_request_jsonschema):
+    errors: dict[str, None] = {}
+    for schema in (contract.input_schema, contract.input_request_jsonschema, _build_answer_schema(contract, asked)):
         for error in _find_errors(inputs, schema):
             names = _missing_names(error)
             missing |= dict.fromkeys(names)
             if not names:
                 wrong |= dict.fromkeys(_named_by(error))
-                errors.append(f"{error.message[:_SHOWN_CHARACTERS]} (at {error.json_path})")
+                errors[f"{error.message[:_SHOWN_CHARACTERS]} (at {error.json_path})"] = None
     if not missing and not errors:
         return InputCheck(request=None, usable=inputs)
-    fields = tuple(describe_field(name, contract) for name in dict.fromkeys((*missing, *wrong)))
-    request = InputRequest(missing_fields=fields, errors=tuple(errors[:_MAX_ERRORS]))
-    return InputCheck(request=request, usable={name: value for name, value in inputs.items() if name not in wrong})
+    usable = {name: value for name, value in inputs.items() if name not in wrong}
+    # What was asked before and need not be given is asked for still.
+    names = dict.fromkeys((*missing, *wrong, *(name for name in asked if name not in usable)))
+    fields = tuple(describe_field(name, contract) for name in names)
+    request = InputRequest(missing_fields=fields, errors=tuple(errors)[:_MAX_ERRORS])
+    return InputCheck(request=request, usable=usable)
+
+
+def _build_answer_schema(contract: SkillContract, asked: Collection[str]) -> Schema | None:
+    """`input_request_schema` as a JSON Schema; nothing where the contract has none."""
+    fields = contract.interaction.input_request_schema
+    if not fields:
+        return None
+    properties: Schema = {field.name: MissingField.from_contract(field).schema_of_value for field in fields}
+    required: list[JsonValue] = [field.name for field in fields if field.required and field.name in asked]
+    return {"type": "object", "properties": properties, "required": required}
 
 
 def describe_field(name: str, contract: SkillContract) -> MissingField:

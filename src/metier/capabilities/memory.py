@@ -49,6 +49,14 @@ class Recalled:
         return dict(values) if isinstance(values, dict) else {}
 
     @property
+    def asked(self) -> tuple[str, ...]:
+        """The fields that the conversation waits for."""
+        request = self.state.input_request if self.state.task_state == "input_required" else None
+        fields = request.get("missing_fields") if isinstance(request, dict) else None
+        names = [field.get("name") for field in fields if isinstance(field, dict)] if isinstance(fields, list) else []
+        return tuple(map(str, names))
+
+    @property
     def memory(self) -> dict[str, JsonValue]:
         return dict(self.facts.get(MEMORY, {}))
 

@@ -195,7 +195,7 @@ class _Talk:
         if recalled.state.task_state == "delegating" and not entry.is_new:
             return await self._go_on_with_child(recalled, claim, self.request.inputs)
         inputs = {**({} if entry.is_new else recalled.inputs), **self.request.inputs}
-        checked = check_inputs(inputs, self.found.contract)
+        checked = check_inputs(inputs, self.found.contract, asked=() if entry.is_new else recalled.asked)
         if checked.request is not None:
             return await self._ask_again(recalled, checked.request, entry=entry, inputs=checked.usable, claim=claim)
         # A turn that is repeated after a crash begins with what the first try was given.

@@ -35,13 +35,11 @@ def prefilter(
     min_score: float = DEFAULT_MIN_SCORE,
     strategy: ZeroCandidateStrategy = "fallback_all_skills",
 ) -> Prefiltered:
-    """The skills worth showing for a request; a catalog of at most `top_k` skills is shown whole, whatever the scores.
+    """The skills worth trying for a request, however few the catalog has.
 
     Raises `NoSkillMatches` where no skill reaches `min_score` and the strategy is `fail_fast`.
     """
     ranked = index.rank(query, top_k)
-    if len(index) <= top_k:
-        return Prefiltered(candidates=tuple(ranked), considered=len(index))
     kept = tuple(candidate for candidate in ranked if candidate.score >= min_score)
     if kept:
         return Prefiltered(candidates=kept, considered=len(index))

@@ -70,8 +70,14 @@ def find_hidden(skill: str, services: Services) -> frozenset[str]:
 
 
 def list_described(state: RunState, services: Services) -> list[str]:
-    """The candidates that the catalog describes; of the other skills it has the names."""
-    return [candidate.skill_name for candidate in state.candidates[: services.skills.prefilter_top_k]]
+    """The skills that the catalog describes, candidates first; of the others it has the names.
+
+    So many as could all be candidates are all described: leaving a description out would save next to nothing.
+    """
+    most = services.skills.prefilter_top_k
+    candidates = [candidate.skill_name for candidate in state.candidates[:most]]
+    rest = [name for name in state.skills if name not in candidates] if len(state.skills) <= most else []
+    return [*candidates, *rest]
 
 
 def build_catalog(state: RunState, services: Services) -> str:

@@ -14,7 +14,7 @@ from metier.engine.model.call import compose
 from metier.engine.model.fingerprints import Fingerprints
 from metier.engine.model.past_prompts import find_turns, rebuild_prompt
 from metier.engine.model.planning import build_ranking
-from metier.engine.model.prompting import Asking, asks_for_json
+from metier.engine.model.prompting import Asking, asks_for_json, list_described
 from metier.engine.services import Services
 from metier.engine.state import RunState, apply, fold
 from metier.errors import UsageError
@@ -163,7 +163,7 @@ def _show(
 
 def _describe_sources(state: RunState, services: Services, files: Sequence[str]) -> dict[str, str]:
     """Where each layer is from, in words, or its file."""
-    shown = len(state.candidates[: services.skills.prefilter_top_k])
+    shown = len(list_described(state, services))
     return {
         **dict.fromkeys(LAYERS, "built in"),
         "tools": f"{len(services.tools.infos())} tools, and those that steer the run",
