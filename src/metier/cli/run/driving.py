@@ -34,6 +34,7 @@ from metier.runtime.cleaning import find_place_secrets
 from metier.runtime.host import Place
 from metier.runtime.records.causes import find_failed, get_cause
 from metier.runtime.records.known_cost import find_cost
+from metier.runtime.records.resume_tokens import issue_token
 from metier.runtime.reopening import RaisedLimits, find_chain, find_limit
 from metier.runtime.runs import Runtime, Watch, open_runtime
 from metier.runtime.workspace.plugins import using_plugins
@@ -72,6 +73,8 @@ class Driven:
     folder: Path
     failed: RunState | None = None
     """The run that failed where the other one did because of it: the same one, or one below."""
+    token: str = ""
+    """For `resume --token`; empty where the run does not wait."""
 
     @property
     def cause(self) -> str:
@@ -88,7 +91,8 @@ async def find_standing(runtime: Runtime, state: RunState) -> Driven:
     """How a run stands, with the runs below it that it waits for or failed by."""
     waiting = await runtime.find_waiting(state)
     failed = await find_failed(runtime.store, waiting)
-    return Driven(state=state, waiting=waiting, folder=runtime.folder(state.run_id), failed=failed)
+    token = issue_token(runtime.place, state, waiting=waiting)
+    return Driven(state=state, waiting=waiting, folder=runtime.folder(state.run_id), failed=failed, token=token)
 
 
 def open_place(config: Path | None, flags: Mapping[str, str] | None = None, *, is_new_run: bool = False) -> Place:
@@ -194,9 +198,9 @@ def write_outcome(driven: Driven, view: View, *, exit_code: int, redactor: Redac
     outcome = build_outcome(driven, exit_code=exit_code)
     match view.output:
         case "json":
-            write_json(outcome, redactor=redactor)
+            write_json(outcome, redactor=redactor, kept={"resume_token": driven.token})
         case "stream-json":
-            write_json_line({"type": "result", **outcome}, redactor=redactor)
+            write_json_line({"type": "result", **outcome}, redactor=redactor, kept={"resume_token": driven.token})
         case "text":
             plan = parse_plan(state)
             text = render_plan(plan) if plan else state.result

@@ -19,6 +19,7 @@ from metier.errors import UsageError
 from metier.runtime.answers import Answer
 from metier.runtime.changed_code import ACCEPT
 from metier.runtime.queue.detached import wake
+from metier.runtime.records.resume_tokens import check_run_token
 from metier.runtime.reopening import RaisedLimits
 from metier.runtime.runs import Runtime, Watch
 from metier.tools.schemas import SchemaCheck
@@ -46,6 +47,12 @@ def resume(
     max_cost_usd: Annotated[
         float | None, typer.Option("--max-cost-usd", min=0, help="Raise the limit: what it may cost in all.")
     ] = None,
+    token: Annotated[
+        str,
+        typer.Option(
+            "--token", help="Go on only if the run stands as it did when it gave this token (resume_token of its JSON)."
+        ),
+    ] = "",
     accept_loss: Annotated[
         bool,
         typer.Option("--accept-loss", help="Go on though the run store lost entries that the run's folder tells of."),
@@ -71,7 +78,7 @@ def resume(
     check_timeout(timeout)
     raised = RaisedLimits(max_turns=max_turns, max_cost_usd=max_cost_usd, timeout_seconds=timeout)
     wanted = _Wanted(run=run, inputs=inputs or [], doubt=answer, raised=raised, accepts_loss=accept_loss)
-    wanted = replace(wanted, accepts_changed_skills=accept_changed_skills)
+    wanted = replace(wanted, accepts_changed_skills=accept_changed_skills, token=token)
     if detach:
         return detach_run(open_place(config), wanted.leave, output_format)
     view = View(output=output_format, quiet=quiet, timeout_seconds=timeout)
@@ -88,11 +95,14 @@ class _Wanted:
     raised: RaisedLimits
     accepts_loss: bool = False
     accepts_changed_skills: bool = False
+    token: str = ""
 
     async def find(self, runtime: Runtime) -> tuple[str, Answer]:
         run_id = (await runtime.find(self.run)).run_id
         state = await runtime.read(run_id)
         waiting = await runtime.find_waiting(state)
+        if self.token:
+            check_run_token(runtime.place, self.token, state, waiting=waiting)
         fields = waiting.question.fields if waiting.question else None
         given = Answer(
             values=parse_inputs(self.inputs, fields) if self.inputs else None,

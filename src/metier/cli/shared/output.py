@@ -10,7 +10,8 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from metier.definitions.problems import Problem
 from metier.telemetry.redaction import Json, Redactor, build_redactor, find_secret_values
@@ -22,17 +23,24 @@ def build_output_redactor(values: Iterable[str] = ()) -> Redactor:
     return _build((*find_secret_values(os.environ), *values))
 
 
-def write_json(value: object, *, redactor: Redactor | None = None) -> None:
-    sys.stdout.write(render_json(value, indent=2, redactor=redactor) + "\n")
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-def write_json_line(value: object, *, redactor: Redactor | None = None) -> None:
-    sys.stdout.write(render_json(value, redactor=redactor) + "\n")
+def write_json(value: object, *, redactor: Redactor | None = None, kept: Mapping[str, str] = NOTHING) -> None:
+    sys.stdout.write(render_json(value, indent=2, redactor=redactor, kept=kept) + "\n")
 
 
-def render_json(value: object, *, indent: int | None = None, redactor: Redactor | None = None) -> str:
+def write_json_line(value: object, *, redactor: Redactor | None = None, kept: Mapping[str, str] = NOTHING) -> None:
+    sys.stdout.write(render_json(value, redactor=redactor, kept=kept) + "\n")
+
+
+def render_json(
+    value: object, *, indent: int | None = None, redactor: Redactor | None = None, kept: Mapping[str, str] = NOTHING
+) -> str:
+    """`kept` are fields of an object that the reader is given as they are, such as a token made for them."""
     plain: Json = json.loads(json.dumps(value))
     clean = (redactor or build_output_redactor()).redact_value(plain)
+    clean = {**clean, **kept} if isinstance(clean, dict) and kept else clean
     return escape_json(json.dumps(clean, ensure_ascii=False, indent=indent))
 
 
