@@ -9,7 +9,7 @@ from metier import task_events as tv
 from metier.event_record import EventRecord
 from metier.telemetry.sanitize import sanitize
 from metier.views.fold_notes import NOTES, build_note
-from metier.views.fold_steps import STEPFOLDS
+from metier.views.fold_steps import STEP_FOLDS
 from metier.views.run_view import (
     CallState,
     CallView,
@@ -276,5 +276,5 @@ FOLDS: dict[type[ev.Payload], Fold] = {
     ev.PlanUpdated: _plan,
     ev.ArtifactWritten: _write_artifact,
     tv.RunAdopted: _adopt,
-    **cast("dict[type[ev.Payload], Fold]", STEPFOLDS),
+    **cast("dict[type[ev.Payload], Fold]", STEP_FOLDS),
 }
