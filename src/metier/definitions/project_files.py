@@ -54,7 +54,7 @@ class _Reading:
     root: Path
     shown: str
     """What stands before a path below `root` when it is shown."""
-    digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
+    read: list[bytes] = field(default_factory=list[bytes])
     imports: list[str] = field(default_factory=list[str])
     problems: list[Problem] = field(default_factory=list[Problem])
 
@@ -123,7 +123,7 @@ def _load(file: Path, reading: _Reading, clean: Clean, *, is_own: bool) -> Proje
     return ProjectFile(
         path=reading.show(file),
         text=whole,
-        sha256=reading.digest.hexdigest(),
+        sha256=hashlib.sha256(b"".join(reading.read)).hexdigest(),
         imports=tuple(reading.imports),
         left_out=left_out,
         is_own=is_own,
@@ -146,7 +146,7 @@ def _read(file: Path, reading: _Reading, *, line: int) -> str | None:
     except UnicodeDecodeError:
         reading.warn("It is not UTF-8 and is not used", file, line=line)
         return None
-    reading.digest.update(data)
+    reading.read.append(data)
     return text
 
 
