@@ -36,6 +36,14 @@ SCHEMA = {
     "additionalProperties": False,
 }
 
+LOOSE_SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "minLength": 2}, "days": {"$ref": "#/$defs/days"}},
+    "required": ["city"],
+    "$defs": {"days": {"type": "array", "items": {"type": "integer", "minimum": 1}}},
+}
+"""As a person writes one: with limits on values, and objects that are not closed."""
+
 
 def said(*parts: Part) -> Message:
     return Message(role="assistant", parts=parts)
@@ -106,6 +114,7 @@ CASES: dict[str, ModelRequest] = {
     "any_tool": ask(tool_choice="required"),
     "no_tool": ask(tool_choice="none"),
     "schema": ask(tools=(), response_schema=SCHEMA),
+    "schema_and_tools": ask(model="gemini-3-flash", response_schema=LOOSE_SCHEMA),
 }
 
 
@@ -204,3 +213,15 @@ def check_snapshot(vendor: Vendor, case: str, body: dict[str, object]) -> None:
 
 def load(file: Path) -> dict[str, object]:
     return cast("dict[str, object]", json.loads(file.read_text(encoding="utf-8")))
+
+
+async def test_older_gemini_models_get_no_schema_beside_tools(server: WireServer, vendor: Vendor) -> None:
+    if vendor.provider != "gemini":
+        return
+    server.will_answer(vendor.answer("text"))
+
+    async with vendor.opened(server.url) as provider:
+        await provider.reply(ask(model="gemini-2.5-flash", response_schema=LOOSE_SCHEMA))
+
+    config = cast("dict[str, object]", server.received[0].body["generationConfig"])
+    assert "responseJsonSchema" not in config

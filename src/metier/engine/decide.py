@@ -12,7 +12,7 @@ from metier.engine.entries import Limits
 from metier.engine.orders import find_refusal, is_delegation
 from metier.engine.state import RunState
 from metier.engine.steps import Step
-from metier.engine.task_result import build_task_result, render_result
+from metier.engine.task_result import as_json, build_task_result, render_result
 from metier.events import TaskState
 from metier.providers.registry import OFFLINE
 from metier.tools.effects import Effect
@@ -265,8 +265,11 @@ def _check_or_finish(state: RunState, result: str) -> a.Action:
     if short is not None:
         return a.Fail(short.reason, short.message, short.status, result)
     order = state.started.order if state.started is not None else None
-    if order is None or not order.checks_result or state.accepted or state.is_rehearsal:
+    if order is None or not order.checks_result or state.is_rehearsal:
         return a.Finish(result)
+    if state.accepted:
+        # The result of a task stays as its step gave it; a single run that is asked for a form gives JSON alone.
+        return a.Finish(result if order.step_of or order.output_schema is None else as_json(result))
     if state.unaccepted is not None and not state.unaccepted.repair:
         return a.Fail("not_accepted", f"The result was not accepted: {'; '.join(state.unaccepted.failures)[:300]}")
     return a.CheckResult(result)

@@ -132,6 +132,8 @@ class Services:
     fallbacks: tuple[Candidate, ...] = ()
     abilities: Abilities = field(default_factory=KnownLacks)
     """What the endpoint of `provider` is known not to support."""
+    holds_to_schema: bool = False
+    """The endpoint is the vendor's own: it takes the schema of a result beside tools, and tools can still be called."""
     seams: Seams = field(default_factory=Seams)
     counter: TokenCounter = field(default_factory=TokenCounter)
     prefixes: PrefixHashes = field(default_factory=PrefixHashes)

@@ -27,6 +27,15 @@ def render_result(value: JsonValue, *, wants_json: bool) -> str:
     return fenced[1].strip() if is_structure else value
 
 
+def as_json(text: str) -> str:
+    """A result that its schema takes, as JSON: words where the schema says a string are put in quotes."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return json.dumps(text, ensure_ascii=False)
+    return text.strip()
+
+
 def build_task_result(state: RunState) -> str:
     """The result of the last step that has one; of a dry run, the plans of the steps in one."""
     if state.is_rehearsal:

@@ -84,6 +84,13 @@ def choose_provider(options: ModelOptions, name: str = "") -> ProviderChoice:
             return ProviderChoice(name=wanted)
 
 
+def holds_to_schema(choice: ProviderChoice, environment: Mapping[str, str]) -> bool:
+    """It takes the schema of a result together with tools; servers that only speak like OpenAI differ in this."""
+    if choice.name != "openai":
+        return choice.name in BUILT_IN
+    return not choice.base_url and not environment.get(BUILT_IN["openai"].base_url_variable)
+
+
 def open_provider(
     choice: ProviderChoice,
     facts: FactBook,

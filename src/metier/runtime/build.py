@@ -25,7 +25,7 @@ from metier.providers.abilities import Abilities, KnownLacks, RememberedLacks
 from metier.providers.base import Observer, Provider
 from metier.providers.facts import load_facts
 from metier.providers.options import ModelOptions
-from metier.providers.registry import OFFLINE, choose_provider
+from metier.providers.registry import OFFLINE, choose_provider, holds_to_schema
 from metier.runtime.checks.list_checks import find_notices
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.confinement import build_protected_state, limit_only, open_confinement
@@ -74,8 +74,7 @@ from metier.tools.web.fetch import WebAccess
 async def build_services(
     place: Place, store: Store, *, run: RunKind, observe: Observer | None = None
 ) -> AsyncGenerator[Services]:
-    """Everything a run needs while it is driven. A dry run has no connection and no toolsets: these run to say what
-    they offer."""
+    """Everything a run needs while it is driven. A dry run opens no connection and starts no toolset to ask it."""
     settings, agent = place.settings, run.agent
     packages, changed = await use_pinned(agent.packages, run.pins, store)
     policy = await use_pinned_policy(read_policy_file(place.workspace), run.pins, store)
@@ -103,6 +102,7 @@ async def build_services(
             provider=models.provider,
             fallbacks=models.fallbacks,
             abilities=_remember_abilities(place),
+            holds_to_schema=holds_to_schema(choose_provider(settings.model), place.environ),
             facts=facts,
             policy=await _build_rules(run, packages, tools, host=policy.text, known=known, store=store),
             read_access=lambda: tools.resolve(access.read()),

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from pydantic import JsonValue
+
 from metier.runtime.delegation.child_runs import Commission
 from metier.runtime.workspace.instructions import Said
 
@@ -24,6 +26,8 @@ class RunRequest:
     """The conversation before it, and the step of a task that it carries out."""
     context_id: str = ""
     """The conversation it belongs to; empty for a run that is its own."""
+    output_schema: dict[str, JsonValue] | None = None
+    """The JSON schema that its result must have; what a commission orders has its own."""
 
 
 def order_run(commission: Commission) -> RunRequest:

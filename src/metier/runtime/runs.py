@@ -41,6 +41,7 @@ from metier.runtime.history.adoption import adopt_run, build_adoption, check_com
 from metier.runtime.history.journal_events import tell_of_cuts
 from metier.runtime.history.losses import check_journal, describe_lost_run, find_lost_run
 from metier.runtime.host import Place
+from metier.runtime.output_schema import check_output_schema
 from metier.runtime.prepared_run import RunKind
 from metier.runtime.queue.lease_terms import Shift, begin_shift, keep_claimable
 from metier.runtime.records.first_entry import build_start
@@ -126,6 +127,8 @@ class Runtime:
         self, agent: AgentInForce, request: RunRequest, watch: Watch | None = None, *, queue: str = ""
     ) -> RunState:
         """The same for an agent that was resolved before."""
+        if request.output_schema is not None:
+            check_output_schema(request.output_schema)
         if request.mode == "live":
             await open_confinement(agent.place)
         run_id = self.place.ids.run_id(self.place.clock.now())

@@ -15,6 +15,7 @@ from referencing.exceptions import Unresolvable
 from metier.errors import UsageError
 
 _SHOWN_CHARACTERS = 300
+_MOST_ERRORS = 8
 _PLAIN_KEYS = frozenset({"type", "properties", "required", "additionalProperties", "title", "description"})
 _PLAIN_VALUE_KEYS = frozenset({"type", "title", "description"})
 _TYPES: dict[str, tuple[type, ...]] = {"string": (str,), "integer": (int,), "boolean": (bool,), "number": (int, float)}
@@ -67,6 +68,17 @@ class SchemaCheck:
         self._plain = _find_plain(schema)
         self._validator: Draft202012Validator | None = None
         """Made when it is first asked: of the many tools that a run is offered it calls a few."""
+
+    def list_errors(self, value: JsonValue) -> list[str]:
+        """Everything that is wrong and where, by its place, the first ones."""
+        if not (best := self.find_error(value)) or self._validator is None:
+            return [best] if best else []
+        try:
+            errors = cast("list[ValidationError]", list(self._validator.iter_errors(value)))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+        except (Unresolvable, RecursionError):
+            return [best]
+        told = [f"{error.message[:_SHOWN_CHARACTERS]} (at {error.json_path})" for error in errors[:_MOST_ERRORS]]
+        return told if len(told) > 1 else [best]
 
     def find_error(self, value: JsonValue) -> str:
         """What is wrong and where; empty when nothing is."""

@@ -13,6 +13,7 @@ from metier.cli.run.task_text import read_context, read_task
 from metier.engine.state import RunState
 from metier.errors import UsageError
 from metier.runtime.host import Place
+from metier.runtime.output_schema import read_output_schema
 from metier.runtime.queue.detached import submit
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, Watch
@@ -86,6 +87,10 @@ def run(
     detach: Annotated[
         bool, typer.Option("--detach", help="Leave it to a worker: print the id of the run, and end.")
     ] = False,
+    output_schema: Annotated[
+        str | None,
+        typer.Option("--output-schema", help="The result is JSON of this schema: a file, or the schema itself."),
+    ] = None,
     output_format: Output = "text",
     quiet: Quiet = False,
     config: Config = None,
@@ -111,7 +116,14 @@ def run(
     )
     context = read_context(is_task=task == "-" or prompt == "-")
     mode = "dry_run" if dry_run else "live"
-    request = RunRequest(task=text, mode=mode, extra_context=context, agent=agent, model=model or "")
+    request = RunRequest(
+        task=text,
+        mode=mode,
+        extra_context=context,
+        agent=agent,
+        model=model or "",
+        output_schema=None if output_schema is None else read_output_schema(output_schema),
+    )
     if detach:
         return leave_to_workers(place, request, output_format)
 

@@ -19,7 +19,14 @@ from metier.cli.run.plan import parse_plan, render_plan
 from metier.cli.run.work import work_as_json
 from metier.cli.shared.context import current_settings, get_user
 from metier.cli.shared.exit_codes import FAILED, get_exit_code
-from metier.cli.shared.output import build_output_redactor, warn_line, write_json, write_json_line, write_text
+from metier.cli.shared.output import (
+    build_output_redactor,
+    printable,
+    warn_line,
+    write_json,
+    write_json_line,
+    write_text,
+)
 from metier.cli.shared.signals import obeying_signals
 from metier.engine.projection_work import list_task_steps
 from metier.engine.state import RunState
@@ -204,7 +211,9 @@ def write_outcome(driven: Driven, view: View, *, exit_code: int, redactor: Redac
         case "text":
             plan = parse_plan(state)
             text = render_plan(plan) if plan else state.result
-            if text:
+            if text and _is_held_to_schema(state) and state.failure is not None:
+                warn_line(printable(text, redactor=redactor))  # stdout is the JSON that was asked for, or nothing
+            elif text:
                 write_text(text, redactor=redactor)
     sys.stdout.flush()
     if state.failure is not None:
@@ -214,6 +223,11 @@ def write_outcome(driven: Driven, view: View, *, exit_code: int, redactor: Redac
     waiting = describe_waiting(driven.waiting, resume=state.run_id, cause=driven.cause)
     for line in waiting if view.quiet else describe_next(driven):
         warn_line(line)
+
+
+def _is_held_to_schema(state: RunState) -> bool:
+    order = state.started.order if state.started else None
+    return order is not None and order.output_schema is not None
 
 
 def build_outcome(driven: Driven, *, exit_code: int) -> dict[str, JsonValue]:

@@ -30,8 +30,8 @@ async def check_result(action: a.CheckResult, log: RunLog, services: Services) -
     order = log.state.started.order if log.state.started else None
     assert order is not None
     failures: list[str] = []
-    if order.output_schema is not None and (wrong := find_wrong_result(action.result, order.output_schema)):
-        failures.append(wrong)
+    if order.output_schema is not None:
+        failures += find_wrong_result(action.result, order.output_schema)
     for criterion in order.criteria:
         wrong = await _check(criterion, log, services) if criterion.is_checkable else ""
         failures += [services.clean(f"{render_criterion(criterion)}: {wrong}")] if wrong else []
@@ -39,20 +39,19 @@ async def check_result(action: a.CheckResult, log: RunLog, services: Services) -
     await log.record(e.ResultChecked(failures=tuple(failures), repair=can_repair))
 
 
-def find_wrong_result(text: str, schema: dict[str, JsonValue]) -> str:
-    """What keeps a result from being what its schema says; empty when nothing does."""
+def find_wrong_result(text: str, schema: dict[str, JsonValue]) -> list[str]:
+    """What keeps a result from being what its schema says; nothing when nothing does."""
     try:
         check = SchemaCheck("output_schema", schema)
     except UsageError as error:
-        return error.message
+        return [error.message]
     try:
         value: JsonValue = json.loads(text)
     except (ValueError, RecursionError) as error:
         if not check.find_error(text):
-            return ""
-        return f"The result must be JSON and nothing else, by the schema {json.dumps(schema)}: {error}"
-    wrong = check.find_error(value)
-    return f"The result is not what its schema says: {wrong}" if wrong else ""
+            return []
+        return [f"The result must be JSON and nothing else, by the schema {json.dumps(schema)}: {error}"]
+    return [f"The result is not what its schema says: {wrong}" for wrong in check.list_errors(value)]
 
 
 async def _check(criterion: Criterion, log: RunLog, services: Services) -> str:

@@ -31,6 +31,7 @@ from metier.engine.model.prompting import (
     fit_request,
     get_budget,
     get_offer,
+    name_schema,
 )
 from metier.engine.replaying.dry_run import rehearse
 from metier.engine.services import Services
@@ -116,7 +117,8 @@ async def _reply(request: ModelRequest, log: RunLog, services: Services, *, turn
     except SchemaUnsupported as failure:
         if request.response_schema is None:
             raise
-        services.abilities.note_lack("response_schema", request.model)
+        lacking = name_schema(request.model, request.response_schema) if request.tools else request.model
+        services.abilities.note_lack("response_schema", lacking)
         log.emit(_describe_lack("response_schema", turn, services, failure=failure))
         plain = replace(request, response_schema=None)
         return await reply_with_retries(services.provider, plain, _turn(turn, log, services))

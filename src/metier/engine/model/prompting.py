@@ -1,9 +1,12 @@
 """From what a run knows to the request it sends. Pure but for the blobs, which the caller has fetched."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
+
+from pydantic import JsonValue
 
 from metier.approval.judge import RUN_TASK
 from metier.context.budget import FittedPrompt, TokenBudget, fit
@@ -22,6 +25,7 @@ from metier.engine.state import RunState
 from metier.messages import Message, TextPart, user
 from metier.providers.base import ModelRequest
 from metier.providers.offline.progress import DONE_TITLE, SCHEMA_TITLE
+from metier.providers.registry import OFFLINE
 
 CONTROL_TOOLS = ("use_skill", "read_skill_files", "skill_search", "ask_user", "finish")
 DELEGATE = "delegate"
@@ -157,7 +161,6 @@ def fit_request(
         prefixes=services.prefixes,
     )
     model = state.started.model if state.started else services.model.name
-    has_schema = asking.is_json and not services.abilities.lacks("response_schema", model)
     request = ModelRequest(
         model=model,
         messages=services.messages.keep(fitted.messages),
@@ -165,10 +168,33 @@ def fit_request(
         tools=tools,
         max_tokens=services.model.max_tokens,
         temperature=services.model.temperature,
-        response_schema=build_decision_schema(offer.tools) if has_schema else None,
+        response_schema=_find_response_schema(state, services, offer=offer, model=model, is_json=asking.is_json),
         timeout_seconds=services.model.timeout_seconds,
     )
     return fitted, request
+
+
+def _find_response_schema(
+    state: RunState, services: Services, *, offer: Offer, model: str, is_json: bool
+) -> dict[str, JsonValue] | None:
+    """What the vendor holds the reply to: the decision where it is asked for in JSON, else the result that is ordered.
+
+    A server that is not the vendor's own may take the schema to mean that no tool may be called. It gets the schema
+    with the turn that repairs a result, when the work is done.
+    """
+    if is_json:
+        return None if services.abilities.lacks("response_schema", model) else build_decision_schema(offer.tools)
+    order = state.started.order if state.started else None
+    schema = order.output_schema if order else None
+    if schema is None or services.provider.name == OFFLINE:
+        return None
+    is_wanted = services.holds_to_schema or state.unaccepted is not None
+    return schema if is_wanted and not services.abilities.lacks("response_schema", name_schema(model, schema)) else None
+
+
+def name_schema(model: str, schema: dict[str, JsonValue]) -> str:
+    """What an endpoint is remembered to lack: one schema may be too much for it, and another one not."""
+    return f"{model} {hashlib.sha256(json.dumps(schema).encode()).hexdigest()[:16]}"
 
 
 def get_budget(services: Services) -> TokenBudget:

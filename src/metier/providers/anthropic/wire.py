@@ -14,6 +14,7 @@ from metier.messages import (
     ToolResultPart,
     Usage,
 )
+from metier.providers.anthropic.closed_schema import close_schema
 from metier.providers.base import Delta, ModelRequest, Observer, OneTool, ToolChoice
 from metier.providers.facts import ModelFacts
 from metier.providers.failures import ReplyBroken
@@ -226,7 +227,9 @@ def _build_head(request: ModelRequest) -> Wire:
         ]
         head["tool_choice"] = _tool_choice(request.tool_choice)
     if request.response_schema is not None:
-        head["output_config"] = {"format": {"type": "json_schema", "schema": request.response_schema}}
+        # An open object is refused by the server: the prompt has the schema in words, and the reply is checked here.
+        schema = close_schema(request.response_schema) if request.tools else request.response_schema
+        head |= {"output_config": {"format": {"type": "json_schema", "schema": schema}}} if schema else {}
     return head
 
 

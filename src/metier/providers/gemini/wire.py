@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from typing import assert_never
 
@@ -30,6 +31,8 @@ _STOP_REASONS: Mapping[str, StopReason] = {
     "LANGUAGE": "refusal",
     "IMAGE_SAFETY": "refusal",
 }
+_SCHEMA_BESIDE_TOOLS = re.compile(r"gemini-(?:[3-9]|\d\d)")
+"""Models before these refuse a schema in a request that has tools."""
 _BROKEN = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE"})
 
 
@@ -38,7 +41,7 @@ def build_body(request: ModelRequest, facts: ModelFacts, cache: HistoryCache) ->
         generation: Wire = {"maxOutputTokens": request.max_tokens}
         if request.temperature is not None and facts.takes_temperature:
             generation["temperature"] = request.temperature
-        if request.response_schema is not None:
+        if request.response_schema is not None and (not request.tools or _SCHEMA_BESIDE_TOOLS.search(request.model)):
             generation |= {"responseMimeType": "application/json", "responseJsonSchema": request.response_schema}
         return {**_build_head(request), "generationConfig": generation}
 

@@ -18,6 +18,8 @@ async def find_failed(store: Store, state: RunState) -> RunState | None:
 
 def get_cause(state: RunState | None) -> str:
     """What the failed step gave back, redacted and bounded as in the journal; empty where no step is to blame."""
+    if state is not None and state.unaccepted is not None and state.failure is not None:
+        return "\n".join(state.unaccepted.failures)
     step = find_failed_step(state) if state is not None else None
     if step is None or step.finished is None:
         return ""

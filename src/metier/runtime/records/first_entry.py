@@ -29,7 +29,17 @@ def build_start(request: RunRequest, agent: AgentInForce, services: Services, *,
         limits=commission.order.limits if commission else build_limits(runtime),
         pins=pins,
         extra_context=request.extra_context,
-        order=commission.order if commission else None,
+        order=commission.order if commission else _order_result(request, agent),
         environment=describe_surroundings(agent.place.workspace, services.clock.now()),
         started_at=services.clock.now().isoformat(),
+    )
+
+
+def _order_result(request: RunRequest, agent: AgentInForce) -> e.Order | None:
+    """A person wants a result of a certain form: it is held against it like that of a task."""
+    if request.output_schema is None:
+        return None
+    limits = build_limits(agent.place.settings.runtime)
+    return e.Order(
+        task=request.task, agent=agent.id, model=request.model, output_schema=request.output_schema, limits=limits
     )
