@@ -185,3 +185,22 @@ async def test_the_request_after_a_call_carries_its_result(
     assert case.expected in result.text
     assert result.is_error == case.is_error
     assert len(result.text) < 40_000
+
+
+async def test_vendor_is_held_to_the_schema_of_the_result_from_the_first_turn(
+    server: WireServer, tmp_path: Path
+) -> None:
+    vendor = next(vendor for vendor in VENDORS if vendor.folder == "anthropic")
+    schema: dict[str, JsonValue] = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    reply: Any = vendor.load("text")
+    server.will_answer(whole({**reply, "content": [{"type": "text", "text": '{"a": 1}'}]}))
+
+    async with vendor.opened(server.url) as provider:
+        place = Place(settings=Settings(), workspace=tmp_path, home=tmp_path, environ={}, provider=provider)
+        async with open_runtime(place) as runtime:
+            state = await runtime.start(RunRequest(task="count", output_schema=schema))
+
+    assert (state.status, state.result) == ("completed", '{"a": 1}')
+    body: Any = server.received[0].body
+    assert body["output_config"]["format"]["schema"] == {**schema, "additionalProperties": False}
+    assert body["tools"]
