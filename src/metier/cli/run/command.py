@@ -57,6 +57,18 @@ Output = Annotated[
     OutputFormat,
     typer.Option("--output-format", help="What stdout gets: the result, one JSON object, or every event and it."),
 ]
+OutputSchema = Annotated[
+    str | None,
+    typer.Option("--output-schema", help="The result is JSON of this schema: a file, or the schema itself."),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run/--no-dry-run", help="Plan only: no model is asked, no process is started.")
+]
+DebugLlm = Annotated[
+    bool | None,
+    typer.Option("--debug-llm/--no-debug-llm", help="Keep whole requests and replies in the run folder."),
+]
+Detach = Annotated[bool, typer.Option("--detach", help="Leave it to a worker: print the id of the run, and end.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no events while it runs.")]
 
 
@@ -77,20 +89,10 @@ def run(
     max_turns: Annotated[int | None, typer.Option("--max-turns", help="How many turns it may take.")] = None,
     max_cost_usd: Annotated[float | None, typer.Option("--max-cost-usd", help="What it may cost.")] = None,
     timeout: Annotated[float | None, typer.Option("--timeout", help="How long it may take, in seconds.")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run/--no-dry-run", help="Plan only: no model is asked, no process is started.")
-    ] = False,
-    debug_llm: Annotated[
-        bool | None,
-        typer.Option("--debug-llm/--no-debug-llm", help="Keep whole requests and replies in the run folder."),
-    ] = None,
-    detach: Annotated[
-        bool, typer.Option("--detach", help="Leave it to a worker: print the id of the run, and end.")
-    ] = False,
-    output_schema: Annotated[
-        str | None,
-        typer.Option("--output-schema", help="The result is JSON of this schema: a file, or the schema itself."),
-    ] = None,
+    dry_run: DryRun = False,
+    debug_llm: DebugLlm = None,
+    detach: Detach = False,
+    output_schema: OutputSchema = None,
     output_format: Output = "text",
     quiet: Quiet = False,
     config: Config = None,
