@@ -18,6 +18,7 @@ MetierError                     1   something failed that a person can act on
 ├── ArchiveRefused              1   an exported run that was changed or cannot be read
 ├── ApprovalClosed             10   somebody decided before, or nobody did in time
 ├── BrokerUnavailable           1   the message broker of workers does not answer
+├── RunFailed                   1   a run did not complete, where a Python program wanted it to
 ├── PromptTooLarge              6   what must be said does not fit the context budget
 └── StoreError                  1   the run store cannot be used
 """
@@ -140,6 +141,15 @@ class PromptTooLarge(MetierError):
     """What must be said does not fit the context budget, even with everything dropped that may be dropped."""
 
     exit_code = 6
+
+
+class RunFailed(MetierError):
+    """A run failed, was canceled or waits, where the program needs it completed."""
+
+    def __init__(self, message: str, *, run_id: str = "", reason: str = "") -> None:
+        super().__init__(message)
+        self.run_id = run_id
+        self.reason = reason
 
 
 class ArchiveRefused(MetierError):

@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 from run_scenarios import ENOUGH, answer_all, build_tools, build_workspace, carry_out, open_at
 
-from metier import __version__
+from metier.version import __version__
 from metier.engine import entries as e
 from metier.engine.entries import Entry, render_entry
 from metier.engine.journal import read_entries

@@ -88,7 +88,7 @@ class AgentAdapter:
             conversations = Conversations(
                 executor=self.executor,
                 contexts=store.contexts,
-                redactor=build_redactor(values=find_secret_values(options.environ)),
+                redactor=options.redactor or build_redactor(values=find_secret_values(options.environ)),
                 keys=load_resume_keys(options.runs, options.environ),
                 owner=name_owner(),
                 clock=options.clock,

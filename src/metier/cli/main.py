@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
 
-from metier import __version__
+from metier.version import __version__
 
 
 def main() -> None:

@@ -11,8 +11,8 @@ from typer._click.shell_completion import CompletionItem
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from metier import __version__
 from metier.errors import UsageError
+from metier.version import __version__
 
 COMPLETION_VARIABLE = "_AGENT_COMPLETE"
 READER_LEFT = 141

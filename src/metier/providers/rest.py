@@ -5,7 +5,6 @@ from typing import Protocol
 
 import httpx2
 
-from metier import __version__
 from metier.providers.connection import Connection, Server
 from metier.providers.http_status import failure_of_status
 from metier.providers.json_values import Wire, parse_json
@@ -16,6 +15,7 @@ from metier.providers.transport import (
     read_events,
     read_object,
 )
+from metier.version import __version__
 
 _EXTENSIONS = {"timeout": httpx2.Timeout(None, connect=CONNECT_TIMEOUT_SECONDS).as_dict()}
 _HEADERS = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": f"metier/{__version__}"}

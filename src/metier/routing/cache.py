@@ -13,10 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
-from metier import __version__
 from metier.definitions.files.whole_file import replace_file
 from metier.routing.index import IndexTables, Postings, build_name_table
 from metier.routing.router import RoutingIndex
+from metier.version import __version__
 
 FORMAT = 2
 FILES_KEPT = 4

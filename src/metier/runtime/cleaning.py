@@ -1,7 +1,7 @@
 """What must not show in a place: the secrets of its environment, and those that its servers are given."""
 
 from metier.runtime.host import Place
-from metier.telemetry.redaction import find_secret_values
+from metier.telemetry.redaction import Redactor, build_redactor, find_secret_values
 from metier.telemetry.sinks import Cleaner, build_cleaner
 from metier.tools.mcp.config import McpConfig, find_server_secrets, load_mcp_config
 
@@ -15,6 +15,13 @@ def find_place_secrets(place: Place) -> tuple[str, ...]:
     """Raises `ConfigError` where the servers cannot be read."""
     servers = load_place_config(place).servers
     return (*find_secret_values(place.environ), *find_server_secrets(servers, place.environ))
+
+
+def build_place_redactor(place: Place) -> Redactor:
+    """Takes the secrets of a place out of text. Raises `ConfigError` where the servers cannot be read."""
+    options = place.settings.logging
+    values = find_place_secrets(place)
+    return build_redactor(values=values, names=options.redact_names, generic_names=options.redact_secrets)
 
 
 def build_place_cleaner(place: Place) -> Cleaner:

@@ -61,6 +61,8 @@ class StateOptions:
     """Without it, what `STATE_STORE_BACKEND` says."""
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
     clock: Clock = field(default_factory=SystemClock)
+    redactor: Redactor | None = None
+    """Cleans what is kept; without it, one that knows the secrets of `environ`."""
     summarize: Summarizer = summarize_by_extraction
     """Asked for a summary when enough has happened; where it fails, the conversation's own words are used."""
 
@@ -88,7 +90,7 @@ class StateStore:
         self._contexts = store.contexts
         self._runner = runner
         self._options = options
-        self._redactor = build_redactor(values=find_secret_values(options.environ))
+        self._redactor = options.redactor or build_redactor(values=find_secret_values(options.environ))
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._keys: ResumeKeys | None = None
 

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from uv import find_uv_bin
 
-from metier import __version__
+from metier.version import __version__
 from metier.cli.doctor.finding import Finding, State
 from metier.cli.doctor.store_health import examine_store
 from metier.errors import ConfigError

@@ -12,17 +12,14 @@ from metier.cli.run.command import Config, Output, Quiet, check_timeout
 from metier.cli.run.detaching import detach_run
 from metier.cli.run.driving import View, drive_run, open_place
 from metier.cli.shared.context import get_user
-from metier.engine.entries import InputAsked
-from metier.engine.phases import FINAL
 from metier.engine.state import RunState
 from metier.errors import UsageError
-from metier.runtime.answers import Answer
+from metier.runtime.answers import Answer, check_answer
 from metier.runtime.changed_code import ACCEPT
 from metier.runtime.queue.detached import wake
 from metier.runtime.records.resume_tokens import check_run_token
 from metier.runtime.reopening import RaisedLimits
 from metier.runtime.runs import Runtime, Watch
-from metier.tools.schemas import SchemaCheck
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -130,47 +127,6 @@ class _Wanted:
         return await wake(runtime, run_id, given)
 
 
-def check_answer(state: RunState, given: Answer) -> None:
-    """An answer to a question that nobody asked is a mistake. Raises `UsageError`."""
-    if state.phase in FINAL and (given.values is not None or given.doubt):
-        raise UsageError(f"Run {state.run_id!r} is {state.status}; it asks nothing")
-    if given.values is not None and state.question is None:
-        raise UsageError(f"Run {state.run_id!r} does not ask for input", hint=_hint(state))
-    if given.values is not None and state.question is not None:
-        _check_values(given.values, state.question)
-    is_failed_step = state.pause is not None and state.pause.pause == "step_failed"
-    if given.doubt and not is_failed_step and not any(step.phase == "in_doubt" for step in state.steps):
-        raise UsageError(f"Run {state.run_id!r} has no step in doubt", hint=_hint(state))
-
-
-def _check_values(values: dict[str, JsonValue], question: InputAsked) -> None:
-    """What a skill asks for it checks itself, and asks again; for a model nobody else would."""
-    fields = question.fields
-    known = list_field_names(fields)
-    if unknown := [name for name in values if known and name not in known]:
-        raise UsageError(
-            f"The run does not ask for {', '.join(map(repr, unknown))}", hint=f"It asks for: {', '.join(known)}"
-        )
-    if question.resumes or not isinstance(fields, dict) or not isinstance(fields.get("properties"), dict):
-        return
-    try:
-        check = SchemaCheck("ask_user", fields)
-    except UsageError:  # the model wrote no schema; then there is nothing to go by
-        return
-    if wrong := check.find_error(values):
-        raise UsageError(f"The answer cannot be used: {wrong}", hint="Nothing was taken in; answer again")
-
-
-def list_field_names(fields: JsonValue) -> list[str]:
-    """The names of what a question asks for; `answer` where it names none."""
-    if isinstance(fields, dict):
-        properties = fields.get("properties")
-        return [str(name) for name in (properties if isinstance(properties, dict) else fields)]
-    if isinstance(fields, list) and fields:
-        return [str(each.get("name", "answer")) if isinstance(each, dict) else str(each) for each in fields]
-    return ["answer"]
-
-
 def parse_inputs(texts: Sequence[str], fields: JsonValue = None) -> dict[str, JsonValue]:
     """`name=value` each, typed by the JSON Schema that asks for them. Raises `UsageError`."""
     values: dict[str, JsonValue] = {}
@@ -200,7 +156,3 @@ def _parse_value(text: str, wanted: tuple[str, ...] = ()) -> JsonValue:
         return text
     is_plain = not isinstance(value, list | dict)
     return text if "string" in wanted and (is_plain or len(wanted) == 1) else value
-
-
-def _hint(state: RunState) -> str:
-    return f"It waits for: {state.pause.reason}" if state.pause else f"`agent resume {state.run_id}` goes on with it"

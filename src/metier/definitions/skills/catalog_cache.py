@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
-from metier import __version__
+from metier.version import __version__
 from metier.definitions.files.whole_file import replace_file
 
 FORMAT = 2

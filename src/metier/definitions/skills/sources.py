@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import metier
+from metier import version
 
 type SourceKind = Literal["bundled", "user", "workspace", "folder"]
 
@@ -26,7 +26,7 @@ class SkillSource:
 
 def find_bundled_folder() -> Path:
     """Where the skills lie that come with Metier."""
-    return Path(metier.__file__).parent / "bundled"
+    return Path(version.__file__).parent / "bundled"
 
 
 def build_search_path(

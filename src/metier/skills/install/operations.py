@@ -11,7 +11,7 @@ from typing import Literal
 import anyio
 from packaging.version import InvalidVersion, Version
 
-from metier import __version__
+from metier.version import __version__
 from metier.definitions.names import canonical_name, check_name
 from metier.definitions.problems import Problem
 from metier.definitions.skills.skill import SkillDefinition, load_skill

@@ -16,7 +16,7 @@ from mcp.client.session import IncomingMessage
 from mcp.client.streamable_http import streamable_http_client
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
-from metier import __version__
+from metier.version import __version__
 from metier.errors import ToolFailed
 from metier.tools.mcp.conversation import Conversation, Ending, Reply, SessionEnded, Target
 from metier.tools.mcp.http import BoundedTransport

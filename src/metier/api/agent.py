@@ -1,0 +1,371 @@
+"""The agent of a workspace, for Python programs: open it, run tasks, answer and approve. Delegates to `runtime`."""
+
+import inspect
+import json
+import logging
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, cast, overload
+
+import anyio
+from anyio.abc import TaskGroup
+from pydantic import JsonValue
+
+from metier.api.outcome import build_result, describe_approval, find_question
+from metier.api.output import OutputForm, read_form
+from metier.api.results import Approval, Decision, RunResult
+from metier.api.stream import EventFeed, RunStream, Stoppable
+from metier.engine.state import RunState
+from metier.engine.stopping import Stopper
+from metier.providers.base import Provider
+from metier.runtime.answers import Answer, check_answer
+from metier.runtime.approvals import Question as OpenApproval
+from metier.runtime.approvals import Reply
+from metier.runtime.cleaning import build_place_redactor
+from metier.runtime.opening import find_user, open_host
+from metier.runtime.place import Place
+from metier.runtime.plugins import using_plugins
+from metier.runtime.reopening import RaisedLimits
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import Runtime, Watch, open_runtime
+from metier.tools.base import Tool
+from metier.tools.function_tool import as_tool
+
+logger = logging.getLogger("metier")
+
+type Verdict = bool | Decision | None
+"""`True` approves, `False` denies, `None` leaves the run waiting."""
+type Approver = Callable[[Approval], Verdict | Awaitable[Verdict]]
+"""Asked about each call that needs an approval."""
+type ToolLike = Tool | Callable[..., object]
+type Schema = Mapping[str, object]
+"""A JSON schema."""
+type Work = Callable[[Watch], Awaitable[RunState]]
+type Doubt = Literal["done", "retry", "skip", "abort"]
+
+
+@asynccontextmanager
+async def open_agent(
+    path: str | os.PathLike[str] = ".",
+    *,
+    provider: str | Provider | None = None,
+    model: str = "",
+    tools: Iterable[ToolLike] = (),
+    approve: Approver | None = None,
+    settings: Mapping[str, object] | None = None,
+) -> AsyncGenerator["Agent"]:
+    """The agent of a workspace, with its `agent.yaml`, skills, tasks and rules, for as long as the block lasts.
+
+        async with metier.open(".", provider="offline") as agent:
+            result = await agent.run("Greet everybody")
+
+    `provider` is the name of a provider or an object that answers. `tools` are functions, plain or made by
+    `metier.tool`. `approve` is asked about calls that need an approval; without it a run waits. `settings` override
+    `agent.yaml` by dotted key: `{"runtime.max_turns": 20}`.
+
+    Raises `ConfigError` with every problem of the settings, and `StoreError` where the run store cannot be used.
+    """
+    host = _build_host(path, provider, model=model, tools=tools, settings=settings or {})
+    with using_plugins(host, report=logger.warning) as extended:
+        async with open_runtime(extended) as runtime:
+            failure: BaseException | None = None
+            async with anyio.create_task_group() as group:
+                agent = Agent(runtime, group, approve=approve)
+                try:
+                    yield agent
+                # Kept until the group has ended, which would put an error of the caller into a group of errors.
+                except BaseException as error:  # noqa: BLE001
+                    failure = error
+                await agent.close()
+                group.cancel_scope.cancel()
+            if failure is not None:
+                raise failure
+
+
+class Agent:
+    """Runs of one workspace. Made by `metier.open`; several runs may be driven at the same time."""
+
+    def __init__(self, runtime: Runtime, group: TaskGroup, *, approve: Approver | None) -> None:
+        self._runtime = runtime
+        self._group = group
+        self._approve = approve
+        self._user = find_user()
+        self._streams: list[Stoppable] = []
+
+    @overload
+    async def run[T](
+        self,
+        task: str,
+        *,
+        output_schema: type[T],
+        agent: str = "",
+        context: str = "",
+        timeout_seconds: float | None = None,
+    ) -> RunResult[T]: ...
+
+    @overload
+    async def run(
+        self,
+        task: str,
+        *,
+        output_schema: Schema | None = None,
+        agent: str = "",
+        context: str = "",
+        timeout_seconds: float | None = None,
+    ) -> RunResult[JsonValue]: ...
+
+    async def run[T](
+        self,
+        task: str,
+        *,
+        output_schema: type[T] | Schema | None = None,
+        agent: str = "",
+        context: str = "",
+        timeout_seconds: float | None = None,
+    ) -> RunResult[T]:
+        """Give a task to the agent and drive it until it ends or waits for an approval or an answer.
+
+        `output_schema` is a pydantic model, another Python type or a JSON schema for the result, `agent` the ID of an
+        agent definition, `context` text that belongs to the task, `timeout_seconds` how long the run may take.
+
+        Raises `UsageError` before the run begins. How a run that began ended is in the result.
+        """
+        form = read_form(output_schema)
+        request = _build_request(task, form, agent=agent, context=context)
+        return await self._drive(
+            lambda watch: self._runtime.start(request, watch), form, Watch(timeout_seconds=timeout_seconds)
+        )
+
+    @overload
+    def stream[T](
+        self,
+        task: str,
+        *,
+        output_schema: type[T],
+        agent: str = "",
+        context: str = "",
+        timeout_seconds: float | None = None,
+    ) -> RunStream[T]: ...
+
+    @overload
+    def stream(
+        self,
+        task: str,
+        *,
+        output_schema: Schema | None = None,
+        agent: str = "",
+        context: str = "",
+        timeout_seconds: float | None = None,
+    ) -> RunStream[JsonValue]: ...
+
+    def stream[T](
+        self,
+        task: str,
+        *,
+        output_schema: type[T] | Schema | None = None,
+        agent: str = "",
+        context: str = "",
+        timeout_seconds: float | None = None,
+    ) -> RunStream[T]:
+        """The same as `run`, watched: iterate over the events, then read `result`.
+
+            async with agent.stream("Greet everybody") as events:
+                async for event in events:
+                    print(event)
+            print(events.result.text)
+
+        An event is an `Event` with a typed payload, or a `TextDelta` while a reply is being written.
+        """
+        form = read_form(output_schema)
+        request = _build_request(task, form, agent=agent, context=context)
+
+        place = self._runtime.place
+        feed = EventFeed(build_place_redactor(place))
+        stopper = Stopper(place.settings.runtime.signal_grace_seconds, waits_for_model=False)
+        watch = Watch(sinks=(feed,), observe=feed.observe, stopper=stopper, timeout_seconds=timeout_seconds)
+
+        async def drive() -> RunResult[T]:
+            return await self._drive(lambda watching: self._runtime.start(request, watching), form, watch)
+
+        stream = RunStream(drive, self._group.start_soon, feed=feed, stopper=stopper)
+        self._streams.append(stream)
+        return stream
+
+    @overload
+    async def resume[T](
+        self,
+        run_id: str,
+        *,
+        output_schema: type[T],
+        doubt: Doubt | None = None,
+        max_turns: int | None = None,
+        max_cost_usd: float | None = None,
+    ) -> RunResult[T]: ...
+
+    @overload
+    async def resume(
+        self,
+        run_id: str,
+        *,
+        output_schema: Schema | None = None,
+        doubt: Doubt | None = None,
+        max_turns: int | None = None,
+        max_cost_usd: float | None = None,
+    ) -> RunResult[JsonValue]: ...
+
+    async def resume[T](
+        self,
+        run_id: str,
+        *,
+        output_schema: type[T] | Schema | None = None,
+        doubt: Doubt | None = None,
+        max_turns: int | None = None,
+        max_cost_usd: float | None = None,
+    ) -> RunResult[T]:
+        """Go on with a run: after an approval, a crash or a limit. A run that ended for good is left as it is.
+
+        `run_id` is an id, the beginning of one, or `latest`. `doubt` says what became of a step that was cut short.
+        `output_schema` is the one that the run was started with; it makes `value` of the same type again.
+
+        Raises `RunUnknown`, `LeaseHeld` where another process drives the run, and `UsageError`.
+        """
+        answer = Answer(doubt=doubt, raised=RaisedLimits(max_turns=max_turns, max_cost_usd=max_cost_usd))
+        return await self._go_on(run_id, answer, read_form(output_schema))
+
+    @overload
+    async def answer[T](
+        self, run_id: str, values: Mapping[str, JsonValue] | str, *, output_schema: type[T]
+    ) -> RunResult[T]: ...
+
+    @overload
+    async def answer(
+        self, run_id: str, values: Mapping[str, JsonValue] | str, *, output_schema: Schema | None = None
+    ) -> RunResult[JsonValue]: ...
+
+    async def answer[T](
+        self,
+        run_id: str,
+        values: Mapping[str, JsonValue] | str,
+        *,
+        output_schema: type[T] | Schema | None = None,
+    ) -> RunResult[T]:
+        """Answer the question of a run and go on with it. A text answers the first field that is asked for.
+
+        Raises `UsageError` where the run asks nothing, or something else.
+        """
+        if isinstance(values, str):
+            question = find_question(await self._find_waiting(run_id))
+            values = {question.fields[0] if question is not None else "answer": values}
+        return await self._go_on(run_id, Answer(values=dict(values)), read_form(output_schema))
+
+    async def approvals(self, run_id: str = "") -> list[Approval]:
+        """The calls that wait for a decision, of one run or of all, oldest first."""
+        found = await self._runtime.approvals.find_all(run_id=run_id, status="open")
+        return [describe_approval(each) for each in found]
+
+    async def approve(
+        self, approval: Approval | str, *, arguments: Mapping[str, JsonValue] | None = None, reason: str = ""
+    ) -> None:
+        """Allow a call, with other arguments where they are given. `resume` then goes on with its run.
+
+        Raises `ApprovalClosed` where it was decided before.
+        """
+        await self._decide(approval, Decision(approved=True, reason=reason, arguments=arguments))
+
+    async def deny(self, approval: Approval | str, *, reason: str = "") -> None:
+        """Refuse a call; the model reads the reason when its run goes on. Raises `ApprovalClosed`."""
+        await self._decide(approval, Decision(approved=False, reason=reason))
+
+    async def cancel(self, run_id: str) -> RunResult[JsonValue]:
+        """End a run for good. A run that another process drives is ended by that process, which is asked to."""
+        found = await self._runtime.find(run_id)
+        state = await self._runtime.cancel(found.run_id, by=self._user)
+        return await build_result(self._runtime, state, None)
+
+    async def close(self) -> None:
+        """Pause the runs of streams that were left before their end. `metier.open` does it when its block ends."""
+        for stream in self._streams:
+            await stream.stop()
+
+    async def _drive[T](self, work: Work, form: OutputForm[T] | None, watch: Watch) -> RunResult[T]:
+        ask = self._ask if self._approve is not None else None
+        state = await work(replace(watch, ask=ask, report=logger.warning))
+        return await build_result(self._runtime, state, form)
+
+    async def _go_on[T](self, run_id: str, answer: Answer, form: OutputForm[T] | None) -> RunResult[T]:
+        given = replace(answer, by=self._user, reopens=True)
+        found = await self._runtime.find(run_id)
+        if not found.driver:
+            check_answer(await self._find_waiting(found.run_id), given)
+        return await self._drive(lambda watch: self._runtime.resume(found.run_id, given, watch), form, Watch())
+
+    async def _find_waiting(self, run_id: str) -> RunState:
+        found = await self._runtime.find(run_id)
+        return await self._runtime.find_waiting(await self._runtime.read(found.run_id))
+
+    async def _ask(self, question: OpenApproval) -> Reply | None:
+        """Put an approval before the function that the program gave."""
+        assert self._approve is not None, "asked only where there is one"
+        verdict = self._approve(describe_approval(question))
+        if inspect.isawaitable(verdict):
+            verdict = await verdict
+        if isinstance(verdict, bool):
+            verdict = Decision(approved=verdict)
+        return None if verdict is None else self._build_reply(verdict)
+
+    async def _decide(self, approval: Approval | str, decision: Decision) -> None:
+        approval_id = approval if isinstance(approval, str) else approval.approval_id
+        question = await self._runtime.approvals.get(approval_id)
+        await self._runtime.approvals.decide(question, self._build_reply(decision))
+
+    def _build_reply(self, decision: Decision) -> Reply:
+        return Reply(
+            decision="approved" if decision.approved else "denied",
+            by=self._user,
+            reason=decision.reason,
+            arguments=dict(decision.arguments) if decision.arguments is not None else None,
+            remember=decision.remember,
+        )
+
+
+def _build_request[T](task: str, form: OutputForm[T] | None, *, agent: str, context: str) -> RunRequest:
+    wanted = (
+        f"The result must be one JSON value of this schema, without other text:\n{json.dumps(form.schema)}"
+        if form
+        else ""
+    )
+    return RunRequest(task=task, agent=agent, extra_context="\n\n".join(filter(None, (context, wanted))))
+
+
+def _build_host(
+    path: str | os.PathLike[str],
+    provider: str | Provider | None,
+    *,
+    model: str,
+    tools: Iterable[ToolLike],
+    settings: Mapping[str, object],
+) -> Place:
+    flags = {key: _write_setting(value) for key, value in settings.items()}
+    if isinstance(provider, str):
+        flags["model.provider"] = provider
+    if model:
+        flags["model.name"] = model
+    opened = open_host(Path(path).resolve(), environ=os.environ, home=Path.home(), flags=flags, config=None)
+    for problem in opened.warnings:
+        logger.warning(problem.render())
+    return replace(
+        opened.host,
+        provider=None if isinstance(provider, str) else provider,
+        tools=tuple(as_tool(each) for each in tools),
+        report=logger.warning,
+    )
+
+
+def _write_setting(value: object) -> str:
+    """As a flag of the command line has it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(cast("Iterable[str]", value)) if isinstance(value, list | tuple) else str(value)

@@ -1,0 +1,76 @@
+"""One run for programs without an event loop, and for notebooks, which have one that is running."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TypedDict, Unpack, overload
+
+import anyio
+from anyio.from_thread import start_blocking_portal
+from pydantic import JsonValue
+
+from metier.api.agent import Approver, Schema, ToolLike, open_agent
+from metier.api.results import RunResult
+from metier.providers.base import Provider
+
+
+class OpenOptions(TypedDict, total=False):
+    """The parameters of `metier.open`."""
+
+    provider: str | Provider | None
+    model: str
+    tools: Iterable[ToolLike]
+    approve: Approver | None
+    settings: Mapping[str, object] | None
+
+
+@overload
+def run_sync[T](
+    task: str, *, output_schema: type[T], path: str = ".", agent: str = "", **options: Unpack[OpenOptions]
+) -> RunResult[T]: ...
+
+
+@overload
+def run_sync(
+    task: str, *, output_schema: Schema | None = None, path: str = ".", agent: str = "", **options: Unpack[OpenOptions]
+) -> RunResult[JsonValue]: ...
+
+
+def run_sync[T](
+    task: str,
+    *,
+    output_schema: type[T] | Schema | None = None,
+    path: str = ".",
+    agent: str = "",
+    **options: Unpack[OpenOptions],
+) -> RunResult[T] | RunResult[JsonValue]:
+    """Open the agent of a folder, give it one task, and wait until the run ends or waits itself.
+
+        result = metier.run_sync("Greet everybody", provider="offline")
+
+    `options` are those of `metier.open`. In a running event loop, as in a notebook, the run has a loop of its own in
+    another thread, and `tools` and `approve` are called there; the calling loop stands still meanwhile. Ctrl-C
+    interrupts the run, and `Agent.resume` goes on with it.
+    """
+
+    async def work() -> RunResult[T] | RunResult[JsonValue]:
+        async with open_agent(path, **options) as opened:
+            if output_schema is None or isinstance(output_schema, Mapping):
+                return await opened.run(task, agent=agent, output_schema=output_schema)
+            return await opened.run(task, agent=agent, output_schema=output_schema)
+
+    return _run_to_end(work)
+
+
+def _run_to_end[Result](work: Callable[[], Awaitable[Result]]) -> Result:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return anyio.run(work)
+    with start_blocking_portal() as portal:
+        future = portal.start_task_soon(work)
+        try:
+            return future.result()
+        except BaseException:
+            # Ctrl-C arrives in this thread: the run in the other one must come to rest before the caller goes on.
+            future.cancel()
+            raise

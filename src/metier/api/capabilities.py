@@ -1,0 +1,76 @@
+"""Skills that are called as functions, and the state of their conversations, with the settings of a workspace."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from metier.capabilities import adapter, executor
+from metier.capabilities.adapter import AgentAdapter
+from metier.capabilities.advisor import Advisor
+from metier.capabilities.delegation import DelegationRouter
+from metier.capabilities.executor import SkillExecutor
+from metier.runtime.cleaning import build_place_redactor
+from metier.runtime.opening import open_host
+from metier.runtime.place import Place
+from metier.store import state
+from metier.store.state import StateOptions, StateStore
+
+
+def create_executor(
+    repo_root: Path | str = ".",
+    *,
+    advisor: Advisor | None = None,
+    environ: Mapping[str, str] | None = None,
+    home: Path | None = None,
+    skills_dirs: Sequence[Path] = (),
+) -> SkillExecutor:
+    """For the skills of a workspace, of its user, and those that ship with Metier; see `SkillExecutor.execute`.
+
+    Honours `skills.dir` and `logging.jsonl_dir` of `agent.yaml`. Raises `ConfigError` with every problem of it.
+    """
+    host = _open(repo_root, environ, home)
+    own = host.workspace / host.settings.skills.dir
+    directories = skills_dirs or ((own,) if own.is_dir() else ())
+    made = executor.create_executor(
+        host.workspace, advisor=advisor, environ=host.environ, home=host.home, skills_dirs=directories
+    )
+    return replace(made, artifacts=host.runs / "artifacts")
+
+
+def create_agent_adapter(
+    called: SkillExecutor,
+    *,
+    options: StateOptions | None = None,
+    routes: bool = False,
+    router: DelegationRouter | None = None,
+) -> AgentAdapter:
+    """Conversations with the skills of an executor, in the store that `agent.yaml` of its workspace names.
+
+    `routes` lets skills delegate to each other; without it, and without a router, one that delegates is blocked.
+    """
+    chosen = options or build_state_options(_open(called.workspace, called.environ, None))
+    return adapter.create_agent_adapter(called, options=chosen, routes=routes, router=router)
+
+
+def create_state_store(
+    context_id: str, options: StateOptions | None = None, *, repo_root: Path | str = "."
+) -> StateStore:
+    """The state of one conversation, in the store that `agent.yaml` of the workspace names. Close it, or use `with`."""
+    return state.create_state_store(context_id, options or build_state_options(_open(repo_root, None, None)))
+
+
+def build_state_options(host: Place) -> StateOptions:
+    """Where the conversations of a workspace are kept, and what must not show in them."""
+    return StateOptions(
+        runs=host.runs,
+        store=host.settings.store,
+        environ=host.environ,
+        clock=host.clock,
+        redactor=build_place_redactor(host),
+    )
+
+
+def _open(folder: Path | str, environ: Mapping[str, str] | None, home: Path | None) -> Place:
+    variables = os.environ if environ is None else environ
+    return open_host(Path(folder).resolve(), environ=variables, home=home or Path.home(), config=None).host

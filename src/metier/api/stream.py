@@ -1,0 +1,161 @@
+"""The events of a run while it is driven, one by one, and the text of replies while it grows."""
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+import anyio
+
+from metier.api.results import RunResult
+from metier.engine.stopping import Stopper
+from metier.errors import UsageError
+from metier.event_record import EventRecord
+from metier.providers.base import Delta
+from metier.telemetry.redaction import Redactor
+
+_END_OF_REPLY = ("llm_response_received", "llm_request_failed")
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """A piece of a reply that is still being written. For showing: nothing should act on it."""
+
+    text: str
+    is_restart: bool = False
+    """The attempt was lost: discard the text of this reply that came before."""
+
+
+class Stoppable(Protocol):
+    """A stream, whatever the type of its result."""
+
+    async def stop(self) -> None: ...
+
+
+type Start = Callable[[Callable[[], Coroutine[None, None, None]]], object]
+"""Begins a task that lives as long as the agent."""
+
+
+class EventFeed:
+    """Between a run, which writes events and text into it, and the program that reads them. Holds what was not read."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._text = redactor.stream()
+        self._items: deque[EventRecord | TextDelta] = deque()
+        self._changed = anyio.Event()
+        self._is_ended = False
+
+    def write(self, record: EventRecord) -> None:
+        """As a sink of the run."""
+        if record.event_type in _END_OF_REPLY:
+            self._show(self._text.close())
+            self._text = self._redactor.stream()
+        self._put(record)
+
+    def close(self) -> None:
+        """As a sink of the run; only `end` ends the feed, because runs below this one write into it too."""
+
+    def observe(self, delta: Delta) -> None:
+        """As the observer of replies. What the model thinks is not shown."""
+        if delta.kind == "restart":
+            self._text = self._redactor.stream()
+            self._put(TextDelta("", is_restart=True))
+        elif delta.kind == "text":
+            self._show(self._text.feed(delta.text))
+
+    def end(self) -> None:
+        self._is_ended = True
+        self._changed.set()
+
+    async def take(self) -> EventRecord | TextDelta | None:
+        """The oldest that was not read; nothing after the end."""
+        while not self._items:
+            if self._is_ended:
+                return None
+            await self._changed.wait()
+            self._changed = anyio.Event()
+        return self._items.popleft()
+
+    def _show(self, text: str) -> None:
+        if text:
+            self._put(TextDelta(text))
+
+    def _put(self, item: EventRecord | TextDelta) -> None:
+        self._items.append(item)
+        self._changed.set()
+
+
+class RunStream[T]:
+    """Iterate over it for events; afterwards `result` is the `RunResult`. Made by `Agent.stream`.
+
+    In an `async with` block, leaving early pauses the run. Without one, the run goes on until the agent is closed.
+    """
+
+    def __init__(
+        self, drive: Callable[[], Awaitable[RunResult[T]]], start: Start, *, feed: EventFeed, stopper: Stopper
+    ) -> None:
+        self._drive = drive
+        self._start = start
+        self._feed = feed
+        self._stopper = stopper
+        self._is_started = False
+        self._ended = anyio.Event()
+        self._failure: BaseException | None = None
+        self._result: RunResult[T] | None = None
+
+    @property
+    def result(self) -> RunResult[T]:
+        """Raises `UsageError` before the end, and the error that ended the run where one did."""
+        if self._failure is not None:
+            raise self._failure
+        if self._result is None:
+            raise UsageError("The run has not ended", hint="Read the result after the last event")
+        return self._result
+
+    async def stop(self) -> None:
+        """Pause the run where it has not ended; `Agent.resume` goes on with it."""
+        if not self._is_started or self._ended.is_set():
+            return
+        self._stopper.request("the program that started it")
+        # The pause must be on record before the program goes on, also where the program itself is cancelled.
+        with anyio.CancelScope(shield=True):
+            await self._ended.wait()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> EventRecord | TextDelta:
+        self._begin()
+        item = await self._feed.take()
+        if item is not None:
+            return item
+        if self._failure is not None:
+            raise self._failure
+        raise StopAsyncIteration
+
+    async def __aenter__(self) -> Self:
+        self._begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def _begin(self) -> None:
+        if not self._is_started:
+            self._is_started = True
+            self._start(self._work)
+
+    async def _work(self) -> None:
+        try:
+            self._result = await self._drive()
+        except BaseException as failure:
+            self._failure = failure
+            if not isinstance(failure, Exception):
+                raise
+        finally:
+            self._ended.set()
+            self._feed.end()

@@ -1,0 +1,40 @@
+"""Open the host of a folder: its settings, its trust, and what they warn about."""
+
+import getpass
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from metier.definitions.problems import Problem
+from metier.runtime.place import Place
+from metier.runtime.trust import list_withheld
+from metier.settings.load import LoadedSettings, load_settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedHost:
+    host: Place
+    loaded: LoadedSettings
+    """The settings with the origin of each value."""
+    warnings: tuple[Problem, ...]
+    """What the settings and the trust of the folder warn about; the caller shows or logs them."""
+
+
+def open_host(
+    folder: Path, *, environ: Mapping[str, str], home: Path, flags: Mapping[str, str] | None = None, config: Path | None
+) -> OpenedHost:
+    """The host of a folder; `flags` are texts by dotted key, `config` is another settings file than that of the folder.
+
+    Raises `ConfigError` with every problem of the settings.
+    """
+    loaded = load_settings(flags=flags or {}, environ=environ, cwd=folder, home=home, config=config)
+    host = Place(settings=loaded.settings, workspace=folder, home=home, environ=dict(environ), trust=loaded.trust)
+    return OpenedHost(host=host, loaded=loaded, warnings=(*loaded.warnings, *list_withheld(host)))
+
+
+def find_user() -> str:
+    """The name under which approvals and answers are recorded; empty where the system knows none."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return ""

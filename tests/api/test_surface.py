@@ -1,0 +1,72 @@
+"""The public names, one by one: adding or losing one is a decision, not an accident."""
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import metier
+
+SURFACE = {
+    "Agent": {"answer", "approvals", "approve", "cancel", "close", "deny", "resume", "run", "stream"},
+    "RunResult": {
+        "approvals", "artifacts", "cost", "folder", "message", "ok", "question", "raise_for_status", "reason",
+        "run_id", "status", "text", "turns", "usage", "value", "waits_for",
+    },
+    "RunStream": {"result", "stop"},
+}  # fmt: skip
+"""What the members of the larger classes are called."""
+
+NAMES = [
+    "Agent", "AgentResponse", "Approval", "ApprovalClosed", "ConfigError", "Decision", "DuplicateMessageError",
+    "Event", "MetierError", "Question", "ResumeTokenRefused", "RunFailed", "RunResult", "RunStream", "SkillNotFound",
+    "TaskState", "TextDelta", "ToolContext", "ToolFailed", "Usage", "UsageError", "VersionConflictError",
+    "create_agent_adapter", "create_executor", "create_state_store", "open", "run_sync", "tool",
+]  # fmt: skip
+
+
+def test_the_public_names_are_these_and_each_says_what_it_is() -> None:
+    assert sorted(metier.__all__) == NAMES
+    assert set(NAMES) <= set(dir(metier))
+    for name in NAMES:
+        assert inspect.getdoc(getattr(metier, name)), f"{name} has no docstring"
+
+
+def test_importing_the_package_loads_none_of_its_rooms_and_costs_less_than_five_milliseconds() -> None:
+    program = """
+import sys, time
+before = set(sys.modules)
+started = time.process_time()
+import metier
+spent = time.process_time() - started
+assert spent < 0.005, spent
+loaded = {name for name in set(sys.modules) - before if not name.startswith("importlib") and name != "warnings"}
+assert loaded == {"metier", "metier.version"}, loaded
+try:
+    metier.nothing
+except AttributeError as error:
+    assert "nothing" in str(error)
+else:
+    raise SystemExit("an unknown name was found")
+"""
+    # The compiled files must exist: the first import of a checkout writes them.
+    subprocess.run([sys.executable, "-c", "import metier"], timeout=60, check=True)
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_type_checkers_and_the_running_program_find_the_same_names() -> None:
+    source = Path(metier.__file__).read_text("utf-8")
+    checked = source[source.index("if TYPE_CHECKING:") : source.index("_HOMES")]
+    declared = {line.split(" as ")[1].split()[0] for line in checked.splitlines() if " as " in line}
+
+    assert declared == set(NAMES)
+
+
+def test_members_of_the_larger_classes_are_these() -> None:
+    for name, members in SURFACE.items():
+        kind: type = getattr(metier, name)
+        public = {each for each in dir(kind) if not each.startswith("_")}
+        assert public == members, name
