@@ -1,0 +1,43 @@
+"""The page on the Python API, typed in by a reader who starts in an empty folder; only the model is scripted."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
+
+from model_server import calls, running_model, says
+from walkthrough import Reader, read_through
+
+PAGE = Path(__file__).parents[2] / "docs" / "python.md"
+REPLIES = (
+    says("Good morning, Ada!"),
+    says('{"number": "A-17", "total": 120.5, "due": "2026-02-03"}'),
+    calls("count_stock", product="coffee"),
+    calls("order", product="coffee", pieces=20),
+    says("There was no coffee, so I ordered 20."),
+    calls("Write", path="letter.txt", content="Dear Ada\n"),
+    calls("Write", path="drafts/letter.txt", content="Dear Ada\n"),
+    says("The letter is in drafts/letter.txt."),
+    calls("ask_user", question="Which colour?"),
+    calls("Write", path="wall.txt", content="blue\n"),
+    says("The wall is blue."),
+    calls("Glob", pattern="*.py"),
+    says("There is one Python file too many."),
+)
+
+
+@pytest.mark.timeout(600)
+def test_every_program_of_the_page_runs_and_prints_what_the_page_says(tmp_path: Path) -> None:
+    home, folder = tmp_path / "home", tmp_path / "project"
+    home.mkdir()
+    folder.mkdir()
+
+    with running_model() as model:
+        model.follow(*REPLIES, says("not asked"))
+        exported = {"AGENT_MODEL_PROVIDERS_OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": "any"}
+        commands = read_through(PAGE, Reader(folder=folder, home=home, exported=exported))
+
+    assert commands == 10
+    assert len(model.script) == 1, "every reply was asked for"
