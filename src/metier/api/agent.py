@@ -25,12 +25,12 @@ from metier.runtime.answers import Answer, check_answer
 from metier.runtime.approvals import Question as OpenApproval
 from metier.runtime.approvals import Reply
 from metier.runtime.cleaning import build_place_redactor
+from metier.runtime.host import Place
 from metier.runtime.opening import find_user, open_host
-from metier.runtime.place import Place
-from metier.runtime.plugins import using_plugins
 from metier.runtime.reopening import RaisedLimits
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, Watch, open_runtime
+from metier.runtime.workspace.plugins import using_plugins
 from metier.tools.base import Tool
 from metier.tools.function_tool import as_tool
 

@@ -11,8 +11,8 @@ from metier.capabilities.advisor import Advisor
 from metier.capabilities.delegation import DelegationRouter
 from metier.capabilities.executor import SkillExecutor
 from metier.runtime.cleaning import build_place_redactor
+from metier.runtime.host import Place
 from metier.runtime.opening import open_host
-from metier.runtime.place import Place
 from metier.store import state
 from metier.store.state import StateOptions, StateStore
 

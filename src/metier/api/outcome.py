@@ -8,7 +8,7 @@ from metier.api.results import Approval, Question, RunResult, Usage
 from metier.engine.state import RunState
 from metier.runtime.answers import list_field_names
 from metier.runtime.approvals import Question as OpenApproval
-from metier.runtime.known_cost import find_cost
+from metier.runtime.records.known_cost import find_cost
 from metier.runtime.runs import Runtime
 
 VALUE_INVALID = "value_invalid"
@@ -67,7 +67,11 @@ def _explain(state: RunState, waiting: RunState) -> tuple[str, str]:
 
 def find_question(waiting: RunState) -> Question | None:
     asked = waiting.question
-    return Question(text=asked.question, fields=tuple(list_field_names(asked.fields))) if asked is not None else None
+    return (
+        Question(text=asked.question, fields=tuple(list_field_names(asked.fields)))
+        if asked is not None
+        else None
+    )
 
 
 def _list_artifacts(folder: Path) -> tuple[Path, ...]:

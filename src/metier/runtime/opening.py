@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metier.definitions.problems import Problem
-from metier.runtime.place import Place
-from metier.runtime.trust import list_withheld
+from metier.runtime.host import Place
+from metier.runtime.workspace.trust import list_withheld
 from metier.settings.load import LoadedSettings, load_settings
 
 
