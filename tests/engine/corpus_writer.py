@@ -11,7 +11,6 @@ from pathlib import Path
 import anyio
 from run_scenarios import ENOUGH, answer_all, build_tools, build_workspace, carry_out, open_at
 
-from metier.version import __version__
 from metier.engine import entries as e
 from metier.engine.entries import Entry, render_entry
 from metier.engine.journal import read_entries
@@ -23,6 +22,7 @@ from metier.runtime.history.archive import Archive
 from metier.runtime.history.transfer import export_run, import_run
 from metier.runtime.requests import RunRequest
 from metier.testing.scripted import Line, ToolCall, calls, says
+from metier.version import __version__
 
 CORPUS = Path(__file__).resolve().parent.parent / "corpus"
 

@@ -15,6 +15,7 @@ from metier.runtime.host import Place
 from metier.runtime.opening import open_host
 from metier.store import state
 from metier.store.state import StateOptions, StateStore
+from metier.store.summaries import Summarizer
 
 
 def create_executor(
@@ -39,25 +40,25 @@ def create_executor(
 
 
 def create_agent_adapter(
-    called: SkillExecutor,
-    *,
-    options: StateOptions | None = None,
-    routes: bool = False,
-    router: DelegationRouter | None = None,
+    called: SkillExecutor, *, routes: bool = False, router: DelegationRouter | None = None
 ) -> AgentAdapter:
     """Conversations with the skills of an executor, in the store that `agent.yaml` of its workspace names.
 
     `routes` lets skills delegate to each other; without it, and without a router, one that delegates is blocked.
     """
-    chosen = options or build_state_options(_open(called.workspace, called.environ, None))
-    return adapter.create_agent_adapter(called, options=chosen, routes=routes, router=router)
+    options = build_state_options(_open(called.workspace, called.environ, None))
+    return adapter.create_agent_adapter(called, options=options, routes=routes, router=router)
 
 
 def create_state_store(
-    context_id: str, options: StateOptions | None = None, *, repo_root: Path | str = "."
+    context_id: str, *, repo_root: Path | str = ".", summarize: Summarizer | None = None
 ) -> StateStore:
-    """The state of one conversation, in the store that `agent.yaml` of the workspace names. Close it, or use `with`."""
-    return state.create_state_store(context_id, options or build_state_options(_open(repo_root, None, None)))
+    """The state of one conversation, in the store that `agent.yaml` of the workspace names. Close it, or use `with`.
+
+    `summarize` is asked for a summary when enough has happened; without it the conversation's own words are used.
+    """
+    options = build_state_options(_open(repo_root, None, None))
+    return state.create_state_store(context_id, replace(options, summarize=summarize) if summarize else options)
 
 
 def build_state_options(host: Place) -> StateOptions:

@@ -67,11 +67,7 @@ def _explain(state: RunState, waiting: RunState) -> tuple[str, str]:
 
 def find_question(waiting: RunState) -> Question | None:
     asked = waiting.question
-    return (
-        Question(text=asked.question, fields=tuple(list_field_names(asked.fields)))
-        if asked is not None
-        else None
-    )
+    return Question(text=asked.question, fields=tuple(list_field_names(asked.fields))) if asked is not None else None
 
 
 def _list_artifacts(folder: Path) -> tuple[Path, ...]:

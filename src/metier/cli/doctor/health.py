@@ -13,7 +13,6 @@ from urllib.parse import parse_qsl, urlsplit
 
 from uv import find_uv_bin
 
-from metier.version import __version__
 from metier.cli.doctor.finding import Finding, State
 from metier.cli.doctor.store_health import examine_store
 from metier.errors import ConfigError
@@ -27,6 +26,7 @@ from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
 from metier.tools.process.sandbox.confinement import Level
 from metier.tools.process.sandbox.ladder import Rung, try_rung
 from metier.tools.process.sandbox.options import SandboxOptions
+from metier.version import __version__
 
 PROBE_SECONDS = 5
 _LEVELS: Mapping[Level, str] = {"full": "bubblewrap", "kernel": "landlock"}

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
-from metier.version import __version__
 from metier.definitions.files.whole_file import replace_file
+from metier.version import __version__
 
 FORMAT = 2
 _FRESH_NS = 100_000_000

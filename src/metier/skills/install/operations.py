@@ -11,7 +11,6 @@ from typing import Literal
 import anyio
 from packaging.version import InvalidVersion, Version
 
-from metier.version import __version__
 from metier.definitions.names import canonical_name, check_name
 from metier.definitions.problems import Problem
 from metier.definitions.skills.skill import SkillDefinition, load_skill
@@ -33,6 +32,7 @@ from metier.skills.install.registry import Registry, RegistryEntry, SkillHome, s
 from metier.skills.install.source import FolderSource, GitSource, InstallSource
 from metier.skills.install.staging import check_free_disk, copy_folder, open_staging, sync_tree
 from metier.skills.trust.digest import TreeDigest, digest_tree
+from metier.version import __version__
 
 MOST_NAMED = 10
 """Folders that a hint names, where a repository holds many skills."""

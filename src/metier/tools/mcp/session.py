@@ -16,12 +16,12 @@ from mcp.client.session import IncomingMessage
 from mcp.client.streamable_http import streamable_http_client
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
-from metier.version import __version__
 from metier.errors import ToolFailed
 from metier.tools.mcp.conversation import Conversation, Ending, Reply, SessionEnded, Target
 from metier.tools.mcp.http import BoundedTransport
 from metier.tools.mcp.listing import MAX_TOOLS, OfferedTool
 from metier.tools.mcp.stdio import stdio_transport
+from metier.version import __version__
 
 CONNECTION_CLOSED = types.CONNECTION_CLOSED
 _MAX_PAGES = 100

@@ -5,11 +5,12 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast, get_type_hints
+from typing import cast
 
-from pydantic import BaseModel, ConfigDict, JsonValue, create_model
+from pydantic import JsonValue
 
 from metier.errors import ToolFailed
+from metier.tools.signatures import Signature, read_description, read_signature
 from metier.tools.toolsets import AgentToolset, find_declaration
 from metier.tools.toolsets.messages import DescribedTool
 
@@ -20,7 +21,7 @@ _REFERENCE = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<class>
 class LoadedTool:
     toolset: AgentToolset
     method: Callable[..., object]
-    parameters: type[BaseModel]
+    signature: Signature
     description: DescribedTool
 
 
@@ -42,46 +43,18 @@ def load_toolset(package: str, reference: str, config: dict[str, JsonValue]) -> 
 def describe_tool(method: Callable[..., object], toolset: AgentToolset) -> LoadedTool:
     """Raises `ToolFailed` when the parameters cannot be described by a schema."""
     name = method.__name__
-    parameters = build_parameters(method)
+    signature = read_signature(method)
     declaration = find_declaration(method)
-    documentation = inspect.getdoc(method) or ""
     return LoadedTool(
         toolset=toolset,
         method=method,
-        parameters=parameters,
+        signature=signature,
         description=DescribedTool(
             name=name,
             toolset=type(toolset).__name__,
-            description=" ".join(documentation.split("\n\n")[0].split()),
-            input_schema=cast("dict[str, JsonValue]", _without_titles(parameters.model_json_schema())),
+            description=read_description(method),
+            input_schema=signature.schema,
             effect=declaration.effect,
             risk=declaration.risk,
         ),
     )
-
-
-def build_parameters(method: Callable[..., object]) -> type[BaseModel]:
-    """A model with one field per parameter, from its type hint, its default and its `Annotated[…, Field(…)]`."""
-    hints = get_type_hints(method, include_extras=True)
-    fields: dict[str, tuple[object, object]] = {}
-    for name, parameter in inspect.signature(method).parameters.items():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-            raise ToolFailed(f"Parameter {name!r} cannot be described; use named parameters", code="toolset_schema")
-        if name not in hints:
-            raise ToolFailed(f"Parameter {name!r} has no type hint", code="toolset_schema")
-        fields[name] = (hints[name], ... if parameter.default is parameter.empty else parameter.default)
-    # Fields come as keywords whose types are only known now, which no overload of this function describes.
-    model = create_model(method.__name__, __config__=ConfigDict(extra="forbid"), **fields)  # pyright: ignore[reportCallIssue, reportArgumentType, reportUnknownVariableType]
-    return cast("type[BaseModel]", model)
-
-
-def _without_titles(schema: object) -> object:
-    """The titles that pydantic adds repeat the names, and every one of them costs tokens."""
-    if isinstance(schema, list):
-        return [_without_titles(item) for item in cast("list[object]", schema)]
-    if not isinstance(schema, dict):
-        return schema
-    entries = cast("dict[str, object]", schema)  # keys of a JSON object
-    return {
-        key: _without_titles(value) for key, value in entries.items() if not (key == "title" and isinstance(value, str))
-    }

@@ -101,18 +101,17 @@ class Worker:
         if tool is None:
             return CallReply(success=False, error="not_found", message=f"There is no tool {request.tool!r}")
         try:
-            parameters = tool.parameters.model_validate(request.arguments)
+            arguments = tool.signature.parse(request.arguments)
         except ValidationError as error:
             return CallReply(success=False, error="invalid_input", message=_say_invalid(error))
         try:
             tool.toolset.idempotency_key = request.idempotency_key
-            return build_reply(await _invoke(tool, parameters))
+            return build_reply(await _invoke(tool, arguments))
         except (Exception, SystemExit) as error:  # noqa: BLE001  a skill's code may raise anything
             return CallReply(success=False, error="execution_failed", message=_say(error))
 
 
-async def _invoke(tool: LoadedTool, parameters: BaseModel) -> object:
-    arguments = {name: getattr(parameters, name) for name in type(parameters).model_fields}
+async def _invoke(tool: LoadedTool, arguments: dict[str, object]) -> object:
     if inspect.iscoroutinefunction(tool.method):
         return await tool.method(**arguments)
     result = await anyio.to_thread.run_sync(lambda: tool.method(**arguments))
