@@ -9,7 +9,7 @@ import anyio
 from bench.table import Row
 from metier.context.tokens import TokenCounter
 from metier.runtime.chat.chats import ChatRequest, open_chat
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
 from metier.testing.scripted import ScriptedProvider, says
@@ -46,7 +46,7 @@ async def _measure(folder: Path) -> tuple[list[int], list[float]]:
     settings = Settings.model_validate(
         {"model": {"provider": "openai", "name": "m", "max_context_tokens": 8_000, "response_headroom_tokens": 500}}
     )
-    place = Place(settings=settings, workspace=folder, home=folder / "home", environ={}, provider=model)
+    place = Host(settings=settings, workspace=folder, home=folder / "home", environ={}, provider=model)
     tokens: list[int] = []
     seconds: list[float] = []
     async with open_runtime(place) as runtime:

@@ -13,7 +13,7 @@ from bench.table import Row
 from metier.engine.options import RuntimeOptions
 from metier.messages import ModelReply, TextPart, ToolCallPart, Usage
 from metier.providers.base import ModelRequest, Observer
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
@@ -81,7 +81,7 @@ async def _measure() -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
         talker = Talker(TURNS)
         settings = Settings(runtime=RuntimeOptions(max_turns=TURNS + 5))
-        place = Place(
+        place = Host(
             settings=settings,
             workspace=Path(folder),
             home=Path(folder),

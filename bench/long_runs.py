@@ -16,7 +16,7 @@ from metier.engine.options import RuntimeOptions
 from metier.messages import ModelReply
 from metier.providers.base import ModelRequest, Observer
 from metier.runtime.history.replays import replay_run
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.model import Settings
@@ -33,7 +33,7 @@ async def _measure() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         talker = _Watched(TURNS)
         settings = Settings(runtime=RuntimeOptions(max_turns=TURNS + 5))
-        place = Place(
+        place = Host(
             settings=settings,
             workspace=Path(folder),
             home=Path(folder),

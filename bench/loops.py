@@ -24,7 +24,7 @@ from bench.model_server import running_model
 from bench.table import Row
 from metier.engine.options import RuntimeOptions
 from metier.providers.options import AnthropicOptions, ModelOptions, OpenAIOptions, ProvidersOptions
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.model import Settings
@@ -137,7 +137,7 @@ async def _loop_on_httpx2(client: httpx2.AsyncClient, url: str) -> None:
 
 async def _bytes_written(root: Path) -> tuple[float, float]:
     settings = Settings(runtime=RuntimeOptions(max_turns=405))
-    place = Place(
+    place = Host(
         settings=settings, workspace=root, home=root, environ=dict(os.environ), provider=Talker(400), tools=(Echo(),)
     )
     async with open_runtime(place) as runtime:
@@ -148,10 +148,10 @@ async def _bytes_written(root: Path) -> tuple[float, float]:
     return early, sum(sizes[int(300 * per_turn) : int(400 * per_turn)])
 
 
-def _place(folder: Path, model: ModelOptions, turns: int) -> Place:
+def _place(folder: Path, model: ModelOptions, turns: int) -> Host:
     settings = Settings(model=model, runtime=RuntimeOptions(max_turns=turns + 5))
     environ = {**os.environ, "ANTHROPIC_API_KEY": "k"}
-    return Place(settings=settings, workspace=folder, home=folder, environ=environ, tools=(Echo(),))
+    return Host(settings=settings, workspace=folder, home=folder, environ=environ, tools=(Echo(),))
 
 
 def _anthropic(url: str) -> ModelOptions:

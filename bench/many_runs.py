@@ -13,7 +13,7 @@ from bench.engine import Echo
 from bench.table import Row
 from metier.messages import ModelReply, TextPart, Usage
 from metier.providers.base import ModelRequest, Observer
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.model import Settings
@@ -80,7 +80,7 @@ def rows() -> list[Row]:
 async def hold(folder: Path, count: int) -> Held:
     """Drive so many runs at once, all of which wait for the model together, and look at the process meanwhile."""
     gate = Gate()
-    place = Place(
+    place = Host(
         settings=Settings(),
         workspace=folder,
         home=folder,

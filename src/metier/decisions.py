@@ -62,7 +62,7 @@ class SkillCall(Value):
     """It may not do more than the one that sends it."""
 
 
-class HandedOn(Value):
+class CalledRun(Value):
     """Work that another run does: which one, so that it is found and not begun again."""
 
     run_id: str

@@ -14,10 +14,10 @@ from metier.engine.journal import read_entries
 from metier.engine.options import RuntimeOptions
 from metier.engine.state import RunState
 from metier.errors import ConfigError
-from metier.runtime.approvals import Question, Reply
+from metier.runtime.approvals import ApprovalQuestion, Reply
 from metier.runtime.history.forks import ForkRequest, find_points, fork_run
 from metier.runtime.history.replays import replay_run
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Asker, Runtime, Watch, open_runtime
 from metier.settings.model import Settings
@@ -74,9 +74,9 @@ def write(path: str, text: str) -> Line:
     return calls(ToolCall("Pen", {"path": path, "text": text}), text="It needs a note")
 
 
-def make_place(folder: Path, script: Sequence[Line]) -> tuple[Place, ScriptedProvider]:
+def make_place(folder: Path, script: Sequence[Line]) -> tuple[Host, ScriptedProvider]:
     provider = ScriptedProvider(*script)
-    place = Place(
+    place = Host(
         settings=Settings(runtime=RuntimeOptions(profile="guarded")),
         workspace=folder,
         home=folder,
@@ -177,7 +177,7 @@ async def test_a_decision_made_elsewhere_meanwhile_is_the_one_that_counts(tmp_pa
     place, provider = make_place(tmp_path, (write("a.txt", "1"), says("Fine.")))
     async with open_runtime(place) as runtime:
 
-        async def ask(question: Question) -> Reply:
+        async def ask(question: ApprovalQuestion) -> Reply:
             await runtime.approvals.decide(question, Reply(decision="denied", by="eve", reason="Faster"))
             return Reply(decision="approved", by="ada", remember=True)
 
@@ -260,7 +260,7 @@ async def test_a_tool_that_is_turned_off_vanishes_from_the_next_turn_and_is_refu
     (tmp_path / ".agent").mkdir()
     access = tmp_path / ACCESS
 
-    async def turn_off(question: Question) -> Reply:
+    async def turn_off(question: ApprovalQuestion) -> Reply:
         del question
         access.write_text('{"tools": {"Pen": {"enabled": false}}}')
         return Reply(decision="approved", by="ada", remember=True)

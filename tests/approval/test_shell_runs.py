@@ -9,9 +9,9 @@ from pydantic import JsonValue
 
 from metier.engine.options import RuntimeOptions
 from metier.engine.state import RunState
-from metier.runtime.approvals import Question, Reply
+from metier.runtime.approvals import ApprovalQuestion, Reply
 from metier.runtime.history.replays import replay_run
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Asker, Watch, open_runtime
 from metier.settings.model import Settings
@@ -34,7 +34,7 @@ class Terminal:
 
     async def run(self, command: str, ask: Asker | None = None) -> RunState:
         self.provider = ScriptedProvider(calls(ToolCall("Bash", {"command": command})), says("done"))
-        place = Place(
+        place = Host(
             settings=Settings(runtime=RuntimeOptions(profile="guarded"), shell=self.shell),
             workspace=self.folder,
             home=self.folder,
@@ -97,7 +97,7 @@ async def test_what_is_more_than_the_rule_parks_without_anybody_there(workspace:
 async def test_what_was_approved_is_what_runs_and_was_shown(workspace: Path) -> None:
     shown: list[str] = []
 
-    async def approve(question: Question) -> Reply:
+    async def approve(question: ApprovalQuestion) -> Reply:
         assert question.asked is not None
         shown.append(question.asked.preview)
         return Reply(decision="approved", by="ada")

@@ -5,7 +5,7 @@ from pathlib import Path
 from capability_skills import write_skill
 
 from metier.providers.options import ModelOptions
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.settings.model import Settings
 from metier.testing.crash_kit import read_effects
 from metier.testing.crash_scenario import DoubtAnswer, Reach, Scenario
@@ -51,7 +51,7 @@ def build(folder: Path, _reach: Reach) -> Scenario:
 
     settings = Settings(model=ModelOptions(provider="offline"))
     return Scenario(
-        place=Place(settings=settings, workspace=folder, home=folder / "home", environ=ENVIRONMENT),
+        place=Host(settings=settings, workspace=folder, home=folder / "home", environ=ENVIRONMENT),
         task="Use the skill planner",
         effects=effects,
         settle=settle,

@@ -12,7 +12,7 @@ from metier.engine.state import RunState
 from metier.providers.options import ModelOptions
 from metier.runtime.answers import Answer
 from metier.runtime.history.replays import replay_run
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
@@ -39,15 +39,15 @@ USE = calls(ToolCall("use_skill", {"skill": "namer", "inputs": {}}))
 ADVICE = says('{"name": "boat"}')
 
 
-def place_of(workspace: Path, *script: Line, most_usd: float | None = None) -> Place:
+def place_of(workspace: Path, *script: Line, most_usd: float | None = None) -> Host:
     (workspace / "prices.yaml").write_text(PRICES, encoding="utf-8")
     settings = Settings(
         runtime=RuntimeOptions(max_cost_usd=most_usd), model=ModelOptions(name="m", facts_file="prices.yaml")
     )
-    return Place(settings=settings, workspace=workspace, home=workspace, environ={}, provider=ScriptedProvider(*script))
+    return Host(settings=settings, workspace=workspace, home=workspace, environ={}, provider=ScriptedProvider(*script))
 
 
-def drive(place: Place, *, then: Answer | None = None) -> tuple[RunState, Divergence | None]:
+def drive(place: Host, *, then: Answer | None = None) -> tuple[RunState, Divergence | None]:
     async def both() -> tuple[RunState, Divergence | None]:
         async with open_runtime(place) as runtime:
             state = await runtime.start(RunRequest(task="name it"))

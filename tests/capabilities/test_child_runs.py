@@ -14,7 +14,7 @@ from metier.capabilities.protocol import AgentResponse
 from metier.cli.main import run
 from metier.engine.state import RunState
 from metier.runtime.delegation.skill_router import create_run_router
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
@@ -321,7 +321,7 @@ def test_model_that_calls_a_skill_with_inputs_gets_what_two_skills_made_of_them(
     write_parent(workspace)
     write_child(workspace)
     script = (calls(ToolCall("use_skill", {"skill": "parent", "inputs": {}})), says("done"))
-    place = Place(
+    place = Host(
         settings=Settings(), workspace=workspace, home=workspace, environ={}, provider=ScriptedProvider(*script)
     )
 

@@ -20,7 +20,7 @@ from metier.capabilities.turns import Conversations
 from metier.cli.main import run
 from metier.errors import SandboxUnavailable, ToolFailed
 from metier.runtime.confinement import open_confinement
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.settings.model import Settings
 from metier.store.base import Store
 from metier.store.opening import open_store
@@ -66,7 +66,7 @@ async def open_tool(workspace: Path, store: Store, confinement: Confinement) -> 
 
 async def enclose(workspace: Path) -> Confinement:
     settings = Settings(sandbox=SandboxOptions(use="required"))
-    place = Place(settings=settings, workspace=workspace, home=Path.home(), environ=dict(os.environ))
+    place = Host(settings=settings, workspace=workspace, home=Path.home(), environ=dict(os.environ))
     try:
         return await open_confinement(place)
     except SandboxUnavailable as error:

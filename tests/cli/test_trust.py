@@ -10,7 +10,7 @@ from cloned_folder import TOOLSET, fill, git
 from model_server import ModelServer, calls, says
 from run_workspace import GREET, SKILL, Workspace, use_model
 
-from metier.settings.carried import FREE, LOWERED, ORDERED
+from metier.settings.clone_settings import FREE, LOWERED, ORDERED
 from metier.settings.fields import all_leaves
 
 ALLOW_ALL = "rules: [{tool: '*', allow: true}]"

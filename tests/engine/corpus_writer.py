@@ -17,7 +17,7 @@ from metier.engine.journal import read_entries
 from metier.engine.step_entries import SpoolIdentity
 from metier.engine.stopping import Stopper
 from metier.runtime.answers import Answer
-from metier.runtime.delegation.child_runs import commission_task
+from metier.runtime.delegation.child_runs import request_task
 from metier.runtime.history.archive import Archive
 from metier.runtime.history.transfer import export_run, import_run
 from metier.runtime.requests import RunRequest
@@ -74,7 +74,7 @@ async def _write_task(folder: Path) -> None:
         (task / "b.md").write_text("---\nname: Second\noutput_schema: {type: object}\n---\n\nGo on.\n")
         lines = (says("begun"), says("not JSON"), says("{}"))
         async with open_at(workspace, *lines) as runtime:
-            commission = commission_task(runtime.place, "two", {})
+            commission = request_task(runtime.place, "two", {})
             state = await runtime.start(RunRequest(task="Two", commission=commission))
             _write(folder, "task", await read_entries(runtime.store, state.run_id))
             _write(folder, "step", await read_entries(runtime.store, state.children[1].run_id))

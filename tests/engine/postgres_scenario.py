@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import reference_scenario
 
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.store.base import Store
 from metier.store.machine import Machine
 from metier.store.postgres.address import read_address
@@ -21,7 +21,7 @@ VARIABLE = "METIER_TEST_POSTGRES"
 """The address of the server, with `postgres` as its database."""
 
 
-async def open_pointed_postgres(place: Place, points: Points, *, machine: Machine | None) -> Store:
+async def open_pointed_postgres(place: Host, points: Points, *, machine: Machine | None) -> Store:
     """PostgreSQL, with points before and after each change."""
     server = os.environ[VARIABLE]
     name = f"crash_{zlib.crc32(str(place.runs).encode()):08x}"

@@ -16,12 +16,12 @@ from metier.engine.decide import Policy
 from metier.engine.options import RuntimeOptions
 from metier.messages import ModelReply, TextPart, ToolCallPart, Usage
 from metier.providers.base import ModelRequest, Observer
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.settings.model import Settings
 from metier.skills.options import SkillsOptions
 from metier.testing.crash_kit import read_effects
 from metier.testing.crash_scenario import Reach, Scenario
-from metier.testing.recorded_effect import Deed, build_settle
+from metier.testing.recorded_effect import RecordedEffect, build_settle
 from metier.tools.base import ToolContext, ToolResult
 from metier.tools.effects import Effect
 
@@ -80,7 +80,7 @@ print(json.dumps({"artifacts": artifacts}))
 SKILLS = {"alpha": (), "beta": ("record", "flaky"), "gamma": ("report",)}
 
 
-class Mail(Deed):
+class Mail(RecordedEffect):
     """One that can find out whether it happened."""
 
     async def probe(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult | None:
@@ -174,14 +174,14 @@ def build_lines(folder: Path) -> list[list[Call]]:
     ]
 
 
-def build_tools(effects: Path, reach: Reach) -> tuple[Deed, ...]:
+def build_tools(effects: Path, reach: Reach) -> tuple[RecordedEffect, ...]:
     return (
-        Deed("look", "read", effects, reach),
-        Deed("set_value", "idempotent", effects, reach),
-        Deed("post", "keyed", effects, reach),
-        Deed("launch", "opaque", effects, reach),
+        RecordedEffect("look", "read", effects, reach),
+        RecordedEffect("set_value", "idempotent", effects, reach),
+        RecordedEffect("post", "keyed", effects, reach),
+        RecordedEffect("launch", "opaque", effects, reach),
         Mail("mail", "opaque", effects, reach),
-        Deed("pay", "opaque", effects, reach),
+        RecordedEffect("pay", "opaque", effects, reach),
     )
 
 
@@ -191,7 +191,7 @@ def build(folder: Path, reach: Reach) -> Scenario:
     effects = folder / "effects.jsonl"
     # What a script needs of the environment, and nothing of the person who runs the tests.
     environ = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    place = Place(
+    place = Host(
         settings=Settings(
             runtime=RuntimeOptions(max_turns=20), skills=SkillsOptions(dir=str(shared / "skills"), enabled="none")
         ),

@@ -13,7 +13,7 @@ from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
 from metier.errors import ToolFailed
 from metier.runtime.answers import Answer
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, Watch, open_runtime
 from metier.settings.model import Settings
@@ -95,7 +95,7 @@ async def open_at(
     max_turns: int = 8,
 ) -> AsyncGenerator[Runtime]:
     options = {"profile": profile, "max_turns": max_turns, "max_llm_retries": 0}
-    place = Place(
+    place = Host(
         settings=Settings(runtime=RuntimeOptions.model_validate(options)),
         workspace=folder,
         home=folder / "home",

@@ -16,7 +16,7 @@ from metier.engine.projection import project
 from metier.engine.services import Services
 from metier.engine.state import apply
 from metier.runtime.answers import Answer
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.runs import Runtime, Watch
 from metier.settings.model import Settings
 from metier.store.base import Lease, Store, StoredEntry
@@ -25,7 +25,7 @@ from metier.store.opening import DATABASE
 from metier.testing.crash_kit import record_effect
 from metier.testing.crash_points import Points
 from metier.testing.crash_scenario import OpenStore, Reach, Scenario, open_pointed_sqlite
-from metier.testing.recorded_effect import Deed, build_settle
+from metier.testing.recorded_effect import RecordedEffect, build_settle
 from metier.testing.store_wrapper import StoreWrapper
 from metier.tools.base import ToolContext, ToolResult
 
@@ -42,12 +42,12 @@ LINES: list[list[Call]] = [
 def build(folder: Path, reach: Reach) -> Scenario:
     effects = folder / "effects.jsonl"
     tools = (
-        Deed("look", "read", effects, reach),
-        Deed("post", "keyed", effects, reach),
-        Deed("launch", "opaque", effects, reach),
-        Deed("pay", "opaque", effects, reach),
+        RecordedEffect("look", "read", effects, reach),
+        RecordedEffect("post", "keyed", effects, reach),
+        RecordedEffect("launch", "opaque", effects, reach),
+        RecordedEffect("pay", "opaque", effects, reach),
     )
-    place = Place(
+    place = Host(
         settings=Settings(),
         workspace=folder,
         home=folder / "home",
@@ -62,7 +62,7 @@ def build(folder: Path, reach: Reach) -> Scenario:
 
 
 def open_with(wrap: Callable[[Store], Store]) -> OpenStore:
-    async def open_store(place: Place, points: Points, *, machine: Machine | None) -> Store:
+    async def open_store(place: Host, points: Points, *, machine: Machine | None) -> Store:
         return wrap(await open_pointed_sqlite(place, points, machine=machine))
 
     return open_store
@@ -106,7 +106,7 @@ class Backlog:
 
 
 @dataclass(frozen=True, slots=True)
-class LaterDeed(Deed):
+class LaterDeed(RecordedEffect):
     """Says that it is done, and does it when the result is on record."""
 
     backlog: Backlog
@@ -137,7 +137,7 @@ def build_early_results(folder: Path, reach: Reach) -> Scenario:
     backlog = Backlog()
     tools = tuple(
         LaterDeed(tool.name, tool.effect, tool.effects, tool.reach, backlog)
-        if isinstance(tool, Deed) and tool.name != "look"
+        if isinstance(tool, RecordedEffect) and tool.name != "look"
         else tool
         for tool in whole.place.tools
     )

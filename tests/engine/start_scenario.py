@@ -9,10 +9,10 @@ from reference_scenario import Call, Narrator
 
 from metier.engine.options import RuntimeOptions
 from metier.providers.options import ModelOptions
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.settings.model import Settings
 from metier.testing.crash_scenario import Reach, Scenario
-from metier.testing.recorded_effect import Deed, build_settle
+from metier.testing.recorded_effect import RecordedEffect, build_settle
 
 GIVEN = Settings(
     model=ModelOptions(provider="openai", name="special"), runtime=RuntimeOptions(profile="guarded", max_turns=3)
@@ -31,13 +31,13 @@ def build(folder: Path, reach: Reach) -> Scenario:
     lives = folder / LIVES
     count = int(lives.read_text()) if lives.exists() else 0
     lives.write_text(str(count + 1))
-    place = Place(
+    place = Host(
         settings=TODAY if count else GIVEN,
         workspace=folder,
         home=folder / "home",
         environ={},
         provider=Narrator(LINES),
-        tools=(Deed("launch", "opaque", effects, reach),),
+        tools=(RecordedEffect("launch", "opaque", effects, reach),),
     )
     return Scenario(
         place=place,

@@ -312,7 +312,7 @@ def test_new_skill_is_shown_before_the_model_is_asked_again() -> None:
 
 def test_run_that_only_calls_a_skill_stops_when_what_the_skill_spent_is_over_the_limit() -> None:
     call = SkillCall(skill="namer", chain=("caller",))
-    began = started(max_cost_usd=1.0).model_copy(update={"order": e.Order(task="call it", call=call)})
+    began = started(max_cost_usd=1.0).model_copy(update={"order": e.ChildRequest(task="call it", call=call)})
     invoke = use_skill("namer")
     asked_for = e.InputAsked(
         request_id="in", step_id="1.1", question="?", resumes=True, spent=Spent(input_tokens=1, cost_usd=1.5)

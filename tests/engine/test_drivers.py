@@ -14,7 +14,7 @@ import small_scenarios as small
 
 from metier.engine.loop import hold_lease
 from metier.runtime.requests import RunRequest
-from metier.runtime.runs import Driver, open_runtime
+from metier.runtime.runs import LeaseHolder, open_runtime
 from metier.store.failures import LeaseLost
 from metier.store.machine import SystemMachine
 from metier.store.opening import DATABASE
@@ -135,7 +135,7 @@ async def test_losing_the_run_cancels_what_is_under_way_and_says_so(tmp_path: Pa
 
         async def drive_until_stolen() -> None:
             nonlocal was_cut_short
-            async with hold_lease(run_id, Driver(store=runtime.store, owner="me"), seconds=0.05):
+            async with hold_lease(run_id, LeaseHolder(store=runtime.store, owner="me"), seconds=0.05):
                 await other.take_lease(run_id, owner="thief", seconds=60)
                 try:
                     await anyio.sleep_forever()

@@ -22,7 +22,7 @@ from metier.events import LogRepaired, PinnedDefinitionUsed
 from metier.messages import ModelReply
 from metier.providers.base import ModelRequest, Observer
 from metier.runtime.answers import Answer
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.store.base import RunRow
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 CHILD = Path(__file__).with_name("fault_child.py")
 
 
-def build_place(folder: Path) -> Place:
+def build_place(folder: Path) -> Host:
     return small.build(folder, lambda _name: None).place
 
 

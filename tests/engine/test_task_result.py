@@ -35,7 +35,7 @@ SKIPPED = e.StepFinished(step_id="1.2", status="skipped", text="Skipped by a per
 def test_sum_of_a_dry_run_is_not_known_where_a_plan_was_too_long_to_be_kept(
     second: e.StepFinished, predicted: dict[str, float | None]
 ) -> None:
-    began = started().model_copy(update={"mode": "dry_run", "order": e.Order(task="two", task_id="two")})
+    began = started().model_copy(update={"mode": "dry_run", "order": e.ChildRequest(task="two", task_id="two")})
     steps = tuple(e.PlannedStep(file=f"{name}.md", name=name, agent="") for name in ("one", "two"))
     state = folded(began, e.TaskPlanned(steps=steps), planned("1.1", PLAN), second)
 

@@ -8,7 +8,7 @@ from vendors import VENDORS, Vendor
 from wire_server import WireServer
 
 from metier.event_record import EventRecord
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
@@ -58,7 +58,7 @@ async def run(
     folder.mkdir(exist_ok=True)
     server.will_answer(vendor.answer("calls"), vendor.answer("text"))
     async with vendor.opened(server.url) as provider:
-        place = Place(
+        place = Host(
             settings=Settings(),
             workspace=folder,
             home=folder,

@@ -17,7 +17,7 @@ from wire_server import Answer, WireServer, whole
 
 from metier.engine.state import RunState
 from metier.errors import ToolFailed
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
@@ -163,7 +163,7 @@ async def run(vendor: Vendor, case: Case, server: WireServer, tool: Search, fold
         (folder / ".agent").mkdir()
         (folder / ".agent/tool-access.json").write_text('{"tools": {"notes.search": {"enabled": false}}}')
     async with vendor.opened(server.url) as provider:
-        place = Place(settings=Settings(), workspace=folder, home=folder, environ={}, provider=provider, tools=(tool,))
+        place = Host(settings=Settings(), workspace=folder, home=folder, environ={}, provider=provider, tools=(tool,))
         async with open_runtime(place) as runtime:
             return await runtime.start(RunRequest(task="look at the notes"))
 

@@ -9,7 +9,7 @@ from metier.context.tokens import TokenCounter, estimate_tokens
 from metier.messages import ModelReply, TextPart, Usage
 from metier.providers.base import Delta, ModelRequest, Observer
 from metier.runtime.chat.chats import Chat, ChatRequest, open_chat
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
 
@@ -71,13 +71,13 @@ def last_words(request: ModelRequest) -> str:
     return part.text if isinstance(part, TextPart) else ""
 
 
-def build_place(folder: Path, provider: CountingModel | None, **sections: object) -> Place:
+def build_place(folder: Path, provider: CountingModel | None, **sections: object) -> Host:
     (folder / "prices.yaml").write_text(PRICES, encoding="utf-8")
     settings = Settings.model_validate({"model": SMALL, **sections})
-    return Place(settings=settings, workspace=folder, home=folder / "home", environ={}, provider=provider)
+    return Host(settings=settings, workspace=folder, home=folder / "home", environ={}, provider=provider)
 
 
 @asynccontextmanager
-async def chatting(place: Place, request: ChatRequest | None = None) -> AsyncGenerator[Chat]:
+async def chatting(place: Host, request: ChatRequest | None = None) -> AsyncGenerator[Chat]:
     async with open_runtime(place) as runtime:
         yield await open_chat(runtime, request or ChatRequest())

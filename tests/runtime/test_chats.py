@@ -17,7 +17,7 @@ from metier.providers.base import ModelRequest
 from metier.runtime.chat.chats import Chat, ChatRequest, list_chats, open_chat
 from metier.runtime.chat.conversations import SUMMARIZER, read_conversation
 from metier.runtime.history.prompts import show_turn
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.records.pins import find_instructions
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Watch, open_runtime
@@ -316,7 +316,7 @@ async def test_secrets_that_were_said_are_masked_in_what_later_turns_are_told(tm
 
 async def test_conversations_on_postgresql_are_the_same(tmp_path: Path, postgres_url: str) -> None:
     model = CountingModel(echo)
-    place: Place = build_place(tmp_path, model, store={"backend": "postgres"})
+    place: Host = build_place(tmp_path, model, store={"backend": "postgres"})
     place = replace(place, environ={"DATABASE_URL": postgres_url})
     async with chatting(place, ChatRequest(context_id="pg")) as chat:
         await chat.send("My name is Ada.")

@@ -13,7 +13,7 @@ from metier.engine.options import RuntimeOptions
 from metier.messages import ModelReply, TextPart, ToolCallPart, Usage
 from metier.providers.base import ModelRequest, Observer
 from metier.providers.options import ModelOptions
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
@@ -81,7 +81,7 @@ async def test_late_turn_of_a_long_run_costs_what_an_early_one_does(tmp_path: Pa
         model=ModelOptions(max_context_tokens=6_000, response_headroom_tokens=1_000),
         runtime=RuntimeOptions(max_turns=TURNS + 5),
     )
-    place = Place(
+    place = Host(
         settings=settings,
         workspace=tmp_path,
         home=tmp_path,

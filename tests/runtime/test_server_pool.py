@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.mcp import keep_servers, open_acceptances, open_servers
-from metier.runtime.prepared_run import RunKind
+from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.server_pool import ServerPool
 from metier.runtime.workspace.agents import AgentInForce
 from metier.settings.model import Settings
@@ -32,9 +32,9 @@ TOOL = ToolInfo(
 )
 
 
-def build_place(folder: Path, profile: str, servers: ServerPool | None = None) -> Place:
+def build_place(folder: Path, profile: str, servers: ServerPool | None = None) -> Host:
     settings = Settings.model_validate({"runtime": {"profile": profile}})
-    return Place(settings=settings, workspace=folder, home=folder / "home", environ={}, servers=servers)
+    return Host(settings=settings, workspace=folder, home=folder / "home", environ={}, servers=servers)
 
 
 def accept_clock(folder: Path) -> None:
@@ -54,7 +54,7 @@ async def connect_in_one_sitting(folder: Path, *runs: tuple[str, Confinement]) -
             return
         profile, confinement = rest[0]
         place = build_place(folder, profile, pool)
-        run = RunKind(folder=folder / "runs" / "r1", agent=AgentInForce(place=place))
+        run = PreparedRun(folder=folder / "runs" / "r1", agent=AgentInForce(place=place))
         async with open_servers(place, store, run=run, confinement=confinement) as servers:
             (tool,) = servers.tools
             assert isinstance(tool, McpTool)

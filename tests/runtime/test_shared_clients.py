@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from metier.providers.options import AnthropicOptions, ModelOptions, ProvidersOptions
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
@@ -71,7 +71,7 @@ async def test_runs_of_one_host_share_its_connections(tmp_path: Path) -> None:
     with anyio.fail_after(60):
         async with running() as server:
             providers = ProvidersOptions(anthropic=AnthropicOptions(base_url=server.url))
-            place = Place(
+            place = Host(
                 settings=Settings(model=ModelOptions(providers=providers)),
                 workspace=tmp_path,
                 home=tmp_path,

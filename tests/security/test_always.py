@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from workspaces import Drill, call, put
 
-from metier.runtime.approvals import Question, Reply
+from metier.runtime.approvals import ApprovalQuestion, Reply
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Watch, open_runtime
 from metier.testing.scripted import Line, says
@@ -44,9 +44,9 @@ async def test_always_reaches_as_far_as_what_was_shown(tmp_path: Path, first: Li
     put(tmp_path, {**files, **{f".agent/skills/{skill}/SKILL.md": SKILL.format(name=skill) for skill in "ab"}})
     put(tmp_path, {"sub/x": ""})
     drill = Drill(tmp_path, [first, second, says("Done.")], tools=(WebFetch(resolve=find_nothing),))
-    questions: list[Question] = []
+    questions: list[ApprovalQuestion] = []
 
-    async def always(question: Question) -> Reply:
+    async def always(question: ApprovalQuestion) -> Reply:
         questions.append(question)
         return Reply(decision="approved", by="ada", remember=True)
 

@@ -15,9 +15,9 @@ from metier.engine.state import RunState
 from metier.messages import ToolResultPart
 from metier.providers.base import Provider
 from metier.providers.options import ModelOptions
-from metier.runtime.approvals import Question, Reply
+from metier.runtime.approvals import ApprovalQuestion, Reply
 from metier.runtime.history.replays import replay_run
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.model import Settings
@@ -57,8 +57,8 @@ class Drill:
         self.provider = ScriptedProvider(*self.script)
 
     @property
-    def place(self) -> Place:
-        return Place(
+    def place(self) -> Host:
+        return Host(
             settings=Settings(model=self.model, runtime=RuntimeOptions(profile=self.profile), shell=self.shell),
             workspace=self.workspace,
             # Beside it: a sandbox shows the workspace and hides the home.
@@ -82,7 +82,7 @@ class Drill:
             await check_replay(runtime, run_id)
         return state
 
-    async def decide(self, decision: str, *, arguments: dict[str, JsonValue] | None = None) -> Question:
+    async def decide(self, decision: str, *, arguments: dict[str, JsonValue] | None = None) -> ApprovalQuestion:
         """Answer the one open question."""
         async with open_runtime(self.place) as runtime:
             (question,) = await runtime.approvals.find_all(status="open")
@@ -95,7 +95,7 @@ class Drill:
             await runtime.approvals.decide(question, reply)
         return question
 
-    async def questions(self) -> list[Question]:
+    async def questions(self) -> list[ApprovalQuestion]:
         async with open_runtime(self.place) as runtime:
             return await runtime.approvals.find_all(status="open")
 

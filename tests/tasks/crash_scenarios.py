@@ -7,11 +7,11 @@ from teams import Call, Cast, write, write_agents
 from metier.engine.options import RuntimeOptions
 from metier.messages import ModelReply, TextPart
 from metier.providers.base import ModelRequest, Observer
-from metier.runtime.delegation.child_runs import Commission, commission_task
-from metier.runtime.host import Place
+from metier.runtime.delegation.child_runs import ChildRunStart, request_task
+from metier.runtime.host import Host
 from metier.settings.model import Settings
 from metier.testing.crash_scenario import Reach, Scenario
-from metier.testing.recorded_effect import Deed, build_settle
+from metier.testing.recorded_effect import RecordedEffect, build_settle
 
 STEPS = 10
 STEP = """\
@@ -35,8 +35,8 @@ class Echo(Cast):
         return await super().reply(request, observe=observe)
 
 
-def build_place(folder: Path, cast: Cast, *tools: Deed) -> Place:
-    return Place(
+def build_place(folder: Path, cast: Cast, *tools: RecordedEffect) -> Host:
+    return Host(
         settings=Settings(runtime=RuntimeOptions(max_llm_retries=0, max_turns=30)),
         workspace=folder,
         home=folder / "home",
@@ -52,10 +52,10 @@ def build_task(folder: Path, reach: Reach) -> Scenario:
     if not (folder / ".agent").exists():
         write_agents(folder, "worker", more="tool_approvals:\n  rules:\n    - {tool: keep, allow: true}\n")
         write(folder, {f".agent/tasks/ten/{_file(n)}": _step(n) for n in range(1, STEPS + 1)})
-    place = build_place(folder, Echo({}), Deed("keep", "keyed", effects, reach))
+    place = build_place(folder, Echo({}), RecordedEffect("keep", "keyed", effects, reach))
 
-    def commission(here: Place) -> Commission:
-        return commission_task(here, "ten", {"topic": "tides"})
+    def commission(here: Host) -> ChildRunStart:
+        return request_task(here, "ten", {"topic": "tides"})
 
     return Scenario(place=place, task="Ten", commission=commission, effects=effects, settle=build_settle(effects))
 
@@ -94,7 +94,7 @@ def build_delegation(folder: Path, reach: Reach) -> Scenario:
     if not (folder / ".agent").exists():
         write_agents(folder, "lead")
         write_agents(folder, "worker", more="tool_approvals:\n  rules:\n    - {tool: pay, verdict: ask}\n")
-    tools = (Deed("pay", "opaque", effects, reach), Deed("post", "keyed", effects, reach))
+    tools = (RecordedEffect("pay", "opaque", effects, reach), RecordedEffect("post", "keyed", effects, reach))
     place = build_place(folder, Cast(LINES), *tools)
     return Scenario(
         place=place,

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from metier.engine.options import RuntimeOptions
 from metier.messages import Message, ModelReply, TextPart, ToolCallPart, Usage
 from metier.providers.base import ModelRequest, Observer
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.model import Settings
 from metier.testing.recorded_effect import describe_deed
@@ -109,7 +109,7 @@ class Deed:
 async def open_team(
     folder: Path, cast: Cast, *, tools: Sequence[Deed] = (), **options: JsonValue
 ) -> AsyncGenerator[Runtime]:
-    place = Place(
+    place = Host(
         settings=Settings(runtime=RuntimeOptions.model_validate({"max_llm_retries": 0, **options})),
         workspace=folder,
         home=folder / "home",

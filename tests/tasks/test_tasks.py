@@ -11,7 +11,7 @@ from metier.engine.projection_work import list_task_steps
 from metier.engine.state import RunState
 from metier.errors import ConfigError, UsageError
 from metier.runtime.answers import Answer
-from metier.runtime.delegation.child_runs import commission_task
+from metier.runtime.delegation.child_runs import request_task
 from metier.runtime.history.replays import replay_run
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
@@ -56,7 +56,7 @@ def finish(result: str) -> Call:
 
 
 async def start(runtime: Runtime, task: str = "notes", **inputs: str) -> RunState:
-    commission = commission_task(runtime.place, task, dict(inputs))
+    commission = request_task(runtime.place, task, dict(inputs))
     return await runtime.start(RunRequest(task=commission.order.task, commission=commission))
 
 

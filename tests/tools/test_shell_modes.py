@@ -3,7 +3,7 @@
 import pytest
 
 from metier.tools.shell.allowlist import find_refusal
-from metier.tools.shell.harmless import Place
+from metier.tools.shell.harmless import CommandFolders
 from metier.tools.shell.line import parse_line
 from metier.tools.shell.options import ShellOptions
 
@@ -29,7 +29,7 @@ ORDINARY = [
 
 
 def refuse(text: str) -> str:
-    return find_refusal(parse_line(text), ShellOptions(), Place("/repo", ("/repo",)), text=text)
+    return find_refusal(parse_line(text), ShellOptions(), CommandFolders("/repo", ("/repo",)), text=text)
 
 
 @pytest.mark.parametrize("text", SPECIAL)

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 from worker_fleet import is_all, leave_runs, wait_for_rows
 
-from metier.engine.entries import Delegated
+from metier.engine.entries import ChildRequested
 from metier.engine.journal import read_entries
 from metier.engine.orders import CHILD
 from metier.runtime.runs import Runtime, open_runtime
@@ -46,7 +46,7 @@ async def wait_for_child(runtime: Runtime, load: Load) -> None:
 async def check_done(runtime: Runtime, load: Load, parent: str) -> None:
     rows = await wait_for_rows(runtime, is_all("completed"), seconds=120, load=load)
     assert [(row.status, row.parent_run_id) for row in rows] == [("completed", parent), ("completed", "")]
-    ordered = [entry for entry in await read_entries(runtime.store, parent) if isinstance(entry, Delegated)]
+    ordered = [entry for entry in await read_entries(runtime.store, parent) if isinstance(entry, ChildRequested)]
     assert len(ordered) == 1
     sent = count_sent(load)
     assert (len(sent), set(sent.values())) == (3, {1})

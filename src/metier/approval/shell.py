@@ -15,7 +15,15 @@ from metier.approval.canonical import canonical_arguments
 from metier.approval.matchers import COMMAND
 from metier.approval.rules import ORDER, SHELL, Call, Decision, Rule, RuleList, find_rule, matches
 from metier.tools.shell.allowlist import is_direct, is_telling, walk_commands
-from metier.tools.shell.harmless import Naming, Place, find_objection, find_tables, is_runner, is_unclear, is_vouched
+from metier.tools.shell.harmless import (
+    CommandFolders,
+    Naming,
+    find_objection,
+    find_tables,
+    is_runner,
+    is_unclear,
+    is_vouched,
+)
 from metier.tools.shell.line import NotUnderstood, ShellLine, SimpleCommand, parse_line
 from metier.tools.shell.words import show_word
 from metier.tools.shell.xargs import is_name_list, read_xargs
@@ -50,7 +58,7 @@ class Unit:
     wide: tuple[Call, ...] = ()
     """Other readings, which only narrow what may happen."""
     argv: tuple[str, ...] = ()
-    place: Place
+    place: CommandFolders
     wrong: str = ""
     """Why no table can vouch for it."""
     is_fed: bool = False
@@ -129,7 +137,7 @@ def read_shell_call(call: Call, root: str) -> ShellCall:
     text = given if isinstance(given, str) else ""
     line = parse_line(text)
     folder = call.arguments.get("cwd")
-    place = Place(root or "/", (folder if isinstance(folder, str) else root or "/",))
+    place = CommandFolders(root or "/", (folder if isinstance(folder, str) else root or "/",))
     whole = Whole(_say(call, text))
     if isinstance(line, NotUnderstood):
         wide = tuple(_say(call, piece) for piece in _loosen(text))
@@ -226,7 +234,7 @@ def _list_before(line: ShellLine) -> Iterator[SimpleCommand | None]:
         yield from pipeline.commands[:-1]
 
 
-def _build_unit(command: SimpleCommand, whole: Whole, *, place: Place, before: SimpleCommand | None) -> Unit:
+def _build_unit(command: SimpleCommand, whole: Whole, *, place: CommandFolders, before: SimpleCommand | None) -> Unit:
     program, *words = command.argv
     xargs = read_xargs(command.argv)
     others: list[tuple[str, ...]] = [(posixpath.basename(program), *words)] if "/" in program else []

@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, JsonValue, model_validator
 
 from metier.capabilities.contract import InputField, InputType, Schema
-from metier.decisions import HandedOn
+from metier.decisions import CalledRun
 from metier.errors import UsageError
 from metier.messages import Value
 
@@ -183,7 +183,7 @@ class ResponseMetadata(Value):
     advice_calls: int = 0
     report: tuple[str, ...] = ()
     """For an escalated response: what was tried, and what was wrong each time."""
-    handed_on: HandedOn | None = None
+    handed_on: CalledRun | None = None
     """The run that another skill is called in, where its work is waited for."""
     replayed: bool = False
     """The stored answer to a message that came again."""

@@ -17,7 +17,7 @@ from metier.definitions.ids import fold_id
 from metier.definitions.problems import Problem, has_errors
 from metier.runtime.checks.agent_report import AgentReport, Named, report_agent
 from metier.runtime.checks.validation import find_all_problems
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.workspace.catalog import list_definitions
 
 app = typer.Typer(
@@ -78,7 +78,7 @@ def show(
         _write(report)
 
 
-def _read_rows(place: Place) -> Iterator[_Row]:
+def _read_rows(place: Host) -> Iterator[_Row]:
     default = fold_id(place.settings.runtime.agent or "")
     listed = list_definitions(place.workspace, "agents", FILE_NAME)
     problems = find_all_problems(place, "agent")

@@ -14,7 +14,7 @@ from metier.cli.shared.context import get_user
 from metier.cli.shared.output import JsonList, warn_line, write_json, write_line
 from metier.cli.skill.catalog import AsJson
 from metier.errors import UsageError
-from metier.runtime.approvals import Question, Reply
+from metier.runtime.approvals import ApprovalQuestion, Reply
 from metier.runtime.runs import open_runtime
 from metier.store.base import ApprovalAttempt, RunRow
 from metier.telemetry.excerpt import one_line
@@ -58,7 +58,7 @@ def list_approvals(
         warn_line("Nothing waits for a decision" if not every else "There are no approvals here yet")
 
 
-def _write_question(question: Question) -> None:
+def _write_question(question: ApprovalQuestion) -> None:
     row, short = question.row, one_line(str(question.arguments), _SHOWN)
     write_line(f"{row.approval_id}  {row.status:<8}  run {row.run_id}  {question.tool} {short}")
 
@@ -67,7 +67,7 @@ def _write_question(question: Question) -> None:
 def show(approval: ApprovalName, *, as_json: AsJson = False, config: Config = None) -> None:
     """Show the exact call, its hash, what it would change, why it is wanted, and who decided."""
 
-    async def read() -> tuple[Question, list[ApprovalAttempt]]:
+    async def read() -> tuple[ApprovalQuestion, list[ApprovalAttempt]]:
         async with open_runtime(open_place(config)) as runtime:
             question = await runtime.approvals.get(approval)
             return question, await runtime.approvals.attempts(question)
@@ -114,7 +114,7 @@ def deny(
     _decide(approval, reply, as_json=as_json, config=config)
 
 
-def as_object(question: Question) -> dict[str, JsonValue]:
+def as_object(question: ApprovalQuestion) -> dict[str, JsonValue]:
     row, asked = question.row, question.asked
     edited = None if row.edited_payload is None else row.edited_payload.decode()
     return {
@@ -142,7 +142,7 @@ def as_object(question: Question) -> dict[str, JsonValue]:
 def _decide(name: str, reply: Reply, *, as_json: bool, config: Config) -> None:
     place = open_place(config)
 
-    async def decide() -> tuple[Question, RunRow | None]:
+    async def decide() -> tuple[ApprovalQuestion, RunRow | None]:
         async with open_runtime(place) as runtime:
             decided = await runtime.approvals.decide(await runtime.approvals.get(name), reply)
             return decided, await wake_decided_run(runtime, decided.row.run_id)
@@ -173,7 +173,7 @@ def _who(by: str | None) -> str:
     return by or get_user() or "somebody"
 
 
-def _describe_decision(question: Question, attempts: list[ApprovalAttempt]) -> list[str]:
+def _describe_decision(question: ApprovalQuestion, attempts: list[ApprovalAttempt]) -> list[str]:
     lines = [f"hash: {question.hash}", f"run: {question.row.run_id}, step {question.row.step_id}"]
     lines.append(f"status: {question.row.status}")
     for attempt in attempts:

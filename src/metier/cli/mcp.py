@@ -16,7 +16,7 @@ from metier.cli.skill.decision import decide_interactively
 from metier.definitions.nearest import hint_nearest
 from metier.errors import MetierError, UsageError
 from metier.runtime.cleaning import load_place_config
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.mcp import Trial, find_enclosure, open_acceptances, try_servers
 from metier.tools.base import ToolInfo
 from metier.tools.mcp.acceptance import Acceptance
@@ -155,7 +155,7 @@ def as_object(standing: Standing) -> dict[str, JsonValue]:
     }
 
 
-def _examine(place: Place, *, start: bool) -> list[Standing]:
+def _examine(place: Host, *, start: bool) -> list[Standing]:
     loaded = load_place_config(place)
     for problem in loaded.warnings:
         warn_line(problem.render())
@@ -187,7 +187,7 @@ def _examine(place: Place, *, start: bool) -> list[Standing]:
     ]
 
 
-def _choose(place: Place, names: list[str], *, every: bool) -> list[ServerDefinition]:
+def _choose(place: Host, names: list[str], *, every: bool) -> list[ServerDefinition]:
     servers = load_place_config(place).servers
     if every != (not names):
         raise UsageError("Name the servers, or say --all", hint="`agent mcp list` shows them")
@@ -204,7 +204,7 @@ def _choose(place: Place, names: list[str], *, every: bool) -> list[ServerDefini
     return [known[name] for name in dict.fromkeys(names)]
 
 
-def _accept_one(place: Place, server: ServerDefinition, trial: Trial, *, yes: bool) -> int:
+def _accept_one(place: Host, server: ServerDefinition, trial: Trial, *, yes: bool) -> int:
     if trial.listing is None:
         warn_line(f"{server.name}: not accepted. {trial.problem}")
         return 1

@@ -27,7 +27,7 @@ from metier.errors import ConfigError, MetierError, UsageError
 from metier.runtime.build import list_all_tools
 from metier.runtime.checks.present_policy import build_present_policy
 from metier.runtime.history.backtest import Backtest, backtest
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.runs import open_runtime
 from metier.runtime.workspace.catalog import find_skills
 from metier.runtime.workspace.policy import (
@@ -235,7 +235,7 @@ def _open_file(file: Path, *, root: Path) -> RulePolicy:
     return build_rules_policy(text, file=str(file), root=root)
 
 
-def _open_by_agent(place: Place) -> Callable[[str, Profile], RulePolicy]:
+def _open_by_agent(place: Host) -> Callable[[str, Profile], RulePolicy]:
     """Policies are built once for each agent and profile that runs had; one that is gone counts as the built-in."""
     there = load_workspace(place.workspace, open_catalog(None)).agents
 

@@ -15,7 +15,7 @@ from metier.context.provenance import Difference
 from metier.errors import UsageError
 from metier.runtime.checks.step_preview import commission_step
 from metier.runtime.history.prompts import ShownPrompt, compare, preview, show_turn
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.workspace.plugins import using_plugins
@@ -85,7 +85,7 @@ def _check(*, text: str, agent: str, task: str, run: str, turn: int | None) -> N
 
 
 async def _show_run(
-    place: Place, name: str, turn: int | None, against: int | None
+    place: Host, name: str, turn: int | None, against: int | None
 ) -> tuple[ShownPrompt, ShownPrompt | None]:
     async with open_runtime(place) as runtime:
         run_id = (await runtime.find(name)).run_id
@@ -93,7 +93,7 @@ async def _show_run(
         return shown, await show_turn(runtime, run_id, turn=against) if against is not None else None
 
 
-async def _preview(place: Place, request: RunRequest, task: str, step: str) -> ShownPrompt:
+async def _preview(place: Host, request: RunRequest, task: str, step: str) -> ShownPrompt:
     with using_plugins(place, report=warn_line) as extended:
         async with open_runtime(extended) as runtime:
             return await _preview_task(runtime, request, task, step) if task else await preview(runtime, request)

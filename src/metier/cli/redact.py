@@ -21,7 +21,7 @@ _MAX_LINE = 1_048_576
 """Characters of an unfinished line that are kept before they are shown without its end."""
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """What was found and where it stood in the text that is shown; lines and columns count from 1."""
 
     kind: str
@@ -99,7 +99,7 @@ def _redacted(chunks: Iterator[str], stream: RedactionStream) -> Iterator[str]:
 
 def _print_json(pieces: Iterator[str], stream: RedactionStream) -> None:
     """One JSON object, its text written as it comes."""
-    places: list[Place] = []
+    places: list[Position] = []
     line, column, offset = 1, 1, 0
     sys.stdout.write('{"text": "')
     for piece in pieces:
@@ -107,7 +107,7 @@ def _print_json(pieces: Iterator[str], stream: RedactionStream) -> None:
             before = piece[: finding.start - offset]
             newlines = before.count("\n")
             at = len(before) - before.rfind("\n") if newlines else column + len(before)
-            places.append(Place(finding.kind, line + newlines, at))
+            places.append(Position(finding.kind, line + newlines, at))
         newlines = piece.count("\n")
         column = len(piece) - piece.rfind("\n") if newlines else column + len(piece)
         line, offset = line + newlines, offset + len(piece)

@@ -20,8 +20,8 @@ from metier.definitions.task import FILE_NAME, TaskDefinition, load_task
 from metier.engine.state import RunState
 from metier.errors import UsageError
 from metier.runtime.checks.validation import find_all_problems
-from metier.runtime.delegation.child_runs import commission_task
-from metier.runtime.host import Place
+from metier.runtime.delegation.child_runs import request_task
+from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, Watch
 from metier.runtime.workspace.catalog import list_definitions
@@ -138,7 +138,7 @@ def run(
     given_flags = {key: str(value) for key, value in flags.items() if value is not None}
     place = open_place(config, given_flags, is_new_run=not model)
     given = {**(_read_inputs(input_file) if input_file else {}), **_parse_texts(inputs or [])}
-    commission = commission_task(place, task, given, agent=agent, model=model or "")
+    commission = request_task(place, task, given, agent=agent, model=model or "")
     mode = "dry_run" if dry_run else "live"
     request = RunRequest(task=commission.order.task, mode=mode, model=model or "", commission=commission)
 
@@ -181,7 +181,7 @@ def validate(
     return 1 if any(has_errors(of_task) for of_task in problems.values()) else 0
 
 
-def _find_all(place: Place):  # noqa: ANN202 - a list of what the walk finds
+def _find_all(place: Host):  # noqa: ANN202 - a list of what the walk finds
     listed = list_definitions(place.workspace, "tasks", FILE_NAME)
     return sorted(listed.values(), key=lambda found: found.id)
 

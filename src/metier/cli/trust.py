@@ -10,7 +10,7 @@ from metier.cli.shared.context import current_directory, home_folder
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill.catalog import AsJson
 from metier.errors import MetierError, UsageError
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.workspace.policy import read_policy_file
 from metier.runtime.workspace.trust import list_decided, trust_place
 from metier.settings.load import LoadedSettings, load_settings
@@ -39,9 +39,7 @@ def trust(
         _revoke(workspace, home, as_json=as_json)
         return
     loaded = open_folder(workspace, home)
-    place = Place(
-        settings=loaded.settings, workspace=workspace, home=home, environ=dict(os.environ), trust=loaded.trust
-    )
+    place = Host(settings=loaded.settings, workspace=workspace, home=home, environ=dict(os.environ), trust=loaded.trust)
     if not show:
         record(place, loaded)
         loaded = open_folder(workspace, home)
@@ -53,7 +51,7 @@ def trust_new_folder(workspace: Path) -> None:
     try:
         home = home_folder()
         loaded = open_folder(workspace, home)
-        place = Place(
+        place = Host(
             settings=loaded.settings, workspace=workspace, home=home, environ=dict(os.environ), trust=loaded.trust
         )
         record(place, loaded)
@@ -66,7 +64,7 @@ def open_folder(workspace: Path, home: Path) -> LoadedSettings:
     return load_settings(flags={}, environ=os.environ, cwd=workspace, home=home, config=None)
 
 
-def record(place: Place, loaded: LoadedSettings) -> None:
+def record(place: Host, loaded: LoadedSettings) -> None:
     """Raises `UsageError` where the word cannot be kept."""
     try:
         trust_place(place, words=loaded.words, origin=loaded.trust.origin)
@@ -86,7 +84,7 @@ def _revoke(workspace: Path, home: Path, *, as_json: bool) -> None:
     warn_line("Taken back" if was_trusted else "Nobody had trusted this folder")
 
 
-def _write(place: Place, loaded: LoadedSettings, *, as_json: bool) -> None:
+def _write(place: Host, loaded: LoadedSettings, *, as_json: bool) -> None:
     trust = loaded.trust
     policy = digest_bytes(read_policy_file(place.workspace))
     state = _name_state(loaded, policy)

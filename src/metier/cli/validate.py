@@ -13,7 +13,7 @@ from metier.definitions.skills.sources import WORKSPACE_FOLDERS
 from metier.definitions.workspace import Checked
 from metier.errors import ConfigError, UsageError
 from metier.runtime.checks.validation import CheckedFile, Validation, load_place_catalog, validate_workspace
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.settings.load import load_settings
 from metier.settings.model import Settings
 
@@ -38,7 +38,7 @@ def validate(
     root = (path.parent if path.name in WORKSPACE_FOLDERS else path).absolute()
     home = home_folder()
     settings, problems = _read_settings(root, home)
-    place = Place(settings=settings, workspace=root, home=home, environ=dict(os.environ))
+    place = Host(settings=settings, workspace=root, home=home, environ=dict(os.environ))
     found = validate_workspace(place, load_place_catalog(place), strict=strict)
     if as_json:
         write_json([*map(_as_json, found.workspace.checked), *_folders_as_json(found, problems)])

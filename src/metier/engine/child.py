@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Self
 
-from metier.engine.entries import ChildEnded, Delegated
+from metier.engine.entries import ChildEnded, ChildRequested
 from metier.events import TaskState
 
 
@@ -21,7 +21,7 @@ class Child:
     """How it ended last."""
 
     @classmethod
-    def of(cls, entry: Delegated) -> Self:
+    def of(cls, entry: ChildRequested) -> Self:
         order = entry.order
         return cls(
             run_id=entry.child_run_id,

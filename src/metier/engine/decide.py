@@ -48,7 +48,7 @@ def decide(state: RunState, policy: Policy) -> a.Action:
         case "DISCLOSE_CONTEXT_STAGE":
             return a.Disclose(state.skill, state.wanted)
         case "CALL_LLM":
-            return _call_or_stop(state, get_limits(state))
+            return _call_or_stop(state, get_run_limits(state))
         case "DECODE_DECISION":
             return _decode_or_fail(state)
         case "EXECUTE_STEP":
@@ -61,7 +61,7 @@ def decide(state: RunState, policy: Policy) -> a.Action:
             assert_never(state.phase)
 
 
-def get_limits(state: RunState) -> Limits:
+def get_run_limits(state: RunState) -> Limits:
     """As the run was started, and as a person raised them since."""
     return state.limits
 
@@ -110,7 +110,7 @@ def _next_step(state: RunState, policy: Policy) -> a.Action:
         return _after_failure(state, failed)
     pending = [step for step in state.steps if step.phase in ("pending", "approved", "asking")]
     if state.plan:
-        return _stop_over_budget(state, get_limits(state)) or a.Delegate(pending[0].step_id)
+        return _stop_over_budget(state, get_run_limits(state)) or a.Delegate(pending[0].step_id)
     return _start(state, pending, policy)
 
 
@@ -118,7 +118,7 @@ def _start(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
     first = pending[0]
     if first.denied:
         return a.RefuseStep(first.step_id, first.denied, verdict="ask")
-    if state.repeated.get(build_identity(first.action), 0) >= get_limits(state).max_repeated_calls:
+    if state.repeated.get(build_identity(first.action), 0) >= get_run_limits(state).max_repeated_calls:
         return a.RefuseStep(
             first.step_id,
             "The same call was made before with the same result; try another way",
@@ -129,7 +129,7 @@ def _start(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
     name, _ = name_call(first.action)
     if name in state.disabled:
         return a.RefuseStep(first.step_id, describe_disabled(name), verdict="deny", rule="tool-access.json")
-    if is_delegation(first.action) and (refusal := find_refusal(state, first.action, get_limits(state))):
+    if is_delegation(first.action) and (refusal := find_refusal(state, first.action, get_run_limits(state))):
         return a.RefuseStep(first.step_id, refusal, verdict="deny", rule="limits of delegation")
     verdict = judge_step(state, first, policy)
     if verdict.decision == "deny":
@@ -152,7 +152,7 @@ def _refuse(step: Step, verdict: Verdict) -> a.RefuseStep:
 
 def _run_or_stop(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
     """The steps of a turn were paid for; a run that only calls a skill has no turns, and is bounded here."""
-    stop = _stop_over_budget(state, get_limits(state)) if is_planned(state) else None
+    stop = _stop_over_budget(state, get_run_limits(state)) if is_planned(state) else None
     return stop or a.RunSteps(_together(state, pending, policy))
 
 
@@ -185,7 +185,7 @@ def _together(state: RunState, pending: list[Step], policy: Policy) -> tuple[str
 
 def _after_failure(state: RunState, failed: Step) -> a.Action:
     """Retry once, then another skill, then the end: as far as `on_step_failure` goes."""
-    policy = get_limits(state).on_step_failure
+    policy = get_run_limits(state).on_step_failure
     assert failed.finished is not None
     text = describe_failure(failed.finished.text).strip()
     message = text.splitlines()[0][:_MESSAGE_CHARACTERS] if text else "no output"

@@ -39,7 +39,7 @@ class Limits(Value):
     """The part of what is left of the budget that a child run gets."""
 
 
-class Order(Value):
+class ChildRequest(Value):
     """What a run is asked to do on behalf of another one, or of a task definition, and within which bounds."""
 
     task: str
@@ -89,7 +89,7 @@ class RunStarted(Value):
     """Definition id → digest of the blob that holds its bytes."""
     extra_context: str = ""
     """What was piped in beside the task."""
-    order: Order | None = None
+    order: ChildRequest | None = None
     """Nothing where a person put the task in words."""
     seal: str = ""
     """Made with a secret of the store that the run was started in; in no archive. Without it the run is foreign."""
@@ -230,13 +230,13 @@ class CallPlanned(Value):
     action: ActionStep
 
 
-class Delegated(Value):
+class ChildRequested(Value):
     """The intent of a step whose effect is another run. The id follows from the step: there is never a second child."""
 
     kind: Literal["delegated"] = "delegated"
     step_id: str
     child_run_id: str
-    order: Order
+    order: ChildRequest
     spent: Spent | None = None
 
 
@@ -381,7 +381,7 @@ type Entry = Annotated[
     | DoubtResolved
     | TaskPlanned
     | CallPlanned
-    | Delegated
+    | ChildRequested
     | ChildEnded
     | ResultChecked
     | ApprovalAsked

@@ -75,9 +75,9 @@ def get_arguments(action: ActionStep) -> dict[str, JsonValue]:
     return arguments if isinstance(arguments, dict) else {}
 
 
-def order_agent(state: RunState, action: ActionStep) -> e.Order:
+def order_agent(state: RunState, action: ActionStep) -> e.ChildRequest:
     """Another agent gets a task in words."""
-    return e.Order(
+    return e.ChildRequest(
         task=str(action.params.get("task", "")),
         agent=str(action.params.get("agent", "")),
         limits=share(state),
@@ -86,9 +86,9 @@ def order_agent(state: RunState, action: ActionStep) -> e.Order:
     )
 
 
-def order_task(state: RunState, *, task_id: str, text: str, inputs: dict[str, str]) -> e.Order:
+def order_task(state: RunState, *, task_id: str, text: str, inputs: dict[str, str]) -> e.ChildRequest:
     """A task definition is run with these inputs."""
-    return e.Order(
+    return e.ChildRequest(
         task=text,
         task_id=task_id,
         inputs=inputs,
@@ -98,11 +98,11 @@ def order_task(state: RunState, *, task_id: str, text: str, inputs: dict[str, st
     )
 
 
-def order_call(state: RunState, call: SkillCall) -> e.Order:
+def order_call(state: RunState, call: SkillCall) -> e.ChildRequest:
     """The code of a skill is called for another one, by the same agent, within the same step of a task."""
     assert state.started is not None
     above = state.started.order
-    return e.Order(
+    return e.ChildRequest(
         task=f"Call skill {call.skill!r} for skill {call.chain[-1]!r}",
         agent=state.started.agent,
         model=above.model if above is not None else "",
@@ -115,7 +115,7 @@ def order_call(state: RunState, call: SkillCall) -> e.Order:
     )
 
 
-def order_step(state: RunState, step: Step, task: TaskDefinition) -> e.Order:
+def order_step(state: RunState, step: Step, task: TaskDefinition) -> e.ChildRequest:
     """The step of a task, its placeholders filled with the inputs and what earlier steps gave."""
     number = state.steps.index(step)
     definition = task.steps[number]
@@ -127,7 +127,7 @@ def order_step(state: RunState, step: Step, task: TaskDefinition) -> e.Order:
     }
     limits = state.limits
     left = None if limits.max_cost_usd is None else max(0.0, limits.max_cost_usd - state.cost_usd)
-    return e.Order(
+    return e.ChildRequest(
         task=render_body(definition.body, inputs=inputs, results=results).strip() or definition.name,
         inputs=inputs,
         agent=state.plan[number].agent,

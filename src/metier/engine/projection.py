@@ -53,7 +53,14 @@ def _project(entry: e.Entry, state: RunState) -> Iterable[ev.Payload]:
             return _project_step(entry, state)
         case e.ApprovalAsked() | e.ApprovalDecided() | e.InputAsked() | e.InputGiven():
             return [_project_answer(entry, state)]
-        case e.TaskPlanned() | e.CallPlanned() | e.Delegated() | e.ChildEnded() | e.ResultChecked() | e.DoubtResolved():
+        case (
+            e.TaskPlanned()
+            | e.CallPlanned()
+            | e.ChildRequested()
+            | e.ChildEnded()
+            | e.ResultChecked()
+            | e.DoubtResolved()
+        ):
             return project_work(entry, state)
         case _:
             return []

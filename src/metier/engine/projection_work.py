@@ -10,7 +10,7 @@ SUMMARY_CHARACTERS = 400
 
 
 def project_work(
-    entry: e.TaskPlanned | e.CallPlanned | e.Delegated | e.ChildEnded | e.ResultChecked | e.DoubtResolved,
+    entry: e.TaskPlanned | e.CallPlanned | e.ChildRequested | e.ChildEnded | e.ResultChecked | e.DoubtResolved,
     state: RunState,
 ) -> list[Payload]:
     match entry:
@@ -19,7 +19,7 @@ def project_work(
             return [ev.TaskPlanned(task_id=order.task_id if order else "", steps=tuple(s.file for s in entry.steps))]
         case e.CallPlanned():
             return []  # the step that follows says it
-        case e.Delegated():
+        case e.ChildRequested():
             order = entry.order
             started = ev.ChildRunStarted(
                 step_id=entry.step_id,

@@ -14,7 +14,7 @@ from metier.engine.execution.partners import Partners
 from metier.engine.model.fingerprints import Fingerprints
 from metier.engine.model.offer import Offer, OfferKey
 from metier.engine.model.same_messages import SameMessages
-from metier.engine.model.skill_index import Shelf
+from metier.engine.model.skill_index import SkillIndex
 from metier.engine.nearby import Nearby
 from metier.engine.options import RuntimeOptions
 from metier.events import Payload
@@ -98,7 +98,7 @@ class Services:
     facts: FactBook
     policy: Policy
     tools: Toolbox
-    shelf: Shelf
+    shelf: SkillIndex
     instructions: Instructions
     model: ModelOptions
     runtime: RuntimeOptions

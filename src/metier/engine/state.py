@@ -56,7 +56,7 @@ def apply(state: RunState, entry: e.Entry) -> None:
             _apply_step(state, entry)
         case e.ApprovalAsked() | e.ApprovalDecided() | e.InputAsked() | e.InputGiven():
             _apply_answer(state, entry)
-        case e.TaskPlanned() | e.CallPlanned() | e.Delegated() | e.ChildEnded() | e.ResultChecked():
+        case e.TaskPlanned() | e.CallPlanned() | e.ChildRequested() | e.ChildEnded() | e.ResultChecked():
             _apply_work(state, entry)
         case _:
             assert_never(entry)
@@ -283,7 +283,7 @@ def _choose_skill(state: RunState, skill: str) -> None:
 
 
 def _apply_work(
-    state: RunState, entry: e.TaskPlanned | e.CallPlanned | e.Delegated | e.ChildEnded | e.ResultChecked
+    state: RunState, entry: e.TaskPlanned | e.CallPlanned | e.ChildRequested | e.ChildEnded | e.ResultChecked
 ) -> None:
     match entry:
         case e.TaskPlanned():
@@ -296,7 +296,7 @@ def _apply_work(
         case e.CallPlanned():
             state.steps = [Step("1.1", entry.action, is_foreign=state.is_foreign)]
             state.enter("EXECUTE_STEP")
-        case e.Delegated():
+        case e.ChildRequested():
             state.step(entry.step_id).delegated = entry
             state.children.append(Child.of(entry))
             _count_spent(state, entry.spent)

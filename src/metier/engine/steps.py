@@ -48,7 +48,7 @@ class Step:
     """The arguments that a person gave the call while approving it."""
     answers: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     """What was given to the questions of the step itself."""
-    delegated: e.Delegated | None = None
+    delegated: e.ChildRequested | None = None
     """The run that does it, while it is under way and after."""
 
 

@@ -28,7 +28,7 @@ type Refuse = Callable[[str, tuple[str, dict[str, JsonValue]]], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class ApprovalQuestion:
     """One approval with everything that a person needs to decide it."""
 
     row: ApprovalRow
@@ -85,11 +85,11 @@ class Approvals:
         self._look = look
         self._refuse = refuse
 
-    async def find_all(self, *, run_id: str = "", status: str = "") -> list[Question]:
+    async def find_all(self, *, run_id: str = "", status: str = "") -> list[ApprovalQuestion]:
         """Oldest first. What ran out of time is closed on the way."""
         return [question async for page in self.pages(run_id=run_id, status=status) for question in page]
 
-    async def pages(self, *, run_id: str = "", status: str = "") -> AsyncGenerator[list[Question]]:
+    async def pages(self, *, run_id: str = "", status: str = "") -> AsyncGenerator[list[ApprovalQuestion]]:
         """The same, a page at a time, so that a long list takes no more memory than a short one."""
         await self._expire_open(run_id)
         after = 0
@@ -100,7 +100,7 @@ class Approvals:
             yield [self._build(row, asked.get(row.approval_id)) for row in rows]
             after = rows[-1].number
 
-    async def get(self, name: str) -> Question:
+    async def get(self, name: str) -> ApprovalQuestion:
         """By id, or the beginning of one: one indexed read. Raises `ApprovalUnknown`, `UsageError` if not clear."""
         # The id itself sorts before every longer one that begins with it.
         found = await self._store.find_approvals(name, limit=2) if name else []
@@ -119,10 +119,10 @@ class Approvals:
         """What the journal of a run says about its approvals, by their ids; its other entries are not parsed."""
         return {entry.approval_id: entry for entry in await read_entries_of(self._store, run_id, e.ApprovalAsked)}
 
-    async def attempts(self, question: Question) -> list[ApprovalAttempt]:
+    async def attempts(self, question: ApprovalQuestion) -> list[ApprovalAttempt]:
         return await self._store.list_attempts(question.row.approval_id)
 
-    async def decide(self, question: Question, reply: Reply) -> Question:
+    async def decide(self, question: ApprovalQuestion, reply: Reply) -> ApprovalQuestion:
         """Record a decision. The first one counts; for every later one raises `ApprovalClosed` and says whose did."""
         edited: bytes | None = None
         if reply.arguments is not None:
@@ -158,9 +158,9 @@ class Approvals:
         for row in await self._store.list_approvals(run_id=run_id, status="open"):
             await self._store.decide_approval(row.approval_id, status="expired", decided_by=EXPIRY, reason=reason)
 
-    def _build(self, row: ApprovalRow, asked: e.ApprovalAsked | None) -> Question:
+    def _build(self, row: ApprovalRow, asked: e.ApprovalAsked | None) -> ApprovalQuestion:
         tool, arguments = parse_call(row.payload)
-        return Question(row=row, asked=asked, tool=tool, arguments=arguments, refuse=self._refuse)
+        return ApprovalQuestion(row=row, asked=asked, tool=tool, arguments=arguments, refuse=self._refuse)
 
     async def _expire_open(self, run_id: str) -> None:
         after = 0

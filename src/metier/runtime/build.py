@@ -32,10 +32,10 @@ from metier.runtime.confinement import build_protected_state, limit_only, open_c
 from metier.runtime.delegation.authority import bind, find_tools_above, is_seen
 from metier.runtime.delegation.capabilities import find_advisor, list_callable
 from metier.runtime.delegation.partners import choose_partners
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.mcp import list_known_tools, list_server_files, open_servers
 from metier.runtime.models import open_models
-from metier.runtime.prepared_run import RunKind
+from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.records.pins import find_instructions, find_trusted, use_pinned, use_pinned_policy
 from metier.runtime.workspace.instructions import load_instructions
 from metier.runtime.workspace.policy import (
@@ -72,7 +72,7 @@ from metier.tools.web.fetch import WebAccess
 
 @asynccontextmanager
 async def build_services(
-    place: Place, store: Store, *, run: RunKind, observe: Observer | None = None
+    place: Host, store: Store, *, run: PreparedRun, observe: Observer | None = None
 ) -> AsyncGenerator[Services]:
     """Everything a run needs while it is driven. A dry run opens no connection and starts no toolset to ask it."""
     settings, agent = place.settings, run.agent
@@ -133,7 +133,7 @@ async def build_services(
         )
 
 
-def find_changed_files(run: RunKind) -> tuple[str, ...]:
+def find_changed_files(run: PreparedRun) -> tuple[str, ...]:
     """Pins of the agent, the task and the project instructions whose files are no longer what the run began with."""
     return (*run.agent.changed, *find_changed_task(run), *find_changed_project(run.agent.place, run.pins))
 
@@ -143,7 +143,7 @@ class _Told(NamedTuple):
     notices: tuple[ProjectInstructionsLoaded, ...] = ()
 
 
-async def _find_instructions(run: RunKind, tools: Toolbox, partners: Partners, *, store: Store) -> _Told:
+async def _find_instructions(run: PreparedRun, tools: Toolbox, partners: Partners, *, store: Store) -> _Told:
     """What the run is pinned to; where it begins now, what its files say, and which files these are."""
     if (pinned := await find_instructions(run.pins, store)) is not None:
         return _Told(pinned)
@@ -152,14 +152,14 @@ async def _find_instructions(run: RunKind, tools: Toolbox, partners: Partners, *
     return _Told(instructions, (describe_files(project),) if project else ())
 
 
-def _open_access(place: Place) -> AccessFile:
+def _open_access(place: Host) -> AccessFile:
     """Raises `ConfigError` where it cannot be read."""
     access = AccessFile(place.workspace)
     access.read()
     return access
 
 
-def _check_names(run: RunKind, access: AccessFile, known: frozenset[str]) -> None:
+def _check_names(run: PreparedRun, access: AccessFile, known: frozenset[str]) -> None:
     """Raises `ConfigError` where a tool is named that does not exist; a run keeps the agent that it began with."""
     names = {*known, *BUILT_IN_TOOLS, *SCRIPT_TOOLS, *CONTROL_NAMES}
     access.check_names(names)
@@ -168,7 +168,7 @@ def _check_names(run: RunKind, access: AccessFile, known: frozenset[str]) -> Non
 
 
 def compose_instructions(
-    run: RunKind, tools: Toolbox, partners: Partners, *, project: Sequence[ProjectFile]
+    run: PreparedRun, tools: Toolbox, partners: Partners, *, project: Sequence[ProjectFile]
 ) -> Instructions:
     """What a run that begins now is told, whatever its task."""
     agent = run.agent
@@ -180,13 +180,19 @@ def compose_instructions(
     return load_instructions(agent, run.said, subjects=subjects, family=family, project=project)
 
 
-async def _choose_tools(run: RunKind, offered: Sequence[Tool], store: Store) -> Toolbox:
+async def _choose_tools(run: PreparedRun, offered: Sequence[Tool], store: Store) -> Toolbox:
     above = await find_tools_above(run, store)
     return Toolbox(tool for tool in choose_tools(run.agent, offered, run.steps) if is_seen(tool, above))
 
 
 async def _build_rules(
-    run: RunKind, packages: Sequence[SkillPackage], tools: Toolbox, *, host: bytes, known: frozenset[str], store: Store
+    run: PreparedRun,
+    packages: Sequence[SkillPackage],
+    tools: Toolbox,
+    *,
+    host: bytes,
+    known: frozenset[str],
+    store: Store,
 ) -> Policy:
     agent, place = run.agent, run.agent.place
     speakers = replace(
@@ -200,24 +206,24 @@ async def _build_rules(
         workspace=place.workspace,
         profile=agent.profile,
         speakers=speakers,
-        is_partial=run.is_idle,
+        is_partial=run.is_plan_only,
     )
     return narrow(place, await bind(rules, run, store, tools=tools))
 
 
-def _find_speakers(run: RunKind, host: bytes) -> Speakers:
+def _find_speakers(run: PreparedRun, host: bytes) -> Speakers:
     step = run.steps[-1] if run.steps else None
     return Speakers(host=host, agent=run.agent.definition, task=run.task if run.steps else None, step=step)
 
 
 def _list_own(
-    packages: Sequence[SkillPackage], place: Place, *, run: RunKind, confinement: Confinement, host: bytes
+    packages: Sequence[SkillPackage], place: Host, *, run: PreparedRun, confinement: Confinement, host: bytes
 ) -> tuple[Tool, ...]:
     masked = _find_masked(run, host, confinement)
     return list_tools(packages, place, confinement=confinement, web=run.agent.web, masked=masked)
 
 
-def _find_masked(run: RunKind, host: bytes, confinement: Confinement) -> tuple[Path, ...]:
+def _find_masked(run: PreparedRun, host: bytes, confinement: Confinement) -> tuple[Path, ...]:
     """Files of the programs that the rules deny, where the sandbox can keep them from being run."""
     if confinement.level != "full":
         return ()
@@ -226,8 +232,8 @@ def _find_masked(run: RunKind, host: bytes, confinement: Confinement) -> tuple[P
     return find_masked(denied, place.environ.get("PATH", "")) if denied else ()
 
 
-async def _confine(place: Place, run: RunKind) -> Confinement:
-    if run.is_idle:
+async def _confine(place: Host, run: PreparedRun) -> Confinement:
+    if run.is_plan_only:
         return limit_only(place.settings.sandbox)
     skills = place.workspace / place.settings.skills.dir
     await run_sync(clear_leftovers, place.workspace, (skills, place.runs))
@@ -244,10 +250,10 @@ async def _confine(place: Place, run: RunKind) -> Confinement:
 
 
 async def _load_toolsets(
-    packages: Sequence[SkillPackage], place: Place, *, run: RunKind, confinement: Confinement
+    packages: Sequence[SkillPackage], place: Host, *, run: PreparedRun, confinement: Confinement
 ) -> ToolsetReading:
     """Raises `MetierError` where a toolset changed what is protected while it was loaded."""
-    if run.is_idle or not any(package.definition.toolsets for package in packages):
+    if run.is_plan_only or not any(package.definition.toolsets for package in packages):
         return ToolsetReading()
     protected = build_protected_state(confinement)
     if protected is None:
@@ -262,7 +268,7 @@ async def _load_toolsets(
 
 def list_tools(
     packages: Sequence[SkillPackage],
-    place: Place,
+    place: Host,
     *,
     confinement: Confinement | None = None,
     web: WebAccess | None = None,
@@ -280,12 +286,12 @@ def list_tools(
     return (*built_in, *_script_tools(packages, place, enclosed), *place.tools)
 
 
-def list_all_tools(packages: Sequence[SkillPackage], place: Place, *, web: WebAccess | None = None) -> tuple[Tool, ...]:
+def list_all_tools(packages: Sequence[SkillPackage], place: Host, *, web: WebAccess | None = None) -> tuple[Tool, ...]:
     """With those of external servers, as far as they are known without starting one. For looking, not for calling."""
     return (*list_tools(packages, place, web=web), *list_known_tools(place))
 
 
-def _builtin_tools(place: Place, confinement: Confinement, web: WebAccess | None) -> tuple[Tool, ...]:
+def _builtin_tools(place: Host, confinement: Confinement, web: WebAccess | None) -> tuple[Tool, ...]:
     """Open is the workspace; what decides about the agent is closed to writing, but in the permissive profile.
 
     The runs are closed in every profile: nobody writes his own record.
@@ -310,7 +316,7 @@ def _inside(folder: Path, workspace: Path) -> tuple[str, ...]:
     return (folder.relative_to(workspace).as_posix(),)
 
 
-def _script_tools(packages: Sequence[SkillPackage], place: Place, confinement: Confinement) -> tuple[Tool, ...]:
+def _script_tools(packages: Sequence[SkillPackage], place: Host, confinement: Confinement) -> tuple[Tool, ...]:
     if not packages:
         return ()
     limits = ScriptLimits(
@@ -325,7 +331,7 @@ def _script_tools(packages: Sequence[SkillPackage], place: Place, confinement: C
     return build_script_tools(ScriptCatalog(packages), runner, limits)
 
 
-def _remember_abilities(place: Place) -> Abilities:
+def _remember_abilities(place: Host) -> Abilities:
     """By who is reached and where; a provider of the host's own is nothing to remember."""
     if place.provider is not None:
         return KnownLacks()
@@ -334,13 +340,13 @@ def _remember_abilities(place: Place) -> Abilities:
     return RememberedLacks(folder, f"{choice.name} {choice.base_url or ''}")
 
 
-def get_model_options(place: Place, provider: Provider) -> ModelOptions:
+def get_model_options(place: Host, provider: Provider) -> ModelOptions:
     """The backbone calls tools; it cannot be asked for JSON instead."""
     options = place.settings.model
     return options.model_copy(update={"structured_output_mode": "native"}) if provider.name == OFFLINE else options
 
 
-def check_budget(place: Place) -> None:
+def check_budget(place: Host) -> None:
     """A limit on the cost of a model whose price nobody knows would limit nothing. Raises `UsageError`."""
     model = place.settings.model
     if place.settings.runtime.max_cost_usd is None or model.provider == OFFLINE or place.provider is not None:
@@ -352,11 +358,11 @@ def check_budget(place: Place) -> None:
         )
 
 
-def _facts_file(place: Place) -> Path | None:
+def _facts_file(place: Host) -> Path | None:
     named = place.settings.model.facts_file
     return place.workspace / named if named else None
 
 
-def narrow(place: Place, policy: Policy) -> Policy:
+def narrow(place: Host, policy: Policy) -> Policy:
     """The policy, less what whoever made the place does not want to happen."""
     return place.narrow(policy) if place.narrow is not None else policy

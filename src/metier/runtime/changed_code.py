@@ -12,7 +12,7 @@ from anyio.to_thread import run_sync
 from metier.engine import entries as e
 from metier.engine.journal import RunLog
 from metier.runtime.answers import Answer
-from metier.runtime.prepared_run import RunKind
+from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.records.pins import CODE, digest_code
 
 ACCEPT = "--accept-changed-skills"
@@ -37,7 +37,7 @@ type CodeAsker = Callable[[ChangedCode], Awaitable[str | None]]
 
 
 async def settle_code(
-    log: RunLog, run: RunKind, answer: Answer, *, ask: CodeAsker | None, above: Mapping[str, str]
+    log: RunLog, run: PreparedRun, answer: Answer, *, ask: CodeAsker | None, above: Mapping[str, str]
 ) -> dict[str, str] | None:
     """The code that the run goes on with; nothing where it is parked, because the change was not accepted.
 

@@ -1,22 +1,28 @@
 """What must not show in a place: the secrets of its environment, and those that its servers are given."""
 
+<<<<<<< HEAD
 from metier.runtime.host import Place
 from metier.telemetry.redaction import Redactor, build_redactor, find_secret_values
+=======
+from metier.runtime.host import Host
+from metier.telemetry.redaction import find_secret_values
+>>>>>>> ab43961 (Give classes the field's names: Host, PreparedRun, LeaseTerms, ChildRequest, Recording, SkillIndex, and one meaning each for Driver, Question and Place)
 from metier.telemetry.sinks import Cleaner, build_cleaner
 from metier.tools.mcp.config import McpConfig, find_server_secrets, load_mcp_config
 
 
-def load_place_config(place: Place) -> McpConfig:
+def load_place_config(place: Host) -> McpConfig:
     """The external tool servers of a place. Raises `ConfigError`."""
     return load_mcp_config(place.workspace / place.settings.mcp.file, workspace=place.workspace)
 
 
-def find_place_secrets(place: Place) -> tuple[str, ...]:
+def find_place_secrets(place: Host) -> tuple[str, ...]:
     """Raises `ConfigError` where the servers cannot be read."""
     servers = load_place_config(place).servers
     return (*find_secret_values(place.environ), *find_server_secrets(servers, place.environ))
 
 
+<<<<<<< HEAD
 def build_place_redactor(place: Place) -> Redactor:
     """Takes the secrets of a place out of text. Raises `ConfigError` where the servers cannot be read."""
     options = place.settings.logging
@@ -25,4 +31,7 @@ def build_place_redactor(place: Place) -> Redactor:
 
 
 def build_place_cleaner(place: Place) -> Cleaner:
+=======
+def build_place_cleaner(place: Host) -> Cleaner:
+>>>>>>> ab43961 (Give classes the field's names: Host, PreparedRun, LeaseTerms, ChildRequest, Recording, SkillIndex, and one meaning each for Driver, Question and Place)
     return build_cleaner(place.settings.logging, values=find_place_secrets(place))

@@ -5,7 +5,7 @@ from pathlib import Path
 import anyio.to_thread
 
 from metier.errors import SandboxUnavailable
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
 from metier.tools.process.sandbox.confinement import Confinement
 from metier.tools.process.sandbox.ladder import Rung, find_rung
@@ -15,7 +15,7 @@ from metier.tools.process.sandbox.protected_state import ProtectedState
 _MEGABYTE = 1_048_576
 
 
-async def open_confinement(place: Place) -> Confinement:
+async def open_confinement(place: Host) -> Confinement:
     """Raises `SandboxUnavailable` where a sandbox is required and cannot be had."""
     if not wants_sandbox(place):
         if requires_sandbox(place):
@@ -31,16 +31,16 @@ async def open_confinement(place: Place) -> Confinement:
     return build_confinement(place, rung)
 
 
-def wants_sandbox(place: Place) -> bool:
+def wants_sandbox(place: Host) -> bool:
     use = place.settings.sandbox.use
     return use == "required" or (use == "auto" and place.settings.runtime.profile != "permissive")
 
 
-def requires_sandbox(place: Place) -> bool:
+def requires_sandbox(place: Host) -> bool:
     return place.settings.runtime.profile == "strict" or place.settings.sandbox.use == "required"
 
 
-def find_place_rung(place: Place) -> Rung:
+def find_place_rung(place: Host) -> Rung:
     """The best that works here; none in a workspace that a sandbox would have to show and to hide at once.
 
     A level that keeps programs from ordinary work, such as a new file beside the others, is used where a sandbox is
@@ -58,7 +58,7 @@ def find_place_rung(place: Place) -> Rung:
     return rung
 
 
-def build_confinement(place: Place, rung: Rung) -> Confinement:
+def build_confinement(place: Host, rung: Rung) -> Confinement:
     workspace = place.workspace.resolve()
     options = place.settings.sandbox
     limits = limit_only(options)
@@ -98,25 +98,25 @@ def limit_only(options: SandboxOptions) -> Confinement:
     return Confinement(resources=resources, processes=options.processes or 0)
 
 
-def _find_bubblewrap(place: Place) -> str:
+def _find_bubblewrap(place: Host) -> str:
     return find_bubblewrap(place.environ, place.workspace, _list_opened(place))
 
 
-def list_writable(place: Place) -> tuple[Path, ...]:
+def list_writable(place: Host) -> tuple[Path, ...]:
     """Where programs in the sandbox write, the workspace first."""
     return (place.workspace.resolve(), *_list_opened(place))
 
 
-def _list_opened(place: Place) -> tuple[Path, ...]:
+def _list_opened(place: Host) -> tuple[Path, ...]:
     return tuple(_locate(text, place) for text in place.settings.sandbox.writable)
 
 
-def _locate(text: str, place: Place) -> Path:
+def _locate(text: str, place: Host) -> Path:
     rest = text.removeprefix("~/") if text.startswith("~/") else "" if text == "~" else None
     return (place.workspace / text if rest is None else place.home / rest).resolve()
 
 
-def _name_demand(place: Place) -> str:
+def _name_demand(place: Host) -> str:
     strict = place.settings.runtime.profile == "strict"
     return "Profile 'strict'" if strict else "The setting sandbox.use 'required'"
 

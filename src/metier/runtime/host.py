@@ -24,7 +24,7 @@ def _ignore(_sentence: str) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Host:
     settings: Settings
     workspace: Path
     home: Path

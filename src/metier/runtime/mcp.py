@@ -15,8 +15,8 @@ from metier.errors import ToolFailed
 from metier.events import McpServerReported
 from metier.runtime.cleaning import build_place_cleaner, load_place_config
 from metier.runtime.confinement import find_place_rung, list_writable, open_confinement, requires_sandbox, wants_sandbox
-from metier.runtime.host import Place
-from metier.runtime.prepared_run import RunKind
+from metier.runtime.host import Host
+from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.records.pins import TOOLS, find_tools
 from metier.runtime.server_pool import ServerPool
 from metier.store.base import Store
@@ -60,18 +60,18 @@ class Trial:
     """The hash of the files in the workspace that it was started from."""
 
 
-def open_acceptances(place: Place) -> AcceptedServers:
+def open_acceptances(place: Host) -> AcceptedServers:
     return AcceptedServers(place.home, place.workspace)
 
 
-def list_known_tools(place: Place) -> tuple[Tool, ...]:
+def list_known_tools(place: Host) -> tuple[Tool, ...]:
     """The tools of accepted servers, for whoever looks at rules; nothing is started."""
     return tuple(KnownTool(info) for _, infos in _find_accepted(place, _choose(place)) for info in infos)
 
 
 @asynccontextmanager
 async def open_servers(
-    place: Place, store: Store, *, run: RunKind, confinement: Confinement
+    place: Host, store: Store, *, run: PreparedRun, confinement: Confinement
 ) -> AsyncGenerator[Servers]:
     """The tools of every server that was accepted, none of which is running yet; those that were started end here.
 
@@ -89,7 +89,7 @@ async def open_servers(
         known = _group(await find_tools(run.pins, store), known)
     notices = tuple(_say_not_accepted(server) for server in chosen if server.name not in known)
     not_listed = tuple(notice.server for notice in notices)
-    if run.is_idle or not known:
+    if run.is_plan_only or not known:
         tools = tuple(KnownTool(info) for infos in known.values() for info in infos)
         yield Servers(tools=tools, notices=notices, not_listed=not_listed)
         return
@@ -118,14 +118,14 @@ def _leave_out(confinement: Confinement, folder: Path) -> Confinement:
 
 
 @asynccontextmanager
-async def keep_servers(place: Place) -> AsyncGenerator[Place]:
+async def keep_servers(place: Host) -> AsyncGenerator[Host]:
     """The place of a sitting of many runs: a server that one of them starts serves the next ones too, and ends here."""
     async with _open_pool() as pool:
         yield replace(place, servers=pool)
 
 
 @asynccontextmanager
-async def _borrow_pool(place: Place) -> AsyncGenerator[ServerPool]:
+async def _borrow_pool(place: Host) -> AsyncGenerator[ServerPool]:
     """That of the sitting, else one that ends with the run."""
     if place.servers is not None:
         yield place.servers
@@ -145,7 +145,7 @@ async def _open_pool() -> AsyncGenerator[ServerPool]:
 
 
 async def try_servers(
-    place: Place, servers: Sequence[ServerDefinition], *, is_accepting: bool = False
+    place: Host, servers: Sequence[ServerDefinition], *, is_accepting: bool = False
 ) -> dict[str, Trial]:
     """Start each server, ask what it offers, end it. One that fails says why and does not disturb the others.
 
@@ -175,7 +175,7 @@ async def try_servers(
     return trials
 
 
-def is_outside(place: Place, server: str) -> bool:
+def is_outside(place: Host, server: str) -> bool:
     """The server runs as the person's own programs do, also where a sandbox encloses what other tools start."""
     outside = place.settings.mcp.outside_sandbox
     if outside == "auto":
@@ -183,7 +183,7 @@ def is_outside(place: Place, server: str) -> bool:
     return outside == "all" or (outside != "none" and server in outside)
 
 
-def _find_frame(place: Place, server: ServerDefinition, confinement: Confinement) -> Confinement | None:
+def _find_frame(place: Host, server: ServerDefinition, confinement: Confinement) -> Confinement | None:
     """What encloses the server; nothing where it runs outside, whatever the run itself is enclosed by.
 
     One that may take code from anywhere in the workspace is confined like the programs that write there, unless the
@@ -195,13 +195,13 @@ def _find_frame(place: Place, server: ServerDefinition, confinement: Confinement
     return None if is_free or not find_code(place, server).is_open else confinement
 
 
-def find_code(place: Place, server: ServerDefinition) -> ServerCode:
+def find_code(place: Host, server: ServerDefinition) -> ServerCode:
     """The files of the workspace that it is started from. Raises `ConfigError` where a variable is missing."""
     expanded = expand_server(server, place.environ)
     return find_server_code(expanded, place.environ, writable=list_writable(place))
 
 
-def list_server_files(place: Place) -> tuple[Path, ...]:
+def list_server_files(place: Host) -> tuple[Path, ...]:
     """What accepted servers that run outside are started from: closed to the programs of a run."""
     accepted = open_acceptances(place)
     return tuple(
@@ -213,7 +213,7 @@ def list_server_files(place: Place) -> tuple[Path, ...]:
     )
 
 
-def find_enclosure(place: Place, server: ServerDefinition) -> Enclosure:
+def find_enclosure(place: Host, server: ServerDefinition) -> Enclosure:
     """Where a run in this place would have the server; levels are tried for real."""
     if server.url:
         return "http"
@@ -228,11 +228,11 @@ def find_enclosure(place: Place, server: ServerDefinition) -> Enclosure:
     return "none" if requires_sandbox(place) else "outside"
 
 
-def _choose(place: Place) -> tuple[ServerDefinition, ...]:
+def _choose(place: Host) -> tuple[ServerDefinition, ...]:
     return choose_servers(load_place_config(place), place.settings.mcp.servers)
 
 
-def _find_accepted(place: Place, servers: Iterable[ServerDefinition]) -> Iterator[tuple[str, tuple[ToolInfo, ...]]]:
+def _find_accepted(place: Host, servers: Iterable[ServerDefinition]) -> Iterator[tuple[str, tuple[ToolInfo, ...]]]:
     accepted = open_acceptances(place)
     for server in servers:
         acceptance = accepted.find(server)
@@ -257,7 +257,7 @@ def _say_not_accepted(server: ServerDefinition) -> McpServerReported:
 
 def _connect(
     server: ServerDefinition,
-    place: Place,
+    place: Host,
     group: TaskGroup,
     *,
     logs: Path | None,

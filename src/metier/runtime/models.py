@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from metier.definitions.inherit import INHERIT
 from metier.definitions.plugin_names import PLUGIN
 from metier.engine.execution.past_results import FILE_NAME as RESULTS
-from metier.engine.model.skill_index import Shelf
+from metier.engine.model.skill_index import SkillIndex
 from metier.errors import UsageError
 from metier.providers.absent import AbsentProvider
 from metier.providers.allowed import AllowedProvider
@@ -19,8 +19,8 @@ from metier.providers.offline.plan import Places
 from metier.providers.offline.provider import build_offline
 from metier.providers.registry import BUILT_IN, OFFLINE, choose_provider, open_provider
 from metier.providers.retry import Candidate, split_model_name
-from metier.runtime.host import Place
-from metier.runtime.prepared_run import RunKind
+from metier.runtime.host import Host
+from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.workspace.plugins import get_brought
 
 RANKED = 8
@@ -37,10 +37,10 @@ class Models:
             await provider.close()
 
 
-def open_models(place: Place, facts: FactBook, shelf: Shelf, *, run: RunKind) -> Models:
+def open_models(place: Host, facts: FactBook, shelf: SkillIndex, *, run: PreparedRun) -> Models:
     """One that has no key is there and cannot be asked, so that the run can say so. Raises `UsageError`."""
     options = place.settings.model
-    if run.is_idle:
+    if run.is_plan_only:
         return Models(DryRunProvider(options.provider))
     if place.provider is not None:
         return guard(Models(place.provider), options.allowed_models)
@@ -79,7 +79,7 @@ def check_owner(model: str, provider: str, facts: FactBook) -> None:
         raise UsageError(f"Model {model!r} is one of {owners[0]!r}, not of {provider!r}", hint=hint)
 
 
-def _open_fallbacks(place: Place, facts: FactBook, primary: Provider) -> tuple[Candidate, ...]:
+def _open_fallbacks(place: Host, facts: FactBook, primary: Provider) -> tuple[Candidate, ...]:
     opened: dict[str, Provider] = {primary.name: primary}
     candidates: list[Candidate] = []
     for name in place.settings.model.fallback_models:
@@ -96,7 +96,7 @@ def _open_fallbacks(place: Place, facts: FactBook, primary: Provider) -> tuple[C
     return tuple(candidates)
 
 
-def _open_offline(place: Place, shelf: Shelf, run: RunKind) -> Provider:
+def _open_offline(place: Host, shelf: SkillIndex, run: PreparedRun) -> Provider:
     run_folder = run.folder
     named = next((step.skills for step in reversed(run.steps) if step.skills is not None), None)
     is_chosen = named is not None and INHERIT not in named
@@ -118,7 +118,7 @@ def _open_offline(place: Place, shelf: Shelf, run: RunKind) -> Provider:
     )
 
 
-def _rank(shelf: Shelf) -> Callable[[str], list[tuple[str, float]]]:
+def _rank(shelf: SkillIndex) -> Callable[[str], list[tuple[str, float]]]:
     def rank(request: str) -> list[tuple[str, float]]:
         return [(hit.skill_name, hit.score) for hit in shelf.index.rank(request, RANKED)]
 

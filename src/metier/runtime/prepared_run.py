@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from metier.definitions.task import TaskDefinition, TaskStep
-from metier.engine.entries import Order
-from metier.runtime.host import Place
+from metier.engine.entries import ChildRequest
+from metier.runtime.host import Host
 from metier.runtime.workspace.agents import AgentInForce
 from metier.runtime.workspace.instructions import Said
 
@@ -15,7 +15,7 @@ RESULTS = "results"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunKind:
+class PreparedRun:
     folder: Path
     agent: AgentInForce
     said: Said | None = None
@@ -23,9 +23,9 @@ class RunKind:
     is_dry: bool = False
     pins: Mapping[str, str] = field(default_factory=dict[str, str])
     """What it began with; empty when it has not begun."""
-    host: Place | None = None
+    host: Host | None = None
     """The place without what the agent makes of it: what children begin from."""
-    order: Order | None = None
+    order: ChildRequest | None = None
     task: TaskDefinition | None = None
     """The task that plans the run, or that it is a step of."""
     max_turns: int | None = None
@@ -47,7 +47,7 @@ class RunKind:
         return self.order is not None and bool(self.order.task_id)
 
     @property
-    def is_idle(self) -> bool:
+    def is_plan_only(self) -> bool:
         """It only plans: nothing is opened for it, no process is started."""
         return self.is_dry or self.is_planned
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from metier.engine import entries as e
-from metier.engine.decide import get_limits
+from metier.engine.decide import get_run_limits
 from metier.engine.state import RunState
 from metier.errors import UsageError
 from metier.providers.failures import list_reasons
@@ -51,7 +51,7 @@ def can_reopen(state: RunState) -> bool:
 
 def suggest_limit(state: RunState, limit: Limit) -> float:
     """Twice what was allowed: as much again."""
-    limits = get_limits(state)
+    limits = get_run_limits(state)
     match limit:
         case "max_turns":
             return max(limits.max_turns, state.turn + state.delegated_turns) * 2

@@ -3,9 +3,13 @@
 from dataclasses import dataclass
 from typing import Literal
 
+<<<<<<< HEAD
 from pydantic import JsonValue
 
 from metier.runtime.delegation.child_runs import Commission
+=======
+from metier.runtime.delegation.child_runs import ChildRunStart
+>>>>>>> ab43961 (Give classes the field's names: Host, PreparedRun, LeaseTerms, ChildRequest, Recording, SkillIndex, and one meaning each for Driver, Question and Place)
 from metier.runtime.workspace.instructions import Said
 
 
@@ -20,7 +24,7 @@ class RunRequest:
     """The ID of the agent; empty takes the one of the settings, else the built-in one."""
     model: str = ""
     """Asked for instead of the agent's; it must be one that the agent may use."""
-    commission: Commission | None = None
+    commission: ChildRunStart | None = None
     """What another run or a task definition orders; its agent counts, not the one of the settings."""
     said: Said | None = None
     """The conversation before it, and the step of a task that it carries out."""
@@ -30,7 +34,7 @@ class RunRequest:
     """The JSON schema that its result must have; what a commission orders has its own."""
 
 
-def order_run(commission: Commission) -> RunRequest:
+def order_run(commission: ChildRunStart) -> RunRequest:
     """What is wanted of a run that another one orders."""
     order = commission.order
     return RunRequest(

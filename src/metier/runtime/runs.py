@@ -14,8 +14,7 @@ from metier.engine import entries as e
 from metier.engine.authority import find_authority
 from metier.engine.decide import is_planned
 from metier.engine.journal import RunLog, read_entries, store_entries
-from metier.engine.loop import LEASE_SECONDS, LeaseKeeper, drive, hold_lease, open_log
-from metier.engine.loop import Driver as LogDriver
+from metier.engine.loop import LEASE_SECONDS, Driver, LeaseKeeper, drive, hold_lease, open_log
 from metier.engine.orders import CHILD
 from metier.engine.phases import FINAL
 from metier.engine.services import Services
@@ -28,22 +27,28 @@ from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
 from metier.providers.connection import SharedClients
 from metier.runtime.answers import Answer, take_answer
-from metier.runtime.approvals import Approvals, Question, Reply
+from metier.runtime.approvals import ApprovalQuestion, Approvals, Reply
 from metier.runtime.bounds import ask_to_end, bounded, build_cancellation, build_timeout, find_wanted_end
 from metier.runtime.build import build_services, check_budget
 from metier.runtime.changed_code import CodeAsker, settle_code
 from metier.runtime.checks.edited_calls import look_at_call, refuse_edited
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.confinement import open_confinement
-from metier.runtime.delegation.child_runs import Commission, prepare_run, restore_run, use_settings
+from metier.runtime.delegation.child_runs import ChildRunStart, prepare_run, restore_run, use_settings
 from metier.runtime.delegation.children import find_waiting, follow_child, lend
 from metier.runtime.history.adoption import adopt_run, build_adoption, check_commission
 from metier.runtime.history.journal_events import tell_of_cuts
 from metier.runtime.history.losses import check_journal, describe_lost_run, find_lost_run
+<<<<<<< HEAD
 from metier.runtime.host import Place
 from metier.runtime.output_schema import check_output_schema
 from metier.runtime.prepared_run import RunKind
 from metier.runtime.queue.lease_terms import Shift, begin_shift, keep_claimable
+=======
+from metier.runtime.host import Host
+from metier.runtime.prepared_run import PreparedRun
+from metier.runtime.queue.lease_terms import LeaseTerms, begin_attempt, keep_claimable
+>>>>>>> ab43961 (Give classes the field's names: Host, PreparedRun, LeaseTerms, ChildRequest, Recording, SkillIndex, and one meaning each for Driver, Question and Place)
 from metier.runtime.records.first_entry import build_start
 from metier.runtime.records.pins import pin
 from metier.runtime.records.record import write_record
@@ -60,14 +65,14 @@ from metier.store.failures import LeaseHeld, RunUnknown, StoreUnavailable
 from metier.telemetry.jsonl import FILE_NAME, JsonlSink, LogPool
 from metier.telemetry.sinks import EventWriter, FanOut, RunScope, Sink, get_redaction_mode
 
-type Asker = Callable[[Question], Awaitable[Reply | None]]
+type Asker = Callable[[ApprovalQuestion], Awaitable[Reply | None]]
 
 
 def _ignore(_problem: str) -> None:
     return None
 
 
-_BY_HAND = Shift()
+_BY_HAND = LeaseTerms()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +88,7 @@ class Watch:
     """How long the run may be driven, all in all."""
     report: Callable[[str], None] = _ignore
     """Told when a sink breaks; the run goes on without it."""
-    shift: Shift = _BY_HAND
+    shift: LeaseTerms = _BY_HAND
     """On what terms the run is held."""
     ask_about_code: CodeAsker | None = None
     """Whom to ask when files of skills changed since the run began; without it the run parks."""
@@ -94,7 +99,7 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Driver:
+class LeaseHolder:
     """Whoever writes into a run without driving it."""
 
     store: Store
@@ -104,7 +109,7 @@ class Driver:
 class Runtime:
     """Runs of one workspace."""
 
-    def __init__(self, place: Place, store: Store) -> None:
+    def __init__(self, place: Host, store: Store) -> None:
         self.place = place
         self.store = store
         self._logs = LogPool()
@@ -149,7 +154,7 @@ class Runtime:
         run = await self._prepare(run_id, agent, request, host=host)
         return await self._begin(run, request, watch or Watch())
 
-    async def _prepare(self, run_id: str, agent: AgentInForce, request: RunRequest, *, host: Place) -> RunKind:
+    async def _prepare(self, run_id: str, agent: AgentInForce, request: RunRequest, *, host: Host) -> PreparedRun:
         check_budget(agent.place)
         run = await prepare_run(
             agent,
@@ -237,7 +242,7 @@ class Runtime:
         if (row := await self.store.find_run(run_id)) is not None and not row.driver:
             for child in state.children:
                 await self._end_or_ask(child.run_id, failure)
-        driver = Driver(store=self.store, owner=self.place.owner)
+        driver = LeaseHolder(store=self.store, owner=self.place.owner)
         with unwrapped():
             async with hold_lease(run_id, driver) as lease:
                 with closing(await self._open_log(lease, driver, Watch(accepts_loss=True))) as log:
@@ -289,7 +294,7 @@ class Runtime:
         """Who is really waited for: the run itself, or the lowest of those it handed work to."""
         return await find_waiting(self.store, state)
 
-    async def _begin(self, run: RunKind, request: RunRequest, watch: Watch, *, queue: str = "") -> RunState:
+    async def _begin(self, run: PreparedRun, request: RunRequest, watch: Watch, *, queue: str = "") -> RunState:
         """Put together everything that the run is started with, then make it exist with that, then drive it."""
         shift, owner = watch.shift, self.place.owner
         async with build_services(run.agent.place, self.store, run=run, observe=watch.observe) as services:
@@ -300,17 +305,17 @@ class Runtime:
             lease = await self.store.begin_run(row, store_entries([started]), owner=owner, seconds=shift.lease_seconds)
             async with self._open(lease.run_id, replace(watch, shift=replace(shift, lease=lease))) as log:
                 tell_of_cuts(log, services)
-                await self._obey_word(log)
+                await self._apply_requested_end(log)
                 if log.state.phase not in FINAL:
                     await self._go_on(log, services, watch, answer=None)
                 return await self._come_to_rest(log, watch)
 
     async def _drive(
-        self, run_id: str, watch: Watch, *, prepare: Callable[[], Awaitable[RunKind]], answer: Answer
+        self, run_id: str, watch: Watch, *, prepare: Callable[[], Awaitable[PreparedRun]], answer: Answer
     ) -> RunState:
         async with self._open(run_id, watch) as log:
-            await self._obey_word(log)
-            is_told = await begin_shift(log, watch.shift)
+            await self._apply_requested_end(log)
+            is_told = await begin_attempt(log, watch.shift)
             if log.state.phase not in FINAL:
                 run = replace(await prepare(), max_turns=log.state.limits.max_turns)
                 code = await settle_code(log, run, answer, ask=watch.ask_about_code, above=watch.code)
@@ -327,7 +332,7 @@ class Runtime:
     @asynccontextmanager
     async def _open(self, run_id: str, watch: Watch) -> AsyncGenerator[RunLog]:
         """Hold the lease of a run and its log."""
-        holder, shift = Driver(store=self.store, owner=self.place.owner), watch.shift
+        holder, shift = LeaseHolder(store=self.store, owner=self.place.owner), watch.shift
         with unwrapped():
             async with hold_lease(run_id, holder, seconds=shift.lease_seconds, held=shift.lease) as lease:
                 with closing(await self._open_log(lease, holder, watch)) as log:
@@ -339,7 +344,7 @@ class Runtime:
             await keep_claimable(log, self.store)
         return log.state
 
-    async def _obey_word(self, log: RunLog) -> None:
+    async def _apply_requested_end(self, log: RunLog) -> None:
         """Somebody wanted the end while nobody drove, or while somebody did who could not hear it any more."""
         if log.state.started is None or log.state.phase in FINAL:
             return
@@ -350,7 +355,7 @@ class Runtime:
             await log.record(failure, durable=True)
             await self.approvals.close(log.state.run_id, status=log.state.status)
 
-    async def _adopt(self, log: RunLog, services: Services, *, run: RunKind) -> None:
+    async def _adopt(self, log: RunLog, services: Services, *, run: PreparedRun) -> None:
         """From here on the run is one of this store."""
         assert log.state.started is not None, "only a run that was started elsewhere is adopted"
         adopted = build_adoption(log.state.started, services, run=run, pins=await pin(services, run))
@@ -373,7 +378,7 @@ class Runtime:
         """Drive the run, ask whoever is there, see through what it handed on, until somebody must be waited for."""
         until = None if watch.timeout_seconds is None else anyio.current_time() + watch.timeout_seconds
 
-        async def go_on(run_id: str, stopper: Stopper, *, commission: Commission | None) -> RunState:
+        async def go_on(run_id: str, stopper: Stopper, *, commission: ChildRunStart | None) -> RunState:
             left = None if until is None else max(0.0, until - anyio.current_time()) * services.runtime.delegation_share
             shift = replace(watch.shift, lease=None)
             below = replace(watch, sinks=lend(watch.sinks), stopper=stopper, timeout_seconds=left, shift=shift)
@@ -394,7 +399,7 @@ class Runtime:
             failure = services.provider.failure
             await log.record(e.RunFailed(reason=failure.reason, message=failure.sentence), durable=True)
 
-    async def _open_log(self, lease: Lease, services: LogDriver, watch: Watch) -> RunLog:
+    async def _open_log(self, lease: Lease, services: Driver, watch: Watch) -> RunLog:
         path = self.folder(lease.run_id) / FILE_NAME
         # Whoever has the lease writes the log, even if another process hangs with its hand on it.
         entries = await read_entries(self.store, lease.run_id)
@@ -478,7 +483,7 @@ def _can_ask(state: RunState, watch: Watch) -> bool:
 
 
 @asynccontextmanager
-async def open_runtime(place: Place) -> AsyncGenerator[Runtime]:
+async def open_runtime(place: Host) -> AsyncGenerator[Runtime]:
     """The runs of a workspace, for as long as the block lasts."""
     try:
         place.runs.mkdir(parents=True, exist_ok=True)

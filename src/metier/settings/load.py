@@ -7,8 +7,8 @@ from pathlib import Path
 from metier.definitions.nearest import suggest
 from metier.definitions.problems import Problem, has_errors
 from metier.errors import ConfigError
-from metier.settings.carried import FREE, describe_withheld, digest_words, narrow, set_profile
 from metier.settings.check import build_settings, check_alone, check_together
+from metier.settings.clone_settings import FREE, describe_withheld, digest_words, narrow, set_profile
 from metier.settings.discovery import SettingsFile, find_file, find_own_file
 from metier.settings.environment import find_unknown_variables, read_environment, split_text
 from metier.settings.fields import PATH_KEYS, all_leaves

@@ -24,7 +24,7 @@ from metier.event_record import EventRecord
 from metier.ids import Ids
 from metier.messages import ModelReply
 from metier.providers.base import ModelRequest, Observer, Provider
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.store.base import ApprovalRow, Lease, RunRow, Store, StoredEntry
 from metier.testing.store_wrapper import StoreWrapper
 from metier.tools.base import Probing, Tool, ToolContext, ToolInfo, ToolResult
@@ -281,7 +281,7 @@ def _tear(log: Path) -> None:
     os.truncate(log, start + (len(data) - start) // 2)
 
 
-def instrument(place: Place, points: Points) -> Place:
+def instrument(place: Host, points: Points) -> Host:
     """The same place, with points around its tools, its model and its events."""
     tools = tuple(
         PointedProbingTool(tool, points, prober=tool) if isinstance(tool, Probing) else PointedTool(tool, points)

@@ -7,8 +7,8 @@ from typing import Literal, Protocol
 
 from pydantic import JsonValue
 
-from metier.runtime.delegation.child_runs import Commission
-from metier.runtime.host import Place
+from metier.runtime.delegation.child_runs import ChildRunStart
+from metier.runtime.host import Host
 from metier.runtime.runs import Runtime
 from metier.store.base import Store
 from metier.store.machine import Machine
@@ -23,10 +23,10 @@ type DoubtAnswer = Literal["done", "retry", "skip", "abort"]
 class OpenStore(Protocol):
     """How a process of the scenario opens the store; wrap it in `PointedStore` so that it has points."""
 
-    def __call__(self, place: Place, points: Points, *, machine: Machine | None) -> Awaitable[Store]: ...
+    def __call__(self, place: Host, points: Points, *, machine: Machine | None) -> Awaitable[Store]: ...
 
 
-async def open_pointed_sqlite(place: Place, points: Points, *, machine: Machine | None) -> Store:
+async def open_pointed_sqlite(place: Host, points: Points, *, machine: Machine | None) -> Store:
     """The embedded store, with points before and after each change and inside each transaction."""
     store = await open_sqlite_store(
         place.runs / DATABASE, clock=place.clock, machine=machine, connection_class=build_connection_class(points)
@@ -36,10 +36,10 @@ async def open_pointed_sqlite(place: Place, points: Points, *, machine: Machine 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    place: Place
+    place: Host
     """The provider must answer from the request alone: after a kill another process asks it."""
     task: str
-    commission: Callable[[Place], Commission] | None = None
+    commission: Callable[[Host], ChildRunStart] | None = None
     """What orders the run, where it is a task definition and not the text above."""
     effects: Path
     """Where effects are counted: one JSON line each, with `effect`, `name` and `key`. See `record_effect`."""
@@ -55,7 +55,7 @@ class Scenario:
     apart: bool = False
     """Each process has a workspace of its own below the folder, as each machine of a fleet has: of what the run writes
     they share the store only."""
-    open_runtime: Callable[[Place, Store], Runtime] = Runtime
+    open_runtime: Callable[[Host, Store], Runtime] = Runtime
 
 
 type Build = Callable[[Path, Reach], Scenario]

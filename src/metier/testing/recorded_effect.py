@@ -14,7 +14,7 @@ from metier.tools.effects import Effect
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class RecordedEffect:
     """Counts what it does, unless it only reads; can be killed before and after."""
 
     name: str

@@ -22,7 +22,7 @@ from metier.engine.options import RuntimeOptions
 from metier.engine.state import RunState
 from metier.messages import ModelReply, TextPart, ToolCallPart, Usage, Value
 from metier.providers.base import ModelRequest, Observer
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.queue.broker import OWN_VARIABLE, Address, find_address
 from metier.settings.model import Settings
 from metier.settings.worker_options import WorkerOptions
@@ -186,7 +186,7 @@ def _append(path: Path, line: str) -> None:
     os.close(descriptor)
 
 
-def build_place(load: Load) -> Place:
+def build_place(load: Load) -> Host:
     """Also makes the folders, so that effects have somewhere to go."""
     folder = Path(load.folder)
     for name in ("locks", "kept"):
@@ -200,7 +200,7 @@ def build_place(load: Load) -> Place:
         store=StoreOptions(backend="postgres" if load.database_url else "sqlite"),
         worker=load.worker,
     )
-    return Place(
+    return Host(
         settings=settings,
         workspace=folder,
         home=folder / "home",

@@ -7,7 +7,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from pydantic import JsonValue
 
-from metier.decisions import HandedOn
+from metier.decisions import CalledRun
 from metier.events import Payload
 from metier.messages import Spent
 from metier.tools.effects import Effect, Risk
@@ -122,7 +122,7 @@ class ToolResult:
     """For records, not for the model: durations, sizes, the error's code."""
     question: Question | None = None
     """Not a result yet: the run waits for an answer, then calls again."""
-    handed_on: HandedOn | None = None
+    handed_on: CalledRun | None = None
     """Not a result yet: another run has to do this first, then the call is made again."""
     spent: Spent | None = None
     """What the call paid a model."""

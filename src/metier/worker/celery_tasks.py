@@ -21,7 +21,7 @@ from metier.runtime.queue.detached import can_go_on
 from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.workspace.plugins import using_plugins
 from metier.worker.job import Job, logger, work_on
-from metier.worker.leash import Leash
+from metier.worker.parent_watch import ParentWatch
 
 GRACE_SECONDS = 5
 """Beside the grace period of a run, how long each limit waits for the one before it."""
@@ -52,7 +52,7 @@ class _DriveTask(Task):
     Request = _DriveRequest
 
 
-def add_tasks(app: Any, job: Job, *, broker: Broker, leash: Leash) -> None:  # noqa: ANN401 - Celery has no types
+def add_tasks(app: Any, job: Job, *, broker: Broker, leash: ParentWatch) -> None:  # noqa: ANN401 - Celery has no types
     """Limits are one behind the other: the run's own, then an exception in the process, then its end."""
     grace = job.place.settings.runtime.signal_grace_seconds + GRACE_SECONDS
     soft = job.options.timeout_seconds + grace
@@ -76,7 +76,7 @@ def add_tasks(app: Any, job: Job, *, broker: Broker, leash: Leash) -> None:  # n
     del drive, time_out  # the application keeps them
 
 
-async def drive_once(job: Job, run_id: str, *, broker: Broker, leash: Leash) -> None:
+async def drive_once(job: Job, run_id: str, *, broker: Broker, leash: ParentWatch) -> None:
     """Drive a run until it ends or waits, or its turns are used up; then ask for the next worker."""
 
     async def work(runtime: Runtime) -> None:

@@ -22,7 +22,7 @@ from metier.runtime.queue.celery_broker import CeleryBroker, build_app
 from metier.runtime.runs import open_runtime
 from metier.worker.celery_tasks import add_tasks
 from metier.worker.job import Job
-from metier.worker.leash import Leash, open_leash
+from metier.worker.parent_watch import ParentWatch, open_leash
 from metier.worker.sweeper import sweep
 
 _PR_SET_PDEATHSIG = 1
@@ -47,7 +47,7 @@ def run_celery_worker(job: Job, address: Address) -> int:
     return consumer.exitcode or 0
 
 
-def _consume(job: Job, address: Address, *, leash: Leash, parent: int) -> None:
+def _consume(job: Job, address: Address, *, leash: ParentWatch, parent: int) -> None:
     """Celery's process."""
     leash.keep_reading()
     _end_with(parent)
@@ -75,7 +75,7 @@ def _end_with(parent: int) -> None:
             sys.exit(0)
 
 
-async def _supervise(job: Job, address: Address, *, consumer: ForkProcess, leash: Leash) -> None:
+async def _supervise(job: Job, address: Address, *, consumer: ForkProcess, leash: ParentWatch) -> None:
     with unwrapped():
         async with anyio.create_task_group() as group:
             await group.start(_obey_signals, consumer, leash)
@@ -85,7 +85,7 @@ async def _supervise(job: Job, address: Address, *, consumer: ForkProcess, leash
             group.cancel_scope.cancel()
 
 
-async def _obey_signals(consumer: ForkProcess, leash: Leash, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+async def _obey_signals(consumer: ForkProcess, leash: ParentWatch, *, task_status: anyio.abc.TaskStatus[None]) -> None:
     """The first signal: no new messages, runs are handed back. The second: no patience, leases will run out."""
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         task_status.started()

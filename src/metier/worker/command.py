@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from metier.errors import UsageError
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.queue.broker import find_broker
 from metier.runtime.workspace.trust import list_withheld
 from metier.settings.load import load_settings
@@ -64,9 +64,9 @@ def worker(
     return run_celery_worker(job, address)
 
 
-def _open_place(config: Path | None, flags: dict[str, str]) -> Place:
+def _open_place(config: Path | None, flags: dict[str, str]) -> Host:
     loaded = load_settings(flags=flags, environ=os.environ, cwd=Path.cwd(), home=Path.home(), config=config)
-    place = Place(
+    place = Host(
         settings=loaded.settings,
         workspace=Path.cwd(),
         home=Path.home(),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
 from metier.errors import MetierError
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.queue.detached import drive_for_a_while
 from metier.runtime.runs import Runtime, Watch
 from metier.settings.worker_options import WorkerOptions
@@ -19,7 +19,7 @@ logger = logging.getLogger("metier.worker")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    place: Place
+    place: Host
     report: Callable[[str], None]
     """Told, in one line, what is taken, what came of it, and what goes wrong."""
     let_through: tuple[type[Exception], ...] = ()

@@ -19,7 +19,7 @@ from metier.cli.skill.catalog import AsJson
 from metier.engine.unwrapping import unwrapped
 from metier.errors import UsageError
 from metier.runtime.chat.chats import MOST_RUNS, Chat, ChatRequest, is_turn, list_chats, open_chat
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.mcp import keep_servers
 from metier.runtime.records.known_cost import find_listed_cost, render_cost
 from metier.runtime.runs import Runtime, open_runtime
@@ -109,7 +109,7 @@ async def _describe(runtime: Runtime, state: ContextState) -> dict[str, JsonValu
     }
 
 
-async def _converse(place: Place, request: ChatRequest, quiet: bool, as_json: bool) -> int:
+async def _converse(place: Host, request: ChatRequest, quiet: bool, as_json: bool) -> int:
     with unwrapped(), using_plugins(place, report=warn_line) as extended:
         async with keep_servers(extended) as kept, open_runtime(kept) as runtime:
             conversation = await open_chat(runtime, request)

@@ -17,7 +17,7 @@ from metier.cli.doctor.finding import Finding, State
 from metier.cli.doctor.store_health import examine_store
 from metier.errors import ConfigError
 from metier.runtime.confinement import build_confinement, find_place_rung, requires_sandbox, wants_sandbox
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.settings.model import Settings
 from metier.skills.trust.trusted_programs import build_trusted_environment, find_trusted_program
 from metier.tools.mcp.acceptance import AcceptedServers
@@ -103,7 +103,7 @@ def examine_shell(settings: Settings) -> Finding:
 
 def examine_sandbox(settings: Settings, environ: Mapping[str, str], cwd: Path) -> Iterator[Finding]:
     """Each level is tried for real, by a program that wants to get out; then which one a run here would use."""
-    place = Place(settings=settings, workspace=cwd, home=Path.home(), environ=environ)
+    place = Host(settings=settings, workspace=cwd, home=Path.home(), environ=environ)
     program = find_bubblewrap(environ, cwd)
     for level, name in _LEVELS.items():
         rung = try_rung(level, program)
@@ -113,7 +113,7 @@ def examine_sandbox(settings: Settings, environ: Mapping[str, str], cwd: Path) -
     yield Finding(area="sandbox", name="limits", state="ok", detail=_describe_limits(settings.sandbox))
 
 
-def _examine_use(place: Place) -> Finding:
+def _examine_use(place: Host) -> Finding:
     profile = place.settings.runtime.profile
     chosen = f"profile {profile!r}, sandbox.use {place.settings.sandbox.use!r}"
     if not wants_sandbox(place):

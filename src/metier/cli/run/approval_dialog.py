@@ -13,7 +13,7 @@ from metier.cli.shared.context import get_user
 from metier.cli.shared.output import printable, warn_line
 from metier.engine.state import RunState
 from metier.errors import UsageError
-from metier.runtime.approvals import Question, Reply
+from metier.runtime.approvals import ApprovalQuestion, Reply
 from metier.runtime.changed_code import ChangedCode
 from metier.runtime.reopening import FLAGS, Limit, RaisedLimits, build_raise, check_raise, find_limit
 
@@ -30,7 +30,7 @@ class Prompter:
     read_line: ReadLine
     by: str
 
-    async def __call__(self, question: Question) -> Reply | None:
+    async def __call__(self, question: ApprovalQuestion) -> Reply | None:
         for line in describe(question):
             warn_line(line)
         try:
@@ -38,7 +38,7 @@ class Prompter:
         except EOFError:
             return None
 
-    async def _choose(self, question: Question) -> Reply | None:
+    async def _choose(self, question: ApprovalQuestion) -> Reply | None:
         while True:
             word = (await self.read_line(CHOICES)).strip().lower()
             match word:
@@ -61,7 +61,7 @@ class Prompter:
                 case _:
                     warn_line("Answer with one of the letters")
 
-    async def _edit(self, question: Question) -> dict[str, JsonValue] | None:
+    async def _edit(self, question: ApprovalQuestion) -> dict[str, JsonValue] | None:
         warn_line(f"now: {json.dumps(question.arguments, ensure_ascii=False)}")
         text = (await self.read_line("new arguments as JSON, empty to go back: ")).strip()
         if not text:
@@ -141,7 +141,7 @@ def _parse_limit(word: str, limit: Limit) -> RaisedLimits | None:
         return None
 
 
-def describe(question: Question) -> list[str]:
+def describe(question: ApprovalQuestion) -> list[str]:
     """The exact call and what it would change."""
     asked = question.asked
     risk = f" (risk: {asked.risk})" if asked is not None and asked.risk else ""
@@ -152,7 +152,7 @@ def describe(question: Question) -> list[str]:
     return lines
 
 
-def describe_edit(question: Question) -> list[str]:
+def describe_edit(question: ApprovalQuestion) -> list[str]:
     """The arguments that a person put in the place of the model's, and how they differ; nothing where none did."""
     edited = question.edited_arguments
     if edited is None:
@@ -161,7 +161,7 @@ def describe_edit(question: Question) -> list[str]:
     return ["edited by a person to run with", *lines, "", *render_edit(question), ""]
 
 
-def render_edit(question: Question) -> list[str]:
+def render_edit(question: ApprovalQuestion) -> list[str]:
     """Line by line, the call of the model against the edited one."""
     if question.edited_arguments is None:
         return []
@@ -178,7 +178,7 @@ def _write_arguments(arguments: dict[str, JsonValue]) -> list[str]:
     return lines
 
 
-def explain(question: Question) -> list[str]:
+def explain(question: ApprovalQuestion) -> list[str]:
     """Who asks, and what the model said it wants this for."""
     asked = question.asked
     if asked is None:

@@ -12,8 +12,12 @@ from metier.cli.run.driving import OutputFormat, View, drive_run, open_place
 from metier.cli.run.task_text import read_context, read_task
 from metier.engine.state import RunState
 from metier.errors import UsageError
+<<<<<<< HEAD
 from metier.runtime.host import Place
 from metier.runtime.output_schema import read_output_schema
+=======
+from metier.runtime.host import Host
+>>>>>>> ab43961 (Give classes the field's names: Host, PreparedRun, LeaseTerms, ChildRequest, Recording, SkillIndex, and one meaning each for Driver, Question and Place)
 from metier.runtime.queue.detached import submit
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, Watch
@@ -149,5 +153,5 @@ def _check_options(timeout: float | None, skills_dir: Path | None, *, detach: bo
         raise UsageError(f"Folder {str(skills_dir)!r} does not exist", hint="Give a folder that has skills in it")
 
 
-def leave_to_workers(place: Place, request: RunRequest, output: OutputFormat) -> int:
+def leave_to_workers(place: Host, request: RunRequest, output: OutputFormat) -> int:
     return detach_run(place, lambda runtime: submit(runtime, request, queue=place.settings.worker.queue), output)

@@ -12,7 +12,7 @@ from metier.cli.shared.output import warn_line, write_json
 from metier.engine.state import RunState
 from metier.engine.unwrapping import unwrapped
 from metier.errors import BrokerUnavailable, UsageError
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.queue.broker import find_broker
 from metier.runtime.queue.detached import can_go_on, find_owner, wake
 from metier.runtime.runs import Runtime, open_runtime
@@ -21,7 +21,7 @@ from metier.store.base import RunRow
 from metier.store.failures import LeaseHeld
 
 
-def detach_run(place: Place, work: Callable[[Runtime], Awaitable[RunState]], output: OutputFormat) -> int:
+def detach_run(place: Host, work: Callable[[Runtime], Awaitable[RunState]], output: OutputFormat) -> int:
     """Do what is done before a worker takes the run, then tell a worker of it. The id goes to stdout."""
     if output == "stream-json":
         raise UsageError("Events of a detached run cannot be shown here", hint="Follow it with `agent runs watch`")
@@ -44,7 +44,7 @@ class _Begun(NamedTuple):
     queue: str
 
 
-async def _begin(place: Place, work: Callable[[Runtime], Awaitable[RunState]]) -> _Begun:
+async def _begin(place: Host, work: Callable[[Runtime], Awaitable[RunState]]) -> _Begun:
     with unwrapped(), using_plugins(place, report=warn_line) as extended:
         async with open_runtime(extended) as runtime:
             state = await work(runtime)
@@ -64,7 +64,7 @@ async def wake_decided_run(runtime: Runtime, run_id: str) -> RunRow | None:
     return owner
 
 
-def tell_workers(place: Place, run_id: str, *, queue: str) -> None:
+def tell_workers(place: Host, run_id: str, *, queue: str) -> None:
     """By a message, where there is a broker. One that does not answer delays the run and does not lose it."""
     broker = find_broker(place.settings.worker, place.environ)
     if broker is None:

@@ -38,7 +38,7 @@ from metier.providers.options import ModelOptions
 from metier.runtime.answers import Answer
 from metier.runtime.changed_code import ACCEPT
 from metier.runtime.cleaning import find_place_secrets
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.records.causes import find_failed, get_cause
 from metier.runtime.records.known_cost import find_cost
 from metier.runtime.records.resume_tokens import issue_token
@@ -102,12 +102,12 @@ async def find_standing(runtime: Runtime, state: RunState) -> Driven:
     return Driven(state=state, waiting=waiting, folder=runtime.folder(state.run_id), failed=failed, token=token)
 
 
-def open_place(config: Path | None, flags: Mapping[str, str] | None = None, *, is_new_run: bool = False) -> Place:
+def open_place(config: Path | None, flags: Mapping[str, str] | None = None, *, is_new_run: bool = False) -> Host:
     """This folder, with the settings that hold in it. What they warn about is said."""
     loaded = current_settings(config, flags or {})
     if is_new_run:
         _check_model(loaded)
-    place = Place(
+    place = Host(
         settings=loaded.settings,
         workspace=Path.cwd(),
         home=Path.home(),
@@ -133,7 +133,7 @@ def _check_model(loaded: LoadedSettings) -> None:
         )
 
 
-def drive_run(place: Place, work: Work, view: View) -> int:
+def drive_run(place: Host, work: Work, view: View) -> int:
     """Do the work until it ends or waits; the exit code says which."""
     stopper = Stopper(place.settings.runtime.signal_grace_seconds, waits_for_model=False)
     driven = anyio.run(_drive, place, work, view, stopper)
@@ -142,7 +142,7 @@ def drive_run(place: Place, work: Work, view: View) -> int:
     return exit_code
 
 
-async def _drive(place: Place, work: Work, view: View, stopper: Stopper) -> Driven:
+async def _drive(place: Host, work: Work, view: View, stopper: Stopper) -> Driven:
     live = LiveView(sys.stderr, _redactor(place), level=place.settings.logging.level)
     sinks: list[Sink] = [] if view.quiet else [live]
     if view.output == "stream-json":
@@ -193,7 +193,7 @@ async def _go_beyond_limits(runtime: Runtime, state: RunState, watch: Watch) -> 
     return state
 
 
-def _redactor(place: Place) -> Redactor:
+def _redactor(place: Host) -> Redactor:
     options = place.settings.logging
     values = find_place_secrets(place)
     return build_redactor(values=values, names=options.redact_names, generic_names=options.redact_secrets)

@@ -59,7 +59,7 @@ async def delegate(action: a.Delegate, log: RunLog, services: Services) -> None:
         await log.record(intent, refused)
         return
     child = build_child_id(intent.idempotency_key, intent.attempt)
-    delegated = e.Delegated(step_id=step.step_id, child_run_id=child, order=order)
+    delegated = e.ChildRequested(step_id=step.step_id, child_run_id=child, order=order)
     await log.record(intent, delegated, wait_for(child), durable=True)
 
 
@@ -110,7 +110,7 @@ def find_open_delegation(state: RunState) -> Step | None:
     return next((step for step in state.steps if step.phase == "running" and step.delegated is not None), None)
 
 
-def _build_order(step: Step, state: RunState, services: Services) -> e.Order | str:
+def _build_order(step: Step, state: RunState, services: Services) -> e.ChildRequest | str:
     """What is ordered, or why it cannot be."""
     if state.plan:
         assert services.task is not None
@@ -124,7 +124,7 @@ def _build_order(step: Step, state: RunState, services: Services) -> e.Order | s
     return _order_task(step, state, services)
 
 
-def _order_task(step: Step, state: RunState, services: Services) -> e.Order | str:
+def _order_task(step: Step, state: RunState, services: Services) -> e.ChildRequest | str:
     arguments = get_arguments(step.action)
     wanted = str(arguments.get("task", ""))
     task = services.partners.find_task(wanted)

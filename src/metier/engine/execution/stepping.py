@@ -24,7 +24,7 @@ from metier.engine.execution.past_results import keep_results
 from metier.engine.execution.paths import build_guard
 from metier.engine.execution.protecting import end_if_changed, look_at_protected
 from metier.engine.journal import RunLog
-from metier.engine.model.planning import get_limits
+from metier.engine.model.planning import get_disclosure_limits
 from metier.engine.nearby import add_nearby
 from metier.engine.orders import order_call, wait_for
 from metier.engine.services import Services
@@ -89,7 +89,7 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
     """Carry out steps whose intent is on record."""
     await keep_results(log.state.run_id, [step.action for step in steps], services)
     before = await look_at_protected(steps, services)
-    results: list[e.StepFinished | e.InputAsked | e.Delegated | None] = [None] * len(steps)
+    results: list[e.StepFinished | e.InputAsked | e.ChildRequested | None] = [None] * len(steps)
 
     async def run(index: int, step: Step) -> None:
         results[index] = await _execute(step, log, services)
@@ -116,11 +116,11 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
     await log.record(*add_nearby(finished, steps, log, nearby=services.nearby))
     if await end_if_changed(before, log, services):
         return
-    if waiting := [result for result in results if isinstance(result, e.InputAsked | e.Delegated)]:
+    if waiting := [result for result in results if isinstance(result, e.InputAsked | e.ChildRequested)]:
         await _record_wait(waiting, log)
 
 
-async def _record_wait(waiting: Sequence[e.InputAsked | e.Delegated], log: RunLog) -> None:
+async def _record_wait(waiting: Sequence[e.InputAsked | e.ChildRequested], log: RunLog) -> None:
     """One at a time: another step that waits says so again when this one has what it wants. All have spent."""
     first = waiting[0].model_copy(update={"spent": _add_spent([each.spent for each in waiting])})
     if isinstance(first, e.InputAsked):
@@ -206,7 +206,7 @@ def build_key(run_id: str, step_id: str) -> str:
     return hashlib.sha256(f"{run_id}/{step_id}".encode()).hexdigest()[:32]
 
 
-async def _execute(step: Step, log: RunLog, services: Services) -> e.StepFinished | e.InputAsked | e.Delegated:
+async def _execute(step: Step, log: RunLog, services: Services) -> e.StepFinished | e.InputAsked | e.ChildRequested:
     control: dict[str, Callable[[Step, RunLog, Services], Awaitable[ToolResult]]] = {
         "use_skill": _use_skill,
         "read_skill_files": _read_skill_files,
@@ -228,7 +228,7 @@ async def _execute(step: Step, log: RunLog, services: Services) -> e.StepFinishe
         return _build_question(step, result.question, services).model_copy(update={"spent": result.spent})
     if (work := result.handed_on) is not None:
         order = order_call(log.state, work.call)
-        return e.Delegated(step_id=step.step_id, child_run_id=work.run_id, order=order, spent=result.spent)
+        return e.ChildRequested(step_id=step.step_id, child_run_id=work.run_id, order=order, spent=result.spent)
     duration = round((services.clock.monotonic() - started) * 1000, 3)
     finished = await build_finished(step, name, result, duration_ms=duration, services=services)
     for payload in told:
@@ -371,7 +371,9 @@ async def _read_skill_files(step: Step, log: RunLog, services: Services) -> Tool
         return ToolResult(ok=False, error="No skill is in charge; call use_skill first", meta={"code": "no_skill"})
     paths = [str(path) for path in cast("list[JsonValue]", arguments.get("paths") or [])]  # checked by the schema
     skill = services.shelf.text(log.state.skill)
-    disclosure = disclose_files(skill, paths, read=services.shelf.reader(log.state.skill), limits=get_limits(services))
+    disclosure = disclose_files(
+        skill, paths, read=services.shelf.reader(log.state.skill), limits=get_disclosure_limits(services)
+    )
     log.emit(
         SkillDisclosureLoaded(
             skill_name=skill.name,

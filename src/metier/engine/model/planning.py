@@ -90,19 +90,21 @@ async def disclose(action: Disclose, log: RunLog, services: Services) -> None:
     skill = services.shelf.text(action.skill)
     found: list[Disclosure] = []
     if log.state.needs_overview:
-        found += [disclose_overview(skill, get_limits(services)), disclose_scripts(skill)]
+        found += [disclose_overview(skill, get_disclosure_limits(services)), disclose_scripts(skill)]
     if action.paths:
         shown = frozenset(
             piece.file.path for piece in log.state.pieces if piece.skill == skill.name and piece.stage == 2
         )
         reader = services.shelf.reader(action.skill)
-        found.append(disclose_files(skill, action.paths, read=reader, limits=get_limits(services), shown=shown))
+        found.append(
+            disclose_files(skill, action.paths, read=reader, limits=get_disclosure_limits(services), shown=shown)
+        )
     pieces = [piece for disclosure in found for piece in await _keep(disclosure, services)]
     refused = tuple(reason for disclosure in found for reason in disclosure.refused)
     await log.record(ContextDisclosed(pieces=tuple(pieces), refused=refused))
 
 
-def get_limits(services: Services) -> DisclosureLimits:
+def get_disclosure_limits(services: Services) -> DisclosureLimits:
     return DisclosureLimits(
         max_reference_bytes=services.skills.disclosure_max_reference_bytes,
         max_reference_tokens=services.skills.disclosure_max_reference_tokens,

@@ -18,7 +18,7 @@ from metier.context.layers import Disclosed, Exchange, Prompt, tell_in_words
 from metier.context.operating import Subjects
 from metier.definitions.acceptance import render_criterion
 from metier.definitions.inherit import find_limit
-from metier.engine.entries import DecodeFailed, Order
+from metier.engine.entries import ChildRequest, DecodeFailed
 from metier.engine.model.offer import Offer
 from metier.engine.services import Services
 from metier.engine.state import RunState
@@ -126,7 +126,7 @@ def render_input(piped: str, inputs: Mapping[str, str]) -> str:
     return "\n\n".join(piece for piece in (written, piped) if piece)
 
 
-def render_step(order: Order) -> str:
+def render_step(order: ChildRequest) -> str:
     """The step where the task is more than that, and what its result will be held against."""
     pieces = [order.task] if order.brief else []
     if order.criteria:

@@ -17,7 +17,7 @@ from metier.skills.trust.judgement import is_trusted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shelf:
+class SkillIndex:
     """Active packages by canonical name, and the index over them."""
 
     packages: dict[str, SkillPackage]
@@ -64,7 +64,7 @@ class Shelf:
         return str(package.folder)
 
 
-def build_shelf(packages: Sequence[SkillPackage], *, workspace: Path, problems: Sequence[Problem] = ()) -> Shelf:
+def build_shelf(packages: Sequence[SkillPackage], *, workspace: Path, problems: Sequence[Problem] = ()) -> SkillIndex:
     routable = [
         RoutableSkill(
             id=package.definition.id,
@@ -76,4 +76,4 @@ def build_shelf(packages: Sequence[SkillPackage], *, workspace: Path, problems: 
         for package in packages
     ]
     by_name = {canonical_name(package.definition.name): package for package in packages}
-    return Shelf(packages=by_name, index=build_index(routable), workspace=workspace, problems=tuple(problems))
+    return SkillIndex(packages=by_name, index=build_index(routable), workspace=workspace, problems=tuple(problems))

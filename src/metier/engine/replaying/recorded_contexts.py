@@ -14,7 +14,7 @@ from metier.store.contexts import (
 )
 
 
-class TapeContexts:
+class RecordedContexts:
     """`store.contexts.ContextStore` in front of another one, which it never changes."""
 
     def __init__(self, contexts: ContextStore) -> None:

@@ -6,24 +6,24 @@ from datetime import datetime
 from typing import Literal
 
 from metier.engine.entries import parse_entry
-from metier.engine.replaying.recorded_contexts import TapeContexts
-from metier.engine.replaying.recording import Tape
+from metier.engine.replaying.recorded_contexts import RecordedContexts
+from metier.engine.replaying.recording import Recording
 from metier.events import TaskState
 from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, Store, StoredEntry
 
 
-class TapeStore:
+class RecordedStore:
     """`store.base.Store` in front of another one, which it never changes."""
 
-    def __init__(self, store: Store, tape: Tape, *, blobs: Mapping[str, bytes] | None = None) -> None:
+    def __init__(self, store: Store, tape: Recording, *, blobs: Mapping[str, bytes] | None = None) -> None:
         """`blobs` are there beside those of the real store."""
         self._store = store
         self._tape = tape
         self._blobs = dict(blobs or {})
-        self._contexts = TapeContexts(store.contexts)
+        self._contexts = RecordedContexts(store.contexts)
 
     @property
-    def contexts(self) -> TapeContexts:
+    def contexts(self) -> RecordedContexts:
         return self._contexts
 
     async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:

@@ -73,7 +73,7 @@ class Diverged(Exception):
         self.divergence = divergence
 
 
-class Tape:
+class Recording:
     """The entries of a run, read once from the first to the last."""
 
     def __init__(self, entries: Sequence[e.Entry], *, rederive: bool = False) -> None:

@@ -17,8 +17,8 @@ from metier.engine.journal import RunLog
 from metier.engine.loop import drive
 from metier.engine.perform import perform
 from metier.engine.phases import IllegalTransition
-from metier.engine.replaying.recorded_store import TapeStore
-from metier.engine.replaying.recording import Diverged, Divergence, Tape, is_given
+from metier.engine.replaying.recorded_store import RecordedStore
+from metier.engine.replaying.recording import Diverged, Divergence, Recording, is_given
 from metier.engine.services import Services
 from metier.engine.state import RunState, apply
 from metier.engine.steps import Step
@@ -55,8 +55,8 @@ async def replay(run_id: str, entries: Sequence[e.Entry], services: Services, *,
     With `rederive`, what the run itself wrote is replaced by what it would write now, and only another kind of entry
     counts as different: for a record whose input was changed on purpose, as redaction does.
     """
-    tape = Tape(entries, rederive=rederive)
-    store = TapeStore(services.store, tape)
+    tape = Recording(entries, rederive=rederive)
+    store = RecordedStore(services.store, tape)
     state = RunState(run_id)
     given = _take_over(tape, state)
     player = _Player(tape)
@@ -97,7 +97,7 @@ async def _play(player: "_Player", log: RunLog, services: Services) -> None:
             raise Diverged(player.tape.diverge(None))
 
 
-def _take_over(tape: Tape, state: RunState) -> int:
+def _take_over(tape: Recording, state: RunState) -> int:
     """What a fork has from its parent was done under other definitions, so it is believed and not compared."""
     first = tape.peek()
     count = first.forked_at if isinstance(first, e.RunStarted) else 0
@@ -113,7 +113,7 @@ def _take_over(tape: Tape, state: RunState) -> int:
 class _Player:
     """`perform` for a replay."""
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Recording) -> None:
         self.tape = tape
 
     async def give(self, log: RunLog) -> None:
@@ -158,7 +158,7 @@ class _Player:
         step = log.state.step(action.step_id)
         await log.record(build_intent(step, log, services))
         entry = self.tape.peek()
-        if isinstance(entry, e.Delegated) and entry.step_id == step.step_id:
+        if isinstance(entry, e.ChildRequested) and entry.step_id == step.step_id:
             await self._record(entry, log)
             await self._record_pause(log)
             return
@@ -191,7 +191,7 @@ class _Player:
                 raise _EndOfRecord
             if is_given(entry):
                 raise _FromOutside
-            if isinstance(entry, e.Delegated) or (isinstance(entry, e.InputAsked) and entry.resumes):
+            if isinstance(entry, e.ChildRequested) or (isinstance(entry, e.InputAsked) and entry.resumes):
                 if entry.step_id not in wanted:
                     raise Diverged(self.tape.diverge(_awaited(step)))
                 await self._record(entry, log)
@@ -234,7 +234,7 @@ def _awaited(step: Step) -> e.StepFinished:
     return e.StepFinished(step_id=step.step_id, status="succeeded", text="Run now, and its result awaited")
 
 
-def _read_recorded_access(tape: Tape, state: RunState) -> frozenset[str]:
+def _read_recorded_access(tape: Recording, state: RunState) -> frozenset[str]:
     """What was turned off then, whatever the file says now."""
     entry = tape.peek()
     return frozenset(entry.disabled_tools) if isinstance(entry, e.ModelCallStarted) else state.disabled
@@ -243,7 +243,7 @@ def _read_recorded_access(tape: Tape, state: RunState) -> frozenset[str]:
 class _RecordedProvider:
     """Says what was said."""
 
-    def __init__(self, tape: Tape, name: str) -> None:
+    def __init__(self, tape: Recording, name: str) -> None:
         self.name = name
         self._tape = tape
 
@@ -276,7 +276,7 @@ class _RecordedProvider:
 class _RecordedAbilities:
     """What was known of the endpoint then: whether the next request on record asks for JSON."""
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Recording) -> None:
         self._tape = tape
 
     def lacks(self, ability: Ability, model: str) -> bool:

@@ -13,7 +13,7 @@ from metier.engine.unwrapping import unwrapped
 from metier.errors import UsageError
 from metier.events import TaskState
 from metier.providers.registry import OFFLINE
-from metier.runtime.approvals import Question
+from metier.runtime.approvals import ApprovalQuestion
 from metier.runtime.build import check_budget
 from metier.runtime.chat.conversations import (
     CHOICES,
@@ -34,7 +34,7 @@ from metier.runtime.chat.summaries import sum_up_if_due
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.reopening import build_raise, can_reopen
 from metier.runtime.requests import RunRequest
-from metier.runtime.runs import Answer, Driver, Runtime, Watch
+from metier.runtime.runs import Answer, LeaseHolder, Runtime, Watch
 from metier.runtime.workspace.agents import BUILT_IN, AgentInForce, resolve_agent
 from metier.store.base import RunRow
 from metier.store.contexts import (
@@ -219,7 +219,7 @@ class Chat:
             raise UsageError(f"No fact is called {key!r}", hint="`/facts` lists them")
         await self._commit(ContextChange(forgotten=((OWN_FACTS, wanted), (TOLD_FACTS, wanted))))
 
-    async def find_approvals(self) -> list[Question]:
+    async def find_approvals(self) -> list[ApprovalQuestion]:
         """What waits for a decision in this conversation."""
         turn = await self.find_open_turn()
         return await self.runtime.approvals.find_all(run_id=turn.waiting.run_id, status="open") if turn else []
@@ -285,7 +285,7 @@ class Chat:
 
     async def _mark_undone(self, run_id: str) -> None:
         """In the index too, which forgets nothing."""
-        driver = Driver(store=self.runtime.store, owner=self.runtime.place.owner)
+        driver = LeaseHolder(store=self.runtime.store, owner=self.runtime.place.owner)
         with unwrapped():
             async with hold_lease(run_id, driver) as lease:
                 await self.runtime.store.update_run(lease, {"reason": UNDONE})

@@ -7,7 +7,7 @@ from metier.approval.rules import Rule, Scope
 from metier.definitions.ids import fold_id
 from metier.definitions.skills.naming import is_called
 from metier.runtime.build import list_all_tools
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.workspace.agents import AgentInForce, resolve_agent
 from metier.runtime.workspace.policy import open_reader, read_host, read_policy_file
 from metier.tools.access import AccessFile
@@ -40,7 +40,7 @@ class AgentReport:
     """Tools that the agent names and nobody has now."""
 
 
-async def report_agent(place: Place, agent_id: str, *, model: str = "") -> AgentReport:
+async def report_agent(place: Host, agent_id: str, *, model: str = "") -> AgentReport:
     """As a run would have it; toolsets of trusted skills say what they offer by running. Raises as `resolve_agent`."""
     agent = resolve_agent(place, agent_id, model=model)
     toolsets = await load_toolsets(agent.packages, place.environ)

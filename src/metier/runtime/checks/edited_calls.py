@@ -11,7 +11,7 @@ from metier.errors import ConfigError, UsageError
 from metier.runtime.build import list_tools
 from metier.runtime.checks.present_policy import build_present_policy
 from metier.runtime.history.backtest import read_profile
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.store.base import Store
 from metier.tools.base import ToolContext
 from metier.tools.toolbox import Toolbox
@@ -20,7 +20,7 @@ type EditedCall = tuple[str, dict[str, JsonValue]]
 """A tool and the arguments that a person gave it."""
 
 
-async def refuse_edited(run_id: str, call: EditedCall, *, place: Place, store: Store) -> str:
+async def refuse_edited(run_id: str, call: EditedCall, *, place: Host, store: Store) -> str:
     """Why a call that a person edited would be denied in this run; empty where it would not.
 
     By the rules as they stand, with the agent, the profile and the skill of the run. The run judges once more by its
@@ -39,7 +39,7 @@ async def refuse_edited(run_id: str, call: EditedCall, *, place: Place, store: S
     return verdict.reason if verdict.decision == "deny" and verdict.code != "unknown_tool" else ""
 
 
-async def look_at_call(place: Place, tool: str, arguments: dict[str, JsonValue]) -> Found:
+async def look_at_call(place: Host, tool: str, arguments: dict[str, JsonValue]) -> Found:
     """Only files can be looked at without running anything; of other calls nothing is known."""
     tools = Toolbox(list_tools((), place))
     preview = await tools.preview(tool, arguments, ToolContext(workspace=place.workspace))

@@ -6,7 +6,7 @@ from pathlib import Path
 from metier.approval.judge import RulePolicy
 from metier.definitions.agent import Profile
 from metier.runtime.build import list_all_tools
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.workspace.agents import resolve_agent
 from metier.runtime.workspace.policy import Speakers, build_policy, read_policy_file
 from metier.runtime.workspace.trust import find_withheld
@@ -14,7 +14,7 @@ from metier.tools.toolbox import Toolbox
 
 
 def build_present_policy(
-    place: Place, agent_id: str, *, root: Path | None = None, profile: Profile | None = None
+    place: Host, agent_id: str, *, root: Path | None = None, profile: Profile | None = None
 ) -> RulePolicy:
     """The rules as they stand for this agent, the built-in one where none is named. Raises as `resolve_agent`."""
     agent = resolve_agent(place, agent_id)
@@ -32,7 +32,7 @@ def build_present_policy(
     return build_policy(agent.packages, tools, workspace=folder, profile=chosen, speakers=speakers, is_partial=True)
 
 
-def _with_profile(place: Place, profile: Profile) -> Place:
+def _with_profile(place: Host, profile: Profile) -> Host:
     """What file tools refuse depends on it."""
     runtime = place.settings.runtime.model_copy(update={"profile": profile})
     return replace(place, settings=place.settings.model_copy(update={"runtime": runtime}))

@@ -23,7 +23,7 @@ from metier.definitions.references import Reference
 from metier.definitions.task import TaskDefinition, TaskStep
 from metier.errors import ConfigError
 from metier.runtime.build import list_tools
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.model_choice import choose_profile
 from metier.runtime.workspace.policy import read_policy_file
 from metier.tools.access import AccessFile
@@ -37,7 +37,7 @@ class StepChecker:
     """Holds steps against their agents, and against the rules and settings of the workspace."""
 
     def __init__(
-        self, place: Place, agents: Mapping[str, AgentDefinition | None], *, is_tool: Callable[[str], bool], agent: str
+        self, place: Host, agents: Mapping[str, AgentDefinition | None], *, is_tool: Callable[[str], bool], agent: str
     ) -> None:
         """`agents` by folded ID, nothing for one that cannot be used; `agent` does steps that name none."""
         self._place = place
@@ -154,7 +154,7 @@ def _has_tool(agent: AgentDefinition, name: str) -> bool:
     return agent.tools is None or INHERIT in agent.tools or name in agent.tools
 
 
-def _read_host(place: Place) -> Scope:
+def _read_host(place: Host) -> Scope:
     """Nothing where it cannot be read: that is said of the file itself."""
     try:
         data = read_policy_file(place.workspace)

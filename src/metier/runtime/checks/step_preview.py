@@ -9,14 +9,14 @@ from metier.engine.execution.partners import read_inputs
 from metier.engine.orders import order_step
 from metier.engine.state import RunState, apply
 from metier.errors import UsageError
-from metier.runtime.delegation.child_runs import Commission, build_limits
-from metier.runtime.host import Place
+from metier.runtime.delegation.child_runs import ChildRunStart, build_limits
+from metier.runtime.host import Host
 from metier.runtime.workspace.tasks import get_task
 
 _PREVIEW = "preview"
 
 
-def commission_step(place: Place, task_id: str, *, file: str = "", agent: str = "") -> Commission:
+def commission_step(place: Host, task_id: str, *, file: str = "", agent: str = "") -> ChildRunStart:
     """`TASK.md` where no file is named. Raises `UsageError` for a task or step that is not there, `ConfigError`."""
     task = get_task(place, task_id)
     names = [step.file.name for step in task.steps]
@@ -39,7 +39,7 @@ def commission_step(place: Place, task_id: str, *, file: str = "", agent: str = 
         trace_id=_PREVIEW,
         workspace=str(place.workspace),
         limits=limits,
-        order=e.Order(task=task.name, task_id=task.id, inputs=inputs, limits=limits),
+        order=e.ChildRequest(task=task.name, task_id=task.id, inputs=inputs, limits=limits),
     )
     apply(above, started)
     default = agent or place.settings.runtime.agent or ""
@@ -48,4 +48,4 @@ def commission_step(place: Place, task_id: str, *, file: str = "", agent: str = 
         for step in task.steps
     )
     apply(above, e.TaskPlanned(steps=tuple(planned)))
-    return Commission(order=order_step(above, above.steps[number], task), mode="dry_run")
+    return ChildRunStart(order=order_step(above, above.steps[number], task), mode="dry_run")

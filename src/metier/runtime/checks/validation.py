@@ -35,7 +35,7 @@ from metier.providers.registry import OFFLINE
 from metier.runtime.checks.list_checks import find_bare_skills, find_idle_rules
 from metier.runtime.checks.step_checks import StepChecker
 from metier.runtime.cleaning import load_place_config
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.model_choice import split_name
 from metier.runtime.workspace.catalog import find_skills, list_definitions
 from metier.runtime.workspace.instructions import find_context_problems
@@ -71,7 +71,7 @@ class Validation:
         )
 
 
-def load_place_catalog(place: Place) -> Catalog:
+def load_place_catalog(place: Host) -> Catalog:
     """Every skill that a workspace could use, by its front matter."""
     sources = build_search_path(
         place.workspace, home=place.home, skills_dir=place.workspace / place.settings.skills.dir
@@ -79,13 +79,13 @@ def load_place_catalog(place: Place) -> Catalog:
     return load_catalog(sources, cache_folder=find_cache_folder(place.environ, home=place.home))
 
 
-def find_all_problems(place: Place, kind: str) -> dict[str, tuple[Problem, ...]]:
+def find_all_problems(place: Host, kind: str) -> dict[str, tuple[Problem, ...]]:
     """What is wrong with each agent, task or skill of a workspace, by its ID."""
     checked = validate_workspace(place, load_place_catalog(place)).workspace.checked
     return {item.id: item.problems for item in checked if item.kind == kind}
 
 
-def check_task(place: Place, task_id: str, *, agent: str = "") -> tuple[Problem, ...]:
+def check_task(place: Host, task_id: str, *, agent: str = "") -> tuple[Problem, ...]:
     """What `agent validate` would say on the lists, rules and steps of one task, with the agents that it names.
 
     `agent` does the steps that name none, instead of the default one. Plugins are asked which tools they have
@@ -111,7 +111,7 @@ def check_task(place: Place, task_id: str, *, agent: str = "") -> tuple[Problem,
     return problems
 
 
-def validate_workspace(place: Place, catalog: Catalog, *, strict: bool = False) -> Validation:
+def validate_workspace(place: Host, catalog: Catalog, *, strict: bool = False) -> Validation:
     """`strict` holds shared skills to the Agent Skills specification too; `catalog` says which skills exist."""
     skills_dir = place.workspace / place.settings.skills.dir
     workspace = load_workspace(place.workspace, catalog, strict=strict, skills_dir=skills_dir)
@@ -276,7 +276,7 @@ class _Servers:
 
 
 def _build_known(
-    place: Place, catalog: Catalog, *, servers: _Servers, tools: Iterable[Tool], skills: Iterable[SkillDefinition]
+    place: Host, catalog: Catalog, *, servers: _Servers, tools: Iterable[Tool], skills: Iterable[SkillDefinition]
 ) -> _Known:
     return _Known(
         plain=(*BUILT_IN_TOOLS, *SCRIPT_TOOLS, *(tool.info.name for tool in tools)),
@@ -287,7 +287,7 @@ def _build_known(
     )
 
 
-def _check_all(items: Iterable[Checked], checker: _Checker, place: Place, *, agent: str) -> tuple[Checked, ...]:
+def _check_all(items: Iterable[Checked], checker: _Checker, place: Host, *, agent: str) -> tuple[Checked, ...]:
     """Each for itself, then the steps of tasks against the agents among them."""
     checked = [checker.check(item) for item in items]
     agents = {fold_id(item.id): _find_usable(item) for item in checked if item.kind == "agent"}
@@ -307,11 +307,11 @@ def _check_steps(item: Checked, steps: StepChecker) -> Checked:
     return replace(item, problems=(*item.problems, *found)) if found else item
 
 
-def _list_plugin_tools(place: Place) -> tuple[Tool, ...]:
+def _list_plugin_tools(place: Host) -> tuple[Tool, ...]:
     return (*place.tools, *(tool for registry in find_plugins(place).registries for tool in registry.tools))
 
 
-def _check_servers(place: Place) -> _Servers:
+def _check_servers(place: Host) -> _Servers:
     file = place.workspace / place.settings.mcp.file
     try:
         config = load_place_config(place)
@@ -347,7 +347,7 @@ def _check_access(workspace: Path, known: _Known) -> tuple[CheckedFile, ...]:
     return tuple(checked)
 
 
-def _check_context(place: Place) -> tuple[CheckedFile, ...]:
+def _check_context(place: Host) -> tuple[CheckedFile, ...]:
     found = find_context_problems(place.workspace) | find_project_problems(place)
     return tuple(CheckedFile("context", str(file), problems) for file, problems in found.items())
 

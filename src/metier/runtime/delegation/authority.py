@@ -13,8 +13,8 @@ from metier.definitions.agent import FILE_NAME, parse_agent
 from metier.definitions.names import SKILL_PIN as SKILL
 from metier.definitions.names import canonical_name
 from metier.engine.decide import Policy
-from metier.engine.entries import Order, RunStarted, parse_entry, render_entry
-from metier.runtime.prepared_run import RunKind
+from metier.engine.entries import ChildRequest, RunStarted, parse_entry, render_entry
+from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.records.pins import (
     AGENT,
     POLICY,
@@ -40,7 +40,7 @@ ORIGIN = "origin:"
 _KEPT = (POLICY, TRUST, TOOLS)
 
 
-async def hand_down(started: RunStarted, order: Order, store: Store) -> dict[str, str]:
+async def hand_down(started: RunStarted, order: ChildRequest, store: Store) -> dict[str, str]:
     """The pins that a child begins with: what its task is, and what binds it."""
     pins = {f"{ABOVE}0:{START}": await store.put_blob(render_entry(started))}
     for name, digest in started.pins.items():
@@ -71,7 +71,7 @@ def find_inherited(pins: Mapping[str, str]) -> dict[str, str]:
     return {name: digest for name, digest in pins.items() if name.startswith((ABOVE, ORIGIN, TASK))}
 
 
-async def bind(own: RulePolicy, run: RunKind, store: Store, *, tools: Toolbox) -> Policy:
+async def bind(own: RulePolicy, run: PreparedRun, store: Store, *, tools: Toolbox) -> Policy:
     """The policy of the run, and above it that of every run it works for."""
     pins = {**run.inherited, **run.pins}
     above: list[Above] = []
@@ -94,7 +94,7 @@ async def _bind_origin(pins: Mapping[str, str], store: Store, *, tools: Toolbox)
     return Above(run=f"{_describe(started)} where the run was started", policy=policy)
 
 
-async def find_tools_above(run: RunKind, store: Store) -> frozenset[str] | None:
+async def find_tools_above(run: PreparedRun, store: Store) -> frozenset[str] | None:
     """The tools of the run above; nothing where nobody is above. A task has no tools of its own, its steps have."""
     pins = {**run.inherited, **run.pins}
     number = 0

@@ -15,8 +15,8 @@ from metier.providers.base import Provider
 from metier.providers.facts import FactBook
 from metier.providers.registry import OFFLINE
 from metier.runtime.delegation.skill_runs import AwaitedRuns
-from metier.runtime.host import Place
-from metier.runtime.prepared_run import RunKind
+from metier.runtime.host import Host
+from metier.runtime.prepared_run import PreparedRun
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
 from metier.store.tokens import load_resume_keys
@@ -27,10 +27,10 @@ from metier.tools.process.sandbox.confinement import Confinement
 
 def list_callable(
     packages: Sequence[SkillPackage],
-    place: Place,
+    place: Host,
     store: Store,
     *,
-    run: RunKind,
+    run: PreparedRun,
     advisor: ProviderAdvisor | None,
     confinement: Confinement,
 ) -> tuple[Tool, ...]:
@@ -77,7 +77,7 @@ def _find_callable(executor: SkillExecutor, *, ordered: str) -> list[Capability]
     return [one for name in names if isinstance(one := executor.find(name), Capability)]
 
 
-def find_advisor(place: Place, provider: Provider, facts: FactBook) -> ProviderAdvisor | None:
+def find_advisor(place: Host, provider: Provider, facts: FactBook) -> ProviderAdvisor | None:
     """The model of the run; nobody where there is none."""
     if provider.name == OFFLINE or isinstance(provider, AbsentProvider):
         return None

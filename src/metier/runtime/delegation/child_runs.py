@@ -9,24 +9,24 @@ from pydantic import Field, JsonValue
 
 from metier.definitions.problems import has_errors
 from metier.definitions.task import TaskDefinition
-from metier.engine.entries import Limits, Order, RunStarted
+from metier.engine.entries import ChildRequest, Limits, RunStarted
 from metier.engine.execution.partners import fill_inputs, read_inputs
 from metier.engine.options import RuntimeOptions
 from metier.errors import ConfigError, UsageError
 from metier.messages import Value
 from metier.runtime.checks.validation import check_task
-from metier.runtime.host import Place
-from metier.runtime.prepared_run import RunKind
+from metier.runtime.host import Host
+from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.records.pins import SETTINGS, use_pinned_agent, use_pinned_host, use_pinned_settings
 from metier.runtime.workspace.agents import AgentInForce, check_model, find_agent_file
 from metier.runtime.workspace.tasks import apply_step, find_pinned_task, get_task
 from metier.store.base import Store
 
 
-class Commission(Value):
+class ChildRunStart(Value):
     """Everything that an ordered run needs to begin, whoever begins it."""
 
-    order: Order
+    order: ChildRequest
     parent_run_id: str = ""
     mode: Literal["live", "dry_run"] = "live"
     """That of the run above."""
@@ -36,16 +36,16 @@ class Commission(Value):
     """The digest of the settings that it begins with; without it, those of whoever begins it."""
 
 
-async def use_settings(place: Place, commission: Commission | None, store: Store) -> Place:
+async def use_settings(place: Host, commission: ChildRunStart | None, store: Store) -> Host:
     """The place with the settings that the commission names."""
     if commission is None or not commission.settings:
         return place
     return await use_pinned_settings(place, {SETTINGS: commission.settings}, store)
 
 
-def commission_task(
-    place: Place, task_id: str, given: Mapping[str, JsonValue], *, agent: str = "", model: str = ""
-) -> Commission:
+def request_task(
+    place: Host, task_id: str, given: Mapping[str, JsonValue], *, agent: str = "", model: str = ""
+) -> ChildRunStart:
     """A person wants a task done, every step by `model` where one is named.
 
     Raises `UsageError` for a model that the agent of a step may not use and for inputs that are missing or wrong, with
@@ -63,7 +63,7 @@ def commission_task(
     runtime = place.settings.runtime
     for name in dict.fromkeys(step.agent or task.agent or agent or runtime.agent or "" for step in task.steps):
         check_model(place, name, model=model)
-    order = Order(
+    order = ChildRequest(
         task=task.name,
         agent=agent or runtime.agent or "",
         model=model,
@@ -71,7 +71,7 @@ def commission_task(
         inputs=inputs,
         limits=build_limits(runtime),
     )
-    return Commission(order=order)
+    return ChildRunStart(order=order)
 
 
 def build_limits(runtime: RuntimeOptions) -> Limits:
@@ -85,22 +85,28 @@ def build_limits(runtime: RuntimeOptions) -> Limits:
 
 
 async def prepare_run(
-    agent: AgentInForce, store: Store, *, host: Place, folder: Path, commission: Commission | None, is_dry: bool = False
-) -> RunKind:
+    agent: AgentInForce,
+    store: Store,
+    *,
+    host: Host,
+    folder: Path,
+    commission: ChildRunStart | None,
+    is_dry: bool = False,
+) -> PreparedRun:
     """A run that has not begun."""
     if commission is None:
-        return RunKind(folder=folder, agent=agent, is_dry=is_dry, host=host)
+        return PreparedRun(folder=folder, agent=agent, is_dry=is_dry, host=host)
     order, inherited = commission.order, commission.inherited
     task = await _find_task(host, order, pins=inherited, store=store)
-    run = RunKind(folder=folder, agent=agent, is_dry=is_dry, host=host, order=order, task=task, inherited=inherited)
+    run = PreparedRun(folder=folder, agent=agent, is_dry=is_dry, host=host, order=order, task=task, inherited=inherited)
     return replace(run, agent=apply_step(agent, run.steps)) if run.steps else run
 
 
-async def restore_run(place: Place, store: Store, *, folder: Path, started: RunStarted) -> RunKind:
+async def restore_run(place: Host, store: Store, *, folder: Path, started: RunStarted) -> PreparedRun:
     """A run that has begun, with what it is pinned to."""
     pinned = await use_pinned_settings(place, started.pins, store)
     order = started.order
-    run = RunKind(
+    run = PreparedRun(
         folder=folder,
         agent=await use_pinned_agent(pinned, started, store),
         is_dry=started.mode == "dry_run",
@@ -112,7 +118,9 @@ async def restore_run(place: Place, store: Store, *, folder: Path, started: RunS
     return replace(run, agent=apply_step(run.agent, run.steps)) if run.steps else run
 
 
-async def _find_task(place: Place, order: Order, *, pins: Mapping[str, str], store: Store) -> TaskDefinition | None:
+async def _find_task(
+    place: Host, order: ChildRequest, *, pins: Mapping[str, str], store: Store
+) -> TaskDefinition | None:
     task_id = order.task_id or order.step_of
     if not task_id:
         return None

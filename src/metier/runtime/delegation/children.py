@@ -20,7 +20,7 @@ from metier.engine.stopping import Stopper
 from metier.errors import UsageError
 from metier.event_record import EventRecord
 from metier.runtime.delegation.authority import hand_down
-from metier.runtime.delegation.child_runs import Commission
+from metier.runtime.delegation.child_runs import ChildRunStart
 from metier.runtime.prepared_run import RESULTS
 from metier.runtime.records.pins import HOST, SETTINGS
 from metier.store.base import Store
@@ -30,7 +30,7 @@ from metier.telemetry.sinks import Sink
 class GoOn(Protocol):
     """Drives the run of this id until it ends or waits; begins it as it is commissioned, where it has not begun."""
 
-    def __call__(self, run_id: str, stopper: Stopper, *, commission: Commission | None) -> Awaitable[RunState]: ...
+    def __call__(self, run_id: str, stopper: Stopper, *, commission: ChildRunStart | None) -> Awaitable[RunState]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +117,12 @@ async def _collect_results(children: Sequence[Child], store: Store) -> dict[str,
     return {RESULTS: await store.put_blob(json.dumps(results).encode())} if results else {}
 
 
-async def _commission(delegated: e.Delegated, above: RunState, store: Store) -> Commission:
+async def _commission(delegated: e.ChildRequested, above: RunState, store: Store) -> ChildRunStart:
     """What the other run is given. It follows from the journal above, so it is the same after a kill."""
     started = above.started
     assert started is not None
     children = above.children if above.plan else []
-    return Commission(
+    return ChildRunStart(
         order=delegated.order,
         parent_run_id=above.run_id,
         mode=started.mode,

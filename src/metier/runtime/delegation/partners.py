@@ -11,13 +11,13 @@ from metier.definitions.inherit import resolve_list
 from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.definitions.task import load_task
 from metier.engine.execution.partners import Partner, Partners, read_inputs
-from metier.runtime.prepared_run import RunKind
+from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.records.pins import find_partners
 from metier.runtime.workspace.catalog import list_definitions
 from metier.store.base import Store
 
 
-async def choose_partners(run: RunKind, store: Store) -> Partners:
+async def choose_partners(run: PreparedRun, store: Store) -> Partners:
     """As pinned, or as the files stand now. Nobody where a task decides, or where enough was handed on already."""
     if run.is_planned:
         return Partners()
@@ -33,7 +33,7 @@ async def choose_partners(run: RunKind, store: Store) -> Partners:
     )
 
 
-def _find_reachable(run: RunKind) -> tuple[str, ...]:
+def _find_reachable(run: PreparedRun) -> tuple[str, ...]:
     """Which of the two tools the lists of agent, task and step leave; a list of tasks asks for theirs."""
     names = ("delegate", RUN_TASK)
     definition = run.agent.definition
@@ -43,7 +43,7 @@ def _find_reachable(run: RunKind) -> tuple[str, ...]:
     return names
 
 
-def _list_agents(run: RunKind, lineage: tuple[str, ...]) -> tuple[Partner, ...]:
+def _list_agents(run: PreparedRun, lineage: tuple[str, ...]) -> tuple[Partner, ...]:
     """All that can be read, but those that wait for this run."""
     waiting = {fold_id(name) for name in (*lineage, f"agent:{run.agent.id}")}
     found: list[Partner] = []
@@ -54,7 +54,7 @@ def _list_agents(run: RunKind, lineage: tuple[str, ...]) -> tuple[Partner, ...]:
     return tuple(found)
 
 
-def _list_tasks(run: RunKind, lineage: tuple[str, ...]) -> tuple[Partner, ...]:
+def _list_tasks(run: PreparedRun, lineage: tuple[str, ...]) -> tuple[Partner, ...]:
     waiting = {fold_id(name) for name in lineage}
     allowed = {fold_id(name) for name in run.agent.tasks}
     found: list[Partner] = []

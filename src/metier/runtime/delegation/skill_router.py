@@ -14,13 +14,13 @@ from pathlib import Path
 
 from metier.capabilities.delegation import DelegationRequest
 from metier.capabilities.protocol import AgentResponse, InputRequest
-from metier.decisions import HandedOn
-from metier.engine.entries import Order
+from metier.decisions import CalledRun
+from metier.engine.entries import ChildRequest
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState
-from metier.runtime.delegation.child_runs import Commission, build_limits
+from metier.runtime.delegation.child_runs import ChildRunStart, build_limits
 from metier.runtime.delegation.skill_runs import build_waiting, find_stored, name_work, read_response
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest, order_run
 from metier.runtime.runs import Answer, Runtime, open_runtime
 from metier.runtime.workspace.plugins import using_plugins
@@ -32,7 +32,7 @@ from metier.store.failures import RunExists
 class RunRouter:
     """Begins the run or goes on with it, and drives it until it ends or waits."""
 
-    place: Place
+    place: Host
 
     async def delegate(self, request: DelegationRequest) -> AgentResponse:
         with using_plugins(self.place, report=self.place.report) as place:
@@ -52,11 +52,11 @@ def create_run_router(
     folder = home or Path.home()
     loaded = load_settings(flags={}, environ=variables, cwd=workspace, home=folder, config=None)
     return RunRouter(
-        Place(settings=loaded.settings, workspace=workspace, home=folder, environ=dict(variables), trust=loaded.trust)
+        Host(settings=loaded.settings, workspace=workspace, home=folder, environ=dict(variables), trust=loaded.trust)
     )
 
 
-async def _go_on(work: HandedOn, request: DelegationRequest, runtime: Runtime) -> RunState:
+async def _go_on(work: CalledRun, request: DelegationRequest, runtime: Runtime) -> RunState:
     """Its id follows from what the conversation has on record: a second caller finds the run there."""
     if not (await runtime.read(work.run_id)).started:
         with suppress(RunExists):
@@ -64,16 +64,16 @@ async def _go_on(work: HandedOn, request: DelegationRequest, runtime: Runtime) -
     return await runtime.resume(work.run_id, Answer(values=request.answers) if request.answers else None)
 
 
-def _build_request(work: HandedOn, request: DelegationRequest, runtime: Runtime) -> RunRequest:
+def _build_request(work: CalledRun, request: DelegationRequest, runtime: Runtime) -> RunRequest:
     options = runtime.place.settings.runtime
-    order = Order(
+    order = ChildRequest(
         task=f"Call skill {work.call.skill!r} for skill {work.call.chain[-1]!r}",
         agent=options.agent or "",
         limits=build_limits(options),
         lineage=tuple(f"skill:{name}" for name in work.call.chain),
         call=work.call,
     )
-    return replace(order_run(Commission(order=order)), context_id=request.parent_context_id)
+    return replace(order_run(ChildRunStart(order=order)), context_id=request.parent_context_id)
 
 
 async def _find_wish(state: RunState, runtime: Runtime) -> InputRequest:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from metier.capabilities.delegation import DelegationRequest
 from metier.capabilities.protocol import AgentResponse, InputRequest, ResponseError, ResponseMetadata, TaskState
 from metier.capabilities.tool import name_conversation, name_message
-from metier.decisions import HandedOn
+from metier.decisions import CalledRun
 from metier.engine.journal import read_entries
 from metier.engine.orders import CHILD
 from metier.engine.phases import FINAL
@@ -32,13 +32,13 @@ class AwaitedRuns:
         return await read_response(child, self.store)
 
 
-def name_work(request: DelegationRequest) -> HandedOn:
+def name_work(request: DelegationRequest) -> CalledRun:
     """The run that is to do it. Nobody else's conversation leads to the same one."""
     digest = hashlib.sha256(request.context_id.encode()).hexdigest()[:24]
-    return HandedOn(run_id=f"{CHILD}{digest}", call=request.as_call())
+    return CalledRun(run_id=f"{CHILD}{digest}", call=request.as_call())
 
 
-def build_waiting(work: HandedOn, request: InputRequest | None = None) -> AgentResponse:
+def build_waiting(work: CalledRun, request: InputRequest | None = None) -> AgentResponse:
     return AgentResponse(state=TaskState.DELEGATING, input_request=request, metadata=ResponseMetadata(handed_on=work))
 
 

@@ -14,9 +14,9 @@ from metier.engine.services import Services
 from metier.errors import UsageError
 from metier.providers.registry import OFFLINE
 from metier.runtime.delegation.authority import keep_origin
-from metier.runtime.delegation.child_runs import Commission, build_limits
-from metier.runtime.host import Place
-from metier.runtime.prepared_run import RunKind
+from metier.runtime.delegation.child_runs import ChildRunStart, build_limits
+from metier.runtime.host import Host
+from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.records.pins import HOST, SETTINGS, find_instructions
 from metier.runtime.workspace.agents import AgentInForce, resolve_agent
 from metier.runtime.workspace.instructions import Said
@@ -24,16 +24,16 @@ from metier.runtime.workspace.tasks import apply_step, get_task
 from metier.store.base import Store
 
 
-async def adopt_run(place: Place, store: Store, *, folder: Path, started: RunStarted) -> RunKind:
+async def adopt_run(place: Host, store: Store, *, folder: Path, started: RunStarted) -> PreparedRun:
     """The run with what holds here. Raises `UsageError` where its agent or task is not there."""
     return await build_foreign_run(resolve_agent(place, started.agent), store, folder=folder, started=started)
 
 
-async def build_foreign_run(agent: AgentInForce, store: Store, *, folder: Path, started: RunStarted) -> RunKind:
+async def build_foreign_run(agent: AgentInForce, store: Store, *, folder: Path, started: RunStarted) -> PreparedRun:
     """The same for an agent of this host that was resolved before."""
     order = started.order
     task_id = (order.task_id or order.step_of) if order is not None else ""
-    run = RunKind(
+    run = PreparedRun(
         folder=folder,
         agent=agent,
         said=await find_said(started, store),
@@ -48,7 +48,7 @@ async def build_foreign_run(agent: AgentInForce, store: Store, *, folder: Path, 
     return replace(run, agent=apply_step(run.agent, run.steps)) if run.steps else run
 
 
-def build_adoption(started: RunStarted, services: Services, *, run: RunKind, pins: dict[str, str]) -> e.RunAdopted:
+def build_adoption(started: RunStarted, services: Services, *, run: PreparedRun, pins: dict[str, str]) -> e.RunAdopted:
     """The entry from which on the run is one of this store."""
     agent, provider = run.agent, services.provider.name
     return e.RunAdopted(
@@ -77,7 +77,7 @@ def narrow_limits(own: e.Limits, brought: e.Limits) -> e.Limits:
     )
 
 
-def check_commission(commission: Commission | None, above: RunStarted | None) -> Commission | None:
+def check_commission(commission: ChildRunStart | None, above: RunStarted | None) -> ChildRunStart | None:
     """An order that waits in the index, without what the run above did not give it: settings, and files of a task."""
     if commission is None:
         return None
@@ -100,7 +100,7 @@ async def find_said(started: e.RunStarted, store: Store) -> Said | None:
     )
 
 
-def _check_step(run: RunKind) -> None:
+def _check_step(run: PreparedRun) -> None:
     wanted = run.order.step_file if run.order is not None else ""
     if run.task is not None and wanted and all(step.file.name != wanted for step in run.task.steps):
         raise UsageError(

@@ -15,8 +15,8 @@ from metier.runtime.delegation.authority import find_inherited
 from metier.runtime.delegation.child_runs import restore_run
 from metier.runtime.history.adoption import build_adoption, build_foreign_run, find_said
 from metier.runtime.history.replays import find_changed, get_start
-from metier.runtime.host import Place
-from metier.runtime.prepared_run import RunKind
+from metier.runtime.host import Host
+from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.records.pins import CODE, INSTRUCTIONS, POLICY, TOOLS, pin
 from metier.runtime.records.rows import build_row
 from metier.runtime.records.seals import is_started_here, seal
@@ -83,7 +83,7 @@ async def fork_run(runtime: Runtime, run_id: str, request: ForkRequest, *, watch
     return Fork(state=await forking.resume(new_id, watch=watch), changed=changed)
 
 
-async def _prepare(agent: AgentInForce, store: Store, *, folder: Path, started: e.RunStarted) -> RunKind:
+async def _prepare(agent: AgentInForce, store: Store, *, folder: Path, started: e.RunStarted) -> PreparedRun:
     restored = await restore_run(agent.place, store, folder=folder, started=started)
     return replace(
         restored,
@@ -113,7 +113,7 @@ def _check_point(number: int, points: Sequence[Point]) -> None:
     )
 
 
-def _resolve(place: Place, started: e.RunStarted, request: ForkRequest, *, is_own: bool) -> AgentInForce:
+def _resolve(place: Host, started: e.RunStarted, request: ForkRequest, *, is_own: bool) -> AgentInForce:
     """The agent and the settings of now, with the model of the parent unless another one is asked for.
 
     A parent that was started elsewhere does not choose who is asked.
@@ -129,7 +129,7 @@ def _resolve(place: Place, started: e.RunStarted, request: ForkRequest, *, is_ow
 
 
 async def _build_start(
-    runtime: Runtime, started: e.RunStarted, request: ForkRequest, *, parent: str, run: RunKind
+    runtime: Runtime, started: e.RunStarted, request: ForkRequest, *, parent: str, run: PreparedRun
 ) -> tuple[e.RunStarted, list[e.Entry]]:
     """The first entry; and the last, where the parent was not started in this store."""
     place, new_id = runtime.place, run.folder.name

@@ -9,14 +9,14 @@ from metier.engine.services import Services
 from metier.engine.state import RunState, apply
 from metier.events import PromptLayerCut
 from metier.runtime.cleaning import build_place_cleaner
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.telemetry.sinks import EventWriter, RunScope, Sink, get_redaction_mode
 
 
 class Teller:
     """Folds a journal as it grows, and tells a sink of it. Events that only watched are in no journal."""
 
-    def __init__(self, place: Place, run_id: str, sink: Sink) -> None:
+    def __init__(self, place: Host, run_id: str, sink: Sink) -> None:
         self.state = RunState(run_id)
         self._place = place
         self._sink = sink

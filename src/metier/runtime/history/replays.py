@@ -20,7 +20,7 @@ from metier.providers.failures import MissingKey
 from metier.runtime.build import compose_instructions, get_model_options, list_tools, narrow
 from metier.runtime.delegation.authority import bind
 from metier.runtime.delegation.child_runs import restore_run
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.records.pins import (
     AGENT,
     SKILL,
@@ -92,7 +92,7 @@ def find_changed(started: e.RunStarted, agent: AgentInForce) -> tuple[str, ...]:
 
 
 async def build_replay_services(
-    place: Place, store: Store, entries: Sequence[e.Entry], *, with_current_files: bool = False
+    place: Host, store: Store, entries: Sequence[e.Entry], *, with_current_files: bool = False
 ) -> Services:
     """What the run had, without anything that could have an effect."""
     started = get_start("", entries)

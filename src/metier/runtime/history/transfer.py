@@ -16,8 +16,8 @@ from metier.engine import entries as e
 from metier.engine.entries import Entry, parse_entry, render_entry
 from metier.engine.execution.approvals import render_call
 from metier.engine.journal import read_entries, store_entries
-from metier.engine.replaying.recorded_store import TapeStore
-from metier.engine.replaying.recording import Tape
+from metier.engine.replaying.recorded_store import RecordedStore
+from metier.engine.replaying.recording import Recording
 from metier.engine.replaying.replay import replay
 from metier.engine.state import RunState
 from metier.errors import UsageError
@@ -26,7 +26,7 @@ from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.delegation.authority import ABOVE, ORIGIN, START
 from metier.runtime.history.archive import Archive, find_digests
 from metier.runtime.history.replays import build_replay_services, get_start
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.records.pins import AGENT, POLICY
 from metier.runtime.records.record import FILE_NAME as RECORD_FILE
 from metier.runtime.records.rows import build_row
@@ -144,7 +144,7 @@ async def _read_blobs(entries: tuple[Entry, ...], runtime: Runtime) -> dict[str,
     return blobs | _read_definitions(missing, runtime.place)
 
 
-def _read_definitions(missing: Collection[str], place: Place) -> dict[str, bytes]:
+def _read_definitions(missing: Collection[str], place: Host) -> dict[str, bytes]:
     """Of large catalogs only hashes are pinned; files that are still the same can go along."""
     if not missing:
         return {}
@@ -253,7 +253,7 @@ async def _derive(
     run_id: str, entries: tuple[Entry, ...], blobs: Mapping[str, bytes], *, runtime: Runtime
 ) -> tuple[Entry, ...]:
     """Hashes of requests and whatever else follows from texts that are no longer the same."""
-    store = TapeStore(runtime.store, Tape(()), blobs=blobs)
+    store = RecordedStore(runtime.store, Recording(()), blobs=blobs)
     services = await build_replay_services(runtime.place, store, entries)
     outcome = await replay(run_id, entries, services, rederive=True)
     if outcome.divergence is not None:

@@ -13,7 +13,7 @@ from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
 from metier.events import TaskState
 from metier.runtime.answers import Answer
-from metier.runtime.queue.lease_terms import Shift
+from metier.runtime.queue.lease_terms import LeaseTerms
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, Watch
 from metier.settings.worker_options import WorkerOptions
@@ -56,7 +56,7 @@ async def drive_for_a_while(
 
     Raises `LeaseHeld` when somebody else drives it, `LeaseLost` when somebody took it over meanwhile.
     """
-    shift = Shift(lease=lease, lease_seconds=options.lease_seconds, max_attempts=options.max_attempts)
+    shift = LeaseTerms(lease=lease, lease_seconds=options.lease_seconds, max_attempts=options.max_attempts)
     timed = replace(watch, shift=shift, timeout_seconds=options.timeout_seconds)
     return await runtime.resume(run_id, watch=timed)
 

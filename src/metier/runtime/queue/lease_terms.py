@@ -13,7 +13,7 @@ from metier.store.base import Lease, Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shift:
+class LeaseTerms:
     lease: Lease | None = None
     """The one that came with claiming the run; else one is taken."""
     lease_seconds: float = LEASE_SECONDS
@@ -21,7 +21,7 @@ class Shift:
     """How many workers in a row may take the run without getting any further; None for a person, who may try on."""
 
 
-async def begin_shift(log: RunLog, shift: Shift) -> bool:
+async def begin_attempt(log: RunLog, shift: LeaseTerms) -> bool:
     """Write down that a worker tries, or that enough of them did; False where there was nothing to write.
 
     A run that waits or has ended is left as it is.

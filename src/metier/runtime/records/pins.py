@@ -21,8 +21,8 @@ from metier.engine.entries import RunStarted
 from metier.engine.execution.partners import Partners
 from metier.engine.services import Instructions, Services
 from metier.errors import SkillError, UsageError
-from metier.runtime.host import Place
-from metier.runtime.prepared_run import RunKind
+from metier.runtime.host import Host
+from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.workspace.agents import AgentInForce, find_agent_file, read_definition_file, restore_agent
 from metier.runtime.workspace.catalog import find_skills
 from metier.runtime.workspace.policy import has_rules, read_policy_file
@@ -73,7 +73,7 @@ class PinnedPolicy(NamedTuple):
     changed: tuple[str, ...] = ()
 
 
-async def pin(services: Services, run: RunKind) -> dict[str, str]:
+async def pin(services: Services, run: PreparedRun) -> dict[str, str]:
     """Definition id → digest. The bytes are in the store under that digest."""
     store, agent = services.store, run.agent
     settings = agent.place.settings
@@ -150,12 +150,12 @@ async def use_pinned_policy(current: bytes, pins: Mapping[str, str], store: Stor
     return PinnedPolicy(await store.get_blob(digest), (POLICY,))
 
 
-async def use_pinned_host(place: Place, pins: Mapping[str, str], store: Store) -> Place:
+async def use_pinned_host(place: Host, pins: Mapping[str, str], store: Store) -> Host:
     """The same place, with the settings that the agent of the run found."""
     return await use_pinned_settings(place, {SETTINGS: pins[HOST]} if HOST in pins else pins, store)
 
 
-async def use_pinned_settings(place: Place, pins: Mapping[str, str], store: Store) -> Place:
+async def use_pinned_settings(place: Host, pins: Mapping[str, str], store: Store) -> Host:
     """The same place, with what the run was told to do; where it is written down is up to whoever resumes it."""
     if SETTINGS not in pins:
         return place
@@ -164,7 +164,7 @@ async def use_pinned_settings(place: Place, pins: Mapping[str, str], store: Stor
     return replace(place, settings=place.settings.model_copy(update=sections))
 
 
-async def use_pinned_agent(place: Place, started: RunStarted, store: Store) -> AgentInForce:
+async def use_pinned_agent(place: Host, started: RunStarted, store: Store) -> AgentInForce:
     """The agent as the run knew it, whatever its file says now, in a place with the settings of the run."""
     name = f"{AGENT}{started.agent}"
     digest = started.pins.get(name, "") if started.agent else ""

@@ -9,12 +9,12 @@ from datetime import timedelta
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState
 from metier.errors import StoreError, UsageError
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.store.failures import ResumeTokenRefused
 from metier.store.tokens import LIFETIME_SECONDS, ResumeKeys, Wanted, check_token, load_resume_keys, sign_token
 
 
-def issue_token(place: Place, state: RunState, *, waiting: RunState) -> str:
+def issue_token(place: Host, state: RunState, *, waiting: RunState) -> str:
     """Empty where the run does not wait, and where this user has no place for a key."""
     if waiting.pause is None or state.phase in FINAL:
         return ""
@@ -26,7 +26,7 @@ def issue_token(place: Place, state: RunState, *, waiting: RunState) -> str:
     return sign_token(_bind(state, waiting), version=state.seq, turn=state.turn, expires_at=expires_at, keys=keys)
 
 
-def check_run_token(place: Place, token: str, state: RunState, *, waiting: RunState) -> None:
+def check_run_token(place: Host, token: str, state: RunState, *, waiting: RunState) -> None:
     """Raises `ResumeTokenRefused` for a token of another run, of an earlier question, or of no signature of ours."""
     found = check_token(token, _bind(state, waiting), keys=_load_keys(place), now=place.clock.now())
     if found is None or (found.version, found.turn) != (state.seq, state.turn):
@@ -37,5 +37,5 @@ def _bind(state: RunState, waiting: RunState) -> Wanted:
     return Wanted(context_id=state.run_id, bound_to=f"{waiting.run_id} {waiting.seq}")
 
 
-def _load_keys(place: Place) -> ResumeKeys:
+def _load_keys(place: Host) -> ResumeKeys:
     return load_resume_keys(place.runs, place.environ, home=place.home)

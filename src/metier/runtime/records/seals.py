@@ -13,14 +13,14 @@ from pathlib import Path
 from metier.engine import entries as e
 from metier.engine.entries import render_entry
 from metier.errors import UsageError
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.skills.git.clones import is_tracked
 from metier.store.failures import StoreUnavailable
 from metier.store.local_secret import load_local_secret, read_given_secrets
 from metier.store.opening import DATABASE
 
 
-def seal[T: (e.RunStarted, e.RunAdopted)](entry: T, place: Place, run_id: str) -> T:
+def seal[T: (e.RunStarted, e.RunAdopted)](entry: T, place: Host, run_id: str) -> T:
     """The entry with the seal of this store; without one where there is no secret, e.g. in a home that is read-only."""
     try:
         secret = _load_secrets(place)[0]
@@ -29,7 +29,7 @@ def seal[T: (e.RunStarted, e.RunAdopted)](entry: T, place: Place, run_id: str) -
     return entry.model_copy(update={"seal": _sign(entry, place, run_id, secret=secret)})
 
 
-def is_started_here(place: Place, run_id: str, entries: Sequence[e.Entry]) -> bool:
+def is_started_here(place: Host, run_id: str, entries: Sequence[e.Entry]) -> bool:
     """The run was started, forked or adopted in this store, and not brought to it."""
     last = next((entry for entry in reversed(entries) if isinstance(entry, e.RunAdopted)), entries[0])
     assert isinstance(last, e.RunStarted | e.RunAdopted), "a journal begins with the start of its run"
@@ -49,13 +49,13 @@ def unseal(entry: e.Entry) -> e.Entry:
     return entry.model_copy(update={"seal": ""}) if isinstance(entry, e.RunStarted | e.RunAdopted) else entry
 
 
-def _sign(entry: e.RunStarted | e.RunAdopted, place: Place, run_id: str, *, secret: bytes) -> str:
+def _sign(entry: e.RunStarted | e.RunAdopted, place: Host, run_id: str, *, secret: bytes) -> str:
     digest = hashlib.sha256(render_entry(unseal(entry))).hexdigest()
     words = json.dumps(["metier run seal 1", run_id, digest, _identify_store(place)])
     return hmac.digest(secret, words.encode(), "sha256").hex()
 
 
-def _load_secrets(place: Place) -> tuple[bytes, ...]:
+def _load_secrets(place: Host) -> tuple[bytes, ...]:
     """Of a database server: who may write to it is trusted, and its workers have different homes."""
     if given := read_given_secrets(place.environ):
         return given
@@ -63,7 +63,7 @@ def _load_secrets(place: Place) -> tuple[bytes, ...]:
     return (load_local_secret(place.home) if is_file else place.settings.store.backend.encode(),)
 
 
-def _identify_store(place: Place) -> str:
+def _identify_store(place: Host) -> str:
     """The inode and not the path: a workspace may be renamed. Device numbers change from boot to boot."""
     if place.settings.store.backend != "sqlite":
         return place.settings.store.backend

@@ -20,7 +20,7 @@ from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.definitions.text.document import MAX_FILE_BYTES, parse_document
 from metier.errors import ConfigError, UsageError
 from metier.providers.options import ModelOptions
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.model_choice import choose_model, choose_profile, list_models
 from metier.runtime.workspace.catalog import (
     ActiveSkills,
@@ -44,7 +44,7 @@ class AgentInForce:
     """Who does the work of a run, with everything that follows from that."""
 
     id: str = BUILT_IN
-    place: Place
+    place: Host
     """The place with the settings of this agent: its model, its decoding, its profile."""
     definition: AgentDefinition | None = None
     """Nothing for the built-in agent."""
@@ -105,7 +105,7 @@ class AgentInForce:
             raise _refuse(self.id, problems)
 
 
-def resolve_agent(place: Place, agent_id: str, *, model: str = "") -> AgentInForce:
+def resolve_agent(place: Host, agent_id: str, *, model: str = "") -> AgentInForce:
     """The agent of this ID, as the files stand now; an empty one is the built-in agent. `model` was asked for.
 
     Raises `UsageError` for an agent that is not there and a model it may not use, `ConfigError` with every problem of
@@ -130,7 +130,7 @@ def resolve_agent(place: Place, agent_id: str, *, model: str = "") -> AgentInFor
     return build_agent(place, found_id, data, file=file, model=model)
 
 
-def check_model(place: Place, agent_id: str, *, model: str) -> None:
+def check_model(place: Host, agent_id: str, *, model: str) -> None:
     """Whether the agent may use the model that was asked for, or its own. Raises `UsageError`."""
     definition = None
     if agent_id:
@@ -155,7 +155,7 @@ def find_agent_file(workspace: Path, agent_id: str) -> tuple[Path, str]:
     return Path(found.path), found.id
 
 
-def build_agent(place: Place, agent_id: str, data: bytes, *, file: Path, model: str = "") -> AgentInForce:
+def build_agent(place: Host, agent_id: str, data: bytes, *, file: Path, model: str = "") -> AgentInForce:
     """The agent of these bytes, with what it names looked up in the workspace."""
     agent = restore_agent(place, agent_id, data, file=file)
     known_tasks = {fold_id(each): each for each in _list_tasks(place)}
@@ -172,7 +172,7 @@ def build_agent(place: Place, agent_id: str, data: bytes, *, file: Path, model: 
     return replace(agent, place=_apply(place, agent.definition, model=model))
 
 
-def restore_agent(place: Place, agent_id: str, data: bytes, *, file: Path) -> AgentInForce:
+def restore_agent(place: Host, agent_id: str, data: bytes, *, file: Path) -> AgentInForce:
     """The agent of a run that began before: the settings are those of the run, and what is gone is left out."""
     reading = parse_agent(data, file=file, id=agent_id)
     if reading.agent is None:
@@ -198,7 +198,7 @@ def restore_agent(place: Place, agent_id: str, data: bytes, *, file: Path) -> Ag
     )
 
 
-def _choose_skills(place: Place, own: Sequence[str] | None) -> ActiveSkills:
+def _choose_skills(place: Host, own: Sequence[str] | None) -> ActiveSkills:
     """A package that an agent names need not be enabled; it must be trusted all the same."""
     found = find_all_skills(place)
     host = activate(found, place.settings.skills.enabled)
@@ -236,11 +236,11 @@ def _find_unknown_skills(agent: AgentInForce) -> list[Problem]:
     ]
 
 
-def _list_tasks(place: Place) -> tuple[str, ...]:
+def _list_tasks(place: Host) -> tuple[str, ...]:
     return tuple(sorted(found.id for found in list_definitions(place.workspace, "tasks", TASK_FILE).values()))
 
 
-def _apply(place: Place, definition: AgentDefinition | None, *, model: str) -> Place:
+def _apply(place: Host, definition: AgentDefinition | None, *, model: str) -> Host:
     settings = place.settings
     changed = {
         "model": choose_model(settings.model, definition, wanted=model),

@@ -10,7 +10,7 @@ from metier.definitions.problems import Problem
 from metier.definitions.skills.sources import WORKSPACE_FOLDERS, find_bundled_folder
 from metier.definitions.workspace import report_duplicate
 from metier.errors import ConfigError
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.skills.activation import Activation, FoundSkills, activate, build_roots, find_packages
 from metier.skills.package import SkillPackage
 
@@ -20,14 +20,14 @@ class ActiveSkills(NamedTuple):
     problems: tuple[Problem, ...]
 
 
-def find_skills(place: Place) -> ActiveSkills:
+def find_skills(place: Host) -> ActiveSkills:
     """The active skills of this workspace, and what is wrong with the others."""
     found = find_all_skills(place)
     activation = activate(found, place.settings.skills.enabled)
     return ActiveSkills(activation.packages, activation.problems)
 
 
-def find_all_skills(place: Place) -> FoundSkills:
+def find_all_skills(place: Host) -> FoundSkills:
     """Every skill that could be active here."""
     directory = place.workspace / place.settings.skills.dir
     roots = build_roots(

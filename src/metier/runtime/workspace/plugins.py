@@ -11,7 +11,7 @@ from metier.plugins.lifecycle import ask_for_layer, running
 from metier.plugins.load import Plugins, load_plugins
 from metier.plugins.registry import Registry
 from metier.plugins.subscription import Subscription
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.workspace.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS
 from metier.store.base import Store
 from metier.store.failures import StoreUnavailable
@@ -32,7 +32,7 @@ class _Shared:
         return None
 
 
-def find_plugins(place: Place) -> Plugins:
+def find_plugins(place: Host) -> Plugins:
     """What the settings want of what is installed, loaded but not started."""
     options = place.settings.plugins
     taken = (*BUILT_IN_TOOLS, *SCRIPT_TOOLS, *(tool.info.name for tool in place.tools))
@@ -40,7 +40,7 @@ def find_plugins(place: Place) -> Plugins:
 
 
 @contextmanager
-def using_plugins(place: Place, *, report: Callable[[str], None]) -> Generator[Place]:
+def using_plugins(place: Host, *, report: Callable[[str], None]) -> Generator[Host]:
     """The place with the tools, providers and subscribers of its plugins, which run for as long as the block lasts."""
     seconds = place.settings.plugins.timeout_seconds
     with running(find_plugins(place), seconds=seconds, report=report) as registries:
@@ -56,7 +56,7 @@ def using_plugins(place: Place, *, report: Callable[[str], None]) -> Generator[P
                 subscription.close()
 
 
-async def open_place_store(place: Place) -> Store:
+async def open_place_store(place: Host) -> Store:
     """The store of the settings, which may be one of a plugin. Raises `StoreUnavailable` when it cannot serve."""
     options = place.settings.store
     if not options.backend.startswith(PLUGIN):
@@ -81,7 +81,7 @@ def get_brought[T](
     return brought[name]
 
 
-def render_layers(place: Place) -> str:
+def render_layers(place: Host) -> str:
     """What plugins put into the prompt, asked now. One that fails or hangs says nothing, and that is reported."""
     seconds = place.settings.plugins.timeout_seconds
     pieces: list[str] = []
@@ -93,7 +93,7 @@ def render_layers(place: Place) -> str:
 
 
 def _extend(
-    place: Place, registries: tuple[Registry, ...], sinks: tuple[Sink, ...], *, report: Callable[[str], None]
-) -> Place:
+    place: Host, registries: tuple[Registry, ...], sinks: tuple[Sink, ...], *, report: Callable[[str], None]
+) -> Host:
     tools = tuple(tool for registry in registries for tool in registry.tools)
     return replace(place, tools=(*place.tools, *tools), plugins=registries, sinks=(*place.sinks, *sinks), report=report)

@@ -12,24 +12,24 @@ from metier.definitions.project_files import (
     load_project_file,
 )
 from metier.runtime.cleaning import build_place_cleaner
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 
 PROJECT = "project:"
 """Pin of a file of project instructions: its hash. The text that was used is among the instructions of the run."""
 
 
-def load_project(place: Place) -> tuple[ProjectFile, ...]:
+def load_project(place: Host) -> tuple[ProjectFile, ...]:
     """The person's own file, then that of the workspace, which may say otherwise. Redacted and sanitised."""
     return _load(place, build_place_cleaner(place).text)
 
 
-def _load(place: Place, clean: Callable[[str], str]) -> tuple[ProjectFile, ...]:
+def _load(place: Host, clean: Callable[[str], str]) -> tuple[ProjectFile, ...]:
     own = load_personal_file(place.home, clean=clean)
     shared = load_project_file(place.workspace, within=place.workspace, clean=clean, is_own=place.trust.is_trusted)
     return tuple(file for file in (own, shared) if file is not None)
 
 
-def find_changed_project(place: Place, pins: Mapping[str, str]) -> tuple[str, ...]:
+def find_changed_project(place: Host, pins: Mapping[str, str]) -> tuple[str, ...]:
     """Pins of files that are no longer what the run began with."""
     pinned = {name: digest for name, digest in pins.items() if name.startswith(PROJECT)}
     if not pinned:
@@ -38,7 +38,7 @@ def find_changed_project(place: Place, pins: Mapping[str, str]) -> tuple[str, ..
     return tuple(name for name, digest in pinned.items() if now.get(name) != digest)
 
 
-def find_project_problems(place: Place) -> dict[Path, tuple[Problem, ...]]:
+def find_project_problems(place: Host) -> dict[Path, tuple[Problem, ...]]:
     """What is wrong with the instructions of the workspace, by file."""
     files = [file for file in _load(place, lambda text: text) if not file.path.startswith("~")]
     return {place.workspace / file.path: file.problems for file in files}

@@ -20,9 +20,9 @@ from metier.definitions.text.document import Document, parse_document
 from metier.engine.execution.partners import InputSpec, fill_inputs, read_inputs
 from metier.engine.orders import read_output_schema
 from metier.errors import ConfigError, UsageError
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.model_choice import choose_profile
-from metier.runtime.prepared_run import RunKind
+from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.workspace.agents import AgentInForce, read_definition_file
 from metier.runtime.workspace.catalog import activate_named, find_all_skills, list_definitions
 from metier.skills.package import SkillPackage
@@ -34,7 +34,7 @@ from metier.tools.toolbox import Toolbox
 TASK = "task:"
 
 
-def get_task(place: Place, task_id: str) -> TaskDefinition:
+def get_task(place: Host, task_id: str) -> TaskDefinition:
     """Raises `UsageError` for a task that is not there, `ConfigError` with every problem of one that is."""
     listed = list_definitions(place.workspace, "tasks", FILE_NAME)
     found = listed.get(fold_id(task_id))
@@ -49,7 +49,7 @@ def get_task(place: Place, task_id: str) -> TaskDefinition:
     return reading.task
 
 
-def find_problems(place: Place, reading: TaskReading) -> tuple[Problem, ...]:
+def find_problems(place: Host, reading: TaskReading) -> tuple[Problem, ...]:
     """Everything that is wrong with a task: its files, what its bodies and lists name, its schemas."""
     if reading.task is None:
         return (*reading.problems, *_find_unknown(place, reading.references))
@@ -90,7 +90,7 @@ async def find_pinned_task(
     return reading.task
 
 
-def find_changed_task(run: RunKind) -> tuple[str, ...]:
+def find_changed_task(run: PreparedRun) -> tuple[str, ...]:
     """The pins of files that are no longer what the run began with."""
     steps = run.task.steps if run.task is not None else ()
     names = [(_name(run.task.id, step.file.name), step.file) for step in steps if run.task is not None]
@@ -130,7 +130,7 @@ def _choose_packages(agent: AgentInForce, own: Sequence[str] | None) -> tuple[Sk
     return tuple(pool[name] for name in sorted(pool) if any(is_called(pool[name].definition, each) for each in wanted))
 
 
-def _find_unknown(place: Place, references: Iterable[Reference]) -> list[Problem]:
+def _find_unknown(place: Host, references: Iterable[Reference]) -> list[Problem]:
     agents = {fold_id(found.id): found.id for found in list_definitions(place.workspace, "agents", AGENT_FILE).values()}
     tasks = {fold_id(found.id): found.id for found in list_definitions(place.workspace, "tasks", FILE_NAME).values()}
     skills = [package.definition for package in find_all_skills(place).packages]

@@ -9,7 +9,7 @@ from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.problems import Problem
 from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.errors import ConfigError, UsageError
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.workspace.catalog import find_all_skills, list_definitions
 from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE, read_policy_file
 from metier.skills.git.clones import is_tracked
@@ -18,7 +18,7 @@ from metier.skills.trust.workspace_trust import Part, TrustRecord, digest_bytes,
 from metier.store.opening import DATABASE
 
 
-def find_withheld(place: Place, policy: bytes) -> frozenset[str]:
+def find_withheld(place: Host, policy: bytes) -> frozenset[str]:
     """The voices of the workspace whose word to allow something does not count; see `Speakers.withheld`."""
     voices = {
         HOST_FILE: not place.trust.counts("policy", digest_bytes(policy)),
@@ -27,7 +27,7 @@ def find_withheld(place: Place, policy: bytes) -> frozenset[str]:
     return frozenset(voice for voice, is_withheld in voices.items() if is_withheld)
 
 
-def list_withheld(place: Place) -> tuple[Problem, ...]:
+def list_withheld(place: Host) -> tuple[Problem, ...]:
     """The policy of a trusted folder that is no longer what was trusted. Settings speak for themselves."""
     try:
         policy = read_policy_file(place.workspace)
@@ -46,7 +46,7 @@ def list_withheld(place: Place) -> tuple[Problem, ...]:
     )
 
 
-def list_decided(place: Place, settings: Sequence[str]) -> list[str]:
+def list_decided(place: Host, settings: Sequence[str]) -> list[str]:
     """In words, what a person should read before trusting the folder: settings by key, rules that allow, code."""
     found = [f"agent.yaml: {key}" for key in settings]
     reader = ScopeReader(root=str(place.workspace))
@@ -70,7 +70,7 @@ def list_decided(place: Place, settings: Sequence[str]) -> list[str]:
     return found
 
 
-def check_runs(place: Place) -> bool:
+def check_runs(place: Host) -> bool:
     """True where the database of runs is still to be made, and `note_runs` to be called then.
 
     What a run is pinned to is not judged again when it is resumed: settings, policy, what somebody approved. Raises
@@ -91,11 +91,11 @@ def check_runs(place: Place) -> bool:
     return False
 
 
-def note_runs(place: Place) -> None:
+def note_runs(place: Host) -> None:
     note_file(place.runs / DATABASE, home=place.home)
 
 
-def trust_place(place: Place, *, words: str, origin: str) -> TrustRecord:
+def trust_place(place: Host, *, words: str, origin: str) -> TrustRecord:
     """The folder as it is now speaks for the person. `words` is the digest of its settings. Raises `OSError`."""
     digests: Mapping[Part, str] = {"settings": words, "policy": digest_bytes(read_policy_file(place.workspace))}
     return record_trust(Path(place.workspace), home=place.home, origin=origin, digests=digests, now=place.clock.now())
@@ -112,5 +112,5 @@ def _has_code(folder: Path) -> bool:
     return any((folder / name).exists() for name in ("scripts", "toolsets", "impl.py"))
 
 
-def _shorten(path: Path, place: Place) -> str:
+def _shorten(path: Path, place: Host) -> str:
     return str(path.relative_to(place.workspace)) if path.is_relative_to(place.workspace) else str(path)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from metier.tools.shell.harmless import Naming, Place, find_objection, is_vouched
+from metier.tools.shell.harmless import CommandFolders, Naming, find_objection, is_vouched
 from metier.tools.shell.line import NotUnderstood, Pipeline, ShellLine, SimpleCommand, canonical_command
 from metier.tools.shell.options import ShellOptions
 from metier.tools.shell.programs import BUILTINS
@@ -12,7 +12,9 @@ from metier.tools.shell.words import has_pattern
 CD = "cd"
 
 
-def find_refusal(line: ShellLine | NotUnderstood, options: ShellOptions, place: Place, *, text: str = "") -> str:
+def find_refusal(
+    line: ShellLine | NotUnderstood, options: ShellOptions, place: CommandFolders, *, text: str = ""
+) -> str:
     """Why this line does not run, whatever rules say, as a sentence; empty when it does. `text` is what was written."""
     if not options.enabled or options.mode == "off":
         return "The shell is turned off (shell.mode)"
@@ -31,22 +33,22 @@ def find_refusal(line: ShellLine | NotUnderstood, options: ShellOptions, place: 
     return ""
 
 
-def _find_leaving(line: ShellLine, place: Place) -> str:
+def _find_leaving(line: ShellLine, place: CommandFolders) -> str:
     """A `cd` that leads out of the workspace, where commands must stay in it."""
     for command, where in walk_commands(line, place):
         if command.argv[0] != CD:
             continue
         # Where it is if every `cd` before it did what it says.
-        here = Place(where.root, where.folders[-1:])
+        here = CommandFolders(where.root, where.folders[-1:])
         folders = command.argv[1:]
         if not folders or any(folder.startswith("-") or not here.holds(folder) for folder in folders):
             return f"Command {command.render()[:200]!r} leaves the workspace, where commands have to stay (shell.cwd)"
     return ""
 
 
-def walk_commands(line: ShellLine, place: Place) -> Sequence[tuple[SimpleCommand, Place]]:
+def walk_commands(line: ShellLine, place: CommandFolders) -> Sequence[tuple[SimpleCommand, CommandFolders]]:
     """Every command with the folders it may run in: behind a `cd` the one it leads to, or that before it."""
-    found: list[tuple[SimpleCommand, Place]] = []
+    found: list[tuple[SimpleCommand, CommandFolders]] = []
     for pipeline in line.pipelines:
         for command in pipeline.commands:
             found.append((command, place))
@@ -71,7 +73,7 @@ def is_direct(line: ShellLine) -> bool:
     )
 
 
-def is_telling(line: ShellLine, place: Place) -> bool:
+def is_telling(line: ShellLine, place: CommandFolders) -> bool:
     """Its builtins only tell something (`command -v`, `type`), so a shell may run it: its words are literal."""
     builtins = BUILTINS.split()
     return all(
@@ -82,7 +84,7 @@ def is_telling(line: ShellLine, place: Place) -> bool:
     )
 
 
-def _refuse(command: SimpleCommand, prefixes: Sequence[str], place: Place) -> str:
+def _refuse(command: SimpleCommand, prefixes: Sequence[str], place: CommandFolders) -> str:
     text = command.render()
     matching = [prefix for prefix in prefixes if text == prefix or text.startswith(prefix + " ")]
     if not matching:

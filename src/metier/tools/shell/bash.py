@@ -21,7 +21,7 @@ from metier.tools.process.sandbox.confinement import Confinement
 from metier.tools.shell.allowlist import find_refusal, is_direct
 from metier.tools.shell.expansion import expand_line
 from metier.tools.shell.git_settings import build_git_settings
-from metier.tools.shell.harmless import Place
+from metier.tools.shell.harmless import CommandFolders
 from metier.tools.shell.line import NotUnderstood, ShellLine, parse_line
 from metier.tools.shell.links import follow_links
 from metier.tools.shell.options import ShellOptions
@@ -131,7 +131,7 @@ class Bash:
     def _check_line(
         self, line: ShellLine | NotUnderstood, followed: ShellLine | None, folder: Path, *, text: str
     ) -> None:
-        place = Place(str(self._scope.workspace), (str(folder),))
+        place = CommandFolders(str(self._scope.workspace), (str(folder),))
         for read in (line, followed) if followed else (line,):
             if refusal := find_refusal(read, self._options, place, text=text):
                 raise ToolFailed(refusal, code="permission_denied")
@@ -140,7 +140,7 @@ class Bash:
         """Nothing where the line means what its text says, or where it is not known what the words are."""
         if not isinstance(line, ShellLine):
             return None
-        followed = follow_links(line, Place(str(self._scope.workspace), (str(folder),)))
+        followed = follow_links(line, CommandFolders(str(self._scope.workspace), (str(folder),)))
         return followed if followed != parse_line(text) else None
 
     def _find_folder(self, cwd: str, guard: PathGuard) -> Path:
@@ -195,7 +195,7 @@ def refuse_call(arguments: Mapping[str, JsonValue], options: ShellOptions, *, wo
     """Why the settings do not let a call of the shell run, as a sentence; empty when they do. Pure."""
     folder = posixpath.normpath(posixpath.join(workspace, str(arguments.get("cwd") or ".")))
     text = str(arguments.get("command", ""))
-    return find_refusal(parse_line(text), options, Place(workspace, (folder,)), text=text)
+    return find_refusal(parse_line(text), options, CommandFolders(workspace, (folder,)), text=text)
 
 
 def check_text(text: str) -> None:

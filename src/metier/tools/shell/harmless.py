@@ -68,7 +68,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CommandFolders:
     """Where a command may be when it runs."""
 
     root: str
@@ -79,10 +79,10 @@ class Place:
         """The path stays below the root, wherever the command runs. As text: links are not followed."""
         return all(is_beneath(_join(folder, path), self.root) for folder in self.folders)
 
-    def enter(self, folder: str) -> "Place":
+    def enter(self, folder: str) -> "CommandFolders":
         """After a `cd` that may have failed."""
         entered = [_join(before, folder) for before in self.folders]
-        return Place(self.root, tuple(dict.fromkeys((*self.folders, *entered))))
+        return CommandFolders(self.root, tuple(dict.fromkeys((*self.folders, *entered))))
 
 
 def _join(folder: str, path: str) -> str:
@@ -121,7 +121,7 @@ def find_tables(argv: Sequence[str], *, program: str = "") -> Found | None:
     return None
 
 
-def is_vouched(argv: Sequence[str], place: Place) -> bool:
+def is_vouched(argv: Sequence[str], place: CommandFolders) -> bool:
     """A table says that this command only looks, wherever it runs."""
     found = find_tables(argv)
     if found is None:
@@ -140,12 +140,12 @@ def is_unclear(argv: Sequence[str]) -> bool:
     found = find_tables(argv, program=name)
     if found is None:
         return True
-    anywhere = Place("/", ("/",))
+    anywhere = CommandFolders("/", ("/",))
     fitting = [table for table in found.tables if not _try(table, found.arguments, anywhere, named=True)]
     return not any(not table.acts or name in _OWN_CODE_ONLY for table in fitting)
 
 
-def find_harm(found: Found, place: Place, *, named: bool) -> str:
+def find_harm(found: Found, place: CommandFolders, *, named: bool) -> str:
     """Why these arguments are not known to be harmless; empty when they are. `named`: a rule names the command."""
     reasons = [_try(table, found.arguments, place, named=named) for table in found.tables]
     return "" if "" in reasons else reasons[0]
@@ -169,7 +169,7 @@ class Naming:
         return _names(self.expressions, program)
 
 
-def find_objection(argv: Sequence[str], text: str, *, naming: Naming, place: Place) -> str:
+def find_objection(argv: Sequence[str], text: str, *, naming: Naming, place: CommandFolders) -> str:
     """Why an allow that matches this command (`text` in its one spelling) does not reach it; empty when it does."""
     written = argv[0]
     if text in naming.prefixes and _is_named_whole(argv):
@@ -278,7 +278,7 @@ def _skip(words: list[str], known: Iterable[str]) -> list[str]:
     return words[count:]
 
 
-def _try(table: Table, arguments: Sequence[str], place: Place, *, named: bool) -> str:
+def _try(table: Table, arguments: Sequence[str], place: CommandFolders, *, named: bool) -> str:
     if table.acts and not named:
         return "it runs code of the workspace or changes it, so a rule must name it"
     if table.is_open:
@@ -361,7 +361,7 @@ class _Arguments:
         return ""
 
 
-def _check_operands(table: Table, reading: _Arguments, place: Place) -> str:
+def _check_operands(table: Table, reading: _Arguments, place: CommandFolders) -> str:
     operands = reading.operands
     if wrong := _find_refused(table, operands):
         return wrong
@@ -404,12 +404,12 @@ def _find_refused(table: Table, operands: Sequence[str]) -> str:
     return ""
 
 
-def _check_paths(paths: Sequence[str], place: Place) -> str:
+def _check_paths(paths: Sequence[str], place: CommandFolders) -> str:
     outside = next((path for path in paths if not place.holds(path)), None)
     return "" if outside is None else f"path {outside[:80]!r} is outside of the workspace"
 
 
-def _check_script(kind: Literal["sed", "awk"], reading: _Arguments, place: Place) -> str:
+def _check_script(kind: Literal["sed", "awk"], reading: _Arguments, place: CommandFolders) -> str:
     scripts = reading.scripts or reading.operands[:1]
     if not scripts:
         return "it is given no program"

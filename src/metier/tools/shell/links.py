@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from metier.tools.shell.allowlist import walk_commands
-from metier.tools.shell.harmless import Place, is_beneath
+from metier.tools.shell.harmless import CommandFolders, is_beneath
 from metier.tools.shell.line import Pipeline, ShellLine, SimpleCommand
 from metier.tools.shell.words import fill_variables
 
@@ -18,7 +18,7 @@ _FOLLOWS_ENTRIES = "diff"
 """Given two folders, it shows what the links in them lead to; others that do so are asked about."""
 
 
-def follow_links(line: ShellLine, place: Place) -> ShellLine:
+def follow_links(line: ShellLine, place: CommandFolders) -> ShellLine:
     """The same line where no word leads elsewhere. `place` has no links on its way."""
     followed = [_follow(command, where) for command, where in walk_commands(line, place)]
     pipelines: list[Pipeline] = []
@@ -28,7 +28,7 @@ def follow_links(line: ShellLine, place: Place) -> ShellLine:
     return replace(line, pipelines=tuple(pipelines))
 
 
-def _follow(command: SimpleCommand, place: Place) -> SimpleCommand:
+def _follow(command: SimpleCommand, place: CommandFolders) -> SimpleCommand:
     folders = place.folders
     program, *words = command.argv
     followed = [_follow_word(word, folders) for word in words]
@@ -40,7 +40,7 @@ def _follow(command: SimpleCommand, place: Place) -> SimpleCommand:
     return replace(command, argv=(program, *followed), redirects=redirects)
 
 
-def find_nested_repository(place: Place) -> str:
+def find_nested_repository(place: CommandFolders) -> str:
     """The repository below the root that git would work on in one of the folders; empty where there is none."""
     for folder in place.folders:
         path = folder

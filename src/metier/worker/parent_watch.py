@@ -11,7 +11,7 @@ import anyio
 
 
 @dataclass(slots=True)
-class Leash:
+class ParentWatch:
     reading: int
     writing: int
 
@@ -33,6 +33,6 @@ class Leash:
         await anyio.wait_readable(self.reading)
 
 
-def open_leash() -> Leash:
+def open_leash() -> ParentWatch:
     reading, writing = os.pipe()
-    return Leash(reading, writing)
+    return ParentWatch(reading, writing)
