@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from agent_forks import forked_agent
+
 BLOCK = re.compile(
     r"<!-- (?P<mark>test(?: with (?P<needs>\w+))?|file: (?P<path>[^ ]+)) -->\n```\w*\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
@@ -77,7 +79,7 @@ def type_in(command: str, reader: Reader, *, until: Sequence[str] = ()) -> str:
         **ordinary,
         "HOME": str(reader.home),
         "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PATH": os.pathsep.join([str(forked_agent().parent), str(Path(sys.executable).parent), os.environ["PATH"]]),
         "PYTHONIOENCODING": "utf-8",
         "TERM": "xterm",
         **reader.exported,

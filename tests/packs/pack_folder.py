@@ -4,15 +4,15 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from model_server import ModelServer
 
+from agent_forks import forked_agent
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
-AGENT = Path(sys.executable).parent / "agent"
 GIT = ("git", "-c", "user.name=Ada", "-c", "user.email=ada@example.com", "-c", "commit.gpgsign=false")
 
 
@@ -26,7 +26,7 @@ class PackFolder:
     def agent(self, *args: str) -> subprocess.CompletedProcess[str]:
         """The real command, as a process of its own."""
         return subprocess.run(
-            [AGENT, *args], cwd=self.path, env={**os.environ, "PYTHONIOENCODING": "utf-8"}, text=True,
+            [forked_agent(), *args], cwd=self.path, env={**os.environ, "PYTHONIOENCODING": "utf-8"}, text=True,
             encoding="utf-8", stdin=subprocess.DEVNULL, capture_output=True, check=False,
         )  # fmt: skip
 

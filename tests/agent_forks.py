@@ -1,0 +1,215 @@
+"""The command `agent`, started as a fork of a process that has imported Metier already.
+
+Starting Python and importing Metier is most of what a short command costs. Where a test types in one command after the
+other and it does not matter how the process began, `forked_agent` gives it a program that is called like `agent`, takes
+the same words, streams, folder and environment, and ends in the same way, in a process of its own.
+
+    python agent_forks.py SOCKET    the process that forks; it ends when its standard input is closed
+"""
+
+import atexit
+import contextlib
+import functools
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any, NoReturn
+
+CLIENT = """#!{python} -IS
+import json, os, signal, socket, sys
+order = {{"words": sys.argv[1:], "folder": os.getcwd(), "environment": dict(os.environ), "mask": os.umask(0)}}
+os.umask(order["mask"])
+body = json.dumps(order).encode("utf-8", "surrogateescape")
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect({address!r})
+    socket.send_fds(server, [len(body).to_bytes(4, "big")], [0, 1, 2])
+    server.sendall(body)
+    answers = server.makefile("r")
+    child = int(answers.readline())
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _frame: os.kill(child, received))
+    code = int(answers.readline() or "1")
+if code < 0:
+    signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+sys.exit(code)
+"""
+
+LEFT_OUT = ("metier.bundled", "metier.testing", "metier.worker")
+"""Not imported before the fork: it is not part of the commands, or brings threads and signal handlers of its own."""
+
+
+@functools.cache
+def forked_agent() -> Path:
+    """The program `agent`, alone in its folder. One process forks for all tests of this one."""
+    folder = Path(tempfile.mkdtemp(prefix="agent-forks-"))
+    address = folder / "socket"
+    # The forks inherit its state, so nothing of the test that happens to be the first may be in it.
+    server = subprocess.Popen(
+        [sys.executable, __file__, str(address)], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert server.stdout is not None
+    assert server.stdout.readline() == "ready\n"
+    server.stdout.close()
+
+    def end_server() -> None:
+        server.communicate()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(end_server)
+    programs = folder / "bin"
+    programs.mkdir()
+    program = programs / "agent"
+    program.write_text(CLIENT.format(python=Path(sys.executable).resolve(), address=str(address)), encoding="utf-8")
+    program.chmod(0o755)
+    return program
+
+
+class Forks:
+    """Forks for each connection, and tells it how the fork ended."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self.listening = listening
+        self.selector = selectors.DefaultSelector()
+        self.running: dict[int, socket.socket] = {}
+
+    def serve(self) -> dict[str, Any] | None:
+        """What the command of this fork is; nothing in the process that forks, when no more are wanted."""
+        woken, waker = os.pipe()
+        os.set_blocking(waker, False)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        signal.set_wakeup_fd(waker)
+        self.selector.register(0, selectors.EVENT_READ, "input")
+        self.selector.register(woken, selectors.EVENT_READ, "ended")
+        self.selector.register(self.listening, selectors.EVENT_READ, "asked")
+        while True:
+            for key, _ in self.selector.select():
+                if key.data == "input":
+                    return None
+                if key.data == "ended":
+                    os.read(woken, 4096)
+                    self.tell_ends()
+                elif key.data == "asked":
+                    order = self.fork()
+                    if order is not None:
+                        os.close(woken)
+                        os.close(waker)
+                        return order
+                elif isinstance(key.data, int):
+                    self.leave(key.data)
+
+    def fork(self) -> dict[str, Any] | None:
+        connection, _ = self.listening.accept()
+        length, streams, _, _ = socket.recv_fds(connection, 4, 3)
+        with connection.makefile("rb") as reader:
+            order: dict[str, Any] = json.loads(reader.read(int.from_bytes(length, "big")))
+        child = os.fork()
+        if child == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for number, stream in enumerate(streams):
+                os.dup2(stream, number)
+                os.close(stream)
+            self.close()
+            connection.close()
+            return order
+        for stream in streams:
+            os.close(stream)
+        connection.sendall(f"{child}\n".encode())
+        self.running[child] = connection
+        self.selector.register(connection, selectors.EVENT_READ, child)
+        return None
+
+    def tell_ends(self) -> None:
+        for child in list(self.running):
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                connection = self.running.pop(child)
+                self.selector.unregister(connection)
+                with contextlib.suppress(OSError):
+                    connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+                connection.close()
+
+    def leave(self, child: int) -> None:
+        """The program that asked for it is gone, so its fork goes the same way."""
+        self.selector.unregister(self.running[child])
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        self.running.pop(child).close()
+
+    def close(self) -> None:
+        self.selector.close()
+        self.listening.close()
+        for connection in self.running.values():
+            connection.close()
+
+
+def prepare() -> None:
+    """Import what commands import."""
+    for name in ("anyio._backends._asyncio", "asyncio", "jsonschema", "rich.console", "rich.table", "yaml"):
+        importlib.import_module(name)
+    metier = importlib.import_module("metier")
+    for module in pkgutil.walk_packages(metier.__path__, "metier."):
+        if not module.name.startswith(LEFT_OUT):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module.name)
+
+
+def become(order: dict[str, Any]) -> int:
+    """The command itself."""
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    os.chdir(order["folder"])
+    os.umask(order["mask"])
+    sys.argv = [str(Path(sys.executable).with_name("agent")), *order["words"]]
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
+    try:
+        importlib.import_module("metier.cli.main").main()
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 1
+    return 0
+
+
+def end(code: int) -> NoReturn:
+    """End as a process does, but for taking all modules apart: that would copy every page of memory first."""
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.main_thread():
+            thread.join()
+    atexit._run_exitfuncs()  # what is measured is saved here  # pyright: ignore[reportPrivateUsage]
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, AttributeError):
+            stream.flush()
+    os._exit(code)
+
+
+def main(address: str) -> None:
+    prepare()
+    gc.collect()
+    gc.freeze()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(address)
+        listening.listen(16)
+        print("ready", flush=True)
+        order = Forks(listening).serve()
+    if order is not None:
+        end(become(order))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
