@@ -196,7 +196,7 @@ async def test_vendor_is_held_to_the_schema_of_the_result_from_the_first_turn(
     server.will_answer(whole({**reply, "content": [{"type": "text", "text": '{"a": 1}'}]}))
 
     async with vendor.opened(server.url) as provider:
-        place = Place(settings=Settings(), workspace=tmp_path, home=tmp_path, environ={}, provider=provider)
+        place = Host(settings=Settings(), workspace=tmp_path, home=tmp_path, environ={}, provider=provider)
         async with open_runtime(place) as runtime:
             state = await runtime.start(RunRequest(task="count", output_schema=schema))
 

@@ -22,10 +22,10 @@ from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
 from metier.providers.base import Provider
 from metier.runtime.answers import Answer, check_answer
-from metier.runtime.approvals import Question as OpenApproval
+from metier.runtime.approvals import ApprovalQuestion as OpenApproval
 from metier.runtime.approvals import Reply
 from metier.runtime.cleaning import build_place_redactor
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.opening import find_user, open_host
 from metier.runtime.reopening import RaisedLimits
 from metier.runtime.requests import RunRequest
@@ -347,7 +347,7 @@ def _build_host(
     model: str,
     tools: Iterable[ToolLike],
     settings: Mapping[str, object],
-) -> Place:
+) -> Host:
     flags = {key: _write_setting(value) for key, value in settings.items()}
     if isinstance(provider, str):
         flags["model.provider"] = provider

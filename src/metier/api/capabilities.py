@@ -11,7 +11,7 @@ from metier.capabilities.advisor import Advisor
 from metier.capabilities.delegation import DelegationRouter
 from metier.capabilities.executor import SkillExecutor
 from metier.runtime.cleaning import build_place_redactor
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.opening import open_host
 from metier.store import state
 from metier.store.state import StateOptions, StateStore
@@ -61,7 +61,7 @@ def create_state_store(
     return state.create_state_store(context_id, replace(options, summarize=summarize) if summarize else options)
 
 
-def build_state_options(host: Place) -> StateOptions:
+def build_state_options(host: Host) -> StateOptions:
     """Where the conversations of a workspace are kept, and what must not show in them."""
     return StateOptions(
         runs=host.runs,
@@ -72,6 +72,6 @@ def build_state_options(host: Place) -> StateOptions:
     )
 
 
-def _open(folder: Path | str, environ: Mapping[str, str] | None, home: Path | None) -> Place:
+def _open(folder: Path | str, environ: Mapping[str, str] | None, home: Path | None) -> Host:
     variables = os.environ if environ is None else environ
     return open_host(Path(folder).resolve(), environ=variables, home=home or Path.home(), config=None).host

@@ -7,7 +7,7 @@ from metier.api.output import OutputForm
 from metier.api.results import Approval, Question, RunResult, Usage
 from metier.engine.state import RunState
 from metier.runtime.answers import list_field_names
-from metier.runtime.approvals import Question as OpenApproval
+from metier.runtime.approvals import ApprovalQuestion as OpenApproval
 from metier.runtime.records.known_cost import find_cost
 from metier.runtime.runs import Runtime
 

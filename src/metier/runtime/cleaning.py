@@ -1,12 +1,7 @@
 """What must not show in a place: the secrets of its environment, and those that its servers are given."""
 
-<<<<<<< HEAD
-from metier.runtime.host import Place
-from metier.telemetry.redaction import Redactor, build_redactor, find_secret_values
-=======
 from metier.runtime.host import Host
-from metier.telemetry.redaction import find_secret_values
->>>>>>> ab43961 (Give classes the field's names: Host, PreparedRun, LeaseTerms, ChildRequest, Recording, SkillIndex, and one meaning each for Driver, Question and Place)
+from metier.telemetry.redaction import Redactor, build_redactor, find_secret_values
 from metier.telemetry.sinks import Cleaner, build_cleaner
 from metier.tools.mcp.config import McpConfig, find_server_secrets, load_mcp_config
 
@@ -22,16 +17,12 @@ def find_place_secrets(place: Host) -> tuple[str, ...]:
     return (*find_secret_values(place.environ), *find_server_secrets(servers, place.environ))
 
 
-<<<<<<< HEAD
-def build_place_redactor(place: Place) -> Redactor:
+def build_place_redactor(place: Host) -> Redactor:
     """Takes the secrets of a place out of text. Raises `ConfigError` where the servers cannot be read."""
     options = place.settings.logging
     values = find_place_secrets(place)
     return build_redactor(values=values, names=options.redact_names, generic_names=options.redact_secrets)
 
 
-def build_place_cleaner(place: Place) -> Cleaner:
-=======
 def build_place_cleaner(place: Host) -> Cleaner:
->>>>>>> ab43961 (Give classes the field's names: Host, PreparedRun, LeaseTerms, ChildRequest, Recording, SkillIndex, and one meaning each for Driver, Question and Place)
     return build_cleaner(place.settings.logging, values=find_place_secrets(place))

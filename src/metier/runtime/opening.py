@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metier.definitions.problems import Problem
-from metier.runtime.host import Place
+from metier.runtime.host import Host
 from metier.runtime.workspace.trust import list_withheld
 from metier.settings.load import LoadedSettings, load_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedHost:
-    host: Place
+    host: Host
     loaded: LoadedSettings
     """The settings with the origin of each value."""
     warnings: tuple[Problem, ...]
@@ -28,7 +28,7 @@ def open_host(
     Raises `ConfigError` with every problem of the settings.
     """
     loaded = load_settings(flags=flags or {}, environ=environ, cwd=folder, home=home, config=config)
-    host = Place(settings=loaded.settings, workspace=folder, home=home, environ=dict(environ), trust=loaded.trust)
+    host = Host(settings=loaded.settings, workspace=folder, home=home, environ=dict(environ), trust=loaded.trust)
     return OpenedHost(host=host, loaded=loaded, warnings=(*loaded.warnings, *list_withheld(host)))
 
 

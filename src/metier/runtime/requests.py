@@ -3,13 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-<<<<<<< HEAD
 from pydantic import JsonValue
 
-from metier.runtime.delegation.child_runs import Commission
-=======
 from metier.runtime.delegation.child_runs import ChildRunStart
->>>>>>> ab43961 (Give classes the field's names: Host, PreparedRun, LeaseTerms, ChildRequest, Recording, SkillIndex, and one meaning each for Driver, Question and Place)
 from metier.runtime.workspace.instructions import Said
 
 

@@ -39,16 +39,10 @@ from metier.runtime.delegation.children import find_waiting, follow_child, lend
 from metier.runtime.history.adoption import adopt_run, build_adoption, check_commission
 from metier.runtime.history.journal_events import tell_of_cuts
 from metier.runtime.history.losses import check_journal, describe_lost_run, find_lost_run
-<<<<<<< HEAD
-from metier.runtime.host import Place
-from metier.runtime.output_schema import check_output_schema
-from metier.runtime.prepared_run import RunKind
-from metier.runtime.queue.lease_terms import Shift, begin_shift, keep_claimable
-=======
 from metier.runtime.host import Host
+from metier.runtime.output_schema import check_output_schema
 from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.queue.lease_terms import LeaseTerms, begin_attempt, keep_claimable
->>>>>>> ab43961 (Give classes the field's names: Host, PreparedRun, LeaseTerms, ChildRequest, Recording, SkillIndex, and one meaning each for Driver, Question and Place)
 from metier.runtime.records.first_entry import build_start
 from metier.runtime.records.pins import pin
 from metier.runtime.records.record import write_record

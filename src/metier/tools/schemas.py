@@ -74,7 +74,7 @@ class SchemaCheck:
         if not (best := self.find_error(value)) or self._validator is None:
             return [best] if best else []
         try:
-            errors = cast("list[ValidationError]", list(self._validator.iter_errors(value)))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+            errors = cast("list[ValidationError]", list(self._validator.iter_errors(value)))  # pyright: ignore[reportUnknownMemberType]
         except (Unresolvable, RecursionError):
             return [best]
         told = [f"{error.message[:_SHOWN_CHARACTERS]} (at {error.json_path})" for error in errors[:_MOST_ERRORS]]

@@ -12,12 +12,8 @@ from metier.cli.run.driving import OutputFormat, View, drive_run, open_place
 from metier.cli.run.task_text import read_context, read_task
 from metier.engine.state import RunState
 from metier.errors import UsageError
-<<<<<<< HEAD
-from metier.runtime.host import Place
-from metier.runtime.output_schema import read_output_schema
-=======
 from metier.runtime.host import Host
->>>>>>> ab43961 (Give classes the field's names: Host, PreparedRun, LeaseTerms, ChildRequest, Recording, SkillIndex, and one meaning each for Driver, Question and Place)
+from metier.runtime.output_schema import read_output_schema
 from metier.runtime.queue.detached import submit
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, Watch

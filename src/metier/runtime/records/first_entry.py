@@ -35,11 +35,11 @@ def build_start(request: RunRequest, agent: AgentInForce, services: Services, *,
     )
 
 
-def _order_result(request: RunRequest, agent: AgentInForce) -> e.Order | None:
+def _order_result(request: RunRequest, agent: AgentInForce) -> e.ChildRequest | None:
     """A person wants a result of a certain form: it is held against it like that of a task."""
     if request.output_schema is None:
         return None
     limits = build_limits(agent.place.settings.runtime)
-    return e.Order(
+    return e.ChildRequest(
         task=request.task, agent=agent.id, model=request.model, output_schema=request.output_schema, limits=limits
     )
