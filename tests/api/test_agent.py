@@ -94,6 +94,30 @@ async def test_a_json_schema_gives_plain_json(folder: Path) -> None:
     assert result.value == {"city": "Oslo"}
 
 
+async def test_a_reply_that_does_not_fit_is_repaired_once_and_the_vendor_is_given_the_schema(folder: Path) -> None:
+    provider = ScriptedProvider(says("It is warm."), says('{"city": "Oslo", "degrees": 21}'))
+
+    async with metier.open(folder, provider=provider) as agent:
+        result = await agent.run("How is the weather?", output_schema=Weather)
+        again = await agent.resume(result.run_id, output_schema=Weather)
+        plain = await agent.resume(result.run_id)
+
+    assert result.value == again.value == Weather(city="Oslo", degrees=21)
+    assert plain.value == {"city": "Oslo", "degrees": 21}
+    assert "degrees" in str(provider.requests[0])
+
+
+async def test_a_run_whose_replies_never_fit_fails_and_has_no_value(folder: Path) -> None:
+    provider = ScriptedProvider(*[says("It is warm.")] * 4)
+
+    async with metier.open(folder, provider=provider) as agent:
+        result = await agent.run("How is the weather?", output_schema=Weather)
+
+    assert (result.status, result.reason) == ("failed", "not_accepted")
+    with pytest.raises(metier.RunFailed):
+        _ = result.value
+
+
 async def test_a_result_that_the_python_type_refuses_has_no_value_and_says_why(folder: Path) -> None:
     provider = ScriptedProvider(says('{"city": "Oslo", "degrees": 99}'))
 

@@ -1,7 +1,6 @@
 """The agent of a workspace, for Python programs: open it, run tasks, answer and approve. Delegates to `runtime`."""
 
 import inspect
-import json
 import logging
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
@@ -332,12 +331,7 @@ class Agent:
 
 
 def _build_request[T](task: str, form: OutputForm[T] | None, *, agent: str, context: str) -> RunRequest:
-    wanted = (
-        f"The result must be one JSON value of this schema, without other text:\n{json.dumps(form.schema)}"
-        if form
-        else ""
-    )
-    return RunRequest(task=task, agent=agent, extra_context="\n\n".join(filter(None, (context, wanted))))
+    return RunRequest(task=task, agent=agent, extra_context=context, output_schema=form.schema if form else None)
 
 
 def _build_host(

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import cast
 
+from pydantic import JsonValue
+
 from metier.api.output import OutputForm
 from metier.api.results import Approval, Question, RunResult, Usage
 from metier.engine.state import RunState
@@ -23,7 +25,8 @@ async def build_result[T](runtime: Runtime, state: RunState, form: OutputForm[T]
     parsed: tuple[T] | None = None
     if state.status == "completed":
         try:
-            parsed = (form.parse(state.result) if form is not None else cast("T", None),)  # no form, no value
+            wanted = form or _find_recorded(state)
+            parsed = (cast("T", wanted.parse(state.result) if wanted is not None else None),)  # no form, no value
         except ValueError as error:
             reason, message = VALUE_INVALID, f"The result does not fit output_schema: {error}"
     return RunResult(
@@ -42,6 +45,13 @@ async def build_result[T](runtime: Runtime, state: RunState, form: OutputForm[T]
         artifacts=_list_artifacts(folder),
         _parsed=parsed,
     )
+
+
+def _find_recorded(state: RunState) -> OutputForm[JsonValue] | None:
+    """The schema that the run was started with; the Python type behind it is not on record."""
+    order = state.started.order if state.started is not None else None
+    schema = order.output_schema if order is not None else None
+    return OutputForm(schema=schema, adapter=None) if schema is not None else None
 
 
 def describe_approval(question: OpenApproval) -> Approval:
