@@ -1,12 +1,14 @@
 """The names for skill authors and queue workers: they read `agent.yaml` as every command does."""
 
 import json
+import sqlite3
 from pathlib import Path
 
 import psycopg
 import pytest
 
 import metier
+from metier.testing.scripted import ScriptedProvider, ToolCall, calls, says
 
 IMPL = """
 def execute(context):
@@ -77,15 +79,38 @@ def test_a_conversation_with_a_skill_is_kept_where_the_settings_say(folder: Path
         assert store.get_state().task_state == "completed"
 
 
-def test_the_secrets_of_external_servers_are_kept_out_of_a_conversation(folder: Path) -> None:
-    """The name of the variable does not say that it is a secret; only the file of the servers does."""
-    hidden = "plain-" + "looking-words-of-mine"
-    servers = {"mcpServers": {"notes": {"command": "notes", "env": {"NOTES_PASSWORD": hidden}}}}
+HIDDEN = "plain-" + "looking-words-of-mine"
+"""Only the file of the external servers says that this is a secret."""
+
+
+def add_server(folder: Path) -> None:
+    servers = {"mcpServers": {"notes": {"command": "notes", "env": {"NOTES_PASSWORD": HIDDEN}}}}
     (folder / ".agent").mkdir()
     (folder / ".agent" / "mcp.json").write_text(json.dumps(servers))
 
+
+@pytest.mark.anyio
+async def test_a_skill_that_a_run_calls_keeps_no_secret_of_an_external_server(folder: Path) -> None:
+    add_server(folder)
+    add_skill(folder / "skills")
+    provider = ScriptedProvider(calls(ToolCall("greet.invoke", {"name": HIDDEN})), says("Greeted."))
+
+    async with metier.open(folder, provider=provider) as agent:
+        result = await agent.run("Greet")
+
+    assert result.text == "Greeted."
+    kept = sqlite3.connect(folder / "runs" / "state.db")
+    facts = kept.execute("select group_concat(value) from pocket_facts").fetchone()[0]
+    kept.close()
+    assert "REDACTED" in facts
+    assert HIDDEN not in facts
+
+
+def test_the_secrets_of_external_servers_are_kept_out_of_a_conversation(folder: Path) -> None:
+    add_server(folder)
+
     with metier.create_state_store("ctx") as store:
-        store.put_fact("inputs", "said", f"it is {hidden} here")
+        store.put_fact("inputs", "said", f"it is {HIDDEN} here")
         kept = store.get_fact("inputs", "said")
 
     assert kept == "it is ***REDACTED*** here"

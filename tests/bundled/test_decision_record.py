@@ -5,8 +5,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from metier.capabilities.adapter import create_agent_adapter
-from metier.capabilities.executor import create_executor
+from metier import create_agent_adapter, create_executor
 
 
 def test_interview_keeps_what_it_was_told_and_ends_in_a_numbered_record(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 from jsonschema import Draft202012Validator
 from pydantic import JsonValue
 
-from metier.capabilities.adapter import AgentAdapter, create_agent_adapter
-from metier.capabilities.executor import create_executor
+from metier import create_agent_adapter, create_executor
+from metier.capabilities.adapter import AgentAdapter
 from metier.capabilities.protocol import AgentResponse
 
 type Properties = dict[str, dict[str, JsonValue]]

@@ -10,13 +10,14 @@ import anyio
 import pytest
 from capability_skills import write_skill
 
-from metier.capabilities.adapter import AgentAdapter, create_agent_adapter
+from metier import create_agent_adapter, create_executor
+from metier.capabilities.adapter import AgentAdapter
 from metier.capabilities.contract import Schema
-from metier.capabilities.executor import create_executor
 from metier.capabilities.protocol import AgentResponse, ExecutionStatus, TaskState
 from metier.errors import SkillNotFound, UsageError
 from metier.store.failures import ResumeTokenRefused
-from metier.store.state import StateOptions, create_state_store
+from metier.store.state import StateOptions, open_state_store
+from metier.telemetry.redaction import build_redactor
 
 ASKS = """
 interaction_outcomes:
@@ -60,7 +61,7 @@ def test_one_shot_skill_is_completed_at_once_and_keeps_nothing(workspace: Path) 
 
     assert (result.status, result.outputs) == (ExecutionStatus.SUCCESS, {"echo": {"a": 1}})
     assert (response.state, response.outputs) == (TaskState.COMPLETED, {"echo": {"a": 1}})
-    with create_state_store("ctx", StateOptions(runs=workspace / "runs")) as store:
+    with open_state_store("ctx", StateOptions(redactor=build_redactor(), runs=workspace / "runs")) as store:
         assert store.get_state().version == 0
 
 
@@ -179,7 +180,7 @@ def test_what_is_kept_is_what_the_contract_says(workspace: Path, level: str, *, 
     adapter.invoke("asker", {"count": 1}, "ctx")
     adapter.invoke("asker", {"name": "a"}, "ctx", resume=True)
 
-    with create_state_store("ctx", StateOptions(runs=workspace / "runs")) as store:
+    with open_state_store("ctx", StateOptions(redactor=build_redactor(), runs=workspace / "runs")) as store:
         assert store.list_facts("inputs") == {"values": {"count": 1, "name": "a"}}
         assert store.list_facts("memory") == {"calls": 2}
         assert store.list_facts("outputs")["values"] == {"text": "a", "calls": 2, "turn": 2}
@@ -346,8 +347,8 @@ async def test_plain_call_in_an_event_loop_is_refused_before_anything_happens(wo
 KILLED = """
 import sys
 from pathlib import Path
-from metier.capabilities.adapter import create_agent_adapter
-from metier.capabilities.executor import create_executor
+from metier import create_agent_adapter
+from metier import create_executor
 adapter = create_agent_adapter(create_executor(Path(sys.argv[1])))
 adapter.invoke("slow", {}, "ctx", message_id="m")
 """

@@ -9,10 +9,9 @@ import pytest
 from capability_skills import write_skill
 from pydantic import JsonValue
 
-from metier.capabilities.adapter import create_agent_adapter
+from metier import create_agent_adapter, create_executor
 from metier.capabilities.advisor import AdvisorOutputValidator, ProviderAdvisor
 from metier.capabilities.contract import Schema, SideEffects, SkillContract
-from metier.capabilities.executor import create_executor
 from metier.capabilities.protocol import AgentResponse
 from metier.errors import ProviderError
 from metier.testing.scripted import Says, ScriptedProvider

@@ -7,9 +7,8 @@ import anyio
 import pytest
 from capability_skills import write_skill
 
-from metier.capabilities.adapter import create_agent_adapter
+from metier import create_agent_adapter, create_executor
 from metier.capabilities.delegation import DelegationRequest
-from metier.capabilities.executor import create_executor
 from metier.capabilities.protocol import AgentResponse
 from metier.cli.main import run
 from metier.engine.state import RunState

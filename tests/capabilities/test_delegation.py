@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from capability_skills import write_skill
 
-from metier.capabilities.adapter import AgentAdapter, create_agent_adapter
-from metier.capabilities.executor import create_executor
+from metier import create_agent_adapter, create_executor
+from metier.capabilities.adapter import AgentAdapter
 from metier.capabilities.protocol import AgentResponse
 
 DELEGATES = """

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from capability_skills import write_skill
 
-from metier.capabilities.adapter import create_agent_adapter
-from metier.capabilities.executor import create_executor
+from metier import create_agent_adapter, create_executor
 from metier.capabilities.protocol import AgentResponse
 
 WRITE = "def execute(c):\n    (c.workspace / c.inputs['file']).write_text('x')\n    return {}\n"

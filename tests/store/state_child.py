@@ -6,14 +6,16 @@ import os
 import random
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from pydantic import JsonValue
 
 from metier.errors import MetierError
-from metier.store.state import StateOptions, StateStore, create_state_store
+from metier.store.options import StoreOptions
+from metier.store.state import StateOptions, StateStore, open_state_store
+from metier.telemetry.redaction import build_redactor
 
 BEGIN = "begin"
 
@@ -43,9 +45,14 @@ def work(message: str, number: int) -> JsonValue:
     return {"message": message, "by": number}
 
 
+def build_options(folder: Path, environ: Mapping[str, str]) -> StateOptions:
+    store = StoreOptions(backend="postgres" if environ["STATE_STORE_BACKEND"] == "postgres" else "sqlite")
+    return StateOptions(redactor=build_redactor(), runs=folder / "runs", store=store, environ=dict(environ))
+
+
 def run_child(number: int, do: Callable[[StateStore, int, int], list[object]], times: int) -> int:
     try:
-        with create_state_store("ctx", OPTIONS) as store:
+        with open_state_store("ctx", OPTIONS) as store:
             wrong = do(store, times, number)
     except MetierError:
         traceback.print_exc()
@@ -58,8 +65,8 @@ def run_child(number: int, do: Callable[[StateStore, int, int], list[object]], t
 if __name__ == "__main__":
     what, folder, processes, times = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
     WORK = folder / "work"
-    OPTIONS = StateOptions(runs=folder / "runs", environ=dict(os.environ))
-    with create_state_store("ctx", OPTIONS) as first:
+    OPTIONS = build_options(folder, os.environ)
+    with open_state_store("ctx", OPTIONS) as first:
         first.put_fact("b", "opened", 1)
     begin_read, begin_write = os.pipe()
     children: list[int] = []

@@ -23,7 +23,8 @@ from metier.store.postgres.errors import build_failure, is_lost
 from metier.store.postgres.schema import MIGRATIONS, migrate
 from metier.store.postgres.store import PostgresStore, open_postgres_store
 from metier.store.postgres.text import decode, encode
-from metier.store.state import StateOptions, create_state_store
+from metier.store.state import StateOptions, open_state_store
+from metier.telemetry.redaction import build_redactor
 from metier.testing.store_case import build_entries, build_run
 
 SECRET = "-".join(["hunter", "22"])
@@ -169,17 +170,18 @@ def test_a_missing_driver_is_named_with_the_way_to_get_it() -> None:
     ), done.stderr
 
 
-def test_the_state_of_a_conversation_lives_where_the_environment_says(postgres_url: str, tmp_path: Path) -> None:
-    environ = {"STATE_STORE_BACKEND": "postgres", "DATABASE_URL": postgres_url}
-    options = StateOptions(runs=tmp_path / "runs", environ=environ)
+def test_the_state_of_a_conversation_lives_on_the_server(postgres_url: str, tmp_path: Path) -> None:
+    store = StoreOptions(backend="postgres")
+    environ = {"DATABASE_URL": postgres_url}
+    options = StateOptions(redactor=build_redactor(), runs=tmp_path / "runs", store=store, environ=environ)
 
-    with create_state_store("ctx", options) as store:
+    with open_state_store("ctx", options) as store:
         store.put_state(store.get_state())
         store.put_fact("inputs", "rows", [1, 2])
         for number in range(60):
             store.append_event("note", number)
         token = store.generate_resume_token()
-    with create_state_store("ctx", options) as store:
+    with open_state_store("ctx", options) as store:
         assert store.redeem_resume_token(token, message_id="m1").version == 2
         assert store.list_facts("inputs") == {"rows": [1, 2]}
         assert "turn 1 note: 49" in store.get_state().summary

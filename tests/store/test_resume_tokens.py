@@ -16,8 +16,8 @@ from metier.store.failures import ResumeTokenRefused
 from metier.store.state import (
     StateOptions,
     StateStore,
-    create_state_store,
     generate_resume_token,
+    open_state_store,
     validate_resume_token,
 )
 from metier.store.tokens import ResumeKeys, Wanted, check_token, load_resume_keys, sign_token
@@ -33,7 +33,9 @@ type Open = Callable[..., StateStore]
 
 @pytest.fixture
 def options(tmp_path: Path, machine: FakeMachine) -> StateOptions:
-    return StateOptions(runs=tmp_path / "runs", environ={"HOME": str(tmp_path / "home")}, clock=machine)
+    return StateOptions(
+        redactor=build_redactor(), runs=tmp_path / "runs", environ={"HOME": str(tmp_path / "home")}, clock=machine
+    )
 
 
 def mutations(token: str) -> list[str]:
@@ -64,7 +66,7 @@ def mutations(token: str) -> list[str]:
 
 
 def test_every_changed_token_is_refused_with_one_message_and_the_true_one_still_works(options: StateOptions) -> None:
-    with create_state_store("ctx:with:colons", options) as store:
+    with open_state_store("ctx:with:colons", options) as store:
         store.put_state(replace(store.get_state(), task_state="input_required"))
         token = store.generate_resume_token()
         wrong = mutations(token)
@@ -82,7 +84,7 @@ def test_every_changed_token_is_refused_with_one_message_and_the_true_one_still_
 
 
 def test_a_token_works_once(options: StateOptions) -> None:
-    with create_state_store("ctx", options) as store:
+    with open_state_store("ctx", options) as store:
         store.put_state(store.get_state())
         token, another = store.generate_resume_token(), store.generate_resume_token(lifetime_seconds=60)
 
@@ -93,7 +95,7 @@ def test_a_token_works_once(options: StateOptions) -> None:
 
 
 def test_a_token_of_an_older_state_is_refused(options: StateOptions) -> None:
-    with create_state_store("ctx", options) as store:
+    with open_state_store("ctx", options) as store:
         store.put_state(store.get_state())
         token = generate_resume_token("ctx", version=1, turn=1, options=options)
         assert token.startswith("ctx:1:1:")
@@ -104,7 +106,7 @@ def test_a_token_of_an_older_state_is_refused(options: StateOptions) -> None:
 
 
 def test_a_token_ends_with_its_time(options: StateOptions, machine: FakeMachine) -> None:
-    with create_state_store("ctx", options) as store:
+    with open_state_store("ctx", options) as store:
         store.put_state(store.get_state())
         token = store.generate_resume_token(lifetime_seconds=60)
         machine.wall += timedelta(seconds=61)
@@ -113,7 +115,7 @@ def test_a_token_ends_with_its_time(options: StateOptions, machine: FakeMachine)
 
 
 def test_a_token_is_for_one_context_and_for_whom_it_was_made(options: StateOptions) -> None:
-    with create_state_store("ctx", options) as store, create_state_store("other", options) as other:
+    with open_state_store("ctx", options) as store, open_state_store("other", options) as other:
         store.put_state(store.get_state())
         other.put_state(other.get_state())
         token = store.generate_resume_token(bound_to="ann")
@@ -126,7 +128,7 @@ def test_a_token_is_for_one_context_and_for_whom_it_was_made(options: StateOptio
 
 
 def test_a_message_that_is_delivered_again_after_a_crash_brings_its_token_again(options: StateOptions) -> None:
-    with create_state_store("ctx", options) as store:
+    with open_state_store("ctx", options) as store:
         store.put_state(store.get_state())
         token = store.generate_resume_token()
         state = store.redeem_resume_token(token, message_id="m1")
@@ -143,7 +145,7 @@ def test_a_message_that_is_delivered_again_after_a_crash_brings_its_token_again(
 def test_a_token_of_another_installation_is_refused(options: StateOptions, tmp_path: Path) -> None:
     foreign = generate_resume_token("ctx", version=1, turn=1, options=replace(options, runs=tmp_path / "elsewhere"))
 
-    with create_state_store("ctx", options) as store:
+    with open_state_store("ctx", options) as store:
         store.put_state(store.get_state())
 
         assert not validate_resume_token(foreign, store)

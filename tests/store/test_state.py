@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+import metier
 from metier.errors import MetierError, UsageError
 from metier.store.contexts import MAX_SUMMARY_SIZE_CHARS, ContextChange, ContextEvent
 from metier.store.failures import ClaimLost, DuplicateMessageError, VersionConflictError
-from metier.store.state import StateOptions, StateStore, create_state_store, redact_sensitive
+from metier.store.state import StateOptions, StateStore, open_state_store, redact_sensitive
+from metier.telemetry.redaction import build_redactor
 from metier.testing.fake_machine import FakeMachine
 
 FAKE_KEY = "sk-" + "1234567890abcdefghij"
@@ -20,8 +22,8 @@ type Open = Callable[..., StateStore]
 @pytest.fixture
 def open_state(tmp_path: Path, machine: FakeMachine) -> Open:
     def open_one(context_id: str = "ctx", **options: object) -> StateStore:
-        given = StateOptions(runs=tmp_path / "runs", environ={}, clock=machine)
-        return create_state_store(context_id, replace(given, **options))
+        given = StateOptions(redactor=build_redactor(), runs=tmp_path / "runs", environ={}, clock=machine)
+        return open_state_store(context_id, replace(given, **options))
 
     return open_one
 
@@ -62,7 +64,7 @@ def test_a_state_that_somebody_else_replaced_is_not_overwritten(open_state: Open
 
 def test_secrets_are_taken_out_before_anything_is_stored(open_state: Open, tmp_path: Path) -> None:
     secret = "-".join(["hunter", "two", "8c1f"])
-    with open_state(environ={"VENDOR_API_KEY": secret}) as store:
+    with open_state(redactor=build_redactor(values=[secret])) as store:
         store.put_fact("config", "api_key", "plain-" + secret)
         store.put_fact("config", "nested", {"password": "pw-" + secret, "note": f"it is {secret}"})
         store.append_event("said", f"my key is {FAKE_KEY}")
@@ -166,7 +168,7 @@ def test_a_summary_comes_from_the_model_where_there_is_one_that_works(open_state
 @pytest.mark.anyio
 async def test_code_in_an_event_loop_is_told_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="runs in an event loop"):
-        create_state_store("ctx", StateOptions(runs=tmp_path, environ={}))
+        open_state_store("ctx", StateOptions(redactor=build_redactor(), runs=tmp_path, environ={}))
 
 
 def test_the_environment_says_which_store_and_a_wrong_word_is_named(
@@ -175,11 +177,13 @@ def test_the_environment_says_which_store_and_a_wrong_word_is_named(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STATE_STORE_BACKEND", "sqlite")
     monkeypatch.delenv("AGENT_STORE_BACKEND", raising=False)
-    create_state_store("ctx").close()
+    metier.create_state_store("ctx").close()
     assert (tmp_path / "runs" / "state.db").is_file()
 
     monkeypatch.setenv("STATE_STORE_BACKEND", "oracle")
-    with pytest.raises(UsageError, match="STATE_STORE_BACKEND says 'oracle'"):
-        create_state_store("ctx")
+    with pytest.raises(metier.ConfigError) as refused:
+        metier.create_state_store("ctx")
+    assert "STATE_STORE_BACKEND" in str([problem.render() for problem in refused.value.problems])
+    monkeypatch.delenv("STATE_STORE_BACKEND")
     with pytest.raises(UsageError, match="context_id must not be empty"):
-        create_state_store("")
+        metier.create_state_store("")

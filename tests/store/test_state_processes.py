@@ -8,8 +8,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from state_child import build_options
 
-from metier.store.state import StateOptions, create_state_store
+from metier.store.state import open_state_store
 
 CHILD = Path(__file__).with_name("state_child.py")
 
@@ -34,7 +35,7 @@ def run_processes(what: str, folder: Path, backend: dict[str, str], *, processes
 def test_fifty_processes_that_count_a_hundred_times_each_lose_nothing(backend: dict[str, str], tmp_path: Path) -> None:
     run_processes("count", tmp_path, backend, processes=50, times=100)
 
-    with create_state_store("ctx", StateOptions(runs=tmp_path / "runs", environ=backend)) as store:
+    with open_state_store("ctx", build_options(tmp_path, backend)) as store:
         state = store.get_state()
         assert (state.current_turn, state.version) == (5001, 5000)
 

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from metier.telemetry.environment_secrets import find_secret_values
 from metier.telemetry.exact import is_trivial
 from metier.telemetry.formats import find_keys
 from metier.telemetry.names import NameRules
 from metier.telemetry.patterns import build_key_formats
-from metier.telemetry.redaction import build_redactor, find_secret_values
+from metier.telemetry.redaction import build_redactor
 from metier.telemetry.signs import NamePlace, lower_ascii
 
 VALUE = 'p@ss/w0rd+"quoted" ü&x'

@@ -12,6 +12,7 @@ from metier.events import LlmDecisionDecoded, Payload, PromptBudgetComputed, Run
 from metier.ids import SystemClock, SystemIds
 from metier.telemetry.jsonl import JsonlSink, read_events
 from metier.telemetry.options import LoggingOptions
+from metier.telemetry.redaction import build_redactor
 from metier.telemetry.sinks import EventWriter, FanOut, RunScope, Sink, build_cleaner, get_redaction_mode
 
 MARK = "***REDACTED***"
@@ -129,7 +130,7 @@ def test_known_values_and_vendor_keys_never_show_whatever_the_options(redact_sec
 
 def test_value_with_quotes_and_newlines_is_found_in_an_event() -> None:
     value = 'a"b\\c\nd é&f'
-    cleaner = build_cleaner(LoggingOptions(), values=[value])
+    cleaner = build_cleaner(LoggingOptions(), build_redactor(values=[value]))
 
     for text in (value, json.dumps({"x": value}), json.dumps(json.dumps({"x": value}))):
         cleaned = cleaner.clean(RunFailed(reason="x", message=text))
@@ -149,7 +150,7 @@ def test_lone_surrogate_can_be_logged(tmp_path: Path) -> None:
 def _writer(sink: Sink, *, options: LoggingOptions | None = None, next_seq: int = 1) -> EventWriter:
     chosen = options or LoggingOptions()
     scope = RunScope(run_id="r1", trace_id="t1", redaction_mode=get_redaction_mode(chosen))
-    cleaner = build_cleaner(chosen, values=["known-value"])
+    cleaner = build_cleaner(chosen, build_redactor(values=["known-value"], generic_names=chosen.redact_secrets))
     return EventWriter(sink, cleaner, scope=scope, clock=SystemClock(), ids=SystemIds(), next_seq=next_seq)
 
 

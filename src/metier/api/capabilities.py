@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from metier.capabilities import adapter, executor
+from metier.capabilities import executor
 from metier.capabilities.adapter import AgentAdapter
 from metier.capabilities.advisor import Advisor
 from metier.capabilities.delegation import DelegationRouter
@@ -13,8 +13,7 @@ from metier.capabilities.executor import SkillExecutor
 from metier.runtime.cleaning import build_place_redactor
 from metier.runtime.host import Host
 from metier.runtime.opening import open_host
-from metier.store import state
-from metier.store.state import StateOptions, StateStore
+from metier.store.state import StateOptions, StateStore, open_state_store
 from metier.store.summaries import Summarizer
 
 
@@ -47,7 +46,8 @@ def create_agent_adapter(
     `routes` lets skills delegate to each other; without it, and without a router, one that delegates is blocked.
     """
     options = build_state_options(_open(called.workspace, called.environ, None))
-    return adapter.create_agent_adapter(called, options=options, routes=routes, router=router)
+    options.runs.mkdir(parents=True, exist_ok=True)
+    return AgentAdapter(executor=called, options=options, routes=routes, router=router)
 
 
 def create_state_store(
@@ -58,7 +58,7 @@ def create_state_store(
     `summarize` is asked for a summary when enough has happened; without it the conversation's own words are used.
     """
     options = build_state_options(_open(repo_root, None, None))
-    return state.create_state_store(context_id, replace(options, summarize=summarize) if summarize else options)
+    return open_state_store(context_id, replace(options, summarize=summarize) if summarize else options)
 
 
 def build_state_options(host: Host) -> StateOptions:

@@ -1,6 +1,6 @@
-"""The Python API: `create_executor`, `create_agent_adapter`, `adapter.invoke`. Plain calls; what waits, waits inside.
+"""Skills as agents for Python programs: `adapter.invoke`. Plain calls; what waits, waits inside.
 
-adapter = create_agent_adapter(create_executor("."))
+adapter = metier.create_agent_adapter(metier.create_executor("."))
 response = adapter.invoke("schema-infer", {}, "my-context")
 if response.state == TaskState.INPUT_REQUIRED:
     response = adapter.invoke("schema-infer", {"data": …}, "my-context", resume=True)
@@ -9,7 +9,7 @@ if response.state == TaskState.INPUT_REQUIRED:
 import os
 import secrets
 import socket
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from pydantic import JsonValue
 
@@ -19,9 +19,8 @@ from metier.capabilities.protocol import AgentResponse
 from metier.capabilities.turns import Conversations, TurnRequest
 from metier.capabilities.waiting import run_blocking
 from metier.store.opening import open_store
-from metier.store.state import StateOptions, read_store_options
+from metier.store.state import StateOptions
 from metier.store.tokens import load_resume_keys
-from metier.telemetry.redaction import build_redactor, find_secret_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +49,10 @@ class ConversationRouter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentAdapter:
-    """Skills as agents: turns with states, on top of an executor. Made by `create_agent_adapter`."""
+    """Skills as agents: turns with states, on top of an executor. Made by `metier.create_agent_adapter`."""
 
     executor: SkillExecutor
-    options: StateOptions = field(default_factory=StateOptions)
+    options: StateOptions
     routes: bool = False
     """Skills may delegate to each other."""
     router: DelegationRouter | None = None
@@ -82,13 +81,12 @@ class AgentAdapter:
 
     async def take_turn(self, request: TurnRequest) -> AgentResponse:
         options = self.options
-        chosen = options.store or read_store_options(options.environ)
-        store = await open_store(chosen, runs=options.runs, environ=options.environ, clock=options.clock)
+        store = await open_store(options.store, runs=options.runs, environ=options.environ, clock=options.clock)
         try:
             conversations = Conversations(
                 executor=self.executor,
                 contexts=store.contexts,
-                redactor=options.redactor or build_redactor(values=find_secret_values(options.environ)),
+                redactor=options.redactor,
                 keys=load_resume_keys(options.runs, options.environ),
                 owner=name_owner(),
                 clock=options.clock,
@@ -99,19 +97,6 @@ class AgentAdapter:
             return await conversations.take_turn(request)
         finally:
             await store.close()
-
-
-def create_agent_adapter(
-    executor: SkillExecutor,
-    *,
-    options: StateOptions | None = None,
-    routes: bool = False,
-    router: DelegationRouter | None = None,
-) -> AgentAdapter:
-    """`routes` lets skills delegate to each other; without it, and without a router, one that delegates is blocked."""
-    chosen = options or StateOptions(runs=executor.workspace / "runs", environ=executor.environ)
-    chosen.runs.mkdir(parents=True, exist_ok=True)
-    return AgentAdapter(executor=executor, options=chosen, routes=routes, router=router)
 
 
 def with_own_router(conversations: Conversations) -> Conversations:

@@ -11,7 +11,8 @@ from typing import Annotated, BinaryIO, NamedTuple
 import typer
 
 from metier.errors import UsageError
-from metier.telemetry.redaction import RedactionStream, build_redactor, find_secret_values
+from metier.telemetry.environment_secrets import find_secret_values
+from metier.telemetry.redaction import RedactionStream, build_redactor
 from metier.telemetry.sanitize import escape_json, sanitize
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)

@@ -1,7 +1,8 @@
 """What must not show in a place: the secrets of its environment, and those that its servers are given."""
 
 from metier.runtime.host import Host
-from metier.telemetry.redaction import Redactor, build_redactor, find_secret_values
+from metier.telemetry.environment_secrets import find_secret_values
+from metier.telemetry.redaction import Redactor, build_redactor
 from metier.telemetry.sinks import Cleaner, build_cleaner
 from metier.tools.mcp.config import McpConfig, find_server_secrets, load_mcp_config
 
@@ -25,4 +26,4 @@ def build_place_redactor(place: Host) -> Redactor:
 
 
 def build_place_cleaner(place: Host) -> Cleaner:
-    return build_cleaner(place.settings.logging, values=find_place_secrets(place))
+    return build_cleaner(place.settings.logging, build_place_redactor(place))

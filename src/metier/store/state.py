@@ -1,6 +1,6 @@
 """The state of one conversation, for skill code: plain calls without `await`, on the same store that holds the runs.
 
-    with create_state_store("ctx-1") as store:
+    with metier.create_state_store("ctx-1") as store:
         state = store.get_state()
         store.put_state(replace(state, task_state="input_required"), expected_version=state.version)
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
 
-from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic import JsonValue
 
 from metier.errors import MetierError, UsageError
 from metier.ids import Clock, SystemClock
@@ -41,12 +41,11 @@ from metier.store.contexts import (
 )
 from metier.store.failures import DuplicateMessageError, ResumeTokenRefused, VersionConflictError
 from metier.store.opening import open_store
-from metier.store.options import StoreBackend, StoreOptions
+from metier.store.options import StoreOptions
 from metier.store.summaries import SUMMARY_EVENT_THRESHOLD, Summarizer, summarize_by_extraction
 from metier.store.tokens import LIFETIME_SECONDS, ResumeKeys, Wanted, check_token, load_resume_keys, sign_token
-from metier.telemetry.redaction import Json, Redactor, build_redactor, find_secret_values
+from metier.telemetry.redaction import Json, Redactor, build_redactor
 
-BACKEND_VARIABLES = ("AGENT_STORE_BACKEND", "STATE_STORE_BACKEND")
 _LOOK_SECONDS = 0.02
 _FIRST_PAUSE_SECONDS = 0.002
 _LONGEST_PAUSE_SECONDS = 0.25
@@ -56,25 +55,22 @@ _LONGEST_PAUSE_SECONDS = 0.25
 class StateOptions:
     """Where the state lives and who helps with it."""
 
+    redactor: Redactor
+    """Takes the secrets of the host out of what is kept; `runtime.cleaning` builds it."""
     runs: Path = Path("runs")
-    store: StoreOptions | None = None
-    """Without it, what `STATE_STORE_BACKEND` says."""
+    store: StoreOptions = field(default_factory=StoreOptions)
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
     clock: Clock = field(default_factory=SystemClock)
-    redactor: Redactor | None = None
-    """Cleans what is kept; without it, one that knows the secrets of `environ`."""
     summarize: Summarizer = summarize_by_extraction
     """Asked for a summary when enough has happened; where it fails, the conversation's own words are used."""
 
 
-def create_state_store(context_id: str, options: StateOptions | None = None) -> "StateStore":
-    """Open the state of a conversation. Close it, or use it in a `with` block."""
+def open_state_store(context_id: str, options: StateOptions) -> "StateStore":
+    """Open the state of a conversation; close it, or use it in a `with` block."""
     check_names(context_id=context_id)
-    options = options or StateOptions()
     runner = asyncio.Runner()
     try:
-        chosen = options.store or read_store_options(options.environ)
-        store = _run(runner, open_store(chosen, runs=options.runs, environ=options.environ, clock=options.clock))
+        store = _run(runner, open_store(options.store, runs=options.runs, environ=options.environ, clock=options.clock))
     except BaseException:
         runner.close()
         raise
@@ -82,7 +78,7 @@ def create_state_store(context_id: str, options: StateOptions | None = None) -> 
 
 
 class StateStore:
-    """What one conversation remembers. Made by `create_state_store`."""
+    """What one conversation remembers. Made by `open_state_store`."""
 
     def __init__(self, context_id: str, store: Store, *, runner: asyncio.Runner, options: StateOptions) -> None:
         self.context_id = context_id
@@ -90,7 +86,7 @@ class StateStore:
         self._contexts = store.contexts
         self._runner = runner
         self._options = options
-        self._redactor = options.redactor or build_redactor(values=find_secret_values(options.environ))
+        self._redactor = options.redactor
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._keys: ResumeKeys | None = None
 
@@ -287,9 +283,8 @@ class StateStore:
         return _run(self._runner, self._contexts.commit(self.context_id, ContextChange(summary=summary)))
 
 
-def generate_resume_token(context_id: str, version: int, turn: int, *, options: StateOptions | None = None) -> str:
+def generate_resume_token(context_id: str, version: int, turn: int, *, options: StateOptions) -> str:
     """A token for a state that the caller knows. `StateStore.generate_resume_token` reads it instead."""
-    options = options or StateOptions()
     expires_at = options.clock.now() + timedelta(seconds=LIFETIME_SECONDS)
     keys = load_resume_keys(options.runs, options.environ)
     return sign_token(Wanted(context_id=context_id), version=version, turn=turn, expires_at=expires_at, keys=keys)
@@ -330,20 +325,6 @@ def _redact_fact(fact: NewFact, redactor: Redactor) -> JsonValue:
 def _redact(value: JsonValue, redactor: Redactor) -> JsonValue:
     # Two spellings of the same type: pydantic's and the redactor's.
     return cast(JsonValue, redactor.redact_value(cast(Json, value)))
-
-
-def read_store_options(environ: Mapping[str, str]) -> StoreOptions:
-    """What `STATE_STORE_BACKEND` says. Raises `UsageError` for a store that there is not."""
-    name = next((name for name in BACKEND_VARIABLES if environ.get(name, "").strip()), "")
-    if not name:
-        return StoreOptions()
-    try:
-        backend: StoreBackend = TypeAdapter[StoreBackend](StoreBackend).validate_python(environ[name].strip())
-    except ValidationError as error:
-        raise UsageError(
-            f"{name} says {environ[name]!r}, and there is no such store", hint="Use sqlite or postgres"
-        ) from error
-    return StoreOptions(backend=backend)
 
 
 def _run[T](runner: asyncio.Runner, work: Coroutine[None, None, T]) -> T:

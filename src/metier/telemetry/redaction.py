@@ -5,12 +5,12 @@ same object. Nothing here remembers or shows a value.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from metier.telemetry.exact import MIN_LENGTH, build_needles
 from metier.telemetry.formats import PEM_BEGIN, PEM_BODY, FormatFinder, Span, find_long_words
-from metier.telemetry.names import NameRules, is_secret_name
+from metier.telemetry.names import NameRules
 from metier.telemetry.patterns import LONG_WORD
 from metier.telemetry.random_words import find_random_words
 from metier.telemetry.signs import find_signs, lower_ascii
@@ -41,16 +41,6 @@ def build_redactor(
     """
     rules = NameRules(names=tuple(names), generic=generic_names)
     return Redactor(needles=build_needles(values), names=rules, random_words=random_words)
-
-
-def find_secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The values of variables whose names say that they are secret: `*_API_KEY`, `*_TOKEN`, `*_PASSWORD`, ….
-
-    A value that is a path is the place of a secret, not a secret.
-    """
-    return tuple(
-        value for name, value in environment.items() if is_secret_name(name) and not value.startswith(("/", "~/", "./"))
-    )
 
 
 class Redactor:

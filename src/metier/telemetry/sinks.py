@@ -14,7 +14,7 @@ from metier.ids import Clock, Ids
 from metier.messages import Value
 from metier.telemetry.bodies import summarize_bodies
 from metier.telemetry.options import LoggingOptions
-from metier.telemetry.redaction import Redactor, build_redactor
+from metier.telemetry.redaction import Redactor
 from metier.telemetry.sanitize import sanitize
 from metier.telemetry.spans import find_span
 
@@ -216,9 +216,8 @@ class EventWriter:
         self._sink.close()
 
 
-def build_cleaner(options: LoggingOptions, *, values: Iterable[str] = ()) -> Cleaner:
-    """The cleaner that the settings ask for. `values` are the secrets that were resolved; they never show."""
-    redactor = build_redactor(values=values, names=options.redact_names, generic_names=options.redact_secrets)
+def build_cleaner(options: LoggingOptions, redactor: Redactor) -> Cleaner:
+    """The cleaner that the settings ask for, with the redactor of the host."""
     return Cleaner(
         redactor, sanitize_control_chars=options.sanitize_control_chars, keeps_bodies=options.debug_llm_bodies
     )

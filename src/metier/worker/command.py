@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from metier.errors import UsageError
+from metier.runtime.cleaning import build_place_redactor
 from metier.runtime.host import Host
 from metier.runtime.queue.broker import find_broker
 from metier.runtime.workspace.trust import list_withheld
 from metier.settings.load import load_settings
-from metier.telemetry.redaction import build_redactor, find_secret_values
 from metier.telemetry.sanitize import sanitize_line
 from metier.worker.job import Job
 from metier.worker.store_worker import run_store_worker
@@ -41,7 +41,7 @@ def worker(
     """
     flags = {"worker.queue": queue, "worker.concurrency": concurrency}
     place = _open_place(config, {key: str(value) for key, value in flags.items() if value is not None})
-    redact = build_redactor(values=find_secret_values(place.environ)).redact
+    redact = build_place_redactor(place).redact
 
     def report(text: str) -> None:
         sys.stderr.write(f"worker: {sanitize_line(redact(text))}\n")

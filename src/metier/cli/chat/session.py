@@ -21,10 +21,9 @@ from metier.engine.unwrapping import unwrapped
 from metier.errors import MetierError
 from metier.runtime.answers import Answer
 from metier.runtime.chat.chats import Chat
-from metier.runtime.cleaning import find_place_secrets
+from metier.runtime.cleaning import build_place_redactor, find_place_secrets
 from metier.runtime.reopening import can_reopen
 from metier.runtime.runs import Watch
-from metier.telemetry.redaction import build_redactor
 
 type Doubt = Literal["done", "retry", "skip", "abort"]
 
@@ -42,10 +41,7 @@ class Session:
         self._exit_code = 0
         self._signal = ""
         place = chat.runtime.place
-        options = place.settings.logging
-        self._redactor = build_redactor(
-            values=find_place_secrets(place), names=options.redact_names, generic_names=options.redact_secrets
-        )
+        self._redactor = build_place_redactor(place)
         self._output = build_output_redactor(find_place_secrets(place))
         self._prompter = Prompter(self._read_word, get_user())
         self._desk = Desk(chat=chat, ask=self._prompter, drive=self._drive)

@@ -37,7 +37,7 @@ from metier.errors import LogError, UsageError
 from metier.providers.options import ModelOptions
 from metier.runtime.answers import Answer
 from metier.runtime.changed_code import ACCEPT
-from metier.runtime.cleaning import find_place_secrets
+from metier.runtime.cleaning import build_place_redactor, find_place_secrets
 from metier.runtime.host import Host
 from metier.runtime.records.causes import find_failed, get_cause
 from metier.runtime.records.known_cost import find_cost
@@ -48,7 +48,7 @@ from metier.runtime.workspace.plugins import using_plugins
 from metier.runtime.workspace.trust import list_withheld
 from metier.settings.load import LoadedSettings
 from metier.telemetry.jsonl import FILE_NAME
-from metier.telemetry.redaction import Redactor, build_redactor
+from metier.telemetry.redaction import Redactor
 from metier.telemetry.sanitize import sanitize
 from metier.telemetry.sinks import Sink
 
@@ -143,7 +143,7 @@ def drive_run(place: Host, work: Work, view: View) -> int:
 
 
 async def _drive(place: Host, work: Work, view: View, stopper: Stopper) -> Driven:
-    live = LiveView(sys.stderr, _redactor(place), level=place.settings.logging.level)
+    live = LiveView(sys.stderr, build_place_redactor(place), level=place.settings.logging.level)
     sinks: list[Sink] = [] if view.quiet else [live]
     if view.output == "stream-json":
         sinks.append(JsonLines(sys.stdout))
@@ -191,12 +191,6 @@ async def _go_beyond_limits(runtime: Runtime, state: RunState, watch: Watch) -> 
             state = await runtime.resume(state.run_id, Answer(by=get_user(), raised=raised, reopens=True), again)
         stopper = fresh
     return state
-
-
-def _redactor(place: Host) -> Redactor:
-    options = place.settings.logging
-    values = find_place_secrets(place)
-    return build_redactor(values=values, names=options.redact_names, generic_names=options.redact_secrets)
 
 
 def write_outcome(driven: Driven, view: View, *, exit_code: int, redactor: Redactor) -> None:

@@ -9,7 +9,8 @@ import typer
 from typer._click.exceptions import ClickException, NoArgsIsHelpError
 
 from metier.errors import ConfigError, MetierError
-from metier.telemetry.redaction import build_redactor, find_secret_values
+from metier.telemetry.environment_secrets import find_secret_values
+from metier.telemetry.redaction import build_redactor
 from metier.telemetry.sanitize import sanitize, sanitize_line
 
 

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from metier.definitions.problems import Problem
-from metier.telemetry.redaction import Json, Redactor, build_redactor, find_secret_values
+from metier.telemetry.environment_secrets import find_secret_values
+from metier.telemetry.redaction import Json, Redactor, build_redactor
 from metier.telemetry.sanitize import escape_json, sanitize
 
 

@@ -14,13 +14,13 @@ from metier.providers.absent import AbsentProvider
 from metier.providers.base import Provider
 from metier.providers.facts import FactBook
 from metier.providers.registry import OFFLINE
+from metier.runtime.cleaning import build_place_redactor
 from metier.runtime.delegation.skill_runs import AwaitedRuns
 from metier.runtime.host import Host
 from metier.runtime.prepared_run import PreparedRun
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
 from metier.store.tokens import load_resume_keys
-from metier.telemetry.redaction import build_redactor, find_secret_values
 from metier.tools.base import Tool
 from metier.tools.process.sandbox.confinement import Confinement
 
@@ -47,13 +47,10 @@ def list_callable(
         advisor=advisor,
         confinement=confinement,
     )
-    logging = place.settings.logging
     conversations = Conversations(
         executor=executor,
         contexts=store.contexts,
-        redactor=build_redactor(
-            values=find_secret_values(place.environ), names=logging.redact_names, generic_names=logging.redact_secrets
-        ),
+        redactor=build_place_redactor(place),
         keys=load_resume_keys(place.runs, place.environ, home=place.home),
         owner=name_owner(),
         clock=place.clock,
