@@ -150,7 +150,8 @@ def test_lone_surrogate_can_be_logged(tmp_path: Path) -> None:
 def _writer(sink: Sink, *, options: LoggingOptions | None = None, next_seq: int = 1) -> EventWriter:
     chosen = options or LoggingOptions()
     scope = RunScope(run_id="r1", trace_id="t1", redaction_mode=get_redaction_mode(chosen))
-    cleaner = build_cleaner(chosen, build_redactor(values=["known-value"], generic_names=chosen.redact_secrets))
+    redactor = build_redactor(values=["known-value"], names=chosen.redact_names, generic_names=chosen.redact_secrets)
+    cleaner = build_cleaner(chosen, redactor)
     return EventWriter(sink, cleaner, scope=scope, clock=SystemClock(), ids=SystemIds(), next_seq=next_seq)
 
 
