@@ -89,6 +89,16 @@ def read_failure(text: str) -> dict[str, JsonValue] | None:
     return parsed if isinstance(parsed, dict) and parsed.get("success") is False else None
 
 
+def write_failure(code: str, message: str) -> str:
+    """What `read_failure` reads."""
+    return json.dumps({"success": False, "error": code, "message": message}, ensure_ascii=False)
+
+
+def answers_in_json(tool: str) -> bool:
+    """Scripts, the tools of skills and those of MCP servers: their failures have a code that a model can go by."""
+    return tool in ("script_list", "script_help", "script_run") or "." in tool or "/" in tool
+
+
 def describe_failure(text: str) -> str:
     """What a failed result says in words: its message where it is JSON, else the text itself."""
     failure = read_failure(text)

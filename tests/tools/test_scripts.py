@@ -161,7 +161,9 @@ async def test_json_flag_is_added_once_and_before_the_end_of_options(
     args: list[str],
     expected: list[str],
 ) -> None:
-    toolbox = lab.toolbox(lab.skill("notes", {"scripts/argv.py": "import sys, json; print(json.dumps(sys.argv[1:]))"}))
+    toolbox = lab.toolbox(
+        lab.skill("notes", {"scripts/argv.py": "import sys, json  # --json\nprint(json.dumps(sys.argv[1:]))"})
+    )
 
     assert (await run_script(toolbox, lab.context, "argv", args=args))["result"] == expected
 
@@ -306,7 +308,7 @@ async def test_time_left_of_the_run_shortens_the_time_of_a_script(lab: Lab) -> N
 async def test_failing_script_is_execution_failed_with_its_exit_code(lab: Lab) -> None:
     files = {
         "scripts/fail.py": "import sys\nsys.exit('no such market')",
-        "scripts/usage.py": "import argparse\nargparse.ArgumentParser().parse_args()",
+        "scripts/usage.py": "import argparse  # without --json\nargparse.ArgumentParser().parse_args()",
         "scripts/crash.py": "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)",
     }
     toolbox = lab.toolbox(lab.skill("notes", files))
@@ -331,7 +333,7 @@ async def test_failing_script_is_execution_failed_with_its_exit_code(lab: Lab) -
     ],
 )
 async def test_what_is_not_one_json_value_is_a_parse_error_that_shows_it(lab: Lab, printed: str, seen: str) -> None:
-    script = f"import sys\nsys.stderr.write('hint on stderr')\nsys.stdout.write({printed})"
+    script = f"import sys  # it takes --json\nsys.stderr.write('hint on stderr')\nsys.stdout.write({printed})"
     toolbox = lab.toolbox(lab.skill("notes", {"scripts/odd.py": script}))
 
     answer = await run_script(toolbox, lab.context, "odd")
@@ -344,7 +346,7 @@ async def test_what_is_not_one_json_value_is_a_parse_error_that_shows_it(lab: La
 
 async def test_output_beyond_the_limit_keeps_head_and_tail_and_says_so(lab: Lab) -> None:
     toolbox = lab.toolbox(
-        lab.skill("notes", {"scripts/flood.py": "print('start' + 'x' * 10_000 + 'end')"}),
+        lab.skill("notes", {"scripts/flood.py": "print('start' + 'x' * 10_000 + 'end')  # --json"}),
         limits=ScriptLimits(max_output_bytes=1000),
     )
 

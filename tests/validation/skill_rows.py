@@ -19,6 +19,8 @@ from problem_row import (
     task,
 )
 
+from metier.version import __version__
+
 ROWS: tuple[Row, ...] = (
     Row(
         name="skill without a description",
@@ -53,6 +55,22 @@ ROWS: tuple[Row, ...] = (
         files=skill(f"name: s\ndescription: {'x' * 1025}\n"),
         says=(
             ".agent/skills/s/SKILL.md:3: error: Field 'description' has 1025 characters, 1024 are allowed [description_too_long]",
+        ),
+    ),
+    Row(
+        name="skill with own fields that do nothing",
+        files=skill(GOOD_SKILL + "version: soon\npermissions:\n  env: ['*']\nmax_output_bytes: 0\n"),
+        says=(
+            ".agent/skills/s/SKILL.md:4: warning: Version 'soon' is not of the form 1.2.3 [version_format] (Updates compare versions; see semver.org)",
+            ".agent/skills/s/SKILL.md:6: warning: Pattern '*' of 'permissions.env' matches no variable [broad_pattern] (Write the name of each variable, or 3 letters in front of the wildcard)",
+            ".agent/skills/s/SKILL.md:7: error: Field 'max_output_bytes' must be a number above 0, not '0' [bad_limit] (Leave it out to have the host's limit)",
+        ),
+    ),
+    Row(
+        name="skill for another version",
+        files=skill(GOOD_SKILL + "max_agent_base_version: 0.0.1\n"),
+        says=(
+            f".agent/skills/s/SKILL.md:1: error: Skill 's' needs at most version 0.0.1, this is {__version__} [needs_version]",
         ),
     ),
     Row(

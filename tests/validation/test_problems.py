@@ -20,7 +20,7 @@ from metier.cli.main import run
 ROWS = (*DEFINITIONS, *SKILLS, *CAPABILITIES, *FILES)
 SOURCE = Path(__file__).parents[2] / "src" / "metier"
 READERS = (
-    *sorted((SOURCE / "definitions").glob("*.py")),
+    *sorted((SOURCE / "definitions").rglob("*.py")),
     *(
         SOURCE / "capabilities" / f"{name}.py"
         for name in ("check", "contract_fields", "contract_reading", "sync_check")
@@ -28,10 +28,10 @@ READERS = (
     SOURCE / "approval" / "load.py",
     SOURCE / "approval" / "matchers.py",
     SOURCE / "tools" / "access.py",
-    SOURCE / "tools" / "mcp_config.py",
-    SOURCE / "runtime" / "step_checks.py",
-    SOURCE / "runtime" / "tasks.py",
-    SOURCE / "runtime" / "validation.py",
+    SOURCE / "tools" / "mcp" / "config.py",
+    SOURCE / "runtime" / "checks" / "step_checks.py",
+    SOURCE / "runtime" / "workspace" / "tasks.py",
+    SOURCE / "runtime" / "checks" / "validation.py",
     SOURCE / "settings" / "check.py",
     SOURCE / "settings" / "file.py",
 )

@@ -189,6 +189,8 @@ class Rejection(Value):
     tool: str
     code: str
     message: str
+    text: str = ""
+    """What the model reads, where that is not the message."""
 
 
 class DecisionMade(Value):

@@ -252,7 +252,7 @@ def _project_refused(entry: e.StepFinished, state: RunState) -> list[ev.Payload]
             error_type=entry.error_type,
             verdict=entry.verdict,
             rule=entry.rule,
-            reason=entry.text.removeprefix("Not run: ")[:SUMMARY_CHARACTERS],
+            reason=describe_failure(entry.text).removeprefix("Not run: ")[:SUMMARY_CHARACTERS],
             skill_name=find_owner(step.action) or state.skill,
         )
     ]

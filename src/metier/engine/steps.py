@@ -114,7 +114,7 @@ def _answer_calls(reply: ModelReply, steps: Sequence[Step], rejected: Sequence[e
         if step is not None and step.finished is not None:
             text, is_error = _render_text(step, step.finished), step.finished.is_error
         elif rejection is not None:
-            text = rejection.message
+            text = rejection.text or rejection.message
         results.append(ToolResultPart(call_id=part.id, name=part.name, text=text, is_error=is_error))
     return results
 
@@ -135,7 +135,7 @@ def _tell_in_words(steps: Sequence[Step], rejected: Sequence[e.Rejection]) -> li
         for step in steps
         if step.finished is not None
     ]
-    lines += [f"Not run, {no.tool}: {no.message}" for no in rejected]
+    lines += [f"Not run, {no.tool}: {no.text or no.message}" for no in rejected]
     return [TextPart(text=line) for line in lines]
 
 

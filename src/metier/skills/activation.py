@@ -17,6 +17,7 @@ from metier.definitions.skills.naming import find_called, find_shared_names, hin
 from metier.definitions.skills.skill import SkillReading, load_skill
 from metier.definitions.skills.skill_file import FILE_NAME
 from metier.definitions.skills.sources import SKILL_FOLDERS, USER_FOLDERS
+from metier.definitions.skills.versions import find_version_fault
 from metier.errors import UsageError
 from metier.skills.install.placement import read_registry
 from metier.skills.install.registry import Registry, RegistryEntry, SkillHome
@@ -86,7 +87,7 @@ class BrokenSkill:
     """A folder with a `SKILL.md` that cannot be loaded."""
 
     name: str
-    """Canonical, of the folder: nothing else is known of it."""
+    """Its canonical ID: nothing else is known of it."""
     folder: Path
     source: PackageSource
     reason: Problem
@@ -108,7 +109,9 @@ class FoundSkills:
         return find_package(ranked, name)
 
     def find_broken(self, name: str) -> BrokenSkill | None:
-        return next((skill for skill in self.broken if skill.name == canonical_name(name)), None)
+        """By its ID, or by the last part of it."""
+        wanted = canonical_name(name)
+        return next((skill for skill in self.broken if wanted in (skill.name, skill.name.rpartition("/")[2])), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +123,7 @@ class Activation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Loaded:
+    id: str
     reading: SkillReading
     folder: Path
     source: PackageSource
@@ -161,7 +165,7 @@ def find_packages(roots: SkillRoots) -> FoundSkills:
     broken: list[BrokenSkill] = []
     seen: set[Path] = set()
     passed_over: list[Problem] = []
-    for loaded in _load_all(roots, registry, passed_over):
+    for loaded in map(_refuse_version, _load_all(roots, registry, passed_over)):
         if loaded.real in seen:
             continue
         seen.add(loaded.real)
@@ -207,6 +211,7 @@ def activate(found: FoundSkills, selection: Selection) -> Activation:
                 problems.append(_nothing_trusted())
         case names:
             chosen = _choose(packages, names, found=found, problems=problems)
+    problems += [describe_broken(broken.name, broken) for broken in found.broken if broken.source not in OPT_IN]
     winners = _resolve(own + chosen, problems)
     return Activation(packages=winners, problems=tuple(problems))
 
@@ -268,12 +273,15 @@ def _untrusted(package: SkillPackage) -> Problem:
 def _missing(name: str, found: FoundSkills) -> Problem:
     broken = found.find_broken(name)
     if broken:
-        message = f"Skill {name!r} cannot be loaded: {broken.reason.message}"
-        return Problem(
-            severity="error", code="skill_broken", message=message, file=broken.reason.file, line=broken.reason.line
-        )
+        return describe_broken(name, broken)
     hint = hint_skill(name, map(_name, found.packages)) or "`agent skill list` shows what is there"
     return Problem(severity="error", code="unknown_skill", message=f"No skill is called {name!r}", hint=hint)
+
+
+def describe_broken(name: str, broken: BrokenSkill) -> Problem:
+    reason = broken.reason
+    message = f"Skill {name!r} cannot be loaded: {reason.message}"
+    return Problem(severity="error", code="skill_broken", message=message, file=reason.file, line=reason.line)
 
 
 def _load_all(roots: SkillRoots, registry: Registry, passed_over: list[Problem]) -> Iterator[_Loaded]:
@@ -291,6 +299,7 @@ def _load_all(roots: SkillRoots, registry: Registry, passed_over: list[Problem])
             entry = entries.get(folder) if source == "user" else None
             kind: PackageSource = "installed" if entry and entry.is_installed else source
             yield _Loaded(
+                id=found.id,
                 reading=load_skill(folder, id=found.id, within=found.within),
                 folder=folder,
                 source=kind,
@@ -311,6 +320,7 @@ def _load_bundled(root: Path) -> tuple[tuple[_Loaded, ...], tuple[Problem, ...]]
         reading = load_skill(folder, id=found.id, within=found.within)
         loaded.append(
             _Loaded(
+                id=found.id,
                 reading=reading,
                 folder=folder,
                 source="bundled",
@@ -331,6 +341,16 @@ def _list_places(roots: SkillRoots) -> Iterator[tuple[Path, PackageSource]]:
         yield root, "directory"
 
 
+def _refuse_version(loaded: _Loaded) -> _Loaded:
+    """A skill that asks for another version of Metier is broken here, wherever it lies."""
+    skill = loaded.reading.skill
+    fault = find_version_fault(skill) if skill is not None else ""
+    if skill is None or not fault:
+        return loaded
+    problem = Problem(severity="error", code="needs_version", message=fault, file=str(skill.file), line=1)
+    return replace(loaded, reading=SkillReading(None, (problem,)))
+
+
 def _package(loaded: _Loaded) -> SkillPackage | None:
     definition, entry = loaded.reading.skill, loaded.entry
     if definition is None:
@@ -349,7 +369,7 @@ def _package(loaded: _Loaded) -> SkillPackage | None:
 
 def _broken(loaded: _Loaded) -> BrokenSkill:
     reason = next(problem for problem in loaded.reading.problems if problem.severity == "error")
-    name = canonical_name(loaded.folder.name)
+    name = canonical_name(loaded.id)
     return BrokenSkill(name=name, folder=loaded.folder, source=loaded.source, reason=reason)
 
 

@@ -64,6 +64,9 @@ def render_status(status: SkillStatus, marks: dict[str, str]) -> str:
 def _find_hint(report: StatusReport, places: SkillPlaces) -> str:
     if not report.skills:
         return "To write one: agent skill create skill-name"
+    left_out = [canonical_name(status.name) for status in report.skills if status.active and status.is_distrusted]
+    if left_out:
+        return f"Review it, then run: agent skill trust {left_out[0]}"
     closed = [status for status in report.skills if not status.active and not status.reason and not status.note]
     names = [canonical_name(status.name) for status in closed if status.source in OPT_IN]
     if not names:

@@ -301,6 +301,8 @@ def _announce(outcome: Outcome) -> None:
         case "installed" | "updated":
             trust_word = "trusted" if entry and entry.trusted else "not trusted"
             say(f"{outcome.status.capitalize()} {name}, {trust_word}")
+            if not (entry and entry.trusted):
+                say(f"To trust it: agent skill trust {canonical_name(name)}")
             say(f"To enable: export AGENT_SKILLS={canonical_name(name)}")
 
 

@@ -9,7 +9,8 @@ from metier.cli.skill.view import render_trust
 from metier.definitions.names import canonical_name
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
-from metier.definitions.skills.scripts import discover_scripts
+from metier.definitions.skills.naming import is_called
+from metier.definitions.skills.scripts import discover_scripts, find_missing_scripts
 from metier.definitions.skills.skill import SkillDefinition
 from metier.errors import SkillError
 from metier.skills.activation import (
@@ -47,6 +48,8 @@ class SkillStatus:
     source: str = ""
     path: str = ""
     trusted: bool = False
+    is_distrusted: bool = False
+    """It is named, and left out because nobody trusted these bytes."""
     commit: str | None = None
     tree: str | None = None
     """Fingerprint of the bytes; nothing where the folder has none."""
@@ -103,7 +106,9 @@ def _build_statuses(scene: _Scene) -> tuple[SkillStatus, ...]:
     statuses += [_describe_lost(entry, scene.selection) for entry in lost]
     known |= {entry.name_canonical for entry in lost}
     statuses += [
-        _describe_unknown(name, known) for name in _named(scene.selection) if canonical_name(name) not in known
+        _describe_unknown(name, known)
+        for name in _named(scene.selection)
+        if canonical_name(name) not in known and scene.found.find(name) is None
     ]
     return tuple(sorted(statuses, key=lambda status: (canonical_name(status.name), not status.active, status.path)))
 
@@ -112,13 +117,17 @@ def _describe(package: SkillPackage, scene: _Scene) -> SkillStatus:
     definition = package.definition
     is_active = any(package is active for active in scene.activation.packages)
     trusted = is_trusted(package)
+    note = "" if is_active else _find_note(package, scene, trusted=trusted)
+    # A package that is named and left out is what the person wants to know about.
+    is_left_out = not is_active and not trusted and note and _is_named_package(package, scene.selection)
     prefix = f"{canonical_name(definition.name)}."
     mine = [tool.info.name for tool in scene.toolsets.tools if is_active and tool.info.name.startswith(prefix)]
     return SkillStatus(
         name=definition.name,
-        active=is_active,
-        reason="; ".join(_find_failures(package, scene, is_active=is_active)),
-        note="" if is_active else _find_note(package, scene, trusted=trusted),
+        active=is_active or bool(is_left_out),
+        reason=note if is_left_out else "; ".join(_find_failures(package, scene, is_active=is_active)),
+        note="" if is_left_out else note,
+        is_distrusted=bool(is_left_out),
         scripts=len(discover_scripts(definition)),
         toolsets=len(definition.toolsets),
         tools=tuple(mine),
@@ -143,10 +152,8 @@ def _find_missing_scripts(definition: SkillDefinition) -> Iterator[str]:
     if not (definition.folder / "scripts").is_dir():
         yield "the folder 'scripts' is missing"
         return
-    there = {script.name for script in discover_scripts(definition)}
-    for listed in definition.scripts:
-        if f"{listed.lower().removesuffix('.py')}.py" not in there:
-            yield f"script {listed!r} is missing"
+    for listed in find_missing_scripts(definition):
+        yield f"script {listed!r} is missing"
 
 
 def _find_note(package: SkillPackage, scene: _Scene, *, trusted: bool) -> str:
@@ -194,6 +201,10 @@ def _describe_unknown(name: str, known: set[str]) -> SkillStatus:
 
 def _named(selection: Selection) -> tuple[str, ...]:
     return () if isinstance(selection, str) else selection
+
+
+def _is_named_package(package: SkillPackage, selection: Selection) -> bool:
+    return package.source in OPT_IN and any(is_called(package.definition, name) for name in _named(selection))
 
 
 def _is_named(name: str, selection: Selection) -> bool:

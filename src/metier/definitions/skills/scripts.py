@@ -35,6 +35,12 @@ def discover_scripts(skill: SkillDefinition) -> tuple[Script, ...]:
     return tuple(found[name] for name in sorted(found))
 
 
+def find_missing_scripts(skill: SkillDefinition) -> tuple[str, ...]:
+    """The listed scripts that are not there, as they are listed."""
+    there = {script.name for script in discover_scripts(skill)} if skill.scripts else set[str]()
+    return tuple(listed for listed in skill.scripts or () if f"{listed.lower().removesuffix('.py')}.py" not in there)
+
+
 def find_impl(skill: SkillDefinition) -> Path | None:
     """The skill's `impl.py`, if it is a file of its own."""
     path = skill.folder / IMPL_FILE

@@ -1,5 +1,6 @@
 """A skill: the folder with `SKILL.md`. Reads the one file; runs nothing, follows no reference."""
 
+import math
 import shlex
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -17,8 +18,10 @@ from metier.definitions.skills.skill_rules import (
     read_description,
     read_metadata,
     read_name,
+    report_broad_patterns,
     report_outside_scripts,
     report_unspecified,
+    report_version,
 )
 from metier.definitions.text.fields import Fields
 from metier.definitions.text.front_matter import FrontMatter, read_front_matter
@@ -67,6 +70,10 @@ class SkillDefinition:
     """The listed ones; `None` means: look into `scripts/`."""
     scripts_ignore: tuple[str, ...] = ()
     permissions_env: tuple[str, ...] = ()
+    timeout_seconds: float | None = None
+    """How long one of its scripts may run, within what the host allows."""
+    max_output_bytes: int | None = None
+    """How much one of its scripts may print, likewise."""
     tags: tuple[str, ...] = ()
     entrypoint: Entrypoint | None = None
     tools: tuple[str, ...] | None = None
@@ -158,6 +165,7 @@ def _build(fields: Fields, front: FrontMatter, *, file: Path, id: str, data: byt
 
 def _with_own_fields(skill: SkillDefinition, fields: Fields) -> SkillDefinition:
     extra = _Extra(fields, skill.metadata)
+    report_version(fields, extra.text("version"))
     return replace(
         skill,
         version=extra.text("version"),
@@ -169,6 +177,8 @@ def _with_own_fields(skill: SkillDefinition, fields: Fields) -> SkillDefinition:
         scripts=extra.texts("scripts"),
         scripts_ignore=extra.texts("scripts_ignore") or (),
         permissions_env=_permissions_env(fields, extra),
+        timeout_seconds=_positive(fields, extra, "timeout_seconds"),
+        max_output_bytes=_whole(_positive(fields, extra, "max_output_bytes")),
         tags=extra.texts("tags") or (),
         entrypoint=_entrypoint(fields, skill.metadata),
         tools=fields.texts("tools"),
@@ -206,7 +216,28 @@ def _permissions_env(fields: Fields, extra: _Extra) -> tuple[str, ...]:
         fields.deviate("permissions", "Field 'permissions' must have the key 'env'", line=entry.line, hint=hint)
         return ()
     inner = Fields(entry.value, file=fields.file, strict=fields.strict, problems=fields.problems)
-    return inner.texts("env") or ()
+    names = inner.texts("env") or ()
+    report_broad_patterns(inner, names)
+    return names
+
+
+def _positive(fields: Fields, extra: _Extra, key: str) -> float | None:
+    """A number above zero; the contract of a skill has a problem of its own for a wrong `timeout_seconds`."""
+    text = extra.text(key)
+    try:
+        value = float(text) if text else None
+    except ValueError:
+        value = 0
+    if value is None or (0 < value < math.inf):
+        return value
+    if key not in CONTRACT_FIELDS:
+        message = f"Field {key!r} must be a number above 0, not {text!r}"
+        fields.deviate("bad_limit", message, line=fields.line_of(key), hint="Leave it out to have the host's limit")
+    return None
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
 
 
 def _entrypoint(fields: Fields, metadata: dict[str, str]) -> Entrypoint | None:

@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from metier.definitions.names import MAX_NAME
 from metier.definitions.nearest import hint_nearest
@@ -42,6 +42,7 @@ OWN_FIELDS = frozenset(
         "scripts",
         "scripts_ignore",
         "permissions",
+        "max_output_bytes",
         "tags",
         "entrypoint",
         "tools",
@@ -52,6 +53,9 @@ OWN_FIELDS = frozenset(
         *CONTRACT_FIELDS,
     )
 )
+MIN_ENV_PREFIX = 3
+"""Letters in front of a wildcard in `permissions.env`."""
+_SEMANTIC = re.compile(r"v?\d+(?:\.\d+){0,2}(?:[-+][0-9A-Za-z.+-]+)?", re.ASCII)
 _SPACES = re.compile(r"\s+")
 _OUTSIDE_SCRIPT = re.compile(
     r"(?<![\w./-])(?:[\w.-]+/)*\.\./(?:[\w.-]+/)*[\w.-]+\.(?:py|sh|bash|zsh|js|mjs|ts|rb|pl|ps1|bat|cmd)\b"
@@ -113,6 +117,23 @@ def read_metadata(fields: Fields) -> dict[str, str]:
                 fields.report("warning", "metadata_not_text", message, line=item.line, hint=hint)
                 values[item.key] = ", ".join(flat_texts(item.value))
     return values
+
+
+def report_version(fields: Fields, version: str | None) -> None:
+    if version and not _SEMANTIC.fullmatch(version):
+        message = f"Version {version!r} is not of the form 1.2.3"
+        hint = "Updates compare versions; see semver.org"
+        fields.report("warning", "version_format", message, line=fields.line_of("version"), hint=hint)
+
+
+def report_broad_patterns(fields: Fields, names: Iterable[str]) -> None:
+    """`*` and `AB*` match nothing: what nobody thought of would be passed on."""
+    for name in names:
+        prefix = re.split(r"[*?\[]", name, maxsplit=1)[0]
+        if prefix != name and len(prefix) < MIN_ENV_PREFIX:
+            message = f"Pattern {name!r} of 'permissions.env' matches no variable"
+            hint = f"Write the name of each variable, or {MIN_ENV_PREFIX} letters in front of the wildcard"
+            fields.report("warning", "broad_pattern", message, line=fields.line_of("env"), hint=hint)
 
 
 def report_outside_scripts(fields: Fields, body: str, *, first_line: int) -> None:

@@ -14,7 +14,7 @@ from metier.approval.judge import name_call
 from metier.approval.verdict import ALLOW
 from metier.context.control import PLAN
 from metier.context.disclosure import disclose_files
-from metier.decisions import StepStatus, describe_failure, find_owner
+from metier.decisions import StepStatus, answers_in_json, describe_failure, find_owner, write_failure
 from metier.definitions.files.contained_file import read_contained
 from metier.engine import actions as a
 from metier.engine import entries as e
@@ -148,7 +148,10 @@ def _interrupted(step: Step) -> e.StepFinished:
 
 async def refuse_step(action: a.RefuseStep, log: RunLog, services: Services) -> None:
     step = log.state.step(action.step_id)
+    name, _ = name_and_arguments(step)
     text = f"Not run: {action.reason}"
+    if answers_in_json(name):
+        text = write_failure(action.code or "permission_denied", text)
     await log.record(
         e.StepFinished(
             step_id=step.step_id,
@@ -308,7 +311,7 @@ async def build_finished(
     step: Step, name: str, result: ToolResult, *, duration_ms: float, services: Services
 ) -> e.StepFinished:
     """What is recorded of a result: cleaned, bounded, and judged by the failure policy's own words."""
-    text = services.clean(_as_text(result.output) if result.ok else _render_failure(result, services.clean))
+    text = services.clean(_as_text(result.output) if result.ok else _render_failure(name, result, services.clean))
     kept = cut_middle(text, MAX_RESULT_CHARACTERS)
     is_cut = kept is not text
     digest = await services.store.put_blob(text.encode("utf-8", "surrogatepass")) if is_cut else ""
@@ -414,10 +417,11 @@ def _sum_up_error(text: str) -> str:
     return text[:head] + mark + text[head + len(mark) - SUMMARY_CHARACTERS :]
 
 
-def _render_failure(result: ToolResult, clean: Callable[[str], str]) -> str:
+def _render_failure(name: str, result: ToolResult, clean: Callable[[str], str]) -> str:
     """What the model reads: the error code and the message as JSON where the tool has them, else a sentence."""
     if not isinstance(result.output, dict):
-        return result.error
+        code = str(result.meta.get("code") or "execution_failed")
+        return write_failure(code, clean(result.error)) if answers_in_json(name) else result.error
     # Cleaned before it is quoted: a secret with a quotation mark in it is known as it is, not as JSON writes it.
     fields = {name: clean(value) if isinstance(value, str) else value for name, value in result.output.items()}
     return _as_text(fields)

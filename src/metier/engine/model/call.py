@@ -6,7 +6,7 @@ from typing import NamedTuple
 from metier.approval.judge import describe_unlisted
 from metier.context.budget import FittedPrompt, fit_exactly
 from metier.context.decoder import Decoded, RejectedCall, Undecodable
-from metier.decisions import ActionStep
+from metier.decisions import ActionStep, answers_in_json, write_failure
 from metier.definitions.names import canonical_name
 from metier.definitions.skills.naming import hint_skill
 from metier.engine.actions import CallModel
@@ -183,12 +183,13 @@ async def decode(log: RunLog, services: Services) -> None:
 
 
 def _reject(no: RejectedCall, state: RunState, services: Services) -> Rejection:
+    code, message = no.code, no.message
     if no.tool in state.disabled:
-        return Rejection(call_id=no.call_id, tool=no.tool, code="disabled_tool", message=describe_disabled(no.tool))
-    if no.tool in find_hidden(state.skill, services):
-        message = describe_unlisted(no.tool, "tools", skill=state.skill)
-        return Rejection(call_id=no.call_id, tool=no.tool, code="unlisted_tool", message=message)
-    return Rejection(call_id=no.call_id, tool=no.tool, code=no.code, message=no.message)
+        code, message = "disabled_tool", describe_disabled(no.tool)
+    elif no.tool in find_hidden(state.skill, services):
+        code, message = "unlisted_tool", describe_unlisted(no.tool, "tools", skill=state.skill)
+    text = write_failure(code, message) if answers_in_json(no.tool) else ""
+    return Rejection(call_id=no.call_id, tool=no.tool, code=code, message=message, text=text)
 
 
 def _quote_reply(reply: ModelReply) -> str:

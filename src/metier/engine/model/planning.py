@@ -19,7 +19,9 @@ async def load_catalog(log: RunLog, services: Services) -> None:
     names = tuple(package.definition.name for package in services.shelf.packages.values())
     problems = services.shelf.problems
     for problem in problems:
-        name = Path(problem.file).parent.name
+        file = Path(problem.file)
+        # Problems are about a `SKILL.md`, or about the folder itself.
+        name = file.parent.name if file.suffix else file.name
         log.emit(
             SkillLoadFailed(
                 skill_name=name, path=problem.file, code=problem.code, reason=problem.message, line=problem.line

@@ -25,6 +25,7 @@ from metier.definitions.skills.naming import hint_skill
 from metier.definitions.skills.scripts import discover_scripts
 from metier.definitions.skills.skill import SkillDefinition, load_skill
 from metier.definitions.skills.sources import build_search_path
+from metier.definitions.skills.versions import find_version_fault
 from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.definitions.text.yaml_text import Node
 from metier.definitions.workspace import Checked, Workspace, load_workspace, read_agent, read_task
@@ -205,6 +206,7 @@ class _Checker:
             found += check_schemas(item.draft)
         if isinstance(item.definition, SkillDefinition):
             found += _check_entrypoint(item.definition)
+            found += _check_version(item.definition)
             found += check_capability(item.definition, strict=self.strict)
             found += self._check_dependencies(item.definition)
         return replace(item, problems=(*item.problems, *found)) if found else item
@@ -369,6 +371,11 @@ def _check_models(permits: Permits, options: ModelOptions) -> list[Problem]:
         if not is_allowed(split_name(name, options), host)
     ]
     return [*wrong, *(replace(problem, severity="warning") for problem in useless)]
+
+
+def _check_version(skill: SkillDefinition) -> list[Problem]:
+    fault = find_version_fault(skill)
+    return [_error("needs_version", fault, file=str(skill.file), line=1)] if fault else []
 
 
 def _check_entrypoint(skill: SkillDefinition) -> list[Problem]:

@@ -57,6 +57,7 @@ def build_record(entries: Iterable[e.Entry], state: RunState, *, now: datetime) 
         "recorded_at": now.isoformat(),
         "workspace": started.workspace,
         "skills": list(dict.fromkeys(state.used_skills)),
+        "skill_problems": next((each.problems for each in kept if isinstance(each, e.CatalogLoaded)), 0),
         "definitions": dict(started.pins),
         "turns": state.turn,
         "usage": {"input_tokens": state.input_tokens, "output_tokens": state.output_tokens},

@@ -28,8 +28,9 @@ from metier.runtime.workspace.catalog import (
     find_all_skills,
     find_skills,
     list_definitions,
+    list_unread,
 )
-from metier.skills.activation import activate
+from metier.skills.activation import activate, describe_broken
 from metier.skills.package import SkillPackage
 from metier.tools.base import Tool
 from metier.tools.toolbox import Toolbox
@@ -203,7 +204,7 @@ def _choose_skills(place: Host, own: Sequence[str] | None) -> ActiveSkills:
     found = find_all_skills(place)
     host = activate(found, place.settings.skills.enabled)
     if own is None:
-        return ActiveSkills(host.packages, host.problems)
+        return ActiveSkills(host.packages, (*host.problems, *list_unread(found, place.workspace)))
     named = activate_named(found, [name for name in own if name != INHERIT])
     wanted = resolve_list(own, [package.definition.name for package in host.packages])
     pool = {id(package): package for package in (*host.packages, *named.packages)}
@@ -227,12 +228,19 @@ def _find_unknown_skills(agent: AgentInForce) -> list[Problem]:
     ]
     if not missing:
         return []
-    known = find_all_skills(agent.place).packages
-    return [
-        _unknown("skill", name, [package.definition.name for package in known], file=agent.definition.file, line=line)
+    found, file = find_all_skills(agent.place), agent.definition.file
+    names = [package.definition.name for package in found.packages]
+    # One that is there and not trusted is left out, and that is said.
+    unknown = [
+        (name, line)
         for name, line in missing
-        # One that is there and not trusted is left out, and that is said.
-        if not any(is_called(package.definition, name) for package in known)
+        if not any(is_called(package.definition, name) for package in found.packages)
+    ]
+    return [
+        replace(describe_broken(name, broken), file=str(file), line=line, hint=broken.reason.render())
+        if (broken := found.find_broken(name))
+        else _unknown("skill", name, names, file=file, line=line)
+        for name, line in unknown
     ]
 
 

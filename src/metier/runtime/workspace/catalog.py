@@ -24,7 +24,16 @@ def find_skills(place: Host) -> ActiveSkills:
     """The active skills of this workspace, and what is wrong with the others."""
     found = find_all_skills(place)
     activation = activate(found, place.settings.skills.enabled)
-    return ActiveSkills(activation.packages, activation.problems)
+    return ActiveSkills(activation.packages, (*activation.problems, *list_unread(found, place.workspace)))
+
+
+def list_unread(found: FoundSkills, workspace: Path) -> tuple[Problem, ...]:
+    """Folders and files of the workspace that were not read at all, such as links out of it."""
+    return tuple(
+        problem
+        for problem in found.passed_over
+        if problem.severity == "error" and Path(problem.file).is_relative_to(workspace)
+    )
 
 
 def find_all_skills(place: Host) -> FoundSkills:

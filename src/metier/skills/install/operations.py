@@ -9,11 +9,12 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import anyio
-from packaging.version import InvalidVersion, Version
 
 from metier.definitions.names import canonical_name, check_name
 from metier.definitions.problems import Problem
+from metier.definitions.skills.scripts import find_missing_scripts
 from metier.definitions.skills.skill import SkillDefinition, load_skill
+from metier.definitions.skills.versions import find_version_fault
 from metier.errors import ConfigError, SkillError, SkillNotFound, SkillRejected, UsageError
 from metier.ids import Clock, SystemClock
 from metier.skills.capabilities_report import (
@@ -32,7 +33,6 @@ from metier.skills.install.registry import Registry, RegistryEntry, SkillHome, s
 from metier.skills.install.source import FolderSource, GitSource, InstallSource
 from metier.skills.install.staging import check_free_disk, copy_folder, open_staging, sync_tree
 from metier.skills.trust.digest import TreeDigest, digest_tree
-from metier.version import __version__
 
 MOST_NAMED = 10
 """Folders that a hint names, where a repository holds many skills."""
@@ -143,7 +143,8 @@ class Installer:
             )
         shown = name or reading.skill.name
         _check_installable_name(shown)
-        _check_version(reading.skill)
+        if fault := find_version_fault(reading.skill):
+            raise SkillRejected(fault)
         digest = digest_tree(tree)
         low_disk = check_free_disk(self.home, digest.bytes, limits=self.limits)
         report = build_report(reading.skill, digest)
@@ -154,7 +155,7 @@ class Installer:
             definition=reading.skill,
             digest=digest,
             report=report,
-            problems=problems,
+            problems=(*problems, *_report_missing_scripts(reading.skill)),
             warnings=tuple(filter(None, (low_disk, _transport_warning(source)))),
         )
 
@@ -312,20 +313,18 @@ def _check_installable_name(name: str) -> None:
         raise
 
 
-def _check_version(skill: SkillDefinition) -> None:
-    bounds = ((skill.min_agent_base_version, True), (skill.max_agent_base_version, False))
-    for bound, is_minimum in bounds:
-        try:
-            is_met = (
-                not bound
-                or (Version(__version__) >= Version(bound)) == is_minimum
-                or Version(bound) == Version(__version__)
-            )
-        except InvalidVersion as error:
-            raise SkillRejected(f"Skill {skill.name!r} asks for version {bound!r}, which is none") from error
-        if not is_met:
-            word = "at least" if is_minimum else "at most"
-            raise SkillRejected(f"Skill {skill.name!r} needs {word} version {bound}, this is {__version__}")
+def _report_missing_scripts(skill: SkillDefinition) -> list[Problem]:
+    """What the skill lists and does not bring."""
+    return [
+        Problem(
+            severity="warning",
+            code="missing_script",
+            message=f"The skill lists the script {name!r}, which it does not bring",
+            file=skill.file.name,
+            line=1,
+        )
+        for name in find_missing_scripts(skill)
+    ]
 
 
 def _transport_warning(source: InstallSource) -> str:

@@ -1,11 +1,12 @@
 """What the script tools promise: limits, error codes, and the shape of every answer. Pure values."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pydantic import JsonValue
 
 from metier.definitions.names import canonical_name, canonical_script_name, check_skill_id
+from metier.definitions.skills.skill import SkillDefinition
 from metier.errors import InvalidName, ToolFailed
 from metier.telemetry.excerpt import cut_end
 from metier.tools.base import Schema, ToolResult
@@ -42,6 +43,14 @@ class ScriptLimits:
     """How much of standard error a failure quotes."""
     stdout_tail_bytes: int = 2000
     """How much of standard output a failure quotes."""
+
+    def narrow(self, skill: SkillDefinition) -> "ScriptLimits":
+        """With the limits of a skill, where they are lower than the host's."""
+        return replace(
+            self,
+            timeout_seconds=min(self.timeout_seconds, skill.timeout_seconds or self.timeout_seconds),
+            max_output_bytes=min(self.max_output_bytes, skill.max_output_bytes or self.max_output_bytes),
+        )
 
 
 class ScriptFailed(ToolFailed):

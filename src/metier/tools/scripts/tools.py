@@ -33,6 +33,8 @@ from metier.tools.scripts.contract import (
     build_success,
     check_args,
 )
+from metier.tools.scripts.failures import find_lack, rejects_json_flag
+from metier.tools.scripts.json_flag import HelpTexts, is_declared_read, knows_json
 from metier.tools.scripts.metadata import read_script
 from metier.tools.scripts.runner import ScriptCall, ScriptRunner, check_may_run
 
@@ -40,7 +42,6 @@ type Arguments = dict[str, JsonValue]
 
 _SUMMARY_BYTES = 500
 _SHOWN_CHARACTERS = 200
-_USAGE_ERROR = 2
 _USAGE = re.compile(r"^usage:?\s*(.*?)(?:\n[ \t]*\n|\Z)", re.IGNORECASE | re.MULTILINE | re.DOTALL)
 _STATUS: dict[str, StepStatus] = {"timeout": "timeout", "permission_denied": "denied"}
 
@@ -49,7 +50,12 @@ def build_script_tools(
     catalog: ScriptCatalog, runner: ScriptRunner, limits: ScriptLimits | None = None
 ) -> tuple[Tool, ...]:
     limits = limits or ScriptLimits()
-    return (ScriptList(catalog), ScriptHelp(catalog, runner, limits), ScriptRun(catalog, runner, limits))
+    texts = HelpTexts()
+    return (
+        ScriptList(catalog),
+        ScriptHelp(catalog, runner, limits, help_texts=texts),
+        ScriptRun(catalog, runner, limits, help_texts=texts),
+    )
 
 
 class ScriptList:
@@ -113,12 +119,13 @@ class ScriptHelp:
         effect="idempotent",
     )
 
-    def __init__(self, catalog: ScriptCatalog, runner: ScriptRunner, limits: ScriptLimits) -> None:
+    def __init__(
+        self, catalog: ScriptCatalog, runner: ScriptRunner, limits: ScriptLimits, *, help_texts: HelpTexts
+    ) -> None:
         self._catalog = catalog
         self._runner = runner
         self._limits = limits
-        self._known: dict[tuple[str, str], dict[str, JsonValue]] = {}
-        """By the path and the content hash of the script."""
+        self._help = help_texts
 
     async def execute(self, arguments: Arguments, context: ToolContext) -> ToolResult:
         return await _answer("script_help", context, lambda record: self._show(arguments, context, record))
@@ -126,15 +133,17 @@ class ScriptHelp:
     async def _show(self, arguments: Arguments, context: ToolContext, record: "_Record") -> ToolResult:
         package, script = _find(self._catalog, arguments, record)
         await check_may_run(package)
-        key = (str(script.path), hashlib.sha256(read_script(script.path)).hexdigest())
-        if key not in self._known:
+        known = self._help.find(script)
+        if known is None:
             limits = _process_limits(self._limits, self._limits.help_timeout_seconds, context)
             call = ScriptCall(package=package, script=script, args=("--help",))
             outcome = record.outcome = await self._runner.run(call, limits)
             _check_outcome(outcome, limits, self._limits)
             text = outcome.stdout.text.strip() or outcome.stderr.text.strip()
-            self._known[key] = {"help_text": text, "usage": _find_usage(text)}
-        return build_success(dict(self._known[key]), f"Retrieved help for {script.path.stem}")
+            known = text
+            self._help.keep(script, text)
+        found: JsonValue = {"help_text": known, "usage": _find_usage(known)}
+        return build_success(found, f"Retrieved help for {script.path.stem}")
 
 
 class ScriptRun:
@@ -165,10 +174,13 @@ class ScriptRun:
         spools=True,
     )
 
-    def __init__(self, catalog: ScriptCatalog, runner: ScriptRunner, limits: ScriptLimits) -> None:
+    def __init__(
+        self, catalog: ScriptCatalog, runner: ScriptRunner, limits: ScriptLimits, *, help_texts: HelpTexts
+    ) -> None:
         self._catalog = catalog
         self._runner = runner
         self._limits = limits
+        self._help = help_texts
 
     async def execute(self, arguments: Arguments, context: ToolContext) -> ToolResult:
         return await _answer("script_run", context, lambda record: self._run(arguments, context, record))
@@ -192,18 +204,40 @@ class ScriptRun:
         args = _read_args(arguments)
         check_args(args, self._limits)
         wants_json = arguments.get("json", True) is not False
-        limits = _process_limits(self._limits, self._limits.timeout_seconds, context)
+        has_flag = wants_json and knows_json(self._help.find(script), script)
+        own = self._limits.narrow(package.definition)
+        limits = _process_limits(own, own.timeout_seconds, context)
         call = ScriptCall(
             package=package,
             script=script,
-            args=tuple(add_json_flag(args) if wants_json else args),
+            args=tuple(add_json_flag(args) if has_flag else args),
             idempotency_key=context.idempotency_key,
             spool=context.spool,
         )
         outcome = record.outcome = await self._runner.run(call, limits)
+        if has_flag and rejects_json_flag(outcome) and is_declared_read(package.definition):
+            has_flag = False
+            outcome = record.outcome = await self._runner.run(replace(call, args=tuple(args)), limits)
+        self._check(outcome, limits, call)
+        return self._answer(outcome, script, wants_json=wants_json, has_flag=has_flag)
+
+    def _check(self, outcome: Outcome, limits: ProcessLimits, call: ScriptCall) -> None:
+        """Raises `ScriptFailed`, with what the script probably lacked."""
+        if outcome.exit_code and (lack := find_lack(outcome, call, self._runner.environ)) is not None:
+            raise lack
         _check_outcome(outcome, limits, self._limits)
-        result = self._parse_json(outcome) if wants_json else outcome.stdout.text
-        return build_success(result, f"Executed {script.path.stem} script{_warning(outcome.stdout)}")
+
+    def _answer(self, outcome: Outcome, script: Script, *, wants_json: bool, has_flag: bool) -> ToolResult:
+        """JSON where it was asked for; the text of a script that has no `--json` and printed none."""
+        done = f"Executed {script.path.stem} script{_warning(outcome.stdout)}"
+        if not wants_json:
+            return build_success(outcome.stdout.text, done)
+        if has_flag:
+            return build_success(self._parse_json(outcome), done)
+        try:
+            return build_success(_load_json(outcome.stdout.text), done)
+        except (ValueError, RecursionError):
+            return build_success(outcome.stdout.text, f"{done}; it has no --json, so this is its text")
 
     def _parse_json(self, outcome: Outcome) -> JsonValue:
         """Raises `ScriptFailed` with `parse_error`, which shows what came instead."""
@@ -302,7 +336,7 @@ def _check_outcome(outcome: Outcome, process_limits: ProcessLimits, limits: Scri
         raise ScriptFailed("execution_failed", f"Script was ended by signal {outcome.signal}{stderr}", stdout=stdout)
     if outcome.exit_code != 0:
         hint = ""
-        if outcome.exit_code == _USAGE_ERROR and "--json" in outcome.stderr.last(limits.stderr_tail_bytes):
+        if rejects_json_flag(outcome):
             hint = " (if it does not know --json, call it with json=false)"
         message = f"Script failed with exit code {outcome.exit_code}{hint}{stderr}"
         raise ScriptFailed("execution_failed", message, stdout=stdout)

@@ -30,7 +30,14 @@ def load_toolset(package: str, reference: str, config: dict[str, JsonValue]) -> 
     parts = _REFERENCE.fullmatch(reference)
     if parts is None:
         raise ToolFailed(f"Toolset {reference!r} is not of the form 'module:Class'", code="toolset_reference")
-    module = importlib.import_module(f"{package}.{parts['module']}")
+    try:
+        module = importlib.import_module(f"{package}.{parts['module']}")
+    except ModuleNotFoundError as error:
+        # The name of the private package would tell its author nothing.
+        if not error.name or not f"{package}.{parts['module']}.".startswith(f"{error.name}."):
+            raise
+        file = f"{parts['module'].replace('.', '/')}.py"
+        raise ToolFailed(f"The skill has no file '{file}'", code="toolset_missing") from error
     found = cast("object", getattr(module, parts["class"], None))
     if found is None:
         raise ToolFailed(f"Module {parts['module']!r} has no class {parts['class']!r}", code="toolset_missing")

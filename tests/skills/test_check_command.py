@@ -1,0 +1,113 @@
+"""`agent check` on packages that are named and left out, and on skills that ask for another version of Metier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from metier.cli.main import run
+
+if TYPE_CHECKING:
+    from tests.skills.conftest import Machine, Repository
+
+NEEDS_MORE = "---\nname: {name}\ndescription: Looks ahead.\nmin_agent_base_version: 99.0.0\n---\n"
+
+
+def check(capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = run(["check"])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_a_named_package_that_changed_fails_the_check_with_the_way_to_trust_it(
+    machine: Machine, notes: Repository, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert machine.agent("add", notes.url, "--allow-file", "--yes").code == 0
+    (machine.home.root / "notes" / "SKILL.md").write_text(
+        "---\nname: notes\ndescription: Takes notes.\n---\nOther bytes.\n"
+    )
+    monkeypatch.setenv("AGENT_SKILLS", "notes")
+
+    code, out, err = check(capsys)
+
+    assert code == 1
+    assert "notes (active) - Load failed: changed since it was trusted" in out
+    assert "agent skill trust notes" in err
+    assert "export AGENT_SKILLS" not in err
+
+
+def test_a_named_package_that_nobody_trusted_fails_the_check(
+    machine: Machine, notes: Repository, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    added = machine.agent("add", notes.url, "--allow-file", "--no-trust")
+    assert added.code == 0
+    assert "To trust it: agent skill trust notes" in added.err
+    assert check(capsys)[0] == 0
+    monkeypatch.setenv("AGENT_SKILLS", "Notes")
+
+    code, out, err = check(capsys)
+
+    assert code == 1
+    assert "notes (active) - Load failed: not trusted" in out
+    assert "Review it, then run: agent skill trust notes" in err
+
+
+def test_a_workspace_skill_for_a_later_version_is_not_loaded(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = machine.workspace / ".agent/skills/ahead"
+    folder.mkdir(parents=True)
+    (folder / "SKILL.md").write_text(NEEDS_MORE.format(name="ahead"))
+
+    code, out, _ = check(capsys)
+    assert run(["validate"]) == 1
+
+    assert code == 1
+    assert "Skill 'ahead' needs at least version 99.0.0" in out
+    assert "[needs_version]" in capsys.readouterr().out
+
+
+def test_fields_that_do_nothing_are_warned_about(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = machine.workspace / ".agent/skills/odd"
+    folder.mkdir(parents=True)
+    head = 'name: odd\ndescription: Odd.\nversion: not-semver\npermissions:\n  env: ["*", "AB*", "ABC*"]\n'
+    (folder / "SKILL.md").write_text(f"---\n{head}max_output_bytes: none\n---\n")
+
+    run(["skills", "validate", str(folder)])
+
+    told = capsys.readouterr().out
+    assert "SKILL.md:4: warning: Version 'not-semver' is not of the form 1.2.3 [version_format]" in told
+    assert "Pattern '*' of 'permissions.env' matches no variable [broad_pattern]" in told
+    assert "Pattern 'AB*' of 'permissions.env'" in told
+    assert "'ABC*'" not in told
+    assert "Field 'max_output_bytes' must be a number above 0, not 'none' [bad_limit]" in told
+
+
+def test_a_missing_toolset_file_is_named_by_its_path(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = machine.workspace / ".agent/skills/tooled"
+    folder.mkdir(parents=True)
+    (folder / "SKILL.md").write_text("---\nname: tooled\ndescription: Tools.\ntoolsets: [toolsets.gone:Gone]\n---\n")
+
+    code, out, _ = check(capsys)
+
+    assert code == 1
+    assert "The skill has no file 'toolsets/gone.py'" in out
+    assert "_metier" not in out
+
+
+def test_add_names_the_scripts_that_a_skill_lists_and_does_not_bring(
+    machine: Machine, make_folder: Callable[..., Path]
+) -> None:
+    folder = make_folder("notes", **{"scripts/find.py": "print(1)\n"})
+    text = "---\nname: notes\ndescription: Takes notes.\nscripts: [find, gone]\n---\n"
+    (folder / "SKILL.md").write_text(text)
+
+    added = machine.agent("add", str(folder), "--yes")
+
+    assert added.code == 0
+    assert "The skill lists the script 'gone', which it does not bring" in added.err
+    assert "'find'" not in added.err
