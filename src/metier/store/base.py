@@ -53,13 +53,13 @@ class RunRow:
     cost_usd: float = 0.0
     reason: str = ""
     driver: str = ""
-    """Who holds the lease now; empty when nobody does."""
+    """The process that holds the lease; empty when no process does."""
     left_by: str = ""
-    """Who held the lease last and never gave it back; empty where nobody did that, or somebody drives."""
+    """The process that held the lease last and never released it; empty when the last lease was released or is held."""
     queue: str = ""
-    """Which workers may claim the run; empty for a run that whoever started it drives."""
+    """The queue whose workers may claim the run; empty for a run that the process that started it drives."""
     ending: str = ""
-    """How somebody wants whoever drives the run to end it, see `ask_to_end`; empty where nobody does."""
+    """A pending request to end the run, see `ask_to_end`; empty when there is none."""
     number: int = field(default=0, compare=False)
     """The place of the run in the order of creation, given by the store: the cursor of `list_runs`."""
 
@@ -85,7 +85,7 @@ class ApprovalRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalAttempt:
-    """Somebody's word on an approval, whether it came in time or not."""
+    """One decision on an approval, whether it came in time or not."""
 
     approval_id: str
     status: Literal["approved", "denied", "expired"]
@@ -100,7 +100,7 @@ CHANGEABLE = frozenset({"status", "turns", "cost_usd", "reason", "model", "endin
 """The columns of a run that its driver may change."""
 
 RUNNABLE: tuple[TaskState, ...] = ("pending", "in_progress")
-"""A run in one of these that nobody drives can be gone on with at once; others wait for somebody or have ended."""
+"""A run in one of these that no process drives can continue at once; others wait for a person or have ended."""
 
 ENDED: tuple[TaskState, ...] = ("completed", "failed", "timeout", "escalated", "canceled")
 """A run in one of these never changes again."""
@@ -134,26 +134,26 @@ class Store(Protocol):
         ...
 
     async def wait_for_entries(self, run_id: str, *, after: int, seconds: float) -> bool:
-        """True as soon as the journal goes beyond `after`, whoever writes it; False when the time is over."""
+        """True as soon as the journal goes beyond `after`, from any process; False when the time is over."""
         ...
 
     async def take_lease(self, run_id: str, *, owner: str, seconds: float) -> Lease:
-        """Become the driver: nobody is, or the one that was has not been heard of. Raises `LeaseHeld`, `RunUnknown`."""
+        """Become the driver of a run without one, or whose driver's lease expired. Raises `LeaseHeld`, `RunUnknown`."""
         ...
 
     async def claim_run(self, *, queue: str, owner: str, seconds: float) -> Lease | None:
-        """Become the driver of the oldest run of a queue that can go on and that nobody drives; None if there is none.
+        """Become the driver of the oldest run of a queue that can continue and has no driver; None if there is none.
 
-        Of many that claim at once, each gets another run.
+        Processes that claim at the same time get different runs.
         """
         ...
 
     async def list_stale(self, *, queue: str, limit: int = 100) -> list[RunRow]:
-        """Runs of a queue that can go on and that nobody drives, oldest first."""
+        """Runs of a queue that can continue and have no driver, oldest first."""
         ...
 
     async def renew_lease(self, lease: Lease, *, seconds: float) -> None:
-        """The heartbeat. Raises `LeaseLost` when somebody else took over."""
+        """The heartbeat. Raises `LeaseLost` when another process took over."""
         ...
 
     async def release_lease(self, lease: Lease) -> None:
@@ -165,9 +165,9 @@ class Store(Protocol):
         ...
 
     async def ask_to_end(self, run_id: str, ending: str) -> None:
-        """Leave word for whoever drives the run, now or next, on whatever machine. The first word stands.
+        """Ask the present or next driver of the run, on any machine, to end it. The first request stands.
 
-        It needs no lease, and ends nothing by itself: drivers find it in the index row. Raises `RunUnknown`.
+        It needs no lease, and ends nothing by itself: drivers find the request in the index row. Raises `RunUnknown`.
         """
         ...
 
@@ -237,7 +237,7 @@ class Store(Protocol):
         ...
 
     async def list_attempts(self, approval_id: str) -> list[ApprovalAttempt]:
-        """Every decision that anybody made or tried to make, oldest first."""
+        """Every decision that was made or tried, oldest first."""
         ...
 
     async def find_approvals(self, prefix: str, *, limit: int = 2) -> list[ApprovalRow]:

@@ -4,8 +4,8 @@ Every change is one `ContextChange`, written in one transaction or not at all. P
 
 - a state is replaced only where its version is the expected one; of two writers one gets `VersionConflictError`.
 - a message is claimed for a while by one worker. Its result is stored in the transaction that completes it, so a worker
-  that dies loses nothing, and whoever brings the same message again gets the stored result.
-- a fact whose time is over is never read, whether or not somebody removed it already.
+  that dies loses nothing, and a caller that brings the same message again gets the stored result.
+- a fact whose time is over is never read, whether or not it has been removed already.
 """
 
 import json
@@ -27,7 +27,7 @@ MAX_SUMMARY_SIZE_CHARS = 10_000
 ENDED: tuple[TaskState, ...] = ("completed", "failed", "timeout", "canceled")
 """A context in one of these has nothing to go on with: a token for it is refused."""
 RESUMABLE: frozenset[TaskState] = frozenset({"input_required", "delegating", "paused"})
-"""A context in one of these waits for somebody; what its next turn needs is kept beyond the bounds."""
+"""A context in one of these waits for an answer or a child; the facts of its next turn are kept beyond the bounds."""
 
 NEVER = datetime.min.replace(tzinfo=UTC)
 """When a context that is not stored was created."""
@@ -49,7 +49,7 @@ class ContextState:
 
     context_id: str
     version: int = 0
-    """Grows with every change; 0 for a context that nobody has stored yet."""
+    """Grows with every change; 0 for a context that is not stored yet."""
     current_turn: int = 1
     task_state: TaskState = "pending"
     agent_state_detail: str = ""
@@ -117,7 +117,7 @@ class Claim:
     message_id: str
     owner: str
     token: int
-    """Grows with every claim; whoever completes a message must hold the last one."""
+    """Grows with every claim; only the holder of the last one may complete the message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ class StoredMessage:
     is_done: bool
     result: JsonValue = None
     owner: str = ""
-    """Who works on it now; empty when nobody does."""
+    """The worker that has claimed it; empty when there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +175,7 @@ class Redemption:
     version: int
     turn: int
     digest: str = field(repr=False)
-    """Of the token and of the message that brought it, which may bring it again after a crash. Empty: nobody may."""
+    """Of the token and of the message that brought it, which may bring it again after a crash. Empty: none may."""
 
 
 class ContextStore(Protocol):
@@ -200,7 +200,7 @@ class ContextStore(Protocol):
         ...
 
     async def claim_message(self, context_id: str, message_id: str, *, owner: str, seconds: float) -> Claim:
-        """Begin to work on a message. Raises `DuplicateMessageError` when it is done, or somebody works on it."""
+        """Begin to work on a message. Raises `DuplicateMessageError` when it is done, or a worker has claimed it."""
         ...
 
     async def renew_claim(self, claim: Claim, *, seconds: float) -> None:
@@ -298,7 +298,7 @@ def build_duplicate(message: StoredMessage) -> DuplicateMessageError:
 def build_lost_claim(claim: Claim) -> ClaimLost:
     return ClaimLost(
         f"{claim.owner!r} no longer works on message {claim.message_id!r}; nothing was written",
-        hint="Somebody else took it over; use the result that is stored then",
+        hint="Another worker took it over; use the result that it stores",
     )
 
 

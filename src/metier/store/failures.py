@@ -4,12 +4,12 @@ StoreError
 ├── RunUnknown          2   no run of that id
 ├── RunExists           2   a run of that id is there already
 ├── ApprovalUnknown     2   no approval of that id
-├── LeaseHeld          10   somebody else drives this run
-├── LeaseLost          10   somebody else took this run over; nothing was written
+├── LeaseHeld          10   another process drives this run
+├── LeaseLost          10   another process took this run over; nothing was written
 ├── SeqTaken           10   another entry stands at that place; nothing was written
 ├── VersionConflictError  10  the state of a context is no longer the one that was read; nothing was written
-├── DuplicateMessageError 10  this message was done before, or somebody works on it; carries the stored result
-├── ClaimLost          10   somebody else took this message over; nothing was written
+├── DuplicateMessageError 10  this message was done before, or a worker has claimed it; carries the stored result
+├── ClaimLost          10   another worker took this message over; nothing was written
 ├── BucketFull          1   a context that waits keeps its facts; there is no room for another
 ├── ResumeTokenRefused 10   a resume token that is not good, for whatever reason
 ├── StoreFull           1   no room on the disk; nothing was written
@@ -42,13 +42,13 @@ class ApprovalUnknown(StoreError):
 
 
 class LeaseHeld(StoreError):
-    """Somebody else drives this run."""
+    """Another process drives this run."""
 
     exit_code = 10
 
 
 class LeaseLost(StoreError):
-    """Somebody else took this run over; nothing was written."""
+    """Another process took this run over; nothing was written."""
 
     exit_code = 10
 
@@ -66,7 +66,7 @@ class VersionConflictError(StoreError):
 
 
 class DuplicateMessageError(StoreError):
-    """This message was done before, and `result` is what came of it; or somebody works on it, and it is not done."""
+    """This message was done before, with `result` as its stored result; or a worker has claimed it and is not done."""
 
     exit_code = 10
 
@@ -77,17 +77,17 @@ class DuplicateMessageError(StoreError):
 
 
 class ClaimLost(StoreError):
-    """Somebody else took this message over; nothing was written."""
+    """Another worker took this message over; nothing was written."""
 
     exit_code = 10
 
 
 class BucketFull(StoreError):
-    """A context that waits for somebody keeps its facts; there is no room for another."""
+    """A context that waits for an answer keeps its facts; there is no room for another."""
 
 
 class ResumeTokenRefused(StoreError):
-    """A resume token that is not good. One sentence for every reason, so that nobody learns which."""
+    """A resume token that is not valid. Every reason gives the same message, so that a caller cannot tell which."""
 
     exit_code = 10
 

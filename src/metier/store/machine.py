@@ -1,7 +1,7 @@
 """What leases and recovery need to know of this machine: which one and which boot it is, a clock that cannot be set,
 and which processes are still alive.
 
-Not wall time: a lease must neither end early nor last for ever because somebody corrected the clock.
+Not wall time: a lease must neither end early nor last for ever because the clock was corrected.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ class Machine(Protocol):
 
 
 class SystemMachine:
-    """Linux: CLOCK_BOOTTIME, the kernel's boot id and /proc. Elsewhere wall time, and nobody is known to be gone."""
+    """Linux: CLOCK_BOOTTIME, the kernel's boot id and /proc. Elsewhere wall time, and every process counts as alive."""
 
     def __init__(self) -> None:
         self._boot_id = _read(_BOOT_ID).strip() if sys.platform == "linux" else ""

@@ -29,7 +29,7 @@ def build_misplaced(run_id: str, first_seq: int, *, last: int) -> StoreError:
     if first_seq <= last:
         return SeqTaken(
             f"Run {run_id!r} already has an entry {first_seq}; its journal ends at {last}, and nothing was written",
-            hint="Read the journal again: somebody else went on with this run",
+            hint="Read the journal again: another process continued this run",
         )
     return build_damaged(run_id, last + 1, f"is missing, so entry {first_seq} was not written")
 

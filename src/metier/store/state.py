@@ -91,7 +91,7 @@ class StateStore:
         self._keys: ResumeKeys | None = None
 
     def get_state(self) -> ContextState:
-        """A context that nobody has stored yet is pending, with version 0."""
+        """A context that is not stored yet is pending, with version 0."""
         found = _run(self._runner, self._contexts.find_state(self.context_id))
         return found or ContextState(context_id=self.context_id)
 
@@ -105,7 +105,7 @@ class StateStore:
     def update_state(
         self, change: Callable[[ContextState], ContextState], *, patience_seconds: float = 60.0
     ) -> ContextState:
-        """Read, change, put; again with what is there then when somebody else was faster."""
+        """Read, change and put the state; start again with the new state when another writer was faster."""
         deadline = time.monotonic() + patience_seconds
         pause = _FIRST_PAUSE_SECONDS
         while True:
@@ -171,7 +171,7 @@ class StateStore:
         return _run(self._runner, work)
 
     def renew_message(self, claim: Claim, *, lease_seconds: float = 60.0) -> None:
-        """Raises `ClaimLost` when somebody else took the message over."""
+        """Raises `ClaimLost` when another worker took the message over."""
         _run(self._runner, self._contexts.renew_claim(claim, seconds=lease_seconds))
 
     def complete_message(self, claim: Claim, result: JsonValue, change: ContextChange | None = None) -> ContextState:
@@ -197,7 +197,7 @@ class StateStore:
     ) -> JsonValue:
         """Do the work for a message unless that was done before; either way, return what came of it.
 
-        Waits while somebody else is at it, and raises `DuplicateMessageError` when that takes too long.
+        Waits while another worker has the claim, and raises `DuplicateMessageError` when that takes too long.
         """
         deadline = time.monotonic() + wait_seconds
         while True:

@@ -51,7 +51,7 @@ async def find_states(connection: Connection, *, task_state: str, limit: int) ->
 
 
 async def lock_context(connection: Connection, context_id: str) -> ContextState:
-    """Make it where it is missing. Until the transaction ends nobody else changes it: events get their order so."""
+    """Create it if missing. No other transaction changes it until this one ends, which gives events their order."""
     query: LiteralString = f"{_SELECT_STATE} WHERE context_id = %s FOR UPDATE"
     row = await fetch_one(connection, query, (encode(context_id),))
     if row is None:

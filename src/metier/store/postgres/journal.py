@@ -13,8 +13,8 @@ from metier.store.postgres.text import decode, encode
 
 CHANNEL = "agent_journal"
 
-# FOR SHARE: whoever takes the lease over waits until this is committed, and is seen by whatever comes after it.
-# Somebody is told only where somebody listens: NOTIFY takes a lock that all commits of a database share.
+# FOR SHARE: a process that takes the lease over waits until this is committed, so its own reads see these entries.
+# Notify only where a process listens: NOTIFY takes a lock that all commits of a database share.
 _APPEND = (
     "WITH held AS (SELECT watched_until > clock_timestamp() AS is_watched FROM agent_leases"
     " WHERE run_id = %(run)s AND owner = %(owner)s AND token = %(token)s FOR SHARE),"

@@ -27,13 +27,13 @@ class Holding:
     process: str
 
     def is_free(self, machine: Machine) -> bool:
-        """Nobody took it, its time is over, or its process was one of this machine and has ended."""
+        """No process holds it, its time is over, or its process was one of this machine and has ended."""
         is_gone = self.boot_id == machine.boot_id() and machine.is_gone(self.process)
         return not self.owner or self.left_seconds <= 0 or is_gone
 
 
 async def take(connection: Connection, run_id: str, *, owner: str, seconds: float, machine: Machine) -> int:
-    """Returns the token. Inside the caller's transaction, so that nobody comes between looking and taking."""
+    """Returns the token. Runs inside the caller's transaction, so that no other process takes the lease in between."""
     holding = await find_holding(connection, run_id, is_for_update=True)
     if holding is None:
         raise RunUnknown(f"There is no run {run_id!r}", hint="List the runs with `agent runs list`")
@@ -82,7 +82,7 @@ async def release(connection: Connection, lease: Lease) -> None:
 
 
 async def check_fence(connection: Connection, lease: Lease) -> None:
-    """Raises `LeaseLost`; until the caller's transaction ends nobody takes over. See `store.base`."""
+    """Raises `LeaseLost`; no other process takes over until the caller's transaction ends. See `store.base`."""
     row = await fetch_one(
         connection,
         "SELECT 1 FROM agent_leases WHERE run_id = %s AND owner = %s AND token = %s FOR SHARE",
@@ -94,7 +94,7 @@ async def check_fence(connection: Connection, lease: Lease) -> None:
 
 async def build_lost(connection: Connection, lease: Lease) -> LeaseLost:
     holding = await find_holding(connection, lease.run_id)
-    now = f"{holding.owner!r} drives it now" if holding is not None and holding.owner else "nobody drives it now"
+    now = f"{holding.owner!r} drives it now" if holding is not None and holding.owner else "no process drives it now"
     return LeaseLost(
         f"{lease.owner!r} no longer drives run {lease.run_id!r}: {now}; nothing was written",
         hint=f"Follow it with `agent runs watch {lease.run_id}`",

@@ -17,7 +17,7 @@ from metier.store.postgres.text import decode, encode
 
 
 async def claim_message(connection: Connection, claim: Claim, *, seconds: float, machine: Machine) -> int:
-    """`claim` says what is wanted; returns the token. The context is locked: nobody comes in between."""
+    """Claim the message that `claim` names and return the token. The caller holds the lock on the context."""
     known = await find_message(connection, claim.context_id, claim.message_id, machine=machine)
     if known is not None and (known.is_done or known.owner):
         raise build_duplicate(known)
@@ -59,7 +59,7 @@ async def release(connection: Connection, claim: Claim) -> None:
 
 
 async def complete(connection: Connection, completion: Completion) -> None:
-    """Completing with a claim whose time is over is fine as long as nobody took the message."""
+    """Completing with an expired claim is fine as long as no other worker claimed the message."""
     cursor = await connection.execute(
         "UPDATE agent_messages SET is_done = TRUE, result = %s::json, owner = ''"
         " WHERE context_id = %s AND message_id = %s AND token = %s AND owner = %s AND NOT is_done",

@@ -24,7 +24,7 @@ CREATE TABLE agent_runs (
     turns INTEGER NOT NULL,
     cost_usd DOUBLE PRECISION NOT NULL,
     reason TEXT NOT NULL,
-    queue TEXT NOT NULL  -- empty: whoever started it drives it
+    queue TEXT NOT NULL  -- empty: the process that started it drives it
 );
 CREATE INDEX agent_runs_by_context ON agent_runs (context_id, number);
 CREATE INDEX agent_runs_by_status ON agent_runs (status, number);
@@ -40,16 +40,16 @@ CREATE TABLE agent_journal (
     PRIMARY KEY (run_id, seq)
 );
 
--- One row a run, from its beginning: whoever writes locks it, so that nobody takes over in between.
+-- One row a run, from its beginning: a writer locks it, so that no other process takes over in between.
 CREATE TABLE agent_leases (
     run_id TEXT COLLATE "C" PRIMARY KEY,
-    owner TEXT NOT NULL,  -- empty: nobody drives
+    owner TEXT NOT NULL,  -- empty: no process drives
     token BIGINT NOT NULL,
     since TIMESTAMPTZ,
     until TIMESTAMPTZ,
     boot_id TEXT NOT NULL,
     process TEXT NOT NULL,
-    watched_until TIMESTAMPTZ  -- somebody listens for new entries until then
+    watched_until TIMESTAMPTZ  -- a process listens for new entries until then
 ) WITH (fillfactor = 70);
 CREATE SEQUENCE agent_fencing;
 
@@ -84,7 +84,7 @@ CREATE INDEX agent_approval_attempts_by_run ON agent_approval_attempts (run_id);
 CREATE TABLE agent_blobs (
     digest TEXT PRIMARY KEY,
     size BIGINT NOT NULL,
-    put_at TIMESTAMPTZ NOT NULL  -- the last time somebody put these bytes
+    put_at TIMESTAMPTZ NOT NULL  -- the last time these bytes were put
 );
 CREATE TABLE agent_blob_parts (
     digest TEXT NOT NULL REFERENCES agent_blobs ON DELETE CASCADE,
@@ -152,7 +152,7 @@ CREATE TABLE agent_messages (
     message_id TEXT NOT NULL,
     is_done BOOLEAN NOT NULL,
     result JSON NOT NULL,
-    owner TEXT NOT NULL,  -- empty: nobody works on it
+    owner TEXT NOT NULL,  -- empty: no worker has claimed it
     token BIGINT NOT NULL,
     until TIMESTAMPTZ NOT NULL,
     boot_id TEXT NOT NULL,
@@ -162,7 +162,7 @@ CREATE TABLE agent_messages (
 """
 
 _SECOND: LiteralString = """
-ALTER TABLE agent_runs ADD COLUMN ending TEXT NOT NULL DEFAULT '';  -- how somebody wants its driver to end it
+ALTER TABLE agent_runs ADD COLUMN ending TEXT NOT NULL DEFAULT '';  -- a pending request to end it
 """
 
 _THIRD: LiteralString = """

@@ -1,7 +1,7 @@
-"""Waiting for new entries of a journal: one connection that listens, for everybody of a process who waits.
+"""Waiting for new entries of a journal: one connection listens for all waiting tasks of a process.
 
-Runs are marked as watched while somebody waits, and only their writers tell. What is told before the mark counts, or
-while the server restarts, is missed; so whoever waits looks for himself too, ever less often, down to once a second.
+A run is marked as watched while a task waits for it; only writers of watched runs notify. A notification before the
+mark counts, or while the server restarts, is missed; so the waiting task also polls, slowing down to once a second.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class Watcher:
         self._listener: asyncio.Task[None] | None = None
 
     async def wait(self, run_id: str, has_come: Callable[[], Awaitable[bool]]) -> None:
-        """Return when `has_come` says so. Ended by whoever cancels it."""
+        """Return when `has_come` returns true. The caller bounds the wait by cancelling it."""
         if self._listener is None or self._listener.done():
             self._listener = asyncio.create_task(self._listen(), name="listen for journal entries")
         pause, marked_at = _FIRST_LOOK_SECONDS, -_MARK_SECONDS

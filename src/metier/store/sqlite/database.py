@@ -96,7 +96,7 @@ class Database:
         return await self._in_thread(lambda: transact(self._patient, change, landed))
 
     def _sync_at_once(self) -> bool:
-        """Sync without asking the event loop for anything, where the disk is fast and nobody else writes."""
+        """Sync without asking the event loop for anything, where the disk is fast and no other task writes."""
         if not self._is_free_to_sync() or self._syncing.locked():
             return False
         self._check_open()
@@ -112,7 +112,7 @@ class Database:
         return self._sync_seconds < _FAST_SYNC_SECONDS and not self._turn.statistics().tasks_waiting
 
     async def _sync(self, commits: int) -> None:
-        """Return when so many commits are on the disk; often somebody else's sync has seen to it."""
+        """Return when so many commits are on the disk; often the sync of another task has done it."""
         async with self._syncing:
             if self._synced >= commits:
                 return

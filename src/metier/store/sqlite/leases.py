@@ -25,7 +25,7 @@ class Holding:
     process: str
 
     def is_free(self, machine: Machine) -> bool:
-        """Nobody took it, its time is over, the machine was restarted, or its process has ended."""
+        """No process holds it, its time is over, the machine was restarted, or its process has ended."""
         return (
             not self.owner
             or self.boot_id != machine.boot_id()
@@ -67,11 +67,11 @@ def release(connection: sqlite3.Connection, lease: Lease) -> None:
 
 
 def check_fence(connection: sqlite3.Connection, lease: Lease) -> None:
-    """Raises `LeaseLost`. A lease whose time is over but that nobody took is still good: it cannot hurt anybody."""
+    """Raises `LeaseLost`. An expired lease is still valid while no other process took it: there is no second writer."""
     row = connection.execute("SELECT owner, token FROM leases WHERE run_id = ?", (lease.run_id,)).fetchone()
     if row == (lease.owner, lease.token):
         return
-    now = f"{row[0]!r} drives it now" if row is not None and row[0] else "nobody drives it now"
+    now = f"{row[0]!r} drives it now" if row is not None and row[0] else "no process drives it now"
     raise LeaseLost(
         f"{lease.owner!r} no longer drives run {lease.run_id!r}: {now}; nothing was written",
         hint=f"Follow it with `agent runs watch {lease.run_id}`",

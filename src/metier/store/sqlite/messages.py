@@ -43,7 +43,7 @@ def release(connection: sqlite3.Connection, claim: Claim) -> None:
 
 
 def complete(connection: sqlite3.Connection, completion: Completion) -> None:
-    """Completing with a claim whose time is over is fine as long as nobody took the message."""
+    """Completing with an expired claim is fine as long as no other worker claimed the message."""
     _change(connection, completion.claim, {"is_done": 1, "result": dump_json(completion.result), "owner": ""})
 
 

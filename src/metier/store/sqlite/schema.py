@@ -35,7 +35,7 @@ CREATE TABLE journal (
 
 CREATE TABLE leases (
     run_id TEXT PRIMARY KEY,
-    owner TEXT NOT NULL,      -- empty: nobody drives
+    owner TEXT NOT NULL,      -- empty: no process drives
     token INTEGER NOT NULL,
     since TEXT NOT NULL,
     boot_id TEXT NOT NULL,
@@ -64,7 +64,7 @@ CREATE INDEX approvals_by_status ON approvals (status, number);
 CREATE TABLE blobs (
     digest TEXT PRIMARY KEY,
     size INTEGER NOT NULL,
-    put_at REAL NOT NULL,     -- the last time somebody put these bytes, in seconds since 1970
+    put_at REAL NOT NULL,     -- the last time these bytes were put, in seconds since 1970
     is_whole INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE blob_parts (
@@ -96,7 +96,7 @@ CREATE INDEX approval_attempts_by_approval ON approval_attempts (approval_id, nu
 """
 
 _THIRD = """
-ALTER TABLE runs ADD COLUMN queue TEXT NOT NULL DEFAULT '';  -- empty: whoever started it drives it
+ALTER TABLE runs ADD COLUMN queue TEXT NOT NULL DEFAULT '';  -- empty: the process that started it drives it
 CREATE INDEX runs_to_claim ON runs (queue, number) WHERE queue != '' AND status IN ('pending', 'in_progress');
 
 CREATE TABLE context_state (
@@ -144,7 +144,7 @@ CREATE TABLE messages (
     message_id TEXT NOT NULL,
     is_done INTEGER NOT NULL,
     result TEXT NOT NULL,
-    owner TEXT NOT NULL,         -- empty: nobody works on it
+    owner TEXT NOT NULL,         -- empty: no worker has claimed it
     token INTEGER NOT NULL,
     boot_id TEXT NOT NULL,
     until REAL NOT NULL,
@@ -154,7 +154,7 @@ CREATE TABLE messages (
 """
 
 _FOURTH = """
-ALTER TABLE runs ADD COLUMN ending TEXT NOT NULL DEFAULT '';  -- how somebody wants its driver to end it
+ALTER TABLE runs ADD COLUMN ending TEXT NOT NULL DEFAULT '';  -- a pending request to end it
 """
 
 _FIFTH = """

@@ -32,7 +32,7 @@ from metier.store.sqlite.journal import find_entries, has_entries, insert_entrie
 _PAGE = 256
 """Journal entries read in one go, between which other tasks have their turn."""
 _LOOK_SECONDS = 0.02
-"""How often somebody who waits looks for new entries: SQLite does not tell other processes."""
+"""How often a waiting task polls for new entries: SQLite does not notify other processes."""
 
 
 async def open_sqlite_store(
