@@ -67,7 +67,7 @@ def drill(folder: Path, server: Redirecting, target: str, *, profile: Profile) -
 @pytest.mark.parametrize(
     ("rules", "profile", "target", "words"),
     [
-        (ALLOW_SITE, "guarded", "http://evil.example:PORT/stolen", "which nobody was asked about"),
+        (ALLOW_SITE, "guarded", "http://evil.example:PORT/stolen", "which was not approved"),
         (DENY_EVIL, "permissive", "http://evil.example:PORT/stolen", "Never there"),
         (DENY_EVIL, "permissive", "//EVIL.example.:PORT/stolen", "Never there"),
         (DENY_PATH, "permissive", "/private/x", "which a rule denies"),
@@ -108,4 +108,4 @@ async def test_an_approved_fetch_is_not_sent_on_to_another_host_or_port(
     await driven.resume(state.run_id)
 
     assert server.asked == ["site.example/go"]
-    assert "which nobody was asked about" in driven.told[-1]
+    assert "which was not approved" in driven.told[-1]

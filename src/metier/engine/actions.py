@@ -108,7 +108,7 @@ class AwaitChild:
 
 @dataclass(frozen=True, slots=True)
 class StopAtStep:
-    """A step of a task failed: wait until somebody wants it tried again."""
+    """A step of a task failed: wait until a person asks to try it again."""
 
     step_id: str
     reason: str
@@ -152,7 +152,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to do until somebody answers, or ever again."""
+    """Nothing to do until an answer comes; nothing at all in a run that has ended."""
 
 
 type Action = (

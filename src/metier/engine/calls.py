@@ -53,7 +53,7 @@ def _find_host(url: str) -> str:
 
 
 def edit_arguments(action: ActionStep, arguments: dict[str, JsonValue]) -> ActionStep:
-    """The same action with other arguments, as somebody approved it."""
+    """The same action with the arguments that the approver edited."""
     if action.type == "call_tool":
         return action.model_copy(update={"params": {**action.params, "arguments": arguments}})
     return action.model_copy(update={"params": arguments})

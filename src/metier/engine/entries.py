@@ -294,7 +294,7 @@ class ApprovalDecided(Value):
     reason: str = ""
     edited_arguments: dict[str, JsonValue] | None = None
     edited_base: str = ""
-    """A hash of what the edited call would change, as it was when somebody approved it."""
+    """A hash of what the edited call would change, as it was when the approver approved it."""
     edited_leads_to: tuple[str, ...] = ()
     """As `ApprovalAsked.leads_to`, of the edited call."""
     remember: bool = False

@@ -1,6 +1,6 @@
-"""The journal of one run while somebody drives it: what is recorded is written first and believed after.
+"""The journal of one run while a process drives it: entries are written first, then folded into the state.
 
-What only follows from the journal may be believed first (`infer`): it is written with the next entry, before effects.
+Entries that only follow from the journal may be folded first (`infer`): they are written with the next, before effects.
 """
 
 from collections.abc import Iterable
@@ -81,7 +81,7 @@ class RunLog:
         """Take in an entry that says nothing but what follows from those before it, without any effect.
 
         It is written together with the next one that is recorded, and told of then. A kill before that loses nothing:
-        whoever goes on infers it again. So it costs no write of its own.
+        the next driver infers it again. So it costs no write of its own.
         """
         self._inferred += store_entries((entry,), after=self.state.seq)
         apply(self.state, entry)
@@ -99,12 +99,12 @@ class RunLog:
         state = self.state
         reason = state.failure.reason if state.failure else state.pause.reason if state.pause else ""
         changes = {"status": state.status, "turns": state.turn, "cost_usd": state.cost_usd, "reason": reason}
-        if state.started is not None:  # the row was made before anybody knew who would answer
+        if state.started is not None:  # the row was made before the model was known
             changes["model"] = state.started.model
         await self._store.update_run(self._lease, changes)
 
     def close(self) -> None:
-        """Let go of the event log. What was inferred and never written is nobody's business."""
+        """Close the event log. Events of inferred entries that were never written are dropped."""
         self._untold = [untold for untold in self._untold if not untold.entry]
         self._tell_inferred()
         self._writer.close()

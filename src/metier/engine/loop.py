@@ -32,7 +32,7 @@ type Perform = Callable[[Action, RunLog, Services], Awaitable[None]]
 
 
 async def drive(log: RunLog, services: Services, stopper: Stopper, *, perform: Perform = perform) -> RunState:
-    """Do what is to be done until nothing is, or somebody must be waited for, or somebody says stop."""
+    """Decide and perform until the run ends, waits for a person or a child, or is asked to stop."""
     last_turn = None if stopper.turns is None else log.state.turn + stopper.turns
     stopper.attach(log.emit, count_children=lambda: sum(step.phase == "running" for step in log.state.steps))
     while not (stopper.is_set or log.is_short_of_room):
@@ -55,7 +55,7 @@ async def drive(log: RunLog, services: Services, stopper: Stopper, *, perform: P
 
 
 def _is_beyond(action: Action, last_turn: int | None) -> bool:
-    """It would begin a turn that is somebody else's."""
+    """It would begin a turn beyond those that this driver takes."""
     return last_turn is not None and isinstance(action, CallModel) and action.turn > last_turn
 
 

@@ -1,7 +1,7 @@
 """Work that is handed on: whether it may be, to whom, and within which share of the budget. Pure.
 
-A run that delegates orders another run. The lineage of a run names who is above it, so that nobody can be asked to do
-what waits for him, and nothing is handed on without end.
+A run that delegates orders another run. The lineage of a run names the runs above it, so that none of them is asked to
+do what waits for it, and the depth of delegation is bounded.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ def find_refusal(state: RunState, action: ActionStep, limits: e.Limits) -> str:
     wanted = name_partner(action)
     if fold_id(wanted) in {fold_id(name) for name in above}:
         kind, _, name = wanted.partition(":")
-        return f"{kind.capitalize()} {name!r} waits for this run already; do it yourself, or ask somebody else"
+        return f"{kind.capitalize()} {name!r} waits for this run already; do it yourself, or ask another one"
     if len(above) > limits.max_delegation_depth:
         return f"Work was handed on {limits.max_delegation_depth} times already, which is the limit; do it yourself"
     if limits.max_turns - state.turn - state.delegated_turns < 1:
@@ -53,7 +53,7 @@ def find_refusal(state: RunState, action: ActionStep, limits: e.Limits) -> str:
 
 
 def build_lineage(state: RunState) -> tuple[str, ...]:
-    """Everybody above a child of this run, the run itself last."""
+    """Every run above a child of this run, the run itself last."""
     started = state.started
     assert started is not None
     order = started.order

@@ -125,9 +125,9 @@ class Services:
     notices: tuple[Payload, ...] = ()
     """What there is to say before the run goes on, such as a server whose tools are left out."""
     not_listed: tuple[str, ...] = ()
-    """Servers of external tools that nobody has asked what they offer."""
+    """Servers of external tools whose tools have not been listed yet."""
     owner: str
-    """Who drives, for whoever finds the run taken."""
+    """The name of the driver, shown to a process that finds the lease held."""
     observe: Observer | None = None
     fallbacks: tuple[Candidate, ...] = ()
     abilities: Abilities = field(default_factory=KnownLacks)

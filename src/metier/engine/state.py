@@ -226,7 +226,7 @@ def _apply_step(
 
 
 def _settle(state: RunState, step: Step, entry: e.DoubtResolved) -> None:
-    """What a person said about a step that nobody knows the end of."""
+    """Apply a person's answer about a step whose outcome is unknown."""
     match entry.answer:
         case "retry":
             step.phase = "approved"

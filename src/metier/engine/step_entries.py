@@ -91,7 +91,7 @@ class FailureTold(Value):
 
 
 class StepInDoubt(Value):
-    """The effect began and nobody knows how it ended."""
+    """The effect began and its outcome is unknown."""
 
     kind: Literal["step_in_doubt"] = "step_in_doubt"
     step_id: str

@@ -33,7 +33,7 @@ class Step:
     finished: e.StepFinished | None = None
     approval_id: str = ""
     denied: str = ""
-    """Why somebody said no."""
+    """Why the approver denied it."""
     is_foreign: bool = False
     """It was planned before the run came to this store: a person is asked, whatever the rules say."""
     failed_once: bool = False

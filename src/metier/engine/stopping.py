@@ -1,6 +1,6 @@
-"""A way to say stop to a run: no new work, then no patience. What is under way is ended, and on record.
+"""Stops a run: first no new work, then no more waiting. What is under way is ended and recorded.
 
-A run that is handed back is neither paused nor ended: whoever claims it next goes on with it.
+A run that is handed back is neither paused nor ended: the next worker that claims it continues it.
 """
 
 from collections.abc import Callable, Generator
@@ -37,7 +37,7 @@ class Stopper:
         self._signals = 0
         self._failure: RunFailed | None = None
         self.is_handing_back = False
-        """The run is left to whoever claims it next."""
+        """The run is left to the next worker that claims it."""
         self._scope: anyio.CancelScope | None = None
         self._followers: list[Stopper] = []
         self._leases: list[HeldLease] = []
@@ -116,7 +116,7 @@ class Stopper:
             follower.request(reason)
 
     def hand_back(self, reason: str) -> None:
-        """Stop as `request` does, and leave the run to whoever claims it next."""
+        """Stop as `request` does, and leave the run to the next worker that claims it."""
         self.is_handing_back = self.is_handing_back or not self.is_set
         self.request(reason)
 

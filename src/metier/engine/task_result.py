@@ -47,7 +47,7 @@ def build_task_result(state: RunState) -> str:
 def _join_plans(state: RunState) -> Foreseen:
     order = state.started.order if state.started else None
     plans = [_parse(step.finished.text if step.finished else "") for step in state.steps]
-    # A plan that is missing has no figures, so nobody knows the sum; a step that was skipped costs nothing.
+    # A plan that is missing has no figures, so the sum is unknown; a step that was skipped costs nothing.
     predicted = [
         cast("Foreseen", plan["predicted"]) if plan is not None else {}
         for plan, step in zip(plans, state.steps, strict=True)

@@ -30,7 +30,7 @@ class Found:
 
 
 async def ask_approval(action: a.AskApproval, log: RunLog, services: Services) -> None:
-    """Stop here until somebody decided."""
+    """Stop here until the approver has decided."""
     step = log.state.step(action.step_id)
     if step.phase == "asking":
         await log.record(e.RunPaused(pause="approval", reason=f"Approval {step.approval_id} is open"))
@@ -112,7 +112,7 @@ async def _is_stale(step: Step, log: RunLog, services: Services) -> bool:
 
 
 def find_approved_base(step: Step) -> str | None:
-    """What the call must find as it was; None where nobody was asked, or was shown nothing of it."""
+    """The hash of the content that the approver was shown and the call must still find; None where there is none."""
     return step.approved_base or None
 
 

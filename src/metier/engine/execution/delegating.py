@@ -1,6 +1,6 @@
 """Steps whose effect is another run: the intent names it, then this run waits durably until it has ended.
 
-Nothing here drives the other run; whoever drives this one does, and comes back with `record_child_end`.
+Nothing here drives the child run; the driver of this run does, and then calls `record_child_end`.
 """
 
 from pydantic import JsonValue
@@ -28,7 +28,7 @@ async def plan_task(log: RunLog, services: Services) -> None:
         return
     task = services.task
     assert task is not None, "a run that a task plans is given the task"
-    # Who is asked where neither the step nor the task says it: whom somebody named, else the default one.
+    # The agent where neither the step nor the task names one: the one that the caller named, else the default one.
     agent = (order.agent if order else "") or services.runtime.agent or ""
     steps = tuple(
         e.PlannedStep(file=step.file.name, name=step.name, agent=step.agent or task.agent or agent)

@@ -44,7 +44,7 @@ class Partners(Value):
         return next((task for task in self.tasks if fold_id(task.id) == fold_id(name)), None)
 
     def specs(self, control: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...]:
-        """The tools to reach them by; none where there is nobody."""
+        """The tools to reach them by; none where there are no partners."""
         found: list[ToolSpec] = []
         for spec in choose_specs(control, ("delegate", RUN_TASK)):
             known = self.agents if spec.name == "delegate" else self.tasks

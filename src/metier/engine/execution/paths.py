@@ -43,7 +43,7 @@ class JudgedPaths:
         if path in self.approved or (verdict.decision == "allow" and not self.is_approved):
             return
         raise ToolFailed(
-            f"It leads to {path!r}, which nobody was asked about", hint=f"Name that {key}", code="permission_denied"
+            f"It leads to {path!r}, which was not approved", hint=f"Name that {key}", code="permission_denied"
         )
 
     def hides(self, path: str, *, key: str = "path") -> bool:
@@ -77,7 +77,7 @@ async def find_call_leads(name: str, arguments: dict[str, JsonValue], *, tools: 
 
 
 async def find_question(step: Step, state: RunState, services: Services) -> str:
-    """Why a person must be asked about where a call leads; empty when nobody need be, or it is denied anyway."""
+    """Why a person must be asked about where a call leads; empty when no question is needed, or it is denied anyway."""
     leads = await find_leads(step, services)
     if step.phase == "approved" and step.asked is not None:
         is_same = set(leads.values()) <= set(step.approved_leads)

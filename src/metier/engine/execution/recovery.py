@@ -30,7 +30,7 @@ _OUT_OF_SIGHT = (
 
 @dataclass(frozen=True, slots=True)
 class _Unknown:
-    """Why nobody can say how the step ended."""
+    """Why the outcome of the step is unknown."""
 
     why: str
 

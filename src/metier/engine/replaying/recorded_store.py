@@ -49,7 +49,7 @@ class RecordedStore:
         return await self._store.wait_for_entries(run_id, after=after, seconds=seconds)
 
     async def claim_run(self, *, queue: str, owner: str, seconds: float) -> Lease | None:
-        """There is nobody's work to take in a replay."""
+        """A replay has no queue to claim from."""
         del queue, owner, seconds
         return None
 

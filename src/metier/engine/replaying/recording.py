@@ -113,14 +113,14 @@ class Recording:
 
 
 def is_given(entry: e.Entry | None) -> bool:
-    """It came from a person, a signal or whoever started the run, so nothing in the run leads to it."""
+    """It came from a person, a signal or the process that started the run, so nothing in the run leads to it."""
     match entry:
         case None:
             return False
         case e.RunPaused():
             return entry.pause in _GIVEN_PAUSES
         case e.RunFailed():
-            # The model that somebody aborted is a decision of the run; a cancelled run is not.
+            # A person who ends the run over a step in doubt decides within the run; a cancellation comes from outside.
             is_decision = entry.reason == "aborted"
             return (entry.status in _GIVEN_STATUS and not is_decision) or entry.reason in _GIVEN_REASONS
         case _:

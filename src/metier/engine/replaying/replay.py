@@ -297,7 +297,7 @@ class _RecordedFailure(CallFailed):
 
 
 class _Silence:
-    """Nobody is told of a replay."""
+    """Drops the events of a replay."""
 
     def write(self, record: EventRecord) -> None:
         del record
