@@ -87,7 +87,7 @@ def _given(state: RunState, answer: Answer) -> list[e.Entry]:
 
 
 def check_answer(state: RunState, given: Answer) -> None:
-    """An answer to a question that nobody asked is a mistake. Raises `UsageError`."""
+    """An answer without a question is a mistake. Raises `UsageError`."""
     if state.phase in FINAL and (given.values is not None or given.doubt):
         raise UsageError(f"Run {state.run_id!r} is {state.status}; it asks nothing")
     if given.values is not None and state.question is None:
@@ -100,7 +100,7 @@ def check_answer(state: RunState, given: Answer) -> None:
 
 
 def _check_values(values: dict[str, JsonValue], question: e.InputAsked) -> None:
-    """What a skill asks for it checks itself, and asks again; for a model nobody else would."""
+    """A skill checks its answers itself, and asks again; the answers to a model's question are checked only here."""
     fields = question.fields
     known = list_field_names(fields)
     if unknown := [name for name in values if known and name not in known]:

@@ -1,4 +1,4 @@
-"""Questions to a person and their one answer: list, look at, decide. Works whether or not somebody drives the run."""
+"""Questions to a person and their one answer: list, look at, decide. Works whether or not a process drives the run."""
 
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -17,7 +17,7 @@ from metier.store.failures import ApprovalUnknown
 from metier.tools.schemas import SchemaCheck
 
 EXPIRY = "expiry"
-"""Who decides when nobody did in time."""
+"""The decider of an approval that no person decided in time."""
 RUN_ENDED = "The run has ended"
 RUN_CANCELED = "The run was canceled"
 _PAGE = 200
@@ -153,7 +153,7 @@ class Approvals:
         return [_build_entry(row) for row in rows if row.status != "open"]
 
     async def close(self, run_id: str, *, status: str) -> None:
-        """Nobody is asked any more about the calls of a run that has ended."""
+        """Close the open approvals of a run that has ended."""
         reason = RUN_CANCELED if status == "canceled" else RUN_ENDED
         for row in await self._store.list_approvals(run_id=run_id, status="open"):
             await self._store.decide_approval(row.approval_id, status="expired", decided_by=EXPIRY, reason=reason)
@@ -174,7 +174,7 @@ class Approvals:
         late = [row for row in rows if row.status == "open" and row.expires_at is not None and row.expires_at <= now]
         for row in late:
             await self._store.decide_approval(
-                row.approval_id, status="expired", decided_by=EXPIRY, reason="Nobody decided in time"
+                row.approval_id, status="expired", decided_by=EXPIRY, reason="No decision came in time"
             )
         return bool(late)
 

@@ -1,6 +1,6 @@
-"""What can end a run from outside while it is driven: its time limit, and somebody who asks for its end.
+"""What can end a run from outside while it is driven: its time limit, and a requested cancellation.
 
-Whoever asks may be on another machine, so it goes through the store.
+The request may come from another machine, so it goes through the store.
 """
 
 from collections.abc import AsyncGenerator
@@ -15,14 +15,14 @@ from metier.errors import StoreError
 from metier.store.base import Store
 
 LOOK_SECONDS = 0.5
-"""How often a driver looks whether somebody wants the end: one row by its key."""
+"""How often a driver looks for a request to end the run: one row by its key."""
 
 
 @asynccontextmanager
 async def bounded(
     stopper: Stopper, store: Store, run_id: str, *, timeout_seconds: float | None
 ) -> AsyncGenerator[None]:
-    """Inside this block the stopper is told that somebody wants the end, or that time ran out."""
+    """Inside this block the stopper is told of a requested end, or that time ran out."""
     async with anyio.create_task_group() as group:
         group.start_soon(_obey, stopper, store, run_id)
         if timeout_seconds is not None:
@@ -32,7 +32,7 @@ async def bounded(
 
 
 async def ask_to_end(store: Store, run_id: str, failure: RunFailed) -> None:
-    """Whoever drives the run, now or next, is to end it so."""
+    """Ask the present or next driver of the run to end it with this failure."""
     await store.ask_to_end(run_id, failure.model_dump_json())
 
 
@@ -42,12 +42,12 @@ async def find_wanted_end(store: Store, run_id: str) -> RunFailed | None:
         return None
     try:
         return RunFailed.model_validate_json(row.ending)
-    except ValidationError:  # the word of another version: that it shall end is certain
+    except ValidationError:  # a request of another version: that the run shall end is certain
         return build_cancellation("")
 
 
 def build_cancellation(by: str) -> RunFailed:
-    return RunFailed(reason="canceled", message=f"Canceled by {by or 'somebody'}", status="canceled")
+    return RunFailed(reason="canceled", message=f"Canceled by {by}" if by else "Canceled", status="canceled")
 
 
 def build_timeout(seconds: float) -> RunFailed:

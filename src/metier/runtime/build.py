@@ -294,7 +294,7 @@ def list_all_tools(packages: Sequence[SkillPackage], place: Host, *, web: WebAcc
 def _builtin_tools(place: Host, confinement: Confinement, web: WebAccess | None) -> tuple[Tool, ...]:
     """Open is the workspace; what decides about the agent is closed to writing, but in the permissive profile.
 
-    The runs are closed in every profile: nobody writes his own record.
+    The runs are closed in every profile: no agent writes its own record.
     """
     settings = place.settings
     runs = _inside(place.runs, place.workspace)
@@ -347,7 +347,7 @@ def get_model_options(place: Host, provider: Provider) -> ModelOptions:
 
 
 def check_budget(place: Host) -> None:
-    """A limit on the cost of a model whose price nobody knows would limit nothing. Raises `UsageError`."""
+    """A limit on the cost of a model without a known price would limit nothing. Raises `UsageError`."""
     model = place.settings.model
     if place.settings.runtime.max_cost_usd is None or model.provider == OFFLINE or place.provider is not None:
         return
@@ -364,5 +364,5 @@ def _facts_file(place: Host) -> Path | None:
 
 
 def narrow(place: Host, policy: Policy) -> Policy:
-    """The policy, less what whoever made the place does not want to happen."""
+    """The policy, less what the creator of the host does not want to happen."""
     return place.narrow(policy) if place.narrow is not None else policy

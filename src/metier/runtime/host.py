@@ -41,7 +41,7 @@ class Host:
     plugins: tuple[Registry, ...] = ()
     """Those that run, see `runtime.workspace.plugins`; their tools and subscribers are among `tools` and `sinks`."""
     sinks: tuple[Sink, ...] = ()
-    """Get the events of every run, beside whoever watches one of them."""
+    """Get the events of every run, beside the sinks that watch one of them."""
     report: Callable[[str], None] = _ignore
     """Told when a plugin is left out."""
     clients: SharedClients | None = None

@@ -65,7 +65,7 @@ def open_acceptances(place: Host) -> AcceptedServers:
 
 
 def list_known_tools(place: Host) -> tuple[Tool, ...]:
-    """The tools of accepted servers, for whoever looks at rules; nothing is started."""
+    """The tools of accepted servers, for commands that show rules; nothing is started."""
     return tuple(KnownTool(info) for _, infos in _find_accepted(place, _choose(place)) for info in infos)
 
 
@@ -242,7 +242,7 @@ def _find_accepted(place: Host, servers: Iterable[ServerDefinition]) -> Iterator
 
 
 def _group(infos: Iterable[ToolInfo], accepted: Container[str]) -> dict[str, tuple[ToolInfo, ...]]:
-    """What a run is pinned to, by server; one whose definition nobody accepts any more is not started."""
+    """The pinned tools, by server; a server whose definition is no longer accepted is not started."""
     grouped: dict[str, list[ToolInfo]] = {}
     for info in infos:
         if find_server(info) in accepted:
@@ -251,7 +251,7 @@ def _group(infos: Iterable[ToolInfo], accepted: Container[str]) -> dict[str, tup
 
 
 def _say_not_accepted(server: ServerDefinition) -> McpServerReported:
-    message = f"Its tools are left out until somebody accepts it: `agent mcp accept {server.name}`"
+    message = f"Its tools are left out until you accept it: `agent mcp accept {server.name}`"
     return McpServerReported(server=server.name, state="not_accepted", message=message)
 
 

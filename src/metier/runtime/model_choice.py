@@ -9,7 +9,7 @@ from metier.providers.retry import ModelName, check_allowed, split_model_name
 
 
 def choose_model(options: ModelOptions, agent: AgentDefinition | None, *, wanted: str = "") -> ModelOptions:
-    """The options that hold in a run of this agent; `wanted` is what somebody asked for.
+    """The options that hold in a run of this agent; `wanted` is the model that the caller asked for.
 
     Raises `UsageError` for a model that the agent or the host does not allow. The offline backbone has no models.
     """

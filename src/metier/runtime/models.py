@@ -111,7 +111,7 @@ def _open_offline(place: Host, shelf: SkillIndex, run: PreparedRun) -> Provider:
         packages,
         _rank(shelf),
         places=places,
-        # Whoever wrote the step has chosen: how well the words match does not matter then.
+        # The author of the step has chosen: how well the words match does not matter then.
         min_score=0 if is_chosen else place.settings.skills.prefilter_min_score,
         max_turns=run.max_turns or (run.order.limits if run.order else place.settings.runtime).max_turns,
         only=packages[0].definition.name if is_chosen and len(packages) == 1 else "",

@@ -28,7 +28,7 @@ def check_output_schema(schema: object) -> Schema:
     """The same, where it is a JSON schema that a value can be held against. Raises `UsageError`."""
     if not isinstance(schema, dict):
         raise UsageError("The output schema is not a JSON object", hint='Such as {"type": "object", "properties": …}')
-    found = cast("Schema", schema)  # whoever parsed it parsed JSON
+    found = cast("Schema", schema)  # the caller parsed it from JSON
     try:
         SchemaCheck("output_schema", found)
     except (UsageError, TypeError) as error:

@@ -31,7 +31,7 @@ class PreparedRun:
     max_turns: int | None = None
     """Its limit, where it has begun: a person may have raised it."""
     inherited: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What it has from the run above it: the files of its task, and what binds everybody above."""
+    """What it has from the run above it: the files of its task, and what binds every run above."""
 
     is_foreign: bool = False
     """It was not started in this store, and is about to be adopted."""

@@ -94,7 +94,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseHolder:
-    """Whoever writes into a run without driving it."""
+    """A process that writes into a run without driving it."""
 
     store: Store
     owner: str
@@ -114,7 +114,7 @@ class Runtime:
         return find_folder(self.place.runs, run_id, shard=self.place.settings.logging.shard)
 
     async def start(self, request: RunRequest, watch: Watch | None = None, *, queue: str = "") -> RunState:
-        """Begin a run and drive it until it ends or waits for somebody. Raises `UsageError` before it begins.
+        """Begin a run and drive it until it ends or waits for a person. Raises `UsageError` before it begins.
 
         With a `queue`, workers may claim it when it is handed back.
         """
@@ -214,7 +214,7 @@ class Runtime:
         return await self._end_or_ask(run_id, build_cancellation(by))
 
     async def time_out(self, run_id: str, *, seconds: float) -> RunState:
-        """End a run whose driver did not end it in time; where somebody drives it, that one or the next ends it."""
+        """End a run whose driver did not end it in time; where a process drives it, that one or the next ends it."""
         return await self._end_or_ask(run_id, build_timeout(seconds))
 
     async def _end_or_ask(self, run_id: str, failure: e.RunFailed) -> RunState:
@@ -254,7 +254,7 @@ class Runtime:
     async def find(self, name: str) -> RunRow:
         """A run by its id, the beginning of its id, or `latest`. Raises `RunUnknown`, or `UsageError` if not clear."""
         prefix = "" if name == "latest" else name
-        # No name is the beginning of all: a variable that nobody set must not cancel or delete a run.
+        # No name is the beginning of all: an unset shell variable must not cancel or delete a run.
         rows = await self.store.list_runs(prefix=prefix, limit=2) if name and name.isascii() else []
         await self._check_folders(name, rows)
         if not rows:
@@ -279,7 +279,7 @@ class Runtime:
             raise describe_lost_run(lost)
 
     async def _climb(self, row: RunRow) -> RunRow:
-        """The run that somebody started, where this one was ordered by another."""
+        """The run that a user started, where this one was ordered by another."""
         while row.run_id.startswith(CHILD) and (above := await self.store.find_run(row.parent_run_id)) is not None:
             row = above
         return row
@@ -339,7 +339,7 @@ class Runtime:
         return log.state
 
     async def _apply_requested_end(self, log: RunLog) -> None:
-        """Somebody wanted the end while nobody drove, or while somebody did who could not hear it any more."""
+        """Apply a cancellation requested while no process held the lease, or while the holder had stopped polling."""
         if log.state.started is None or log.state.phase in FINAL:
             return
         failure = await find_wanted_end(self.store, log.state.run_id)
@@ -369,7 +369,7 @@ class Runtime:
     async def _work(
         self, log: RunLog, services: Services, watch: Watch, *, stopper: Stopper, answer: Answer | None
     ) -> None:
-        """Drive the run, ask whoever is there, see through what it handed on, until somebody must be waited for."""
+        """Drive the run, put approvals to the user, see its children through, until a person must be waited for."""
         until = None if watch.timeout_seconds is None else anyio.current_time() + watch.timeout_seconds
 
         async def go_on(run_id: str, stopper: Stopper, *, commission: ChildRunStart | None) -> RunState:
@@ -395,7 +395,7 @@ class Runtime:
 
     async def _open_log(self, lease: Lease, services: Driver, watch: Watch) -> RunLog:
         path = self.folder(lease.run_id) / FILE_NAME
-        # Whoever has the lease writes the log, even if another process hangs with its hand on it.
+        # The holder of the lease writes the log, even if a process that hangs still has it open.
         entries = await read_entries(self.store, lease.run_id)
         told = check_journal(path.parent, lease.run_id, entries, accepts_loss=watch.accepts_loss)
         jsonl = JsonlSink.open(path, clock=self.place.clock, take_over=True, pool=self._logs)
@@ -417,7 +417,7 @@ class Runtime:
             raise
 
     async def _ask_person(self, log: RunLog, services: Services, ask: Asker | None, *, stopper: Stopper) -> bool:
-        """Put an open approval before whoever sits at the terminal; False when the run stays parked."""
+        """Put an open approval to the user at the terminal; False when the run stays parked."""
         pause = log.state.pause
         if ask is None or stopper.is_set or pause is None or pause.pause != "approval":
             return False

@@ -22,12 +22,12 @@ class ServerPool:
     """Connections by their server and what encloses it. None of them is started before the first call."""
 
     def __init__(self, group: TaskGroup) -> None:
-        """The task group keeps what is started; whoever made it ends it."""
+        """The task group keeps what is started; its creator ends it."""
         self._group = group
         self._kept: list[_Kept] = []
 
     async def keep_only(self, servers: Iterable[ServerDefinition]) -> None:
-        """End every other one: its definition was changed, or nobody accepts it any more."""
+        """End every other one: its definition was changed, or is no longer accepted."""
         wanted = {server.name: server for server in servers}
         for kept in list(self._kept):
             if wanted.get(kept.definition.name) != kept.definition:

@@ -48,7 +48,7 @@ from metier.store.contexts import (
 from metier.store.failures import LeaseHeld, VersionConflictError
 
 CHAT = "chat"
-"""What the state of a context says of itself when somebody chats in it."""
+"""The detail in the state of a context that is a chat."""
 UNDONE = "undone"
 """The reason in the index of a turn that was taken back."""
 MOST_RUNS = 100_000
@@ -76,7 +76,7 @@ class OpenTurn:
 
     @property
     def kind(self) -> Literal["interrupted", "stopped", "approval", "input", "in_doubt"]:
-        """Why: killed, stopped by somebody, or waiting for somebody."""
+        """Why: killed, stopped by the user, or waiting for an answer."""
         pause = self.waiting.pause
         if pause is None:
             return "interrupted"
@@ -137,7 +137,7 @@ class Chat:
         return await self._keep(await self.runtime.start_as(agent, request, watch))
 
     async def find_open_turn(self) -> OpenTurn | None:
-        """The last turn, if it has not ended: after a kill, a stop, or because it waits for somebody."""
+        """The last turn, if it has not ended: after a kill, a stop, or because it waits for an answer."""
         missing = await find_missing(self.runtime.store, await self._read())
         if not missing:
             return None
@@ -145,7 +145,7 @@ class Chat:
         return None if state.phase in FINAL else await self._build_open(state, missing[-1])
 
     async def go_on(self, answer: Answer | None = None, watch: Watch | None = None) -> RunState | None:
-        """Drive the open turn further; nothing where there is none. Raises `LeaseHeld` where somebody else does."""
+        """Drive the open turn further; nothing where there is none. Raises `LeaseHeld` where another process does."""
         turn = await self.find_open_turn()
         if turn is not None:
             return await self._keep(await self.runtime.resume(turn.state.run_id, answer, watch))
@@ -248,7 +248,7 @@ class Chat:
             await self._commit(change)
         except VersionConflictError as conflict:
             raise VersionConflictError(
-                f"Somebody else spoke in conversation {self.context_id!r} at the same time; nothing was asked",
+                f"Another process wrote to conversation {self.context_id!r} at the same time; nothing was asked",
                 hint="Say it again to go on from there",
             ) from conflict
         return await self._read()
@@ -273,13 +273,13 @@ class Chat:
         return OpenTurn(state=state, waiting=await self.runtime.find_waiting(state), task=row.task)
 
     async def _end(self, row: RunRow) -> RunState:
-        """What somebody else drives is theirs: it is not even asked to end. Raises `LeaseHeld`."""
+        """End a run that no other process drives; one that is driven is not even asked to end. Raises `LeaseHeld`."""
         if not row.driver:
             state = await self.runtime.cancel(row.run_id, by=CHAT)
             if state.started is None or state.phase in FINAL:
                 return state
         raise LeaseHeld(
-            f"Run {row.run_id!r} of this conversation is driven by {row.driver or 'somebody else'!r}",
+            f"Run {row.run_id!r} of this conversation is driven by {row.driver or 'another process'!r}",
             hint=f"Wait with `agent runs watch {row.run_id}`, or end it with `agent runs cancel {row.run_id}`",
         )
 
@@ -326,7 +326,7 @@ def is_turn(row: RunRow) -> bool:
 
 
 async def list_chats(runtime: Runtime, *, limit: int = 100) -> Sequence[ContextState]:
-    """Conversations that somebody chatted in, the one used last first."""
+    """Conversations that are chats, the one used last first."""
     found = await runtime.store.contexts.list_contexts(limit=MOST_RUNS)
     return [state for state in found if state.agent_state_detail == CHAT][:limit]
 

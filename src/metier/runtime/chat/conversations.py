@@ -63,7 +63,7 @@ class Conversation:
 
 
 async def read_conversation(store: Store, context_id: str) -> Conversation:
-    """A context that nobody spoke in has nothing in it."""
+    """An unused context has an empty conversation."""
     state = await store.contexts.find_state(context_id) or ContextState(context_id=context_id)
     events = await store.contexts.list_events(context_id)
     undone = {_text(event.payload, "run_id") for event in events if event.event_type == UNDONE}

@@ -37,7 +37,7 @@ class AgentReport:
     rules: tuple[tuple[str, Rule], ...]
     """Who says it and what, in the order in which they are asked."""
     missing: tuple[str, ...] = ()
-    """Tools that the agent names and nobody has now."""
+    """Tools that the agent names and that do not exist now."""
 
 
 async def report_agent(place: Host, agent_id: str, *, model: str = "") -> AgentReport:

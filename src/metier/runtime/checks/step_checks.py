@@ -30,7 +30,7 @@ from metier.tools.access import AccessFile
 from metier.tools.toolbox import Toolbox
 
 FENCE = b"---"
-"""How a file begins that means to be a step; one without is a page that somebody keeps beside the task."""
+"""How a file begins that means to be a step; one without is a page that the author keeps beside the task."""
 
 
 class StepChecker:

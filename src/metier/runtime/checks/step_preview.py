@@ -1,6 +1,6 @@
-"""The order that a step of a task would get, for whoever wants to see it before the task is run.
+"""The order that a step of a task would get, shown to the user before the task is run.
 
-Inputs that nobody gave and that have no default stand as they are written; what earlier steps give is not known yet.
+Inputs without a value and without a default stand as they are written; results of earlier steps are not known yet.
 """
 
 from metier.definitions.nearest import hint_nearest

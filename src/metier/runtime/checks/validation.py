@@ -216,7 +216,7 @@ class _Checker:
         return read_rules(node, RuleSource(file=file, root=str(self.root), known=known, subject=subject))
 
     def soften(self, problem: Problem, skills: Iterable[str] = ()) -> Problem:
-        """A word that nobody has may be the short name of a tool that a toolset brings."""
+        """Soften a name that no tool has: it may be the short name of a tool that a toolset brings."""
         if problem.code != "unknown_tool" or not self.known.may_be_more(skills):
             return problem
         return replace(problem, severity="warning", hint=f"{problem.hint}, unless a toolset brings it".lstrip(", "))
@@ -273,7 +273,7 @@ class _Checker:
 @dataclass(frozen=True, slots=True)
 class _Servers:
     names: frozenset[str] | None
-    """None: nobody knows."""
+    """None: not known."""
     files: tuple[CheckedFile, ...] = ()
 
 

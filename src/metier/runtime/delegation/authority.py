@@ -1,4 +1,4 @@
-"""What binds a run that works for another one: the rules and tools of everybody above it, pinned with the run itself.
+"""What binds a run that works for another one: the rules and tools of every run above it, pinned with the run itself.
 
 A child carries what bound its parents, so that it can be resumed, exported and replayed on its own, and so that nothing
 that happens to the files or to the runs above can widen what it may do.
@@ -95,7 +95,7 @@ async def _bind_origin(pins: Mapping[str, str], store: Store, *, tools: Toolbox)
 
 
 async def find_tools_above(run: PreparedRun, store: Store) -> frozenset[str] | None:
-    """The tools of the run above; nothing where nobody is above. A task has no tools of its own, its steps have."""
+    """The tools of the run above; nothing where there is none. A task has no tools of its own, its steps have."""
     pins = {**run.inherited, **run.pins}
     number = 0
     while START in (kept := _select(pins, number)):

@@ -75,7 +75,7 @@ def _find_callable(executor: SkillExecutor, *, ordered: str) -> list[Capability]
 
 
 def find_advisor(place: Host, provider: Provider, facts: FactBook) -> ProviderAdvisor | None:
-    """The model of the run; nobody where there is none."""
+    """The model of the run; None where there is none."""
     if provider.name == OFFLINE or isinstance(provider, AbsentProvider):
         return None
     model = place.settings.model

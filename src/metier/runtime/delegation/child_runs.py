@@ -24,7 +24,7 @@ from metier.store.base import Store
 
 
 class ChildRunStart(Value):
-    """Everything that an ordered run needs to begin, whoever begins it."""
+    """Everything that a child run needs to begin, in any process."""
 
     order: ChildRequest
     parent_run_id: str = ""
@@ -33,7 +33,7 @@ class ChildRunStart(Value):
     inherited: dict[str, str] = Field(default_factory=dict)
     """Pins from the run above."""
     settings: str = ""
-    """The digest of the settings that it begins with; without it, those of whoever begins it."""
+    """The digest of the settings that it begins with; without it, those of the process that begins it."""
 
 
 async def use_settings(place: Host, commission: ChildRunStart | None, store: Store) -> Host:

@@ -35,7 +35,7 @@ class GoOn(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Borrowed:
-    """A sink that somebody else closes."""
+    """A sink that its owner closes."""
 
     sink: Sink
 
@@ -54,7 +54,7 @@ async def follow_child(log: RunLog, services: Services, *, stopper: Stopper, go_
     delegated, started = step.delegated, log.state.started
     assert delegated is not None
     assert started is not None
-    # Whoever looks meanwhile finds out that the run waits, and for whom.
+    # A reader of the index finds out meanwhile that the run waits, and for which run.
     await log.update_index()
     child = await read_run(services.store, delegated.child_run_id)
     if child.started is not None and child.started.parent_run_id != log.state.run_id:
@@ -73,7 +73,7 @@ async def follow_child(log: RunLog, services: Services, *, stopper: Stopper, go_
 
 
 async def _is_settled(child: RunState, store: Store) -> bool:
-    """It ended, and everybody was told: one that was killed at its last entry still has its event log to complete."""
+    """It ended, and its events were sent: one that was killed at its last entry still has its event log to complete."""
     row = await store.find_run(child.run_id) if child.phase in FINAL else None
     return row is not None and row.status == child.status
 
@@ -103,7 +103,7 @@ async def _go_on(
             found = await read_run(services.store, child_id)
             if found.started is not None:
                 raise
-            # It cannot even begin, and will not later: whoever ordered it has to know.
+            # It cannot even begin, and will not later: the run that ordered it has to know.
             failure = e.RunFailed(reason="not_started", message=error.sentence)
             return replace(found, phase="ERROR", status="failed", failure=failure)
 

@@ -18,7 +18,7 @@ from metier.store.base import Store
 
 
 async def choose_partners(run: PreparedRun, store: Store) -> Partners:
-    """As pinned, or as the files stand now. Nobody where a task decides, or where enough was handed on already."""
+    """As pinned, or as the files stand now. None where a task decides, or where the depth of delegation is reached."""
     if run.is_planned:
         return Partners()
     if run.pins:

@@ -1,7 +1,7 @@
 """A skill that another skill hands work to, as a run: which run that is, and what it came to. Starts nothing.
 
-Whoever drives the run above, or calls the adapter, sees the other run through; it is asked for by name, and its name
-follows from what the parent has on record. So there is one run for each time that work is handed on.
+The driver of the run above, or the caller of the adapter, sees the child run through; it is found by its name, which
+follows from what the parent has on record. So there is one run for each delegation.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ class AwaitedRuns:
 
 
 def name_work(request: DelegationRequest) -> CalledRun:
-    """The run that is to do it. Nobody else's conversation leads to the same one."""
+    """The run that is to do it. No other conversation leads to the same one."""
     digest = hashlib.sha256(request.context_id.encode()).hexdigest()[:24]
     return CalledRun(run_id=f"{CHILD}{digest}", call=request.as_call())
 
@@ -48,7 +48,7 @@ async def read_response(child: RunState, store: Store) -> AgentResponse:
     if found is not None and found.state.is_terminal and found.state != TaskState.CANCELED:
         return found
     if child.failure is None:
-        # A person said that it is done; what the skill would have answered nobody knows.
+        # A person said that it is done; what the skill would have answered is unknown.
         return AgentResponse(outputs={"summary": child.result})
     error = ResponseError(code=child.failure.reason, message=child.failure.message)
     return AgentResponse(state=TaskState(child.status), errors=(error,))

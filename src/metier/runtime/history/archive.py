@@ -3,8 +3,8 @@
 The runs that it handed work to are in it too, each below `children/`; what they share is in it once.
 
 A zip file without compression, so that the same run gives the same bytes on every machine. `manifest.json` has the hash
-of every other member and of itself: a file that was changed is refused. It is no signature: whoever can write the file
-can also write another one.
+of every other member and of itself: a file that was changed is refused. It is no signature: a person who can write the
+file can also write another one.
 """
 
 import hashlib
@@ -73,7 +73,7 @@ class Archive:
     record: bytes = b""
     events: bytes = b""
     children: tuple["Archive", ...] = ()
-    """The runs below it, all of them, whoever of them ordered which. Read from a file they share its blobs."""
+    """All runs below it, at any depth. Those read from a file share its blobs."""
 
     @property
     def started(self) -> RunStarted:
@@ -146,7 +146,7 @@ def _build(
 
 
 def _read_children(archive: Archive, members: Mapping[str, bytes], path: Path) -> tuple[Archive, ...]:
-    """The runs below it; one that works for nobody in the file has no business there."""
+    """The runs below it; a run whose parent is not in the file is refused."""
     below: dict[str, dict[str, bytes]] = {}
     for name, data in members.items():
         if name.startswith(CHILDREN):
@@ -243,7 +243,7 @@ def _read_journal(data: bytes, path: Path) -> tuple[Entry, ...]:
     try:
         entries = tuple(parse_entry(line) for line in data.splitlines())
     except ValidationError as error:
-        raise _refuse(path, "its journal was written by a newer version of Metier, or by nobody") from error
+        raise _refuse(path, "its journal was written by a newer version of Metier, or not by Metier") from error
     if not entries or not isinstance(entries[0], RunStarted):
         raise _refuse(path, "its journal has no beginning")
     return entries

@@ -54,7 +54,7 @@ class Fork:
 
 
 def find_points(run_id: str, entries: Sequence[e.Entry]) -> tuple[Point, ...]:
-    """Where a run can be forked: nothing is under way there and nobody is being waited for."""
+    """Where a run can be forked: no step is under way there and no answer is awaited."""
     state = RunState(run_id)
     points: list[Point] = []
     for number, entry in enumerate(entries, start=1):

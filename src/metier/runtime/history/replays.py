@@ -125,7 +125,7 @@ async def build_replay_services(
         ),
     )
     partners = await find_partners(started.pins, store)
-    provider = AbsentProvider(started.provider, MissingKey("A replay asks nobody"))
+    provider = AbsentProvider(started.provider, MissingKey("A replay calls no model"))
     return Services(
         store=store,
         provider=provider,

@@ -53,7 +53,7 @@ async def export_run(runtime: Runtime, run_id: str, *, exact: bool = False) -> A
     waiting = [archive]
     while waiting:
         for child in waiting.pop().fold().children:
-            # One that is ordered and has not begun is ordered again by whoever goes on with the run above.
+            # One that is ordered and has not begun is ordered again by the next driver of the run above.
             if child.run_id not in children and await read_entries(runtime.store, child.run_id):
                 children[child.run_id] = await _export_one(runtime, child.run_id, exact=exact)
                 waiting.append(children[child.run_id])

@@ -28,7 +28,7 @@ class Rebuilt:
 async def rebuild_events(runtime: Runtime, run_id: str) -> Rebuilt:
     """Write `events.jsonl` anew. Events keep their times where the old log still has them.
 
-    Raises `LeaseHeld` while somebody drives the run.
+    Raises `LeaseHeld` while a process drives the run.
     """
     lease = await runtime.store.take_lease(run_id, owner=runtime.place.owner, seconds=60)
     try:

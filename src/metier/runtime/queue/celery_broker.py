@@ -54,7 +54,7 @@ _REDIS_OPTIONS = {
     "socket_connect_timeout": _SEND_SECONDS,
 }
 _AMQP_OPTIONS = {
-    # Whoever sends a message is told whether it has been taken: a short command ends right after it.
+    # The broker confirms a message to its sender: a short command ends right after sending it.
     "confirm_publish": True,
 }
 
@@ -96,7 +96,7 @@ class CeleryBroker:
             try:
                 return int(connection.default_channel.queue_declare(queue, passive=True).message_count)
             except connection.channel_errors as error:
-                # On Redis a queue that is empty is not there; on RabbitMQ one that nobody used yet.
+                # On Redis an empty queue does not exist; on RabbitMQ an unused one does not.
                 if str(getattr(error, "reply_code", "")) == str(NotFound.code):
                     return 0
                 raise

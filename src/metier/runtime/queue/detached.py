@@ -1,6 +1,6 @@
-"""Runs that are left to workers: begin one, take an answer for one, drive one for a while, find those nobody drives.
+"""Runs that are left to workers: begin one, take an answer for one, drive one for a while, find those without a driver.
 
-The store knows all of it. Whoever drives a run holds its lease; whoever does not, only writes down what was decided.
+All of it is in the store. The driver of a run holds its lease; any other process only records what was decided.
 """
 
 from collections.abc import Sequence
@@ -30,9 +30,9 @@ async def submit(runtime: Runtime, request: RunRequest, *, queue: str) -> RunSta
 
 
 async def wake(runtime: Runtime, run_id: str, answer: Answer | None = None) -> RunState:
-    """Take in what was answered or approved, so that a worker can go on. Raises `LeaseHeld` while somebody drives.
+    """Record an answer or a decision, so that a worker can continue. Raises `LeaseHeld` while a process drives the run.
 
-    What is answered is for the run that is really waited for: this one, or the lowest of those it handed work to.
+    The answer is for the run that really waits: this one, or the lowest of those it delegated to.
     """
     waiting = await runtime.find_waiting(await runtime.read(run_id))
     if waiting.run_id != run_id:
@@ -42,7 +42,7 @@ async def wake(runtime: Runtime, run_id: str, answer: Answer | None = None) -> R
 
 
 async def find_owner(runtime: Runtime, run_id: str) -> RunRow:
-    """The run that somebody started: this one, or the one at the top of those that ordered it."""
+    """The run that a user started: this one, or the one at the top of those that ordered it."""
     row = await runtime.find(run_id)
     while row.parent_run_id and not row.queue and row.run_id.startswith(CHILD):
         row = await runtime.find(row.parent_run_id)
@@ -54,7 +54,7 @@ async def drive_for_a_while(
 ) -> RunState:
     """Drive until the run ends or waits, the turns of a task are used up, or `watch.stopper` hands it back.
 
-    Raises `LeaseHeld` when somebody else drives it, `LeaseLost` when somebody took it over meanwhile.
+    Raises `LeaseHeld` when another process drives it, `LeaseLost` when one took it over meanwhile.
     """
     shift = LeaseTerms(lease=lease, lease_seconds=options.lease_seconds, max_attempts=options.max_attempts)
     timed = replace(watch, shift=shift, timeout_seconds=options.timeout_seconds)
@@ -62,18 +62,18 @@ async def drive_for_a_while(
 
 
 def can_go_on(state: RunState) -> bool:
-    """A worker handed it back: somebody should go on with it."""
+    """A worker handed it back: another worker should continue it."""
     return state.status in (*RUNNABLE, "delegating") and state.phase not in FINAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stranded:
-    """Runs that can go on and that nobody drives."""
+    """Runs that can continue and have no driver."""
 
     orphans: Sequence[str] = ()
     """Their worker died."""
     waiting: Sequence[str] = ()
-    """Nobody took them yet, or somebody handed them back."""
+    """No worker claimed them yet, or one handed them back."""
 
 
 async def find_stranded(runtime: Runtime, queue: str) -> Stranded:
@@ -85,7 +85,7 @@ async def find_stranded(runtime: Runtime, queue: str) -> Stranded:
 
 
 async def wake_decided(runtime: Runtime, queue: str) -> list[str]:
-    """Wake runs whose approvals were decided, or ran out of time, without anybody telling a worker."""
+    """Wake runs whose approvals were decided, or ran out of time, without a message to a worker."""
     rows = [*await _find_parked(runtime, queue, "paused"), *await _find_parked(runtime, queue, "delegating")]
     now = runtime.place.clock.now()
     woken: list[str] = []
@@ -113,7 +113,7 @@ async def _find_parked(runtime: Runtime, queue: str, status: TaskState) -> list[
 
 
 async def _is_answered(runtime: Runtime, waiting: RunState, *, left_by: str) -> bool:
-    """Nobody is waited for any more: a person has decided, or it was a worker that died while it saw to another run."""
+    """No answer is missing: a person has decided, or the worker that waited for a child run died."""
     pause = waiting.pause
     if pause is None or pause.pause in ("signal", "delegation"):
         return bool(left_by) or waiting.started is None or waiting.started.parent_run_id != ""

@@ -38,6 +38,6 @@ async def begin_attempt(log: RunLog, shift: LeaseTerms) -> bool:
 
 
 async def keep_claimable(log: RunLog, store: Store) -> None:
-    """A run that is handed back while it sees to another one waits for nobody: the index must not say so."""
+    """Mark a run in the index as claimable: one released while it waits for a child has no pending request."""
     if log.state.status == "delegating":
         await store.update_run(log.lease, {"status": "in_progress"})

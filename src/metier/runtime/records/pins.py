@@ -156,7 +156,7 @@ async def use_pinned_host(place: Host, pins: Mapping[str, str], store: Store) ->
 
 
 async def use_pinned_settings(place: Host, pins: Mapping[str, str], store: Store) -> Host:
-    """The same place, with what the run was told to do; where it is written down is up to whoever resumes it."""
+    """The same host with the settings that the run was started with; paths stay those of the resuming process."""
     if SETTINGS not in pins:
         return place
     pinned = Settings.model_validate_json(await store.get_blob(pins[SETTINGS]))

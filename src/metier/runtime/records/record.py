@@ -27,7 +27,7 @@ def write_record(folder: Path, entries: Iterable[e.Entry], state: RunState, *, n
     """Replace the record as a whole. A file is passed on and kept: it is cleaned like the log, unlike the journal."""
     record = build_record(entries, state, now=now)
     record |= {name: clean(record[name]) for name in _WORDS}
-    # One name for all: whoever drives the run next replaces what a kill left.
+    # One name for all: the next driver of the run replaces what a kill left.
     temporary = folder / f".{FILE_NAME}.part"
     temporary.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     temporary.replace(folder / FILE_NAME)

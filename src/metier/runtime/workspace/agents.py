@@ -84,7 +84,7 @@ class AgentInForce:
         return WebAccess(allowed_domains=lists.allow, denied_domains=lists.deny) if lists else WebAccess()
 
     def choose_tools(self, tools: Iterable[Tool]) -> tuple[Tool, ...]:
-        """Those it may see. What it names and nobody has is left out; see `check_tools`."""
+        """Those it may see. A name that no tool has is left out; see `check_tools`."""
         offered = tuple(tools)
         if self.definition is None or self.definition.tools is None:
             return offered
@@ -93,7 +93,7 @@ class AgentInForce:
         return tuple(tool for tool in offered if tool.info.name in visible)
 
     def check_tools(self, known: Collection[str]) -> None:
-        """Raises `ConfigError` for a name in `tools` that nobody has.
+        """Raises `ConfigError` for a name in `tools` that no tool has.
 
         Tools of a skill or of a server (`skill.tool`, `server/tool`) may be missing today and back tomorrow.
         """

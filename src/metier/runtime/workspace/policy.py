@@ -31,7 +31,7 @@ SCRIPT_TOOLS = ("script_list", "script_help", "script_run")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speakers:
-    """Who has a word in a run beside its skills."""
+    """The sources of rules in a run beside its skills."""
 
     host: bytes
     """The rules of the workspace."""
@@ -40,11 +40,11 @@ class Speakers:
     step: TaskStep | None = None
     """The step of that task; `TASK.md` speaks for itself."""
     trusted: Callable[[SkillPackage], bool] = is_trusted
-    """The skills whose word to allow something counts."""
+    """The skills whose rules may allow something."""
     known: Collection[str] | None = ()
     """What rules may name beside the tools of the run, such as those its agent does not see; None: anything."""
     withheld: frozenset[str] = frozenset()
-    """Of `HOST_FILE` and `DEFINITIONS`, those whose word to allow something does not count."""
+    """Of `HOST_FILE` and `DEFINITIONS`, those whose rules may not allow anything."""
 
 
 def read_policy_file(workspace: Path) -> bytes:
@@ -159,7 +159,7 @@ def _build_alone(scope: Scope, reader: ScopeReader, *, root: Path) -> RulePolicy
 
 
 def has_rules(package: SkillPackage) -> bool:
-    """It has a word to say on what may happen."""
+    """The skill has rules on what may happen."""
     skill = package.definition
     has_lists = any(find_limit(names) is not None for names in (skill.tools, skill.skills, skill.tasks))
     return has_lists or bool(skill.tool_approvals or skill.task_approvals or skill.allowed_tools)

@@ -73,7 +73,7 @@ def list_decided(place: Host, settings: Sequence[str]) -> list[str]:
 def check_runs(place: Host) -> bool:
     """True where the database of runs is still to be made, and `note_runs` to be called then.
 
-    What a run is pinned to is not judged again when it is resumed: settings, policy, what somebody approved. Raises
+    What a run is pinned to is not judged again when it is resumed: settings, policy, approvals. Raises
     `UsageError` for runs that came with a clone.
     """
     database = place.runs / DATABASE
