@@ -39,14 +39,14 @@ type Keep = Callable[[str, JsonValue], Awaitable[None]]
 
 
 class Advisor(Protocol):
-    """Somebody who answers questions of skills. Raises `ProviderError` when nobody can."""
+    """Answers questions of skills. Raises `ProviderError` when it cannot."""
 
     async def ask(self, prompt: str, schema: Schema | None) -> str: ...
 
 
 @dataclass(slots=True)
 class Bill:
-    """What advice cost since somebody paid. Two skills at once share it: the sum is right, whoever pays."""
+    """What advice cost since the last payment. Two skills at once share it: the sum is right, whichever pays."""
 
     facts: FactBook
     _sum: Spent = field(default_factory=Spent)
@@ -59,7 +59,7 @@ class Bill:
         )
 
     def pay(self) -> Spent | None:
-        """What is owed, which is nothing afterwards; None where nobody was asked."""
+        """What is owed, which is nothing afterwards; None where no advice was asked for."""
         owed, self._sum = self._sum, Spent()
         return owed if owed != Spent() else None
 

@@ -117,7 +117,7 @@ def _accept(answer: SkillAnswer, contract: SkillContract, artifacts: Path) -> Ag
 
 
 def _name_failures(answer: SkillAnswer, contract: SkillContract) -> tuple[tuple[ResponseError, ...], str]:
-    """A declared failure says whether trying again helps; one that nobody declared is told apart."""
+    """A declared failure says whether trying again helps; an undeclared one is told apart."""
     detail = answer.errors[0].code if answer.errors else ""
     errors: list[ResponseError] = []
     for error in answer.errors:

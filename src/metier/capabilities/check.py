@@ -15,7 +15,7 @@ _OWN = ("bundled", "workspace", "directory")
 
 
 def is_own(package: SkillPackage) -> bool:
-    """Written by whoever runs it, or by us: held to every word of its contract."""
+    """Written by the user who runs it, or bundled: held to every field of its contract."""
     return package.source in _OWN
 
 

@@ -1,4 +1,4 @@
-"""What a skill promises to whoever calls it, as values; `contract_reading` takes them from a front matter. Pure."""
+"""What a skill promises to its callers, as values; `contract_reading` takes them from a front matter. Pure."""
 
 from dataclasses import dataclass, field
 from typing import Literal

@@ -66,7 +66,7 @@ class ContractFields:
         return default if number is None else min(max(number, low), high)
 
     def whole(self, key: str, *, low: int, high: int, default: int) -> int:
-        """The same without a fraction, which nobody can have a part of."""
+        """The same for a whole number; a fraction is a problem."""
         value = self.number(key, low=low, high=high, default=default)
         entry = self.fields.find(key)
         if entry is not None and not value.is_integer():

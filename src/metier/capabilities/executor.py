@@ -132,7 +132,7 @@ class SkillExecutor:
     def open_desk(
         self, contract: SkillContract, *, known: dict[str, JsonValue] | None = None, keep: Keep | None = None
     ) -> AdviceDesk | None:
-        """Where the skill may ask for advice in one turn; nothing where there is nobody to ask."""
+        """Where the skill may ask for advice in one turn; None where there is no advisor."""
         return AdviceDesk(self.advisor, contract, known=known or {}, keep=keep) if self.advisor else None
 
     async def attempt(self, turn: Turn, desk: AdviceDesk | None) -> Attempt:

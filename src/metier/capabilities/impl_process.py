@@ -99,12 +99,12 @@ async def call_impl(turn: Turn, environ: Mapping[str, str], *, advise: Advise | 
 
 def _build_command(turn: Turn, environ: Mapping[str, str], *, scratch: str) -> Command:
     environment = build_environment(environ, turn.package.definition.permissions_env)
-    # A folder of its own for temporary files: writing there is nobody's business.
+    # A folder of its own for temporary files: writing there needs no permission.
     environment |= {"TMPDIR": scratch, "TEMP": scratch, "TMP": scratch}
     if turn.idempotency_key:
         environment[IDEMPOTENCY_VARIABLE] = turn.idempotency_key
     return Command(
-        # -B: bytecode beside the module would change the bytes that somebody trusted.
+        # -B: bytecode beside the module would change the bytes that the user trusted.
         arguments=[sys.executable, "-I", "-B", "-X", "utf8", "-m", "metier.capabilities.impl_worker"],
         folder=turn.workspace if turn.workspace.is_dir() else turn.package.folder,
         environment=environment,

@@ -1,9 +1,9 @@
 """Answers of skills on disk, from before their process ends until they are in the store.
 
-The process itself puts its answer there, so that a skill whose effects nobody may repeat has not worked in vain when
+The process itself puts its answer there, so that a skill whose effects must not be repeated has not worked in vain when
 the agent dies between the end of the process and the transaction that keeps what it said. The file lies among the
 artifacts, the only part of a run that a program in a sandbox may write to, and names a secret that stands beside the
-spool, where it may not: what another program puts there is nobody's answer. Nothing has been redacted yet, so the files
+spool, where it may not: an answer without that secret is ignored. Nothing has been redacted yet, so the files
 are for the owner's eyes, and go as soon as the store has the answer.
 """
 

@@ -154,7 +154,7 @@ class Memory:
             try:
                 await self.contexts.renew_claim(claim, seconds=LEASE_SECONDS)
             except ClaimLost:
-                # Whoever took it over completes it; our own completion will be refused, and nothing is written.
+                # The worker that took it over completes it; our own completion will be refused, and nothing is written.
                 return
 
     async def begin(self, recalled: Recalled, beginning: "Beginning", claim: Claim) -> ContextState:

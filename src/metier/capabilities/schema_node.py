@@ -66,7 +66,7 @@ def find_schema_fault(node: Node) -> SchemaFault | None:
 
 
 def _find_loose_end(node: Node, schema: dict[str, JsonValue]) -> SchemaFault | None:
-    """A reference to a part that the schema does not have: whoever gives inputs could not mend that."""
+    """A reference to a part that the schema does not have: the caller, who gives inputs, could not mend that."""
     empty: SchemaRegistry = Registry()
     resolver = empty.with_resource("", DRAFT202012.create_resource(schema)).resolver()
     for key, value, line in _walk(node):

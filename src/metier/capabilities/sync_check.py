@@ -227,7 +227,7 @@ def _judge_program(call: ast.Call, called: str) -> Iterator[Finding]:
             code="background_task", line=call.lineno, message=message, remedy="Wait for it: leave out the '&'"
         )
     if called.endswith((".apply_async", ".delay")):
-        message = f"{called} queues work that nobody here waits for"
+        message = f"{called} queues work that the skill does not wait for"
         yield Finding(
             code="background_task", line=call.lineno, message=message,
             remedy="Answer with the state 'delegating', and let the run wait", severity="warning",

@@ -60,7 +60,7 @@ class CapabilityTool:
                 try:
                     return await self.execute(arguments, context)
                 except DuplicateMessageError:
-                    # The claim of whoever was killed ends with its time.
+                    # The claim of a killed process ends with its time.
                     await anyio.sleep(_RETRY_SECONDS)
         return None
 

@@ -70,7 +70,7 @@ class TurnRequest:
     timeout_seconds: float | None = None
     spool: Path | None = None
     may_repeat: bool = False
-    """Whoever asks has found out that a turn that was cut short may run again, whatever its effects."""
+    """The caller has found out that a turn that was cut short may run again, whatever its effects."""
     lineage: Lineage = field(default_factory=Lineage)
 
 
@@ -87,7 +87,7 @@ class Conversations:
     router: DelegationRouter | None = None
 
     async def take_turn(self, request: TurnRequest) -> AgentResponse:
-        """Raises `DuplicateMessageError` while somebody else works on the message, `ResumeTokenRefused`, and
+        """Raises `DuplicateMessageError` while another worker has claimed the message, `ResumeTokenRefused`, and
         `VersionConflictError` when the conversation went on meanwhile; nothing was done then.
         """
         found = self.executor.find(request.skill)
@@ -223,7 +223,7 @@ class _Talk:
         return _Entry(turn=state.current_turn + 1)
 
     async def _enter_after_crash(self, recalled: Recalled, claim: Claim) -> _Entry | AgentResponse:
-        """Nobody works on it any more, or this would be a conflict; the turn was cut short."""
+        """Enter a turn that was cut short. Its worker is gone: a live claim would have been a conflict."""
         state, contract = recalled.state, self.found.contract
         other = str(recalled.note("message") or "")
         if other and other != claim.message_id:
@@ -385,7 +385,7 @@ class _Talk:
         return await self._work(recalled, entry, inputs=recalled.inputs, claim=claim, delegated=delegated)
 
     def _lineage(self, recalled: Recalled, entry: _Entry) -> Lineage:
-        """That of the first turn: whoever resumes a child cannot give it more."""
+        """That of the first turn: a caller that resumes a child cannot give it more."""
         if entry.is_new:
             return self.request.lineage
         chain, ceiling = recalled.note("chain"), recalled.note("ceiling")

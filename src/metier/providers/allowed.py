@@ -1,4 +1,4 @@
-"""Which models a run may ask: one list, held to at every call, whoever makes it."""
+"""Which models a run may ask: one list, checked at every call, from any caller."""
 
 from collections.abc import Collection
 
@@ -9,7 +9,7 @@ from metier.providers.retry import ModelName
 
 
 def is_allowed(model: ModelName, allowed: Collection[str]) -> bool:
-    """`provider/model` allows that one; a name alone allows it whoever serves it. An empty list allows all."""
+    """`provider/model` allows that one; a name alone allows it from every provider. An empty list allows all."""
     return not allowed or model.model in allowed or f"{model.provider}/{model.model}" in allowed
 
 

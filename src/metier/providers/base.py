@@ -1,4 +1,4 @@
-"""The seam between a run and whoever answers it: one request in, one complete reply out.
+"""The seam between a run and the model that answers it: one request in, one complete reply out.
 
 A provider maps and sends; it does not retry (`providers.retry`), budget (`context`) or interpret (`engine`).
 """
@@ -34,7 +34,7 @@ type ToolChoice = Literal["auto", "required", "none"] | OneTool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """Everything a model is asked with, in nobody's wire format.
+    """Everything a model is asked with, in a format of no vendor.
 
     Keep the `Message` objects of a growing history from one request to the next: what was mapped once is not mapped
     again.

@@ -1,4 +1,4 @@
-"""Read JSON whose shape nobody promised. Each reader gives the empty value of its type where something else stands."""
+"""Read JSON of an unknown shape. Each reader gives the empty value of its type where something else stands."""
 
 import json
 import re

@@ -167,7 +167,7 @@ async def _answer(runtime: Runtime, scenario: Scenario, state: RunState) -> Answ
 
 
 async def find_early_events(runtime: Runtime) -> list[str]:
-    """Events that tell of an entry that the journal does not have: nobody may be told what did not happen."""
+    """Events that tell of an entry that the journal does not have: no event may tell what did not happen."""
     problems: list[str] = []
     for row in await runtime.store.list_runs():
         log = runtime.folder(row.run_id) / "events.jsonl"

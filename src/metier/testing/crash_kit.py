@@ -54,7 +54,7 @@ def read_effects(effects: Path) -> list[dict[str, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """What came of the run that nobody disturbed."""
+    """What came of the undisturbed run."""
 
     points: tuple[CrashPoint, ...]
     outcome: Outcome

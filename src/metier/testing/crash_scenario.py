@@ -1,4 +1,4 @@
-"""What the crash kit runs: a task with its model, tools and skills, and how whoever is asked would answer."""
+"""What the crash kit runs: a task with its model, tools and skills, and how a person would answer."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class Scenario:
     answer: Callable[[str], dict[str, JsonValue]] = lambda _question: {}
     """What a person would answer to a question."""
     artifacts: tuple[Path, ...] = ()
-    """Files that must have the same bytes as after a run that nobody disturbed."""
+    """Files that must have the same bytes as after an undisturbed run."""
     open_store: OpenStore = open_pointed_sqlite
     apart: bool = False
     """Each process has a workspace of its own below the folder, as each machine of a fleet has: of what the run writes

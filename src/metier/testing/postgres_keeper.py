@@ -40,9 +40,9 @@ def shared_server(folder: Path) -> Generator[PostgresServer]:
 
 
 def keep(folder: Path) -> None:
-    """Run the server until nobody has been connected for a while."""
+    """Run the server until no process has been connected for a while."""
     binaries = find_binaries()
-    assert binaries is not None, "whoever starts this has looked"
+    assert binaries is not None, "the caller has looked"
     with run_server(binaries) as server, socket.create_server(("127.0.0.1", 0)) as door:
         kept = {"folder": str(server.folder), "port": server.port, "door": door.getsockname()[1]}
         part = folder / "postgres.part"
@@ -60,7 +60,7 @@ def _serve(door: socket.socket) -> None:
         for one in ready:
             if one is door:
                 users.append(door.accept()[0])
-            else:  # nobody says anything: it is gone
+            else:  # clients send nothing: a readable socket is a closed one
                 users.remove(one)
                 one.close()
         if users:
@@ -86,7 +86,7 @@ def _start(folder: Path) -> socket.socket:
             said = (folder / "postgres.log").read_text(encoding="utf-8", errors="replace")[-2000:]
             raise MetierError(f"PostgreSQL could not be started: {said}", hint="Look at the log above")
         time.sleep(0.05)
-    keeper.returncode = 0  # it outlives us, and nobody waits for it
+    keeper.returncode = 0  # it outlives us, and no process waits for it
     return connection
 
 

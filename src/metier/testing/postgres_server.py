@@ -1,4 +1,4 @@
-"""A real PostgreSQL server for tests: found or told of, made in a folder of its own, gone with whoever started it.
+"""A real PostgreSQL server for tests: found or told of, in a folder of its own, gone with the process that starts it.
 
 It has no password and listens on a socket in its folder and on a port of the loopback address. Not for production.
 """
@@ -183,7 +183,7 @@ def run_server(binaries: Path, *, is_synced: bool = False) -> Generator[Postgres
 
 
 def _build_server(binaries: Path, folder: Path) -> PostgresServer:
-    """PostgreSQL does not run as root: somebody else must, or somebody who only looks like somebody else."""
+    """PostgreSQL does not run as root: run it under another account, or in a user namespace that looks like one."""
     port = _find_port()
     if os.geteuid() != 0:
         return PostgresServer(binaries=binaries, folder=folder, port=port, account=None)

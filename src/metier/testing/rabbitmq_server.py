@@ -108,7 +108,7 @@ class RabbitServer:
             "RABBITMQ_ADVANCED_CONFIG_FILE": str(self.folder / "advanced.config"),
             "RABBITMQ_CONF_ENV_FILE": str(self.folder / "environment"),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
-            # The shell becomes the node instead of waiting for it: whoever ends the one ends the other.
+            # The shell becomes the node instead of waiting for it: a signal that ends the one ends the other.
             "RUNNING_UNDER_SYSTEMD": "true",
         }
 

@@ -36,7 +36,7 @@ class Says:
 
 @dataclass(frozen=True, slots=True)
 class Fails:
-    """An attempt that ends in this failure, after showing `shown` to whoever watches."""
+    """An attempt that ends in this failure, after showing `shown` to the watchers."""
 
     failure: CallFailed
     shown: str = ""

@@ -62,7 +62,7 @@ class Load(Value):
         return Path(self.effects_folder or self.folder) / "effects"
 
 
-_HELPER = "You are the helper of somebody who counts."
+_HELPER = "You help a person who counts."
 _HELPER_FILE = f"---\nname: helper\ndescription: Does steps.\nprofile: permissive\n---\n\n{_HELPER}\n"
 
 
@@ -171,7 +171,7 @@ class Deed:
 
     @contextlib.contextmanager
     def _alone(self, run_id: str) -> Generator[None]:
-        """Of two who work on one run, the second is written down. The lock goes with whoever holds it."""
+        """Of two processes that work on one run, the second is recorded. The lock ends with its process."""
         with (self.load.effects / "locks" / run_id).open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -271,7 +271,7 @@ class Crew:
 
 
 def _is_there(group: int) -> bool:
-    """Remains of a process that nobody has waited for yet do not count."""
+    """Remains of a process whose parent has not waited for it yet do not count."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()

@@ -28,9 +28,9 @@ GRACE_SECONDS = 5
 
 
 class _DriveRequest(Request):
-    """A process that does not even answer to its soft limit is killed: then somebody else must end its run.
+    """Asks for the end of a run before Celery kills its process, which did not react to the soft limit.
 
-    Another process is told before that happens, so that whoever finds the run left behind finds the word first.
+    The request is sent before the kill, so that the next worker that claims the run finds the request first.
     """
 
     @override
@@ -45,7 +45,7 @@ class _DriveRequest(Request):
             send(request.app, TIME_OUT, run_id, queue=queue)
         except list_failures(request.app) as error:
             # The process is killed only if this returns. Its run is then taken up again, and counted as a try.
-            logger.warning("run %s: nobody could be told that it took too long: %s", run_id, error)
+            logger.warning("run %s took too long, and the request to end it could not be sent: %s", run_id, error)
 
 
 class _DriveTask(Task):

@@ -23,7 +23,7 @@ class Job:
     report: Callable[[str], None]
     """Told, in one line, what is taken, what came of it, and what goes wrong."""
     let_through: tuple[type[Exception], ...] = ()
-    """What is no fault of the run that is driven, but for whoever has the worker."""
+    """Failures that are no fault of the run: they are raised to the owner of the worker."""
 
     @property
     def options(self) -> WorkerOptions:
@@ -40,7 +40,7 @@ class Job:
 async def work_on(
     job: Job, runtime: Runtime, run_id: str, *, stopper: Stopper, lease: Lease | None = None
 ) -> RunState | None:
-    """Drive a run for a while; None when somebody else has it, or it went wrong. One run never ends the worker."""
+    """Drive a run for a while; None when another process has it, or it went wrong. One run never ends the worker."""
     try:
         watch = Watch(stopper=stopper, report=job.report)
         state = await drive_for_a_while(runtime, run_id, job.options, watch=watch, lease=lease)

@@ -11,7 +11,7 @@ async def sweep(runtime: Runtime, queue: str, broker: Broker | None) -> None:
     """Once. Raises `BrokerUnavailable` and `StoreError`; the next time may be better."""
     await wake_decided(runtime, queue)
     if broker is None:
-        return  # whoever claims from the store finds the rest
+        return  # a worker that claims from the store finds the rest
     stranded = await find_stranded(runtime, queue)
     if stranded.orphans or stranded.waiting:
         await run_sync(_send, broker, queue, stranded)

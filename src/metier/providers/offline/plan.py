@@ -86,7 +86,7 @@ class Planner:
     places: Places
     min_score: float = MIN_SCORE
     only: str = ""
-    """The one skill that the whole request is for, where somebody named it."""
+    """The one skill that the whole request is for, where the user named it."""
 
     def plan(self, text: str) -> Plan:
         """The steps for a request, in order."""

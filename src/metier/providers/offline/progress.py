@@ -156,7 +156,7 @@ def _find_in_charge(calls: Sequence[_Call]) -> str:
 
 
 def _find_fallback(calls: Sequence[_Call], task: Message) -> str:
-    """A skill whose content was put before us after a failure, though nobody here asked for it."""
+    """A skill whose content was loaded after a failure, although this planner did not ask for it."""
     scripts = [call for call in calls if call.turn == calls[-1].turn and call.script]
     if not scripts or scripts[-1].ok:
         return ""

@@ -1,8 +1,8 @@
 """Take a request apart into pieces of work, in the order in which they are to be done. Pure: text in, texts out.
 
 Two grades of joints. A *strong* one says that something follows ("then", ";", a numbered list) and always splits. A
-*weak* one only may ("and write …", ", find …", a new sentence): whoever knows the skills decides. Nothing is split
-inside quotes, code or brackets.
+*weak* one only may ("and write …", ", find …", a new sentence): the planner, which knows the skills, decides. Nothing
+is split inside quotes, code or brackets.
 """
 
 import re
