@@ -9,14 +9,14 @@ MetierError                     1   something failed that a person can act on
 │   └── LogDamaged              1   a record in the middle of the log is not what was written
 ├── SkillError                  1   a skill cannot be installed, found or used
 │   ├── SkillNotFound           2   no skill of that name
-│   ├── SkillNotTrusted         5   nobody trusted these bytes
+│   ├── SkillNotTrusted         5   the user has not trusted these bytes
 │   ├── SkillRejected           1   a package that must not be installed
 │   └── NoSkillMatches          1   no skill is near enough to a request
 ├── SandboxUnavailable          9   a sandbox is required and none works here
 ├── ToolFailed                  1   a tool could not do its work; the model reads why
 ├── ProviderError               8   a model could not answer; its kinds are in `providers/failures.py`
 ├── ArchiveRefused              1   an exported run that was changed or cannot be read
-├── ApprovalClosed             10   somebody decided before, or nobody did in time
+├── ApprovalClosed             10   decided before, or not decided in time
 ├── BrokerUnavailable           1   the message broker of workers does not answer
 ├── RunFailed                   1   a run did not complete, where a Python program wanted it to
 ├── PromptTooLarge              6   what must be said does not fit the context budget
@@ -128,7 +128,7 @@ class ProviderError(MetierError):
 
 
 class ApprovalClosed(MetierError):
-    """An approval that was decided before, or that nobody decided in time."""
+    """An approval that was decided before, or was not decided in time."""
 
     exit_code = 10
 

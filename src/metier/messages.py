@@ -1,4 +1,4 @@
-"""What is said between a run and a model, in nobody's wire format. Pure values, safe to store."""
+"""What is said between a run and a model, in a format of no vendor. Pure values, safe to store."""
 
 from typing import Annotated, Literal
 
@@ -11,7 +11,7 @@ type StopReason = Literal["end", "tool_calls", "max_tokens", "refusal", "stop_se
 
 
 class Value(BaseModel):
-    """A frozen value that crosses a boundary; a field nobody knows is an error."""
+    """A frozen value that crosses a boundary; an unknown field is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

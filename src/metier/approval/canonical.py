@@ -161,7 +161,7 @@ def _canonical_host(host: str) -> str:
 
 
 def _read_numeric_host(words: Sequence[str]) -> str:
-    """`2130706433`, `0x7f.1` and `0177.0.0.1` are all 127.0.0.1 to whoever connects; empty when it is a name."""
+    """`2130706433`, `0x7f.1` and `0177.0.0.1` are all 127.0.0.1 to a client that connects; empty when it is a name."""
     if len(words) > _MOST_OCTETS or not all(word and word[0].isdigit() for word in words):
         return ""
     try:

@@ -1,4 +1,4 @@
-"""Judge a call by every scope that speaks: deny beats ask beats allow, and the profile where nobody does. Pure."""
+"""Judge a call by every scope that speaks: deny beats ask beats allow, and the profile where none does. Pure."""
 
 import posixpath
 from collections.abc import Mapping, Sequence
@@ -47,7 +47,7 @@ class Explanation:
     said: tuple[Said, ...]
     """Every scope, the widest first."""
     winner: Said | None
-    """Whose word it is; nobody's where the profile decides."""
+    """The scope that decided; None where the profile decides."""
     tool: str
     arguments: Mapping[str, JsonValue]
     """Canonical, as the rules saw them."""

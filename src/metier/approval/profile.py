@@ -52,5 +52,5 @@ class ProfilePolicy:
             # The run that is started has an id that follows from the step: there is never a second one.
             return "keyed"
         tool = self._tools.find(name)
-        # What nobody knows is never repeated by itself.
+        # An unknown tool is never repeated by itself.
         return tool.info.effect if tool is not None else "opaque"

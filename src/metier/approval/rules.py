@@ -63,7 +63,7 @@ class RuleList:
     default: Decision | None = None
     """What the list says where none of its rules matches; usually nothing."""
     is_written: bool = False
-    """Somebody wrote it down: then a call that nobody allows is asked about, whatever the profile."""
+    """An author wrote the list: then a call that no list allows is asked about, whatever the profile."""
 
 
 NO_RULES = RuleList()
@@ -78,7 +78,7 @@ class Scope:
     tools: RuleList = NO_RULES
     tasks: RuleList = NO_RULES
     is_trusted: bool = True
-    """What an untrusted skill or a clone that nobody trusted allows counts for nothing; what it denies does."""
+    """What an untrusted skill or clone allows counts for nothing; what it denies does."""
     preapproved: frozenset[str] = frozenset()
     """`allowed-tools` of a skill: whole tools, by name."""
     limits: Mapping[Listed, frozenset[str]] = field(default_factory=dict[Listed, frozenset[str]])

@@ -172,7 +172,7 @@ def find_shell_rule(rules: RuleList, unit: Unit) -> ShellFinding:
 
 
 def has_limits(rules: Iterable[RuleList], names: frozenset[str]) -> bool:
-    """Somebody denies or asks about some commands: then one that cannot be read must not slip through."""
+    """A list denies or asks about some commands: then one that cannot be read must not slip through."""
     return any(rule.decision != "allow" and rule.speaks_of(names) for listed in rules for rule in listed.rules)
 
 

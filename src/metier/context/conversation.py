@@ -46,7 +46,7 @@ class Measures:
     fold_tokens: int
     keep_tokens: int
     message_tokens: int
-    """One message, whoever said it: a turn is never more than a quarter of `fold_tokens`."""
+    """One message, of the user or of the model: a turn is never more than a quarter of `fold_tokens`."""
     summary_tokens: int
     facts_tokens: int
 
@@ -152,7 +152,7 @@ def render_summary(summary: str, measures: Measures) -> str:
 
 
 def render_transcript(turns: Iterable[PastTurn], measures: Measures) -> str:
-    """For whoever sums up."""
+    """For the model that writes the summary."""
     lines: list[str] = []
     for turn in turns:
         lines.append(f"Person: {cut(turn.said, measures.message_tokens)}")

@@ -55,7 +55,7 @@ def parse_facts(lines: str) -> tuple[KnownFact, ...]:
 
 
 def name_fact(text: str) -> str:
-    """A short name for a fact that nobody gave one."""
+    """A short name for a fact without one."""
     matched = _IS.fullmatch(text)
     return matched["key"].casefold() if matched else " ".join(text.split())[:LONGEST_KEY].casefold().rstrip(" .!,")
 

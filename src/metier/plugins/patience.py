@@ -33,7 +33,7 @@ class Attempt:
             return PluginProblem(self.plugin, sentence, "Raise plugins.timeout_seconds")
         except (KeyboardInterrupt, MemoryError):
             raise
-        except BaseException as error:  # noqa: BLE001 - whatever somebody else's code raises, the engine goes on
+        except BaseException as error:  # noqa: BLE001 - whatever the code of a plugin raises, the engine goes on
             sentence = f"It did not {self.what}: {type(error).__name__}: {error}"
             return PluginProblem(self.plugin, sentence, "Update or uninstall it")
 
@@ -50,7 +50,7 @@ def _call_patiently[T](call: Callable[[], T], *, seconds: float) -> T:
     def work() -> None:
         try:
             outcome.append(call())
-        except BaseException as error:  # noqa: BLE001 - handed over to whoever waits
+        except BaseException as error:  # noqa: BLE001 - handed over to the waiting thread
             failure.append(error)
 
     thread = threading.Thread(target=work, name="metier-plugin", daemon=True)

@@ -48,7 +48,7 @@ class Subscription:
         while (record := self._waiting.get()) is not None:
             try:
                 self._subscriber(record)
-            except Exception as error:  # noqa: BLE001 - whatever somebody else's code raises, the engine goes on
+            except Exception as error:  # noqa: BLE001 - whatever the code of a plugin raises, the engine goes on
                 self._turn_off(f"{type(error).__name__}: {error}")
                 return
 

@@ -14,7 +14,7 @@ from metier.routing.router import RoutingIndex, build_index
 from metier.routing.skill import RoutableSkill
 
 MAX_BODY_CHARACTERS = 100_000
-"""What is indexed of one body; nobody writes instructions that long, and a data dump says nothing new."""
+"""What is indexed of one body; instructions are never that long, and a data dump says nothing new."""
 
 _CODE_BLOCK = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 

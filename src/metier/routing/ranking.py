@@ -25,7 +25,7 @@ CLOSE_LOOK = 24
 MATCHES_SHOWN = 8
 ENOUGH_WORDS = 20
 """Of a request with so many telling words, the common ones only refine the order: measured on long requests, they
-bring nobody in that the others would not."""
+bring in no skill that the others would not."""
 SPARE = 4
 """How many more skills are then looked at closely."""
 SCAN_FACTOR = 8

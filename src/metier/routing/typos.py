@@ -1,6 +1,6 @@
 """Guess what an unknown word of a request meant: the nearest spellings that the catalog has. Pure.
 
-Only words nobody knows are looked at, so a correctly written request costs nothing.
+Only words that no skill has are looked at, so a correctly written request costs nothing.
 """
 
 from collections.abc import Iterator

@@ -86,7 +86,7 @@ def build_problem(key: str, given: Given, phrase: str, *, hint: str = "") -> Pro
 
 
 def _refuse_text(leaf: Leaf, given: Given) -> str:
-    """What pydantic would let through although nobody means it: `1` for a switch, `5.0` for a whole number."""
+    """What pydantic would let through although no user means it: `1` for a switch, `5.0` for a whole number."""
     if not isinstance(given.value, str):
         return ""
     if leaf.is_bool and given.value.lower() not in _SWITCH_WORDS:
@@ -153,7 +153,7 @@ def _phrase(leaf: Leaf, error: ErrorDetails) -> str:
 
 
 def _describe_pair(layer: Layer, error: ErrorDetails) -> Problem:
-    """Two settings disagree: the place is that of the one somebody set."""
+    """Two settings disagree: the place is that of the one the user set."""
     key = _key_of(error)
     other = f"{key.rpartition('.')[0]}.{error.get('ctx', {})['other']}"
     origin = (layer.get(key) or layer[other]).origin

@@ -1,4 +1,4 @@
-"""What the `agent.yaml` of a cloned folder may say before a person trusted it: less, and what is nobody's harm.
+"""What the `agent.yaml` of a cloned folder may say before a person trusted it: less, and only what does no harm.
 
 Every setting is one of three: free (it says how to work), ordered (it may be made stricter, not looser), or the
 person's own. A setting that stands in neither list is the person's own.
@@ -15,7 +15,7 @@ from metier.settings.origin import Given, Layer, Origin
 
 PROFILE = "runtime.profile"
 UNTRUSTED_PROFILE = "guarded"
-"""The profile of a folder that nobody trusted, where the person said nothing else."""
+"""The profile of an untrusted folder, where the person set no other."""
 
 FREE = frozenset(
     {
@@ -124,7 +124,7 @@ def narrow(carried: Layer, own: Layer) -> Narrowed:
 
 
 def set_profile(own: Layer) -> Layer:
-    """The same words, with the profile of a folder that nobody trusted where they name none."""
+    """The same settings, with the profile of an untrusted folder where they name none."""
     return {PROFILE: Given(UNTRUSTED_PROFILE, Origin(kind="default")), **own}
 
 
@@ -159,7 +159,7 @@ def _is_stricter(key: str, given: Given, held: Given | None) -> bool:
 
 
 def _text(key: str, given: Given | None) -> str:
-    """The value as one text; the default where nobody gave one."""
+    """The value as one text; the default where none was given."""
     if given is None:
         default = all_leaves()[key].default
         return default if isinstance(default, str) else json.dumps(default)

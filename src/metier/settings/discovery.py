@@ -26,9 +26,9 @@ class SettingsFile:
     name: str
     """How messages call it: as it was given, or short."""
     was_named: bool
-    """Someone asked for this file; it must exist, and it may be a pipe."""
+    """The user named this file; it must exist, and it may be a pipe."""
     is_carried: bool = False
-    """It lies in the folder itself: whoever made the folder wrote it."""
+    """It lies in the folder itself: the author of the folder wrote it."""
 
 
 @dataclass(frozen=True, slots=True)

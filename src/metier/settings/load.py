@@ -40,7 +40,7 @@ def load_settings(
 ) -> LoadedSettings:
     """Read every source and compose them; `flags` are texts by dotted key. Writes and starts nothing.
 
-    What the file of a cloned folder says counts as far as somebody trusted it. Raises `ConfigError` with every problem
+    What the file of a cloned folder says counts as far as the user trusted it. Raises `ConfigError` with every problem
     found.
     """
     file = find_file(config=config, environ=environ, cwd=cwd, home=home)
@@ -87,7 +87,7 @@ class _Counting:
 
 
 def _read_counting(file: SettingsFile | None, trust: WorkspaceTrust, *, own: SettingsFile | None) -> _Counting:
-    """The whole file, unless it came with a folder whose words nobody trusted: then beside the person's own file."""
+    """The whole file, unless it came with an untrusted folder: then beside the person's own file."""
     read = read_file(file) if file else FileLayer({}, ())
     problems = (*read.problems, *check_alone(read.values))
     is_carried = file is not None and file.is_carried
@@ -125,7 +125,7 @@ def _describe_folder(trust: WorkspaceTrust) -> list[Problem]:
 def _describe_change(is_changed: bool) -> tuple[Problem, ...]:  # noqa: FBT001  one question, one answer
     if not is_changed:
         return ()
-    message = "The settings changed since you trusted this folder: they count as those of a folder that nobody trusted"
+    message = "The settings changed since you trusted this folder: they count as those of an untrusted folder"
     return (
         Problem(severity="warning", code="settings_changed", message=message, hint="Read them, then run `agent trust`"),
     )

@@ -1,4 +1,4 @@
-"""The setting somebody probably meant, wherever it stands."""
+"""The setting that the user probably meant, wherever it stands."""
 
 from collections.abc import Iterable
 

@@ -27,7 +27,7 @@ _LONGEST_SHOWN = 80
 
 
 def is_secret_name(name: str, value: str) -> bool:
-    """Whether a key of that name with that value is somebody's secret. A number or a switch is not."""
+    """Whether a key of that name with that value is a secret. A number or a switch is not."""
     return bool(_SECRET_NAME.search(name)) and not _NOT_A_SECRET.fullmatch(value)
 
 

@@ -46,5 +46,5 @@ class WorkerOptions(Value):
         default=5,
         gt=0,
         allow_inf_nan=False,
-        description="How often a worker looks for runs that nobody drives and that no message names, in seconds.",
+        description="How often a worker looks for runs that no process drives and that no message names, in seconds.",
     )

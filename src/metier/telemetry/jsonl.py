@@ -80,7 +80,7 @@ class JsonlSink:
     ) -> Self:
         """Open for writing, making folder and file where they are missing, and repair a torn end.
 
-        With `take_over` a writer that still has it loses it: what it writes from now on reaches nobody. For those who
+        With `take_over` a writer that still has it loses it: what it writes from now on is dropped. For those who
         know by other means that it must not write any more. Logs of one `pool` share its descriptors. Raises
         `LogLocked` while another writer has it, `LogDamaged` for damage that is not at the end, `LogError` where the
         file cannot be written.
