@@ -48,7 +48,7 @@ def list_commands(fields: Fields) -> dict[str, int]:
 
 
 def render_criterion(criterion: Criterion) -> str:
-    """One line for whoever has to meet it."""
+    """One line for the agent that has to meet it."""
     said = [criterion.text] if criterion.text else []
     if criterion.file and criterion.contains:
         said.append(f"the file {criterion.file} contains {criterion.contains!r}")

@@ -1,4 +1,4 @@
-"""The word somebody probably meant."""
+"""The known name nearest to one that was mistyped."""
 
 from collections.abc import Iterable
 

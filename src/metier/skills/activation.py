@@ -31,7 +31,7 @@ type Selection = Word | tuple[str, ...]
 _RANK: dict[PackageSource, int] = {"directory": 4, "workspace": 3, "bundled": 2, "installed": 1, "user": 0}
 """Of two skills with one name the higher one is used."""
 OPT_IN: tuple[PackageSource, ...] = ("bundled", "installed", "user")
-"""Packages: active only when somebody names them."""
+"""Packages: active only when the user or an agent names them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class SkillRoots:
     within: Path | None = None
     """The workspace: no link of its skills leads out of it. Those of other places do not lead out of their root."""
     withheld: frozenset[Path] = frozenset()
-    """Those of them that came with a cloned folder which nobody trusted."""
+    """Those of them that came with an untrusted clone."""
 
 
 def build_roots(
@@ -73,7 +73,7 @@ def build_roots(
 
 
 def _list_carried(directories: Sequence[Path], workspace: Path, trust: WorkspaceTrust) -> Iterator[Path]:
-    """Those that nobody named and that lie in the folder."""
+    """Those that lie in the folder and that the user did not name."""
     for directory in directories:
         # By its name and by where it leads: a link out of the folder is the folder's own word too.
         places = (Path(os.path.abspath(directory)), directory.resolve())  # noqa: PTH100  links must not be followed

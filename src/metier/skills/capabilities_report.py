@@ -1,4 +1,4 @@
-"""What a skill can do once it is trusted: read before somebody says yes. Reads every file, runs none."""
+"""What a skill can do once it is trusted: shown to the user before trusting it. Reads every file, runs none."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A skill package on this machine: what its SKILL.md says, where it lies, and what somebody trusted."""
+"""A skill package on this machine: what its SKILL.md says, where it lies, and which bytes the user trusted."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,4 +21,4 @@ class SkillPackage:
     commit: str | None = None
     """The full commit it was fetched from."""
     is_withheld: bool = False
-    """It came with a cloned folder that nobody trusted: it can be read, and nothing of it runs."""
+    """It came with an untrusted clone: it can be read, and nothing of it runs."""

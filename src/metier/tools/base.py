@@ -169,7 +169,7 @@ class Locating(Protocol):
 
 @runtime_checkable
 class Refusing(Protocol):
-    """A tool that can tell from the arguments alone that it will not run a call: nobody need be asked about it."""
+    """A tool that can tell from the arguments alone that it will not run a call: then no approval is asked for."""
 
     def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
         """Why not, as a sentence; empty when it would. Pure."""

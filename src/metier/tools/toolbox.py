@@ -57,7 +57,7 @@ class Toolbox:
         return frozenset((*self._tools, *self._aliases))
 
     def resolve(self, names: Iterable[str]) -> frozenset[str]:
-        """The names under which a model is offered these tools; a name that nobody has stays as it is."""
+        """The names under which a model is offered these tools; a name that no tool has stays as it is."""
         return frozenset(tool.info.name if (tool := self.find(name)) else name for name in names)
 
     def specs(self) -> tuple[ToolSpec, ...]:

@@ -27,7 +27,7 @@ _HOW = struct.Struct("=QQQ")
 """`struct open_how`: flags, mode, resolve."""
 _DESCRIPTORS = "/proc/self/fd"
 _TRIES = 64
-"""The kernel says `EAGAIN` while somebody renames folders on the way."""
+"""The kernel says `EAGAIN` while another process renames folders on the way."""
 _MAX_LINKS = 40
 
 READ_FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -36,7 +36,7 @@ READ_FOLDER = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An open regular file or folder. Whoever gets it closes it."""
+    """An open regular file or folder. The caller closes it."""
 
     descriptor: int
     path: str

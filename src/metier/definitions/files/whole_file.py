@@ -1,4 +1,4 @@
-"""Replace a file as a whole: whoever reads it meanwhile, or after a crash, finds its old content or its new one."""
+"""Replace a file as a whole: a reader meanwhile, or after a crash, finds its old content or its new one."""
 
 import os
 import tempfile

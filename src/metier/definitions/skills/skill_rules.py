@@ -30,7 +30,7 @@ CONTRACT_FIELDS = (
     "depends_on",
     "sync_celery",
 )
-"""What a skill promises to whoever calls its `impl.py`; `contract` may hold the others."""
+"""What a skill promises to the callers of its `impl.py`; `contract` may hold the others."""
 OWN_FIELDS = frozenset(
     (
         "version",
@@ -178,7 +178,7 @@ def read_compatibility(fields: Fields) -> str | None:
 
 
 def report_unspecified(fields: Fields) -> None:
-    """Name the fields that only Metier, or nobody, knows."""
+    """Name the fields that only Metier knows, and the unknown ones."""
     # The specification names six fields and gives 'metadata' to clients, but forbids no other: warnings, not errors.
     for entry in fields.mapping.entries:
         if entry.key in SPECIFIED_FIELDS:

@@ -51,7 +51,7 @@ def require_text(fields: Fields, key: str) -> str:
 
 
 def read_free_form(fields: Fields, key: str) -> dict[str, Plain]:
-    """A mapping whose keys are nobody's business but the author's."""
+    """A mapping whose keys are up to the author."""
     entry = fields.find(key)
     if entry is None:
         return {}

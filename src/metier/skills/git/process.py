@@ -1,4 +1,4 @@
-"""Run `git` so that nothing of a repository or of this machine's settings is executed, and nobody is asked anything."""
+"""Run `git` so that nothing of a repository or of this machine's settings is executed, and `git` asks no question."""
 
 import os
 import re
@@ -133,7 +133,7 @@ def _find_git() -> str:
 
 
 async def _open(command: list[str], session: GitSession, *, has_input: bool) -> Process:
-    # Starting is not cut in two by a cancellation: a process whose handle nobody has could not be killed.
+    # Starting is not cut in two by a cancellation: a process without a handle could not be killed.
     with anyio.CancelScope(shield=True):
         return await anyio.open_process(
             command,

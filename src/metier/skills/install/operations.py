@@ -292,7 +292,7 @@ def _folder_name(source: InstallSource) -> str:
 
 
 def _relative(problem: Problem, tree: Path) -> Problem:
-    """Named as its author sees it: the folder that it is staged in is gone when somebody reads this."""
+    """Named as its author sees it: the folder that it is staged in is gone when the user reads this."""
     return replace(problem, file=problem.file.removeprefix(f"{tree}/") if problem.file != str(tree) else tree.name)
 
 

@@ -51,7 +51,7 @@ def read_registry(home: SkillHome) -> Registry:
         with lock_registry(home, wait_seconds=_READER_SECONDS):
             return _settle_all(home, load_registry(home))
     except (SkillError, PermissionError):
-        # Somebody is at work, or this home is not ours to write: what is not in place yet counts as changed.
+        # Another process holds the lock, or this home is not ours to write: what is not in place yet counts as changed.
         return registry
 
 
@@ -167,7 +167,7 @@ def _sweep_store(home: SkillHome, registry: Registry) -> None:
 
 
 def _discard(path: Path) -> None:
-    """Delete what may be there. What cannot be deleted now is swept later; it is in nobody's way."""
+    """Delete what may be there. What cannot be deleted now is swept later; it does no harm until then."""
     if path.is_symlink() or path.is_file():
         path.unlink(missing_ok=True)
     else:

@@ -1,4 +1,4 @@
-"""`registry.json`: which skills were installed here, from where, and which bytes somebody trusted.
+"""`registry.json`: which skills were installed here, from where, and which bytes the user trusted.
 
 It is the one truth about installed skills. Every change goes through `lock_registry` and `save_registry`: written to a
 new file, flushed to disk, then put in place in one step. A registry that cannot be read is never overwritten.
@@ -50,7 +50,7 @@ class SkillHome:
         return self.root / canonical
 
     def folder_of(self, entry: "RegistryEntry") -> Path:
-        """Where the skill lies now: below this home, even if the home was moved; else where somebody put it."""
+        """Where the skill lies now: below this home, even if the home was moved; else where the user put it."""
         return self.visible(entry.name_canonical) if entry.is_installed else Path(entry.installed_path)
 
     def stored(self, canonical: str, tree: str) -> Path:
@@ -73,7 +73,7 @@ class RegistryEntry(Value):
     installed_at: datetime
     trusted: bool = False
     trusted_digest: str | None = None
-    """The tree hash somebody said yes to. Without it `trusted` counts for nothing."""
+    """The tree hash that the user trusted. Without it `trusted` counts for nothing."""
     tree: str = ""
     """The tree hash as installed."""
     files: dict[str, str] = Field(default_factory=dict)

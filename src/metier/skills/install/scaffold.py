@@ -85,7 +85,7 @@ if __name__ == "__main__":
 _GUIDE = """\
 # Guide
 
-Put here what is too long for `SKILL.md`: formats, tables, examples. It is read only when somebody asks for it.
+Put here what is too long for `SKILL.md`: formats, tables, examples. The model reads it only when it needs it.
 """
 
 

@@ -1,6 +1,6 @@
 """A private folder for work in progress, on the file system of the skills. A kill leaves nothing behind for long.
 
-Each folder has a lock that its process holds; a folder whose lock is free belongs to nobody and is swept.
+Each folder has a lock that its process holds; a folder whose lock is free has lost its process and is swept.
 """
 
 import os
@@ -47,7 +47,7 @@ def open_staging(home: SkillHome) -> Generator[Path]:
 
 
 def sweep_staging(home: SkillHome) -> None:
-    """Remove what killed processes left. The caller holds the registry's lock, so nobody makes a folder meanwhile."""
+    """Remove what killed processes left. The caller holds the registry's lock, so no other makes a folder meanwhile."""
     with suppress(FileNotFoundError):
         for path in sorted(home.staging.iterdir()):
             folder = path.with_suffix("") if path.suffix == ".lock" else path

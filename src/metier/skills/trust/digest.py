@@ -1,7 +1,7 @@
 """The fingerprint of a folder: which files, which bytes, which of them executable. Reads, never writes.
 
-Every file counts, also what Python leaves behind in `__pycache__`: a compiled file that nobody reviewed would be
-loaded instead of the source that somebody did. What runs skill code therefore must not write bytecode beside it.
+Every file counts, also what Python leaves behind in `__pycache__`: an unreviewed compiled file would be
+loaded instead of the reviewed source. What runs skill code therefore must not write bytecode beside it.
 """
 
 import hashlib

@@ -8,7 +8,7 @@ TRUSTED_BY_LOCATION = ("bundled", "workspace", "directory")
 """Shipped with Metier, or part of the project that the person runs it in."""
 
 TRUSTED_UNREAD = frozenset({"workspace", "directory"})
-"""Of these nobody was shown the bytes."""
+"""Skills of these sources are trusted without a review of their bytes."""
 
 
 def is_trusted(package: SkillPackage) -> bool:
@@ -27,7 +27,7 @@ def is_trusted(package: SkillPackage) -> bool:
 
 
 def check_trusted(package: SkillPackage) -> None:
-    """Raises `SkillNotTrusted`, which says whether nobody trusted the skill or its bytes changed since."""
+    """Raises `SkillNotTrusted`, which says whether the skill was never trusted or its bytes changed since."""
     if is_trusted(package):
         return
     name = package.definition.name

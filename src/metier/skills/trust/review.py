@@ -20,7 +20,7 @@ class Verification(Value):
     name: str
     condition: Condition
     trusted: bool
-    """Somebody trusted exactly the bytes that are there now."""
+    """The user trusted exactly the bytes that are there now."""
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()

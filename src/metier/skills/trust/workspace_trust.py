@@ -58,7 +58,7 @@ _RECORD: TypeAdapter[TrustRecord] = TypeAdapter(TrustRecord)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceTrust:
-    """The standing of one folder. One that nobody looked at was made here."""
+    """The trust of one folder. One that was not looked at counts as made here."""
 
     origin: str = ""
     """Where it came from, in words; empty where that does not matter."""
@@ -74,7 +74,7 @@ class WorkspaceTrust:
 
     @property
     def is_withheld(self) -> bool:
-        """It came from elsewhere, has something to say, and nobody trusted it."""
+        """It came from elsewhere, brings settings or code, and is not trusted."""
         return not self.is_trusted and bool(self.brings)
 
     def counts(self, part: Part, digest: str) -> bool:

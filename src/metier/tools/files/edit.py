@@ -61,7 +61,7 @@ class Edit:
         return {"path": await run_sync(self._scope.canonical, str(arguments["path"]))}
 
     async def probe(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult | None:
-        """After a crash: the new text is there, or nothing happened and the engine may run it, or nobody knows."""
+        """After a crash: the new text is there, or nothing happened and the call may run, or the outcome is unknown."""
         path = str(arguments["path"])
         if await run_sync(judge_note, self._scope, path, context) != "after":
             return None

@@ -1,6 +1,6 @@
 """Put new bytes in a file's place, whole or not at all, and leave a note by which a crash can be judged.
 
-The note holds the hash of the file before and after. It is on disk before the file changes: whoever finds it later
+The note holds the hash of the file before and after. It is on disk before the file changes: the next driver
 compares, and knows whether the change happened.
 """
 
@@ -161,7 +161,7 @@ def _check_unchanged(target: Target) -> None:
         now = None
     if _identity(now) != _identity(target.status):
         raise ToolFailed(
-            f"File {target.path!r} was changed by somebody else meanwhile", hint="Read it", code="conflict"
+            f"File {target.path!r} was changed by another process meanwhile", hint="Read it", code="conflict"
         )
 
 

@@ -39,7 +39,7 @@ class Spot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A name in an open folder, for whoever wants to put a file there."""
+    """A name in an open folder, for a caller that wants to put a file there."""
 
     folder: int
     name: str

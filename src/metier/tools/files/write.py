@@ -30,7 +30,7 @@ class Write:
         ),
         output_schema={"type": "string"},
         risk="medium",
-        # Writing twice would be harmless, but not over what somebody wrote between a crash and the resume.
+        # Writing twice would be harmless, but not over what a person wrote between a crash and the resume.
         effect="opaque",
         spools=True,
     )

@@ -1,7 +1,7 @@
-"""Which servers somebody accepted on this machine, and what they offered then: `~/.agent/mcp/<digest>.json`.
+"""Which servers the user accepted on this machine, and what they offered then: `~/.agent/mcp/<digest>.json`.
 
-A server is somebody's program. It is started for the first time by a person's word, never because a folder that was
-cloned says so. What it offered then is what a model is told later, without starting it.
+A server is a foreign program. A person starts it for the first time, never a folder that was
+cloned. What it offered then is what a model is told later, without starting it.
 """
 
 from datetime import datetime

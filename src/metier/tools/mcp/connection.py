@@ -98,7 +98,7 @@ class ServerConnection:
             context.emit(self._report("ended", message))
             raise ToolFailed(message, hint="It is started again by the next call", code="server_died") from error
         except anyio.get_cancelled_exc_class():
-            # Whoever stops a turn stops what it had under way; the next call starts the server anew.
+            # A caller that stops a turn stops what it had under way; the next call starts the server anew.
             await self._drop(life)
             raise
         self._failures = 0
@@ -156,7 +156,7 @@ class ServerConnection:
                 if life.conversation is not None:
                     return life
         except anyio.get_cancelled_exc_class():
-            # Nobody has it yet who could end it later.
+            # No caller has it yet that could end it later.
             await life.end()
             raise
         if not life.ready.is_set():
@@ -165,7 +165,7 @@ class ServerConnection:
         raise ToolFailed(f"MCP server {self.name!r} does not start: {life.problem}", code="not_started")
 
     async def _keep(self, life: _Life, open_conversation: OpenConversation) -> None:
-        """Opens the conversation and holds it until somebody ends it: the SDK wants both from the same task."""
+        """Opens the conversation and holds it until it is ended: the SDK wants both from the same task."""
         target: Target | None = None
         try:
             with life.scope:
@@ -186,7 +186,7 @@ class ServerConnection:
             life.ready.set()
 
     async def _end(self, life: _Life) -> None:
-        """Counts as a failure: somebody waited for an answer and got none."""
+        """Counts as a failure: a caller waited for an answer and got none."""
         await self._drop(life)
         if life.is_counted:
             return
@@ -201,7 +201,7 @@ class ServerConnection:
             self._life = None
 
     def _check_unchanged(self, info: ToolInfo, listing: Listing, emit: Callable[[Payload], None]) -> None:
-        """A tool that is no longer what somebody accepted is not called, whatever it is now."""
+        """A tool that is no longer what the user accepted is not called, whatever it is now."""
         found = [tool for tool in listing.tools if tool.name == info.name]
         differences = compare_listings([info], found)
         if not differences:

@@ -40,7 +40,7 @@ class SessionEnded(Exception):
 
 @dataclass(slots=True)
 class Ending:
-    """How a conversation came to its end, for whoever waits for it."""
+    """How a conversation came to its end, for the tasks that wait for it."""
 
     happened: anyio.Event = field(default_factory=anyio.Event)
     reason: str = ""

@@ -1,4 +1,4 @@
-"""What a server says it offers, as tools of ours: named, bounded, cleaned, and comparable. Talks to nobody."""
+"""What a server says it offers, as tools of ours: named, bounded, cleaned, and comparable. Opens no connection."""
 
 import json
 import re

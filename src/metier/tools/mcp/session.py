@@ -34,14 +34,14 @@ async def open_conversation(target: Target, ending: Ending) -> AsyncGenerator[Co
 
     Whatever the SDK raises comes out of here as it is: the caller knows that anything can happen.
     """
-    # The SDK logs what servers do wrong; whoever runs a task reads that in the result of the call instead.
+    # The SDK logs what servers do wrong; the user reads that in the result of the call instead.
     logging.getLogger("mcp").addHandler(logging.NullHandler())
     if target.command is not None:
         transport = stdio_transport(target.command, ending, log=target.log, max_message_bytes=target.max_message_bytes)
         async with _open_client(transport) as conversation:
             yield conversation
         return
-    # Reading may take as long as a call may: that limit is kept by whoever asks.
+    # Reading may take as long as a call may: the caller keeps that limit.
     timeout = httpx2.Timeout(target.timeout_seconds, read=None)
     bounded = BoundedTransport(httpx2.AsyncHTTPTransport(), max_bytes=target.max_message_bytes)
     async with httpx2.AsyncClient(headers=dict(target.headers), timeout=timeout, transport=bounded) as http:

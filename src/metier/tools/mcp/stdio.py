@@ -71,7 +71,7 @@ class _Reader:
         except (anyio.IncompleteRead, anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
             reason = await self._find_reason()
         self.ending.tell(reason)
-        # Whoever waits for an answer learns now that none will come.
+        # A caller that waits for an answer learns now that none will come.
         incoming.close()
 
     async def _find_reason(self) -> str:

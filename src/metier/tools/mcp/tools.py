@@ -23,7 +23,7 @@ from metier.tools.process.sandbox.confinement import Confinement
 
 @dataclass(frozen=True, slots=True)
 class McpTool:
-    """A tool of a server. What it is called with was approved; what it answers is somebody else's text."""
+    """A tool of a server. What it is called with was approved; what it answers is untrusted text."""
 
     info: ToolInfo
     connection: ServerConnection

@@ -32,7 +32,7 @@ OWN_SECRETS = (
 """The agent's own: never passed because of a wildcard. A skill that needs one must name it, where a person sees it."""
 
 MIN_PREFIX = 3
-"""A pattern like `*` or `A*` would pass what nobody thought of; it matches nothing."""
+"""A pattern like `*` or `A*` would pass variables that the author did not think of; it matches nothing."""
 
 
 def build_environment(base: Mapping[str, str], allow: Iterable[str] = ()) -> dict[str, str]:

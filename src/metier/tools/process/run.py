@@ -84,7 +84,7 @@ class Command:
     folder: Path
     environment: Mapping[str, str]
     spool: Path | None = None
-    """Where start and end are noted on disk by the supervisor, for whoever comes after a crash; see `spool.py`."""
+    """Where the supervisor notes start and end on disk, for the next driver after a crash; see `spool.py`."""
     confinement: Confinement | None = None
     """What encloses the program and limits what it uses; None only for programs of our own, such as `uv`."""
 
@@ -327,7 +327,7 @@ async def _collect(stream: ByteReceiveStream, capture: Capture) -> None:
 
 
 async def _kill_marked(mark: str) -> int:
-    """Somebody killed the supervisor: find its processes by their mark. Returns how many are left after 3 seconds."""
+    """After the supervisor was killed: kill its processes, found by their mark. Returns how many remain after 3 s."""
     with anyio.move_on_after(3):
         while marked := find_marked(mark):
             for process in marked:

@@ -15,14 +15,14 @@ import anyio
 
 if sys.platform == "win32":
 
-    def _lock(descriptor: int) -> bool:  # noqa: ARG001  there are no wrappers here, and nobody to wait for
+    def _lock(descriptor: int) -> bool:  # noqa: ARG001  there are no wrappers here, and nothing to wait for
         return True
 
 else:
     import fcntl
 
     def _lock(descriptor: int) -> bool:
-        """Take the lock if nobody has it. It goes with the last copy of the descriptor, inherited ones included."""
+        """Take the lock if it is free. It goes with the last copy of the descriptor, inherited ones included."""
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

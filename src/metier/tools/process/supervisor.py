@@ -327,7 +327,7 @@ def kill_at_once(child: int) -> None:
     In a sandbox with a process namespace the first process of that, with which the kernel ends all the others.
     """
     if not read_children(os.getpid()):
-        return  # nobody is left, and the number of the group may be somebody else's by now
+        return  # no process is left, and the number of the group may have been given to another one by now
     for process in read_children(child):
         send(process, signal.SIGKILL)
     try:

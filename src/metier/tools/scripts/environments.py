@@ -170,6 +170,6 @@ def _move_into_place(built: Path, target: Path) -> None:
     try:
         built.rename(target)
     except OSError:
-        # Somebody else was first, and has built the same.
+        # Another process was first, and has built the same.
         if not PreparedPython(folder=target).interpreter.exists():
             raise

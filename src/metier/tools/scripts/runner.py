@@ -59,7 +59,7 @@ class ScriptRunner:
             "PATH": os.pathsep.join([str(python.programs), environment["PATH"]]),
             "VIRTUAL_ENV": str(python.folder),
             "PYTHONUTF8": "1",
-            # Bytecode beside the script would change the bytes that somebody trusted.
+            # Bytecode beside the script would change the bytes that the user trusted.
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         if call.idempotency_key:

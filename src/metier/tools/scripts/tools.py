@@ -115,7 +115,7 @@ class ScriptHelp:
         ),
         output_schema=RESPONSE_SCHEMA,
         risk="medium",
-        # It runs the code of the script: whoever asks before that must be asked before this too.
+        # It runs the code of the script: a rule that asks before `script_run` must ask before this too.
         effect="idempotent",
     )
 

@@ -393,7 +393,7 @@ def _find_refused(table: Table, operands: Sequence[str]) -> str:
         return _first_wrong(word for word in operands if word not in table.among)
     if ":nofiles" in table.refused and any(word.startswith("@") for word in operands):
         return "an argument stands for a file of arguments"
-    # bash's own `test` evaluates what stands in brackets; nobody should have to know which one runs.
+    # bash's own `test` evaluates what stands in brackets; the answer must not depend on which `test` runs.
     if ":nobrackets" in table.refused and any("[" in word for word in operands):
         return "an argument has a bracket"
     if ":noplus" in table.refused and any(word.startswith("+") for word in operands):

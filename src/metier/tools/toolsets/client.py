@@ -85,7 +85,7 @@ class ToolsetClient:
         package = await take_code(self._package)
         await self.aclose()
         environment = build_environment(self._environ, self._package.definition.permissions_env)
-        # -B: bytecode beside the modules would change the bytes that somebody trusted.
+        # -B: bytecode beside the modules would change the bytes that the user trusted.
         options = ["-I", "-B", "-X", "utf8"]
         command = Command(
             arguments=[sys.executable, *options, "-m", "metier.tools.toolsets.worker"],

@@ -117,7 +117,7 @@ def _build_tool(package: SkillPackage, client: ToolsetClient, described: Describ
         output_schema=RESPONSE_SCHEMA,
         risk=described.risk,
         effect=described.effect,
-        # Nobody said yes to these very bytes: what they say of themselves does not spare a question.
+        # The user did not review these very bytes: what they say of themselves does not spare a question.
         is_claim=package.source in TRUSTED_UNREAD,
     )
     return ToolsetTool(info=info, client=client, method=described.name)

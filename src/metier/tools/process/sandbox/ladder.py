@@ -163,7 +163,7 @@ def _run(launch: Launch, targets: Mapping[str, object], workspace: Path) -> subp
 
 
 def _has_changed(base: Path) -> bool:
-    """Looked at from outside: a private file of the same name inside harms nobody."""
+    """Looked at from outside: a private file of the same name inside does no harm."""
     names = {path.name for path in base.iterdir()}
     return names != {"outside.txt", "home", "workspace"} or (base / "outside.txt").read_text() != _PLANTED
 

@@ -53,7 +53,7 @@ CLONE, IOCTL, SOCKET = (56, 220), (16, 29), (41, 198)
 NAMESPACE_FLAGS = 0x7E020000
 """Every `CLONE_NEW…`."""
 TERMINAL_INJECTION = (0x5412, 0x541C)
-"""`TIOCSTI` and `TIOCLINUX`: type into somebody's terminal."""
+"""`TIOCSTI` and `TIOCLINUX`: type into the terminal of the user."""
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 
 _LOAD, _EQUAL, _ANY_BIT, _AT_LEAST, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x06

@@ -31,7 +31,7 @@ _ETC = (
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 _PASSED_OVER = frozenset({"node_modules", "site-packages", "__pycache__", ".venv", "venv", ".tox", ".mypy_cache"})
-"""Other people's packages: many names, and none of them somebody's secret."""
+"""Packages of others: many names, and no secrets among them."""
 _TOP = 2
 """`/` and `/home` are never shown as a whole."""
 MAX_ENTRIES = 5_000
