@@ -12,6 +12,7 @@ from metier.runtime.chat.chats import ChatRequest, open_chat
 from metier.runtime.host import Host
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
+from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.testing.scripted import ScriptedProvider, says
 
 TURNS = 120
@@ -46,7 +47,7 @@ async def _measure(folder: Path) -> tuple[list[int], list[float]]:
     settings = Settings.model_validate(
         {"model": {"provider": "openai", "name": "m", "max_context_tokens": 8_000, "response_headroom_tokens": 500}}
     )
-    place = Host(settings=settings, workspace=folder, home=folder / "home", environ={}, provider=model)
+    place = Host(trust=MADE_HERE, settings=settings, workspace=folder, home=folder / "home", environ={}, provider=model)
     tokens: list[int] = []
     seconds: list[float] = []
     async with open_runtime(place) as runtime:

@@ -17,6 +17,7 @@ from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
+from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 
 TURNS = 400
@@ -82,6 +83,7 @@ async def _measure() -> list[float]:
         talker = Talker(TURNS)
         settings = Settings(runtime=RuntimeOptions(max_turns=TURNS + 5))
         place = Host(
+            trust=MADE_HERE,
             settings=settings,
             workspace=Path(folder),
             home=Path(folder),

@@ -20,6 +20,7 @@ from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.model import Settings
+from metier.skills.trust.workspace_trust import MADE_HERE
 
 TURNS = 3_000
 WINDOW = 50
@@ -34,6 +35,7 @@ async def _measure() -> list[Row]:
         talker = _Watched(TURNS)
         settings = Settings(runtime=RuntimeOptions(max_turns=TURNS + 5))
         place = Host(
+            trust=MADE_HERE,
             settings=settings,
             workspace=Path(folder),
             home=Path(folder),

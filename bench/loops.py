@@ -28,6 +28,7 @@ from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.model import Settings
+from metier.skills.trust.workspace_trust import MADE_HERE
 
 ROUNDS = 5
 TASK = "talk for a while"
@@ -138,7 +139,13 @@ async def _loop_on_httpx2(client: httpx2.AsyncClient, url: str) -> None:
 async def _bytes_written(root: Path) -> tuple[float, float]:
     settings = Settings(runtime=RuntimeOptions(max_turns=405))
     place = Host(
-        settings=settings, workspace=root, home=root, environ=dict(os.environ), provider=Talker(400), tools=(Echo(),)
+        trust=MADE_HERE,
+        settings=settings,
+        workspace=root,
+        home=root,
+        environ=dict(os.environ),
+        provider=Talker(400),
+        tools=(Echo(),),
     )
     async with open_runtime(place) as runtime:
         state = await runtime.start(RunRequest(task="talk for long"))
@@ -151,7 +158,7 @@ async def _bytes_written(root: Path) -> tuple[float, float]:
 def _place(folder: Path, model: ModelOptions, turns: int) -> Host:
     settings = Settings(model=model, runtime=RuntimeOptions(max_turns=turns + 5))
     environ = {**os.environ, "ANTHROPIC_API_KEY": "k"}
-    return Host(settings=settings, workspace=folder, home=folder, environ=environ, tools=(Echo(),))
+    return Host(trust=MADE_HERE, settings=settings, workspace=folder, home=folder, environ=environ, tools=(Echo(),))
 
 
 def _anthropic(url: str) -> ModelOptions:

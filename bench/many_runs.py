@@ -17,6 +17,7 @@ from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.model import Settings
+from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.telemetry.jsonl import FILE_NAME, read_events
 
 RUNS = 2000
@@ -81,6 +82,7 @@ async def hold(folder: Path, count: int) -> Held:
     """Drive so many runs at once, all of which wait for the model together, and look at the process meanwhile."""
     gate = Gate()
     place = Host(
+        trust=MADE_HERE,
         settings=Settings(),
         workspace=folder,
         home=folder,

@@ -1,5 +1,6 @@
 """Identities and time, behind two seams so that tests decide both."""
 
+import getpass
 import os
 import secrets
 import time
@@ -62,3 +63,11 @@ class SystemIds:
 def format_run_id(started: datetime, entropy: bytes) -> str:
     """`YYYYMMDD-HHMMSS-<short-uuid>`: sorts by start, 48 random bits apart within one second."""
     return f"{started.astimezone(UTC):%Y%m%d-%H%M%S}-{entropy.hex()}"
+
+
+def find_user() -> str:
+    """The name under which approvals and answers are recorded; empty where the system knows none."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return ""

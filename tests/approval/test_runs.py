@@ -21,6 +21,7 @@ from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Asker, Runtime, Watch, open_runtime
 from metier.settings.model import Settings
+from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.testing.scripted import Line, ScriptedProvider, ToolCall, calls, says
 from metier.tools.base import Preview, ToolContext, ToolInfo, ToolResult
 
@@ -77,6 +78,7 @@ def write(path: str, text: str) -> Line:
 def make_place(folder: Path, script: Sequence[Line]) -> tuple[Host, ScriptedProvider]:
     provider = ScriptedProvider(*script)
     place = Host(
+        trust=MADE_HERE,
         settings=Settings(runtime=RuntimeOptions(profile="guarded")),
         workspace=folder,
         home=folder,

@@ -15,6 +15,7 @@ from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Asker, Watch, open_runtime
 from metier.settings.model import Settings
+from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.testing.scripted import ScriptedProvider, ToolCall, calls, says
 from metier.tools.shell.options import ShellOptions
 
@@ -35,6 +36,7 @@ class Terminal:
     async def run(self, command: str, ask: Asker | None = None) -> RunState:
         self.provider = ScriptedProvider(calls(ToolCall("Bash", {"command": command})), says("done"))
         place = Host(
+            trust=MADE_HERE,
             settings=Settings(runtime=RuntimeOptions(profile="guarded"), shell=self.shell),
             workspace=self.folder,
             home=self.folder,

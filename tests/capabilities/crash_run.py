@@ -7,6 +7,7 @@ from capability_skills import write_skill
 from metier.providers.options import ModelOptions
 from metier.runtime.host import Host
 from metier.settings.model import Settings
+from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.testing.crash_kit import read_effects
 from metier.testing.crash_scenario import DoubtAnswer, Reach, Scenario
 
@@ -41,7 +42,7 @@ def build(folder: Path, _reach: Reach) -> Scenario:
         return "done" if any(done["key"].startswith(key) for done in read_effects(effects)) else "retry"
 
     settings = Settings(model=ModelOptions(provider="offline"))
-    place = Host(settings=settings, workspace=folder, home=folder / "home", environ=ENVIRONMENT)
+    place = Host(trust=MADE_HERE, settings=settings, workspace=folder, home=folder / "home", environ=ENVIRONMENT)
     return Scenario(
         place=place,
         task="First use the skill keeper, then use the skill launcher",

@@ -7,6 +7,7 @@ from capability_skills import write_skill
 from metier.providers.options import ModelOptions
 from metier.runtime.host import Host
 from metier.settings.model import Settings
+from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.testing.crash_kit import read_effects
 from metier.testing.crash_scenario import DoubtAnswer, Reach, Scenario
 
@@ -51,7 +52,7 @@ def build(folder: Path, _reach: Reach) -> Scenario:
 
     settings = Settings(model=ModelOptions(provider="offline"))
     return Scenario(
-        place=Host(settings=settings, workspace=folder, home=folder / "home", environ=ENVIRONMENT),
+        place=Host(trust=MADE_HERE, settings=settings, workspace=folder, home=folder / "home", environ=ENVIRONMENT),
         task="Use the skill planner",
         effects=effects,
         settle=settle,

@@ -16,6 +16,7 @@ from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
+from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.testing.scripted import Line, ScriptedProvider, ToolCall, calls, says
 
 HYBRID = "execution_mode: hybrid"
@@ -44,7 +45,14 @@ def place_of(workspace: Path, *script: Line, most_usd: float | None = None) -> H
     settings = Settings(
         runtime=RuntimeOptions(max_cost_usd=most_usd), model=ModelOptions(name="m", facts_file="prices.yaml")
     )
-    return Host(settings=settings, workspace=workspace, home=workspace, environ={}, provider=ScriptedProvider(*script))
+    return Host(
+        trust=MADE_HERE,
+        settings=settings,
+        workspace=workspace,
+        home=workspace,
+        environ={},
+        provider=ScriptedProvider(*script),
+    )
 
 
 def drive(place: Host, *, then: Answer | None = None) -> tuple[RunState, Divergence | None]:

@@ -17,6 +17,7 @@ from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
+from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.store.failures import StoreUnavailable
 from metier.testing.scripted import ScriptedProvider, ToolCall, calls, says
 
@@ -321,7 +322,12 @@ def test_model_that_calls_a_skill_with_inputs_gets_what_two_skills_made_of_them(
     write_child(workspace)
     script = (calls(ToolCall("use_skill", {"skill": "parent", "inputs": {}})), says("done"))
     place = Host(
-        settings=Settings(), workspace=workspace, home=workspace, environ={}, provider=ScriptedProvider(*script)
+        trust=MADE_HERE,
+        settings=Settings(),
+        workspace=workspace,
+        home=workspace,
+        environ={},
+        provider=ScriptedProvider(*script),
     )
 
     async def drive() -> RunState:

@@ -23,6 +23,7 @@ from metier.errors import SandboxUnavailable, ToolFailed
 from metier.runtime.confinement import open_confinement
 from metier.runtime.host import Host
 from metier.settings.model import Settings
+from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.store.base import Store
 from metier.store.opening import open_store
 from metier.store.options import StoreOptions
@@ -67,7 +68,7 @@ async def open_tool(workspace: Path, store: Store, confinement: Confinement) -> 
 
 async def enclose(workspace: Path) -> Confinement:
     settings = Settings(sandbox=SandboxOptions(use="required"))
-    place = Host(settings=settings, workspace=workspace, home=Path.home(), environ=dict(os.environ))
+    place = Host(trust=MADE_HERE, settings=settings, workspace=workspace, home=Path.home(), environ=dict(os.environ))
     try:
         return await open_confinement(place)
     except SandboxUnavailable as error:

@@ -19,6 +19,7 @@ from metier.providers.base import ModelRequest, Observer
 from metier.runtime.host import Host
 from metier.settings.model import Settings
 from metier.skills.options import SkillsOptions
+from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.testing.crash_kit import read_effects
 from metier.testing.crash_scenario import Reach, Scenario
 from metier.testing.recorded_effect import RecordedEffect, build_settle
@@ -192,6 +193,7 @@ def build(folder: Path, reach: Reach) -> Scenario:
     # What a script needs of the environment, and nothing of the person who runs the tests.
     environ = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     place = Host(
+        trust=MADE_HERE,
         settings=Settings(
             runtime=RuntimeOptions(max_turns=20), skills=SkillsOptions(dir=str(shared / "skills"), enabled="none")
         ),

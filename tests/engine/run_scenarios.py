@@ -17,6 +17,7 @@ from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, Watch, open_runtime
 from metier.settings.model import Settings
+from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.testing.scripted import Line, ScriptedProvider, says
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 from metier.tools.effects import Effect
@@ -96,6 +97,7 @@ async def open_at(
 ) -> AsyncGenerator[Runtime]:
     options = {"profile": profile, "max_turns": max_turns, "max_llm_retries": 0}
     place = Host(
+        trust=MADE_HERE,
         settings=Settings(runtime=RuntimeOptions.model_validate(options)),
         workspace=folder,
         home=folder / "home",

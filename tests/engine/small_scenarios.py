@@ -19,6 +19,7 @@ from metier.runtime.answers import Answer
 from metier.runtime.host import Host
 from metier.runtime.runs import Runtime, Watch
 from metier.settings.model import Settings
+from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.store.base import Lease, Store, StoredEntry
 from metier.store.machine import Machine
 from metier.store.opening import DATABASE
@@ -48,6 +49,7 @@ def build(folder: Path, reach: Reach) -> Scenario:
         RecordedEffect("pay", "opaque", effects, reach),
     )
     place = Host(
+        trust=MADE_HERE,
         settings=Settings(),
         workspace=folder,
         home=folder / "home",

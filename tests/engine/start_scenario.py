@@ -11,6 +11,7 @@ from metier.engine.options import RuntimeOptions
 from metier.providers.options import ModelOptions
 from metier.runtime.host import Host
 from metier.settings.model import Settings
+from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.testing.crash_scenario import Reach, Scenario
 from metier.testing.recorded_effect import RecordedEffect, build_settle
 
@@ -32,6 +33,7 @@ def build(folder: Path, reach: Reach) -> Scenario:
     count = int(lives.read_text()) if lives.exists() else 0
     lives.write_text(str(count + 1))
     place = Host(
+        trust=MADE_HERE,
         settings=TODAY if count else GIVEN,
         workspace=folder,
         home=folder / "home",

@@ -12,6 +12,7 @@ from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
+from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.telemetry.jsonl import FILE_NAME, read_events
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 
@@ -59,6 +60,7 @@ async def run(
     server.will_answer(vendor.answer("calls"), vendor.answer("text"))
     async with vendor.opened(server.url) as provider:
         place = Host(
+            trust=MADE_HERE,
             settings=Settings(),
             workspace=folder,
             home=folder,

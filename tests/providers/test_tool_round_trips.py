@@ -21,6 +21,7 @@ from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
+from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 
 pytestmark = pytest.mark.anyio
@@ -163,7 +164,15 @@ async def run(vendor: Vendor, case: Case, server: WireServer, tool: Search, fold
         (folder / ".agent").mkdir()
         (folder / ".agent/tool-access.json").write_text('{"tools": {"notes.search": {"enabled": false}}}')
     async with vendor.opened(server.url) as provider:
-        place = Host(settings=Settings(), workspace=folder, home=folder, environ={}, provider=provider, tools=(tool,))
+        place = Host(
+            trust=MADE_HERE,
+            settings=Settings(),
+            workspace=folder,
+            home=folder,
+            environ={},
+            provider=provider,
+            tools=(tool,),
+        )
         async with open_runtime(place) as runtime:
             return await runtime.start(RunRequest(task="look at the notes"))
 
@@ -196,7 +205,9 @@ async def test_vendor_is_held_to_the_schema_of_the_result_from_the_first_turn(
     server.will_answer(whole({**reply, "content": [{"type": "text", "text": '{"a": 1}'}]}))
 
     async with vendor.opened(server.url) as provider:
-        place = Host(settings=Settings(), workspace=tmp_path, home=tmp_path, environ={}, provider=provider)
+        place = Host(
+            trust=MADE_HERE, settings=Settings(), workspace=tmp_path, home=tmp_path, environ={}, provider=provider
+        )
         async with open_runtime(place) as runtime:
             state = await runtime.start(RunRequest(task="count", output_schema=schema))
 

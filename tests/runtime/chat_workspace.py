@@ -12,6 +12,7 @@ from metier.runtime.chat.chats import Chat, ChatRequest, open_chat
 from metier.runtime.host import Host
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
+from metier.skills.trust.workspace_trust import MADE_HERE
 
 PRICES = "openai:\n  m: {prices: {input: 1.0, output: 2.0, as_of: 2026-11-01}}\n"
 SMALL = {
@@ -74,7 +75,9 @@ def last_words(request: ModelRequest) -> str:
 def build_place(folder: Path, provider: CountingModel | None, **sections: object) -> Host:
     (folder / "prices.yaml").write_text(PRICES, encoding="utf-8")
     settings = Settings.model_validate({"model": SMALL, **sections})
-    return Host(settings=settings, workspace=folder, home=folder / "home", environ={}, provider=provider)
+    return Host(
+        trust=MADE_HERE, settings=settings, workspace=folder, home=folder / "home", environ={}, provider=provider
+    )
 
 
 @asynccontextmanager

@@ -17,6 +17,7 @@ from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
+from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 
 pytestmark = pytest.mark.anyio
@@ -82,6 +83,7 @@ async def test_late_turn_of_a_long_run_costs_what_an_early_one_does(tmp_path: Pa
         runtime=RuntimeOptions(max_turns=TURNS + 5),
     )
     place = Host(
+        trust=MADE_HERE,
         settings=settings,
         workspace=tmp_path,
         home=tmp_path,

@@ -12,6 +12,7 @@ from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.server_pool import ServerPool
 from metier.runtime.workspace.agents import AgentInForce
 from metier.settings.model import Settings
+from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.store.opening import open_store
 from metier.store.options import StoreOptions
 from metier.tools.base import ToolInfo
@@ -34,7 +35,7 @@ TOOL = ToolInfo(
 
 def build_place(folder: Path, profile: str, servers: ServerPool | None = None) -> Host:
     settings = Settings.model_validate({"runtime": {"profile": profile}})
-    return Host(settings=settings, workspace=folder, home=folder / "home", environ={}, servers=servers)
+    return Host(trust=MADE_HERE, settings=settings, workspace=folder, home=folder / "home", environ={}, servers=servers)
 
 
 def accept_clock(folder: Path) -> None:

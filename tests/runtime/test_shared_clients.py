@@ -14,6 +14,7 @@ from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
+from metier.skills.trust.workspace_trust import MADE_HERE
 
 pytestmark = pytest.mark.anyio
 
@@ -72,6 +73,7 @@ async def test_runs_of_one_host_share_its_connections(tmp_path: Path) -> None:
         async with running() as server:
             providers = ProvidersOptions(anthropic=AnthropicOptions(base_url=server.url))
             place = Host(
+                trust=MADE_HERE,
                 settings=Settings(model=ModelOptions(providers=providers)),
                 workspace=tmp_path,
                 home=tmp_path,

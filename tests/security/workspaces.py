@@ -21,6 +21,7 @@ from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.model import Settings
+from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.testing.scripted import Line, ScriptedProvider, ToolCall, calls
 from metier.tools.base import Tool
 from metier.tools.shell.options import ShellOptions
@@ -59,6 +60,7 @@ class Drill:
     @property
     def place(self) -> Host:
         return Host(
+            trust=MADE_HERE,
             settings=Settings(model=self.model, runtime=RuntimeOptions(profile=self.profile), shell=self.shell),
             workspace=self.workspace,
             # Beside it: a sandbox shows the workspace and hides the home.

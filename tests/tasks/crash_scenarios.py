@@ -10,6 +10,7 @@ from metier.providers.base import ModelRequest, Observer
 from metier.runtime.delegation.child_runs import ChildRunStart, request_task
 from metier.runtime.host import Host
 from metier.settings.model import Settings
+from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.testing.crash_scenario import Reach, Scenario
 from metier.testing.recorded_effect import RecordedEffect, build_settle
 
@@ -37,6 +38,7 @@ class Echo(Cast):
 
 def build_place(folder: Path, cast: Cast, *tools: RecordedEffect) -> Host:
     return Host(
+        trust=MADE_HERE,
         settings=Settings(runtime=RuntimeOptions(max_llm_retries=0, max_turns=30)),
         workspace=folder,
         home=folder / "home",

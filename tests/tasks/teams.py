@@ -13,6 +13,7 @@ from metier.providers.base import ModelRequest, Observer
 from metier.runtime.host import Host
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.model import Settings
+from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.testing.recorded_effect import describe_deed
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 from metier.tools.effects import Effect
@@ -110,6 +111,7 @@ async def open_team(
     folder: Path, cast: Cast, *, tools: Sequence[Deed] = (), **options: JsonValue
 ) -> AsyncGenerator[Runtime]:
     place = Host(
+        trust=MADE_HERE,
         settings=Settings(runtime=RuntimeOptions.model_validate({"max_llm_retries": 0, **options})),
         workspace=folder,
         home=folder / "home",

@@ -19,13 +19,14 @@ from metier.api.results import Approval, Decision, RunResult
 from metier.api.stream import EventFeed, RunStream, Stoppable
 from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
+from metier.ids import find_user
 from metier.providers.base import Provider
 from metier.runtime.answers import Answer, check_answer
 from metier.runtime.approvals import ApprovalQuestion as OpenApproval
 from metier.runtime.approvals import Reply
 from metier.runtime.cleaning import build_place_redactor
 from metier.runtime.host import Host
-from metier.runtime.opening import find_user, open_host
+from metier.runtime.opening import open_host
 from metier.runtime.reopening import RaisedLimits
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, Watch, open_runtime

@@ -10,10 +10,10 @@ from metier.cli.run.approval_dialog import describe, describe_edit, explain, par
 from metier.cli.run.command import Config
 from metier.cli.run.detaching import tell_workers, wake_decided_run
 from metier.cli.run.driving import open_place
-from metier.cli.shared.context import get_user
 from metier.cli.shared.output import JsonList, warn_line, write_json, write_line
 from metier.cli.skill.catalog import AsJson
 from metier.errors import UsageError
+from metier.ids import find_user
 from metier.runtime.approvals import ApprovalQuestion, Reply
 from metier.runtime.runs import open_runtime
 from metier.store.base import ApprovalAttempt, RunRow
@@ -170,7 +170,7 @@ def _parse_edited(text: str) -> dict[str, JsonValue]:
 
 
 def _who(by: str | None) -> str:
-    return by or get_user() or "somebody"
+    return by or find_user() or "somebody"
 
 
 def _describe_decision(question: ApprovalQuestion, attempts: list[ApprovalAttempt]) -> list[str]:

@@ -11,9 +11,10 @@ from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill.catalog import AsJson
 from metier.errors import MetierError, UsageError
 from metier.runtime.host import Host
+from metier.runtime.opening import OpenedHost, open_host
 from metier.runtime.workspace.policy import read_policy_file
 from metier.runtime.workspace.trust import list_decided, trust_place
-from metier.settings.load import LoadedSettings, load_settings
+from metier.settings.load import LoadedSettings
 from metier.skills.git.clones import find_origin
 from metier.skills.trust.workspace_trust import digest_bytes, list_brought, revoke_trust
 
@@ -38,30 +39,27 @@ def trust(
     if revoke:
         _revoke(workspace, home, as_json=as_json)
         return
-    loaded = open_folder(workspace, home)
-    place = Host(settings=loaded.settings, workspace=workspace, home=home, environ=dict(os.environ), trust=loaded.trust)
+    opened = open_folder(workspace, home)
+    loaded = opened.loaded
     if not show:
-        record(place, loaded)
-        loaded = open_folder(workspace, home)
-    _write(place, loaded, as_json=as_json)
+        record(opened.host, loaded)
+        loaded = open_folder(workspace, home).loaded
+    _write(opened.host, loaded, as_json=as_json)
 
 
 def trust_new_folder(workspace: Path) -> None:
     """A folder that this person has just filled. Where that cannot be kept it matters only in a clone, and is said."""
     try:
         home = home_folder()
-        loaded = open_folder(workspace, home)
-        place = Host(
-            settings=loaded.settings, workspace=workspace, home=home, environ=dict(os.environ), trust=loaded.trust
-        )
-        record(place, loaded)
+        opened = open_folder(workspace, home)
+        record(opened.host, opened.loaded)
     except MetierError as error:
         if find_origin(workspace):
             warn_line(f"warning: This folder is not trusted yet: {error.message}; run `agent trust` later")
 
 
-def open_folder(workspace: Path, home: Path) -> LoadedSettings:
-    return load_settings(flags={}, environ=os.environ, cwd=workspace, home=home, config=None)
+def open_folder(workspace: Path, home: Path) -> OpenedHost:
+    return open_host(workspace, environ=os.environ, home=home, config=None)
 
 
 def record(place: Host, loaded: LoadedSettings) -> None:

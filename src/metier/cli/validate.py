@@ -16,6 +16,7 @@ from metier.runtime.checks.validation import CheckedFile, Validation, load_place
 from metier.runtime.host import Host
 from metier.settings.load import load_settings
 from metier.settings.model import Settings
+from metier.skills.trust.workspace_trust import find_trust
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -38,7 +39,8 @@ def validate(
     root = (path.parent if path.name in WORKSPACE_FOLDERS else path).absolute()
     home = home_folder()
     settings, problems = _read_settings(root, home)
-    place = Host(settings=settings, workspace=root, home=home, environ=dict(os.environ))
+    trust = find_trust(root, home=home, environ=os.environ)
+    place = Host(settings=settings, workspace=root, home=home, environ=dict(os.environ), trust=trust)
     found = validate_workspace(place, load_place_catalog(place), strict=strict)
     if as_json:
         write_json([*map(_as_json, found.workspace.checked), *_folders_as_json(found, problems)])

@@ -14,7 +14,7 @@ from metier.providers.connection import SharedClients
 from metier.providers.retry import Seams
 from metier.runtime.server_pool import ServerPool
 from metier.settings.model import Settings
-from metier.skills.trust.workspace_trust import MADE_HERE, WorkspaceTrust
+from metier.skills.trust.workspace_trust import WorkspaceTrust
 from metier.telemetry.sinks import Sink
 from metier.tools.base import Tool
 
@@ -29,7 +29,7 @@ class Host:
     workspace: Path
     home: Path
     environ: Mapping[str, str]
-    trust: WorkspaceTrust = MADE_HERE
+    trust: WorkspaceTrust
     """Whose word the files of the workspace are."""
     clock: Clock = field(default_factory=SystemClock)
     ids: Ids = field(default_factory=SystemIds)

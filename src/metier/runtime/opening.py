@@ -1,6 +1,5 @@
 """Open the host of a folder: its settings, its trust, and what they warn about."""
 
-import getpass
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +29,3 @@ def open_host(
     loaded = load_settings(flags=flags or {}, environ=environ, cwd=folder, home=home, config=config)
     host = Host(settings=loaded.settings, workspace=folder, home=home, environ=dict(environ), trust=loaded.trust)
     return OpenedHost(host=host, loaded=loaded, warnings=(*loaded.warnings, *list_withheld(host)))
-
-
-def find_user() -> str:
-    """The name under which approvals and answers are recorded; empty where the system knows none."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):
-        return ""

@@ -26,6 +26,7 @@ from metier.runtime.host import Host
 from metier.runtime.queue.broker import OWN_VARIABLE, Address, find_address
 from metier.settings.model import Settings
 from metier.settings.worker_options import WorkerOptions
+from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.store.options import StoreOptions
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 from metier.tools.process.run import Command, ProcessLimits, ProcessTree
@@ -204,6 +205,7 @@ def build_place(load: Load) -> Host:
         settings=settings,
         workspace=folder,
         home=folder / "home",
+        trust=MADE_HERE,
         environ={"DATABASE_URL": load.database_url, OWN_VARIABLE: load.broker_url},
         provider=Ticker(load),
         tools=(Deed("Send", load), Deed("Keep", load)),

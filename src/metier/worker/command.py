@@ -10,9 +10,8 @@ import typer
 from metier.errors import UsageError
 from metier.runtime.cleaning import build_place_redactor
 from metier.runtime.host import Host
+from metier.runtime.opening import open_host
 from metier.runtime.queue.broker import find_broker
-from metier.runtime.workspace.trust import list_withheld
-from metier.settings.load import load_settings
 from metier.telemetry.sanitize import sanitize_line
 from metier.worker.job import Job
 from metier.worker.store_worker import run_store_worker
@@ -65,14 +64,7 @@ def worker(
 
 
 def _open_place(config: Path | None, flags: dict[str, str]) -> Host:
-    loaded = load_settings(flags=flags, environ=os.environ, cwd=Path.cwd(), home=Path.home(), config=config)
-    place = Host(
-        settings=loaded.settings,
-        workspace=Path.cwd(),
-        home=Path.home(),
-        environ=dict(os.environ),
-        trust=loaded.trust,
-    )
-    for problem in (*loaded.warnings, *list_withheld(place)):
+    opened = open_host(Path.cwd(), environ=os.environ, home=Path.home(), flags=flags, config=config)
+    for problem in opened.warnings:
         sys.stderr.write(f"{problem.render()}\n")
-    return place
+    return opened.host

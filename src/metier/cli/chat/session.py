@@ -10,7 +10,6 @@ from metier.cli.chat.slash_commands import Desk, Leave, Turn, run_command
 from metier.cli.chat.view import ChatView
 from metier.cli.run.approval_dialog import Prompter
 from metier.cli.run.driving import Driven, build_outcome, describe_cause, find_standing
-from metier.cli.shared.context import get_user
 from metier.cli.shared.exit_codes import SIGNALS
 from metier.cli.shared.failure import report
 from metier.cli.shared.output import build_output_redactor, warn_line, write_json_line
@@ -19,6 +18,7 @@ from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
 from metier.errors import MetierError
+from metier.ids import find_user
 from metier.runtime.answers import Answer
 from metier.runtime.chat.chats import Chat
 from metier.runtime.cleaning import build_place_redactor, find_place_secrets
@@ -43,7 +43,7 @@ class Session:
         place = chat.runtime.place
         self._redactor = build_place_redactor(place)
         self._output = build_output_redactor(find_place_secrets(place))
-        self._prompter = Prompter(self._read_word, get_user())
+        self._prompter = Prompter(self._read_word, find_user())
         self._desk = Desk(chat=chat, ask=self._prompter, drive=self._drive)
 
     async def run(self) -> int:
@@ -134,11 +134,11 @@ class Session:
                 warn_line(state.pause.reason)
                 word = (await self._screen.read_line(f"{'/'.join(DOUBTS)}> ")).strip()
                 doubt: Doubt | None = next((known for known in DOUBTS if word == known), None)
-                return Answer(doubt=doubt, by=get_user()) if doubt else None
+                return Answer(doubt=doubt, by=find_user()) if doubt else None
             question = state.question
             warn_line(question.question if question else state.pause.reason)
             values = {name: await self._screen.read_line(f"{name}> ") for name in list_fields(state)}
-            return Answer(values={**values}, by=get_user())
+            return Answer(values={**values}, by=find_user())
         except (EOFError, KeyboardInterrupt):
             warn_line("Not answered; /continue asks again")
             return None

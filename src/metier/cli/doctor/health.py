@@ -20,6 +20,7 @@ from metier.runtime.confinement import build_confinement, find_place_rung, requi
 from metier.runtime.host import Host
 from metier.settings.model import Settings
 from metier.skills.trust.trusted_programs import build_trusted_environment, find_trusted_program
+from metier.skills.trust.workspace_trust import find_trust
 from metier.tools.mcp.acceptance import AcceptedServers
 from metier.tools.mcp.config import choose_servers, load_mcp_config
 from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
@@ -103,7 +104,8 @@ def examine_shell(settings: Settings) -> Finding:
 
 def examine_sandbox(settings: Settings, environ: Mapping[str, str], cwd: Path) -> Iterator[Finding]:
     """Each level is tried for real, by a program that wants to get out; then which one a run here would use."""
-    place = Host(settings=settings, workspace=cwd, home=Path.home(), environ=environ)
+    trust = find_trust(cwd, home=Path.home(), environ=environ)
+    place = Host(settings=settings, workspace=cwd, home=Path.home(), environ=environ, trust=trust)
     program = find_bubblewrap(environ, cwd)
     for level, name in _LEVELS.items():
         rung = try_rung(level, program)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import anyio
 from pydantic import JsonValue
 
-from metier.cli.shared.context import get_user
 from metier.cli.shared.output import printable, warn_line
 from metier.engine.state import RunState
 from metier.errors import UsageError
+from metier.ids import find_user
 from metier.runtime.approvals import ApprovalQuestion, Reply
 from metier.runtime.changed_code import ChangedCode
 from metier.runtime.reopening import FLAGS, Limit, RaisedLimits, build_raise, check_raise, find_limit
@@ -84,7 +84,7 @@ def find_asker() -> Prompter | None:
     streams = (sys.__stdin__, sys.__stderr__)
     if any(stream is None or stream.closed or not stream.isatty() for stream in streams):
         return None
-    return Prompter(_read_line, get_user())
+    return Prompter(_read_line, find_user())
 
 
 async def ask_for_more(state: RunState, prompter: Prompter) -> RaisedLimits | None:

@@ -17,7 +17,7 @@ from metier.cli.run.live import JsonLines, LiveView
 from metier.cli.run.next_step import suggest
 from metier.cli.run.plan import parse_plan, render_plan
 from metier.cli.run.work import work_as_json
-from metier.cli.shared.context import current_settings, get_user
+from metier.cli.shared.context import current_directory, home_folder
 from metier.cli.shared.exit_codes import FAILED, get_exit_code
 from metier.cli.shared.output import (
     build_output_redactor,
@@ -34,18 +34,19 @@ from metier.engine.steps import Step
 from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
 from metier.errors import LogError, UsageError
+from metier.ids import find_user
 from metier.providers.options import ModelOptions
 from metier.runtime.answers import Answer
 from metier.runtime.changed_code import ACCEPT
 from metier.runtime.cleaning import build_place_redactor, find_place_secrets
 from metier.runtime.host import Host
+from metier.runtime.opening import open_host
 from metier.runtime.records.causes import find_failed, get_cause
 from metier.runtime.records.known_cost import find_cost
 from metier.runtime.records.resume_tokens import issue_token
 from metier.runtime.reopening import RaisedLimits, find_chain, find_limit
 from metier.runtime.runs import Runtime, Watch, open_runtime
 from metier.runtime.workspace.plugins import using_plugins
-from metier.runtime.workspace.trust import list_withheld
 from metier.settings.load import LoadedSettings
 from metier.telemetry.jsonl import FILE_NAME
 from metier.telemetry.redaction import Redactor
@@ -104,19 +105,12 @@ async def find_standing(runtime: Runtime, state: RunState) -> Driven:
 
 def open_place(config: Path | None, flags: Mapping[str, str] | None = None, *, is_new_run: bool = False) -> Host:
     """This folder, with the settings that hold in it. What they warn about is said."""
-    loaded = current_settings(config, flags or {})
+    opened = open_host(current_directory(), environ=os.environ, home=home_folder(), flags=flags, config=config)
     if is_new_run:
-        _check_model(loaded)
-    place = Host(
-        settings=loaded.settings,
-        workspace=Path.cwd(),
-        home=Path.home(),
-        environ=dict(os.environ),
-        trust=loaded.trust,
-    )
-    for problem in (*loaded.warnings, *list_withheld(place)):
+        _check_model(opened.loaded)
+    for problem in opened.warnings:
         warn_line(problem.render())
-    return place
+    return opened.host
 
 
 def _check_model(loaded: LoadedSettings) -> None:
@@ -188,7 +182,7 @@ async def _go_beyond_limits(runtime: Runtime, state: RunState, watch: Watch) -> 
             if raised is None:
                 break
             again = replace(watch, stopper=fresh, timeout_seconds=raised.timeout_seconds or watch.timeout_seconds)
-            state = await runtime.resume(state.run_id, Answer(by=get_user(), raised=raised, reopens=True), again)
+            state = await runtime.resume(state.run_id, Answer(by=find_user(), raised=raised, reopens=True), again)
         stopper = fresh
     return state
 

@@ -11,9 +11,9 @@ from pydantic import JsonValue
 from metier.cli.run.command import Config, Output, Quiet, check_timeout
 from metier.cli.run.detaching import detach_run
 from metier.cli.run.driving import View, drive_run, open_place
-from metier.cli.shared.context import get_user
 from metier.engine.state import RunState
 from metier.errors import UsageError
+from metier.ids import find_user
 from metier.runtime.answers import Answer, check_answer
 from metier.runtime.changed_code import ACCEPT
 from metier.runtime.queue.detached import wake
@@ -104,7 +104,7 @@ class _Wanted:
         given = Answer(
             values=parse_inputs(self.inputs, fields) if self.inputs else None,
             doubt=self.doubt,
-            by=get_user(),
+            by=find_user(),
             raised=self.raised,
             reopens=True,
             accepts_changed_skills=self.accepts_changed_skills,

@@ -17,7 +17,6 @@ from metier.cli.runs.diff import attach as attach_diff
 from metier.cli.runs.export import attach as attach_export
 from metier.cli.runs.follow import follow_run
 from metier.cli.runs.upkeep import attach as attach_upkeep
-from metier.cli.shared.context import get_user
 from metier.cli.shared.output import JsonList, write_json, write_line
 from metier.cli.skill.catalog import AsJson
 from metier.engine.journal import read_entries
@@ -26,6 +25,7 @@ from metier.engine.phases import FINAL
 from metier.engine.state import RunState, fold
 from metier.errors import MetierError, UsageError
 from metier.events import TaskState
+from metier.ids import find_user
 from metier.runtime.records.known_cost import find_cost, find_listed_cost, render_cost
 from metier.runtime.records.record import build_record
 from metier.runtime.runs import Runtime, open_runtime
@@ -150,7 +150,7 @@ async def _cancel(runtime: Runtime, run_id: str) -> RunState:
     """Asked again, because a driver may let go of the run before it hears of it; then it is ended here."""
     with anyio.move_on_after(CANCEL_SECONDS):
         while True:
-            state = await runtime.cancel(run_id, by=get_user())
+            state = await runtime.cancel(run_id, by=find_user())
             if state.phase in FINAL:
                 return state
             await anyio.sleep(0.2)

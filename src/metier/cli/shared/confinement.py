@@ -11,6 +11,11 @@ from metier.tools.process.sandbox.confinement import Confinement
 
 async def open_skill_confinement(places: SkillPlaces) -> Confinement:
     """What encloses the code of skills here, as in a run. Raises `SandboxUnavailable`."""
-    return await open_confinement(
-        Host(settings=places.settings, workspace=current_directory(), home=home_folder(), environ=dict(os.environ))
+    host = Host(
+        settings=places.settings,
+        workspace=current_directory(),
+        home=home_folder(),
+        environ=dict(os.environ),
+        trust=places.trust,
     )
+    return await open_confinement(host)

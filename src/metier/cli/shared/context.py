@@ -1,6 +1,5 @@
 """What a command knows about where it was called: the settings that hold here. Nothing is kept between calls."""
 
-import getpass
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,13 +18,6 @@ def current_file(config: Path | None) -> Path | None:
     """The settings file that `current_settings` reads."""
     found = find_file(config=config, environ=os.environ, cwd=current_directory(), home=home_folder())
     return found.path if found else None
-
-
-def get_user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):
-        return ""
 
 
 def current_directory() -> Path:

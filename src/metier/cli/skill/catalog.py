@@ -14,6 +14,7 @@ from metier.definitions.skills.sources import SourceKind, build_search_path, fin
 from metier.errors import UsageError
 from metier.settings.model import Settings
 from metier.skills.activation import Selection, SkillRoots, activate, build_roots, find_packages, parse_selection
+from metier.skills.trust.workspace_trust import WorkspaceTrust
 
 SkillsDir = Annotated[
     Path | None,
@@ -32,6 +33,7 @@ class SkillPlaces:
     roots: SkillRoots
     selection: Selection
     settings: Settings
+    trust: WorkspaceTrust
 
 
 def open_places(skills_dir: Path | None) -> SkillPlaces:
@@ -48,6 +50,7 @@ def open_places(skills_dir: Path | None) -> SkillPlaces:
         ),
         selection=parse_selection(enabled if isinstance(enabled, str) else ",".join(enabled)),
         settings=settings,
+        trust=loaded.trust,
     )
 
 

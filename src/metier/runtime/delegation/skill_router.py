@@ -21,10 +21,10 @@ from metier.engine.state import RunState
 from metier.runtime.delegation.child_runs import ChildRunStart, build_limits
 from metier.runtime.delegation.skill_runs import build_waiting, find_stored, name_work, read_response
 from metier.runtime.host import Host
+from metier.runtime.opening import open_host
 from metier.runtime.requests import RunRequest, order_run
 from metier.runtime.runs import Answer, Runtime, open_runtime
 from metier.runtime.workspace.plugins import using_plugins
-from metier.settings.load import load_settings
 from metier.store.failures import RunExists
 
 
@@ -49,11 +49,7 @@ def create_run_router(
 ) -> RunRouter:
     """For `create_agent_adapter(…, router=…)`. Raises `ConfigError` with every problem of the settings."""
     workspace, variables = Path(repo_root).resolve(), os.environ if environ is None else environ
-    folder = home or Path.home()
-    loaded = load_settings(flags={}, environ=variables, cwd=workspace, home=folder, config=None)
-    return RunRouter(
-        Host(settings=loaded.settings, workspace=workspace, home=folder, environ=dict(variables), trust=loaded.trust)
-    )
+    return RunRouter(open_host(workspace, environ=variables, home=home or Path.home(), config=None).host)
 
 
 async def _go_on(work: CalledRun, request: DelegationRequest, runtime: Runtime) -> RunState:
