@@ -1,12 +1,9 @@
 """Several drivers of one run: one drives, the others are told; one that was thought dead can do no harm."""
 
 import os
-import select
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, cast
 
 import anyio
 import pytest
@@ -20,24 +17,24 @@ from metier.store.machine import SystemMachine
 from metier.store.opening import DATABASE
 from metier.store.sqlite.store import open_sqlite_store
 from metier.testing.crash_child import MachineAhead, Order
-from metier.testing.crash_kit import CrashKit, read_effects, read_outcome
+from metier.testing.crash_kit import Baseline, CrashKit, read_effects, read_outcome
 from metier.testing.crash_points import CrashPoint
-from metier.testing.crash_scenario import Build
 
 PROCESSES = 8
 
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.fixture
-def kits(tmp_path: Path) -> Iterator[list[CrashKit]]:
-    with ExitStack() as running:
-        yield [running.enter_context(CrashKit(small.build, tmp_path)) for _ in range(PROCESSES)]
+@pytest.fixture(scope="module")
+def kit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashKit]:
+    """One process forks all drivers, so that Metier is imported once."""
+    with CrashKit(small.build, tmp_path_factory.mktemp("drivers")) as running:
+        yield running
 
 
-def stdout_of(kit: CrashKit) -> IO[str]:
-    assert kit._process is not None  # pyright: ignore[reportPrivateUsage]
-    return cast("IO[str]", kit._process.stdout)  # pyright: ignore[reportPrivateUsage]
+@pytest.fixture(scope="module")
+def baseline(kit: CrashKit) -> Baseline:
+    return kit.survey()
 
 
 def wake(case: Path, name: str) -> None:
@@ -56,46 +53,40 @@ def wait_until_stopped(case: Path, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_of_eight_processes_that_resume_one_run_exactly_one_drives(kits: list[CrashKit]) -> None:
-    case = kits[0].open_case()
-    kits[0].live(Order(folder=str(case), name="effect:post:done"))
-    for index, kit in enumerate(kits):
-        # Whoever gets the run stops there, so that all others try while it is taken.
-        kit.begin(Order(folder=str(case), name="store:take_lease:after", action="stop", outcome=f"life-{index}"))
+def test_of_eight_processes_that_resume_one_run_exactly_one_drives(kit: CrashKit) -> None:
+    case = kit.open_case()
+    kit.live(Order(folder=str(case), name="effect:post:done"))
+    names = {f"life-{index}" for index in range(PROCESSES)}
+    for name in names:
+        # The process that gets the run stops there, so that all others try while it is taken.
+        kit.begin(Order(folder=str(case), name="store:take_lease:after", action="stop", outcome=name))
 
-    waiting = {stdout_of(kit): index for index, kit in enumerate(kits)}
-    refused: list[str] = []
-    while len(waiting) > 1:
-        for stream in select.select(list(waiting), [], [])[0]:
-            index = waiting.pop(stream)
-            kits[index].wait()
-            refused.append(read_outcome(case, f"life-{index}").error)
-    (winner,) = waiting.values()
-    wake(case, f"life-{winner}")
-    kits[winner].wait()
+    refused = [str(kit.wait()["outcome"]) for _ in range(PROCESSES - 1)]
+    (winner,) = names - set(refused)
+    wake(case, winner)
+    kit.wait()
 
-    assert [error.partition(":")[0] for error in refused] == ["LeaseHeld"] * (PROCESSES - 1)
-    assert all("drives run" in error for error in refused)
-    assert read_outcome(case, f"life-{winner}").status == "completed"
+    errors = [read_outcome(case, name).error for name in refused]
+    assert [error.partition(":")[0] for error in errors] == ["LeaseHeld"] * (PROCESSES - 1)
+    assert all("drives run" in error for error in errors)
+    assert read_outcome(case, winner).status == "completed"
     effects = read_effects(case / "effects.jsonl")
     assert sorted(effect["name"] for effect in effects) == ["launch", "pay", "post", "post"]
 
 
-def outlive(build: Build, point: CrashPoint, folder: Path) -> tuple[list[str], str]:
+def outlive(kit: CrashKit, baseline: Baseline, point: CrashPoint) -> tuple[list[str], str]:
     """One driver is frozen at `point`, another takes its run over and ends it; then the first wakes up."""
-    with CrashKit(build, folder) as zombie, CrashKit(build, folder) as successor:
-        baseline = successor.survey()
-        case = zombie.open_case()
-        frozen = Order(folder=str(case), name=point.name, occurrence=point.occurrence, action="stop", outcome="zombie")
-        zombie.begin(frozen)
-        wait_until_stopped(case, "zombie")
-        try:
-            successor.live(Order(folder=str(case), ahead_seconds=60, outcome="successor"))
-        finally:
-            wake(case, "zombie")
-        zombie.wait()
-        before = read_outcome(case, "successor")
-        return successor.find_violations(case, before, baseline), read_outcome(case, "zombie").error
+    case = kit.open_case()
+    frozen = Order(folder=str(case), name=point.name, occurrence=point.occurrence, action="stop", outcome="zombie")
+    kit.begin(frozen)
+    wait_until_stopped(case, "zombie")
+    try:
+        kit.live(Order(folder=str(case), ahead_seconds=60, outcome="successor"))
+    finally:
+        wake(case, "zombie")
+    kit.wait()
+    before = read_outcome(case, "successor")
+    return kit.find_violations(case, before, baseline), read_outcome(case, "zombie").error
 
 
 @pytest.mark.slow
@@ -110,8 +101,10 @@ def outlive(build: Build, point: CrashPoint, folder: Path) -> tuple[list[str], s
     ],
     ids=str,
 )
-def test_driver_that_wakes_up_after_its_run_was_taken_over_writes_nothing(point: CrashPoint, tmp_path: Path) -> None:
-    violations, error = outlive(small.build, point, tmp_path)
+def test_driver_that_wakes_up_after_its_run_was_taken_over_writes_nothing(
+    point: CrashPoint, kit: CrashKit, baseline: Baseline
+) -> None:
+    violations, error = outlive(kit, baseline, point)
 
     assert violations == []
     assert error.startswith("LeaseLost: ")
@@ -119,7 +112,8 @@ def test_driver_that_wakes_up_after_its_run_was_taken_over_writes_nothing(point:
 
 @pytest.mark.slow
 def test_store_without_fencing_is_caught(tmp_path: Path) -> None:
-    violations, _ = outlive(small.build_naive_store, CrashPoint("model:after", 3), tmp_path)
+    with CrashKit(small.build_naive_store, tmp_path) as kit:
+        violations, _ = outlive(kit, kit.survey(), CrashPoint("model:after", 3))
 
     assert "opaque effect 'launch' happened 2 times" in violations
 

@@ -2,12 +2,14 @@
 
 `python -m metier.testing.crash_child FILE FUNCTION` loads the scenario once and then, for each JSON line on its
 standard input, forks a process that lives it; a fork that nothing ran in before is as fresh as a new process, and
-costs less. It answers each line with how that process ended.
+costs less. It answers each line with how that process ended, when it ended: several may live at once.
 """
 
 import importlib.util
 import json
 import os
+import select
+import signal
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -218,27 +220,68 @@ def live_and_tell(build: Build, order: Order) -> None:
     file.write_text(outcome.model_dump_json(), encoding="utf-8")
 
 
-def _fork(build: Build, order: Order) -> dict[str, JsonValue]:
-    started = time.monotonic()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Life:
+    """A forked process: what it was told, and since when it runs."""
+
+    order: Order
+    began: float
+
+
+def _fork(build: Build, order: Order) -> int:
     child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            live_and_tell(build, order)
-            code = 0
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    return {"code": os.waitstatus_to_exitcode(status), "seconds": round(time.monotonic() - started, 3)}
+    if child:
+        return child
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        live_and_tell(build, order)
+        code = 0
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _tell_ends(lives: dict[int, _Life]) -> None:
+    for child in list(lives):
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            life = lives.pop(child)
+            answer: dict[str, JsonValue] = {
+                "code": os.waitstatus_to_exitcode(status),
+                "seconds": round(time.monotonic() - life.began, 3),
+                "outcome": life.order.outcome,
+            }
+            sys.stdout.write(json.dumps(answer) + "\n")
+            sys.stdout.flush()
+
+
+def serve(build: Build) -> None:
+    """Begin a life for each line, several at once if they are asked for, and say of each how it ended."""
+    woken, waker = os.pipe()
+    os.set_blocking(waker, False)
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+    signal.set_wakeup_fd(waker)
+    lives: dict[int, _Life] = {}
+    unread = b""
+    is_asked = True
+    while is_asked or lives:
+        ready, _, _ = select.select([*([sys.stdin] if is_asked else []), woken], [], [])
+        if woken in ready:
+            os.read(woken, 4096)
+            _tell_ends(lives)
+        if sys.stdin in ready:
+            read = os.read(sys.stdin.fileno(), 65536)
+            is_asked = bool(read)
+            *lines, unread = (unread + read).split(b"\n")
+            for order in map(Order.model_validate_json, lines):
+                lives[_fork(build, order)] = _Life(order=order, began=time.monotonic())
 
 
 def main() -> None:
     file, function = sys.argv[1:]
-    build = load_build(Path(file), function)
-    for line in sys.stdin:
-        sys.stdout.write(json.dumps(_fork(build, Order.model_validate_json(line))) + "\n")
-        sys.stdout.flush()
+    serve(load_build(Path(file), function))
 
 
 if __name__ == "__main__":

@@ -179,7 +179,7 @@ class CrashKit:
         print(order.model_dump_json(), file=self._process.stdin, flush=True)
 
     def wait(self) -> dict[str, JsonValue]:
-        """How the life that was begun ended: `code` and `seconds`."""
+        """How the first of those that were begun ended: `code`, `seconds`, and the `outcome` that its order named."""
         assert self._process is not None
         assert self._process.stdout is not None
         answer = self._process.stdout.readline()
