@@ -4,7 +4,9 @@ Processor time, because a machine that does other things at the same time change
 leaves to others is not counted.
 """
 
+import math
 import os
+import time
 from collections import Counter
 from collections.abc import Generator
 from pathlib import PurePosixPath
@@ -19,7 +21,36 @@ MOST_NAMED = 20
 SLOW_ROOMS = ("dev", "docs", "packs", "worker")
 """Every test there installs, starts commands one after the other, or waits for other processes."""
 
+# fmt: off
+SLOW_FILES = frozenset({
+    "architecture/test_programs.py", "bundled/test_decision_record.py", "bundled/test_kalshi.py",
+    "bundled/test_schema_infer.py", "bundled/test_schema_infer_awkward.py", "capabilities/test_adapter.py",
+    "capabilities/test_advisor.py", "capabilities/test_child_runs.py", "capabilities/test_delegation.py",
+    "capabilities/test_kept_answers.py", "cli/test_approvals.py", "cli/test_changed_code.py", "cli/test_chat.py",
+    "cli/test_chat_servers.py", "cli/test_chat_terminal.py", "cli/test_check.py", "cli/test_foreign_runs.py",
+    "cli/test_full_disk.py", "cli/test_injection.py", "cli/test_leftovers.py", "cli/test_limits.py",
+    "cli/test_links_out.py", "cli/test_lost_entries.py", "cli/test_mcp.py", "cli/test_mcp_sandbox.py",
+    "cli/test_mcp_transports.py", "cli/test_protected_paths.py", "cli/test_run.py", "cli/test_run_offline.py",
+    "cli/test_run_signals.py", "cli/test_runs_diff.py", "cli/test_runs_export.py", "cli/test_sandbox.py",
+    "cli/test_secrecy.py", "cli/test_takeover.py", "cli/test_task.py", "cli/test_terminal_signals.py",
+    "cli/test_trust.py", "cli/test_trusted_side.py", "definitions/test_flat_yaml.py", "engine/test_many_runs.py",
+    "engine/test_replay_property.py", "plugins/test_plugins.py", "routing/test_route_command.py",
+    "runtime/test_chats.py", "runtime/test_long_runs.py", "security/test_always.py", "security/test_injection_drill.py",
+    "skills/test_activation.py", "skills/test_confirmation.py", "skills/test_crash.py", "store/test_faults.py",
+    "store/test_model.py", "store/test_postgres_faults.py", "store/test_processes.py", "store/test_state_processes.py",
+    "tools/test_grep.py", "tools/test_sandbox_user.py", "tools/test_script_contract.py",
+    "tools/test_script_environments.py", "tools/test_toolsets.py",
+})
+# fmt: on
+"""Files whose tests cost more than a quarter of a second each; most of them start processes."""
+
+QUICK_SECONDS = 75
+"""After this time a quick run begins no more tests, and says how many were left out."""
+LATER_ROOMS = ("bundled", "capabilities", "cli", "security", "tools")
+"""Their tests cost more than those of the other rooms, so a quick run has most of the others before."""
+
 _began = pytest.StashKey[float]()
+_deadline = pytest.StashKey[float]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,13 +68,35 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Slow tests first: if one of them came last, the other processes would wait for it with nothing to do."""
     for item in items:
-        if _room(item.nodeid) in SLOW_ROOMS:
+        if is_slow_file(item.nodeid.partition("::")[0]):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     if config.getoption("--quick"):
         slow = [item for item in items if item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+        quick = [item for item in items if not item.get_closest_marker("slow")]
+        items[:] = sorted(quick, key=lambda item: _room(item.nodeid) in LATER_ROOMS)
+        config.stash[_deadline] = time.monotonic() + QUICK_SECONDS
+
+
+def is_slow_file(path: str) -> bool:
+    """Whether a quick run leaves all of a file out; `path` begins with `tests/`."""
+    return _room(path) in SLOW_ROOMS or path.partition("/")[2] in SLOW_FILES
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    """When the time of a quick run is over, say of a test that it is left out, at next to no cost."""
+    if time.monotonic() < item.config.stash.get(_deadline, math.inf):
+        return None
+    reason = f"Skipped: a quick run begins no test after {QUICK_SECONDS} seconds"
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    report = pytest.TestReport(
+        item.nodeid, item.location, keywords={}, outcome="skipped", longrepr=(__file__, 1, reason), when="setup"
+    )
+    item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
