@@ -67,6 +67,13 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     Row(
+        name="skill that is a link stored as text",
+        files={".agent/skills/s/SKILL.md": "../../x/SKILL.md\n"},
+        says=(
+            ".agent/skills/s/SKILL.md:1: error: The file is a symbolic link that was stored as text: '../../x/SKILL.md' [link_as_text] (Clone it with `git -c core.symlinks=true clone`, or use the skill that it leads to)",
+        ),
+    ),
+    Row(
         name="skill for another version",
         files=skill(GOOD_SKILL + "max_agent_base_version: 0.0.1\n"),
         says=(
@@ -159,7 +166,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         name="skill file in another case",
         files={".agent/skills/s/Skill.md": "---\nname: s\ndescription: d\n---\n"},
-        says=(".agent/skills/s/Skill.md:1: warning: The file is called 'Skill.md', not 'SKILL.md' [file_name]",),
+        says=(".agent/skills/s/Skill.md:1: error: The file is called 'Skill.md', not 'SKILL.md' [file_name]",),
     ),
     Row(
         name="link to nothing",

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from metier.cli.shared.output import problem_as_json, warn_line, write_json, write_line
+from metier.cli.shared.output import JsonList, problem_as_json, warn_line, write_json, write_line
 from metier.cli.skill.catalog import AllSkills, AsJson, SkillsDir, open_active_catalog, open_catalog
 from metier.cli.skill.contracts import attach as attach_contracts
 from metier.cli.skill.route import attach
@@ -94,12 +94,22 @@ def validate(
     as_json: AsJson = False,
 ) -> int:
     """Say what is wrong with skills, each with its line. The exit code is 1 when there is an error."""
-    verdicts = list(judge_paths(paths, strict=strict))
-    if as_json:
-        write_json([_verdict_as_json(verdict) for verdict in verdicts])
+    shown = JsonList() if as_json else None
+    judged = loaded = failed = 0
+    # One by one: tens of thousands of skills would not all fit into memory.
+    for verdict in judge_paths(paths, strict=strict):
+        judged += 1
+        loaded += verdict.reading.skill is not None
+        failed += verdict.failed
+        if shown is not None:
+            shown.add(_verdict_as_json(verdict))
+        else:
+            _write_verdict(verdict)
+    if shown is not None:
+        shown.close()
     else:
-        _write_verdicts(verdicts)
-    return 1 if any(verdict.failed for verdict in verdicts) else 0
+        warn_line(f"{loaded} of {judged} skills can be loaded")
+    return 1 if failed else 0
 
 
 @app.command("to-prompt")
@@ -220,11 +230,8 @@ def _found_as_json(problem: Problem, verdict: Verdict) -> dict[str, object]:
     return {**problem_as_json(problem), **({"file": problem.file} if is_elsewhere else {})}
 
 
-def _write_verdicts(verdicts: list[Verdict]) -> None:
-    for verdict in verdicts:
-        if verdict.reading.skill is not None and not verdict.reading.problems:
-            write_line(f"{verdict.path}: ok")
-        for problem in verdict.reading.problems:
-            write_line(problem.render())
-    loaded = sum(verdict.reading.skill is not None for verdict in verdicts)
-    warn_line(f"{loaded} of {len(verdicts)} skills can be loaded")
+def _write_verdict(verdict: Verdict) -> None:
+    if verdict.reading.skill is not None and not verdict.reading.problems:
+        write_line(f"{verdict.path}: ok")
+    for problem in verdict.reading.problems:
+        write_line(problem.render())

@@ -8,7 +8,7 @@ from pathlib import Path
 from metier.capabilities.check import check_capability
 from metier.definitions.files.walk import Walk
 from metier.definitions.problems import Problem, has_errors
-from metier.definitions.skills.skill import SkillReading, parse_skill
+from metier.definitions.skills.skill import SkillReading, parse_once
 from metier.definitions.skills.skill_file import FILE_NAME, MAX_FILE_BYTES, find_skill_file, misnamed, read_skill_file
 from metier.errors import UsageError
 
@@ -43,17 +43,16 @@ def _judge(path: Path, *, strict: bool) -> Iterator[Verdict]:
     is_skill = not isinstance(found, Problem)
     # Below a skill, what lies in its own parts is material, e.g. a template; in a collection every file counts.
     walk = Walk(path, FILE_NAME, everywhere=not is_skill)
-    verdicts = [
-        Verdict(_as_given(path, item.path), _read(Path(item.path), strict=strict, within=item.within)) for item in walk
-    ]
-    verdicts += [
-        Verdict(_as_given(path, problem.file), SkillReading(None, (problem,)))
-        for problem in walk.problems
-        if problem.severity == "error"
-    ]
-    if not verdicts and isinstance(found, Problem):
-        verdicts = [Verdict(str(path), SkillReading(None, (found,)))]
-    yield from verdicts
+    is_any = False
+    for item in walk:
+        is_any = True
+        yield Verdict(_as_given(path, item.path), _read(Path(item.path), strict=strict, within=item.within))
+    for problem in walk.problems:
+        if problem.severity == "error":
+            is_any = True
+            yield Verdict(_as_given(path, problem.file), SkillReading(None, (problem,)))
+    if not is_any and isinstance(found, Problem):
+        yield Verdict(str(path), SkillReading(None, (found,)))
 
 
 def _read(file: Path, *, strict: bool, within: Path | None = None) -> SkillReading:
@@ -65,9 +64,9 @@ def _read(file: Path, *, strict: bool, within: Path | None = None) -> SkillReadi
     if isinstance(data, Problem):
         return SkillReading(None, (data,))
     # `SKILL.md` and `../SKILL.md` have a folder with a name too.
-    reading = parse_skill(data, file=file if file.parent.name not in ("", "..") else file.resolve(), strict=strict)
+    reading = parse_once(data, file=file if file.parent.name not in ("", "..") else file.resolve(), strict=strict)
     promised = check_capability(reading.skill, strict=strict) if reading.skill else ()
-    return SkillReading(reading.skill, (*misnamed(file), *reading.problems, *promised))
+    return SkillReading(reading.skill, (*misnamed(file, strict=strict), *reading.problems, *promised))
 
 
 def _as_given(root: Path, path: str) -> str:

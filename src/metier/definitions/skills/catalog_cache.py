@@ -12,7 +12,7 @@ from typing import cast
 from metier.definitions.files.whole_file import replace_file
 from metier.version import __version__
 
-FORMAT = 2
+FORMAT = 3
 _FRESH_NS = 100_000_000
 """A file younger than this when it was read may change again without a new time stamp, so it is not remembered."""
 

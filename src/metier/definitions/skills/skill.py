@@ -9,7 +9,7 @@ from pathlib import Path
 from metier.definitions.permits import Permits, read_permits
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.references import Reference, read_references
-from metier.definitions.skills.skill_file import MAX_FILE_BYTES, find_skill_file, read_skill_file
+from metier.definitions.skills.skill_file import MAX_FILE_BYTES, find_skill_file, find_stored_link, read_skill_file
 from metier.definitions.skills.skill_rules import (
     CONTRACT_FIELDS,
     OWN_FIELDS,
@@ -109,7 +109,7 @@ def load_skill(
 
     No link leads out of `within`, or of the folder itself.
     """
-    found = find_skill_file(folder)
+    found = find_skill_file(folder, strict=strict)
     if isinstance(found, Problem):
         return SkillReading(None, (found,))
     data = read_skill_file(found.path, limit=MAX_FILE_BYTES, within=within or folder)
@@ -125,6 +125,13 @@ def parse_skill(data: bytes, *, file: Path, id: str = "", strict: bool = False) 
 
     The runs of a process mostly find the same files: the same bytes are parsed once, however often they are read.
     """
+    return parse_once(data, file=file, id=id, strict=strict)
+
+
+def parse_once(data: bytes, *, file: Path, id: str = "", strict: bool = False) -> SkillReading:  # noqa: A002
+    """Like `parse_skill`, for a reader of many files that keeps none of them."""
+    if (link := find_stored_link(data, file)) is not None:
+        return SkillReading(None, (link,))
     front = read_front_matter(data, file=str(file), strict=strict)
     fields = Fields(front.mapping or _NO_ENTRIES, file=str(file), strict=strict, problems=list(front.problems))
     if fields.is_unreadable:

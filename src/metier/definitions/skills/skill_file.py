@@ -1,6 +1,7 @@
 """Find and read the one file of a skill folder, and say what stands in the way."""
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from metier.definitions.problems import Problem
 
 FILE_NAME = "SKILL.md"
 MAX_FILE_BYTES = 4 * 1024 * 1024
+_MAX_LINK_BYTES = 1024
+_STORED_LINK = re.compile(rb"\s*(?:\.{1,2}/)*(?:[^\s/:#]+/)+SKILL\.md\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +20,8 @@ class FoundFile:
     problems: tuple[Problem, ...] = ()
 
 
-def find_skill_file(folder: Path) -> FoundFile | Problem:
-    """`SKILL.md`, else the same word in another case, with a warning."""
+def find_skill_file(folder: Path, *, strict: bool = False) -> FoundFile | Problem:
+    """`SKILL.md`, else the same word in another case, with a warning; in strict reading that is an error."""
     exact = folder / FILE_NAME
     if exact.is_file():
         return FoundFile(exact)
@@ -31,18 +34,29 @@ def find_skill_file(folder: Path) -> FoundFile | Problem:
         return Problem(severity="error", code="unreadable", message=message, file=str(folder))
     for name in names:
         if (folder / name).is_file():
-            return FoundFile(folder / name, misnamed(folder / name))
+            return FoundFile(folder / name, misnamed(folder / name, strict=strict))
     hint = f"Add a file {FILE_NAME!r} with the fields 'name' and 'description'"
     message = f"The folder has no {FILE_NAME!r}"
     return Problem(severity="error", code="no_skill_file", message=message, file=str(folder), line=1, hint=hint)
 
 
-def misnamed(file: Path) -> tuple[Problem, ...]:
-    """A warning where the file is found only by readers that ignore case."""
+def find_stored_link(data: bytes, file: Path) -> Problem | None:
+    """A link to another skill that was checked out as text: its only line is the path it should lead to."""
+    if len(data) > _MAX_LINK_BYTES or _STORED_LINK.fullmatch(data) is None:
+        return None
+    target = data.strip().decode("utf-8", "replace")
+    message = f"The file is a symbolic link that was stored as text: {target!r}"
+    hint = "Clone it with `git -c core.symlinks=true clone`, or use the skill that it leads to"
+    return Problem(severity="error", code="link_as_text", message=message, file=str(file), line=1, hint=hint)
+
+
+def misnamed(file: Path, *, strict: bool = False) -> tuple[Problem, ...]:
+    """A warning where the file is found only by readers that ignore case; the specification has one name for it."""
     if file.name == FILE_NAME:
         return ()
     message = f"The file is called {file.name!r}, not {FILE_NAME!r}"
-    return (Problem(severity="warning", code="file_name", message=message, file=str(file), line=1),)
+    severity = "error" if strict else "warning"
+    return (Problem(severity=severity, code="file_name", message=message, file=str(file), line=1),)
 
 
 def read_skill_file(path: Path, *, limit: int, within: Path | None = None) -> bytes | Problem:

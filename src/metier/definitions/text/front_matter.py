@@ -14,6 +14,8 @@ from metier.definitions.text.yaml_text import Mapping, Scalar, read_yaml
 
 _OPEN = re.compile(r"---[ \t]*\n")
 _LATE_OPEN = re.compile(r"^---[ \t]*\n(?=(?:name|description)[ \t]*:)", re.MULTILINE)
+_GLUED_OPEN = re.compile(r"---[ \t]*(?=(?:name|description)[ \t]*:)")
+_RULE_CLOSE = re.compile(r"(?<=\n\n)-{4,}[ \t]*$", re.MULTILINE)
 _BARE_FIELD = re.compile(r"(?=(?:name|description)[ \t]*:)")
 _CLOSE = re.compile(r"^(?:---|\.\.\.)[ \t]*$", re.MULTILINE)
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x84\x86-\x9f\ufffe\uffff\ud800-\udfff]")
@@ -85,7 +87,11 @@ class _Splitter:
     def _find_late_opening(self, text: str) -> re.Match[str] | None:
         """Front matter after blank lines, a comment or a code fence, or without its first marker."""
         start = len(text) - len(text.lstrip())
-        found = _OPEN.match(text, start) or _LATE_OPEN.search(text, start, start + _PREFACE)
+        found = (
+            _OPEN.match(text, start)
+            or _GLUED_OPEN.match(text, start)
+            or _LATE_OPEN.search(text, start, start + _PREFACE)
+        )
         if found is None:
             found = _BARE_FIELD.match(text, start)
         if found is not None:
@@ -103,6 +109,11 @@ class _Splitter:
     def _cut(self, text: str, start: int) -> tuple[str, int]:
         """The header and where the body begins."""
         closing = _CLOSE.search(text, start)
+        rule = _RULE_CLOSE.search(text, start, closing.start() if closing else len(text))
+        if rule is not None and _BARE_FIELD.match(text, start):
+            line = text.count("\n", 0, rule.start()) + 1
+            self._deviate("unclosed_front_matter", "The front matter ends with a rule", line=line, hint=_NO_END)
+            closing = rule
         if closing is not None:
             return text[start : closing.start()], min(closing.end() + 1, len(text))
         line = max(1, text.count("\n", 0, start))

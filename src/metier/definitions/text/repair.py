@@ -8,6 +8,7 @@ from metier.definitions.text.flat_yaml import read_flat
 from metier.definitions.text.yaml_text import Entry, Mapping, Scalar, read_yaml
 
 _FIELD = re.compile(r"""(["']?)([A-Za-z_][A-Za-z0-9_. -]{0,63})\1[ \t]*:(?:[ \t]+(.*)|[ \t]*)""")
+_GLUED_VALUE = re.compile(r"^(name|description|license|version|author|compatibility):(?=[^\s:/])", re.MULTILINE)
 _BLOCK_START = re.compile(r"[|>][+-]?[0-9]?[ \t]*")
 _INDENT_TAB = re.compile(r"^[ ]*\t[ \t]*", re.MULTILINE)
 _MAX_LINES = 2_000
@@ -29,6 +30,11 @@ def repair_yaml(text: str, *, file: str, first_line: int) -> Repaired | None:
     """The fields that could be read, with a warning for each that was not YAML; `None` when there is no field."""
     entries: dict[str, Entry] = {}
     problems: list[Problem] = []
+    for glued in _GLUED_VALUE.finditer(text):
+        message = f"Field {glued[1]!r} has no space behind its colon"
+        line = first_line + text.count("\n", 0, glued.start())
+        problems.append(_warning("yaml_repaired", message, file=file, line=line, hint=f"Write '{glued[1]}: …'"))
+    text = _GLUED_VALUE.sub(r"\1: ", text)
     for block in _split(text, first_line=first_line):
         for entry in _read_block(block, file=file, problems=problems):
             if entry.key in entries:
