@@ -11,7 +11,8 @@ from worker_fleet import is_all, leave_runs, wait_for_rows
 from metier.engine.entries import RunResumed
 from metier.engine.journal import read_entries
 from metier.errors import BrokerUnavailable, UsageError
-from metier.runtime.queue.broker import find_address, find_broker, name_recovery
+from metier.runtime.queue.broker import find_address, name_recovery
+from metier.runtime.queue.broker_opening import find_broker
 from metier.runtime.queue.detached import submit
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime

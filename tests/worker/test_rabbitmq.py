@@ -9,7 +9,7 @@ import pytest
 from worker_fleet import is_all, leave_runs, wait_for_rows
 
 from metier.errors import BrokerUnavailable
-from metier.runtime.queue.broker import find_broker
+from metier.runtime.queue.broker_opening import find_broker
 from metier.runtime.runs import open_runtime
 from metier.settings.worker_options import WorkerOptions
 from metier.store.base import RunRow

@@ -22,11 +22,11 @@ from metier.cli.skill.catalog import AsJson, open_catalog
 from metier.context.decoder import build_step
 from metier.definitions.agent import Profile
 from metier.definitions.workspace import load_workspace
-from metier.engine.journal import read_entries
 from metier.errors import ConfigError, MetierError, UsageError
 from metier.runtime.build import list_all_tools
 from metier.runtime.checks.present_policy import build_present_policy
 from metier.runtime.history.backtest import Backtest, backtest
+from metier.runtime.history.entries import read_history
 from metier.runtime.host import Host
 from metier.runtime.runs import open_runtime
 from metier.runtime.workspace.catalog import find_skills
@@ -125,9 +125,7 @@ def backtest_runs(
     async def read() -> dict[str, Backtest]:
         async with open_runtime(place) as runtime:
             rows = await runtime.store.list_runs(limit=runs)
-            return {
-                row.run_id: backtest(row.run_id, await read_entries(runtime.store, row.run_id), build) for row in rows
-            }
+            return {row.run_id: backtest(row.run_id, await read_history(runtime, row.run_id), build) for row in rows}
 
     found = anyio.run(read)
     changes = [change for result in found.values() for change in result.changes]

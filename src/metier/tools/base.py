@@ -17,6 +17,9 @@ type Category = Literal["read", "write", "edit", "glob", "grep", "bash", "web", 
 type Schema = dict[str, JsonValue]
 """A JSON Schema object."""
 
+STARTED = ".started"
+"""How the note beside `ToolContext.spool` ends that says that an effect begins."""
+
 ANY_OUTPUT: Schema = {}
 """The schema that everything satisfies."""
 

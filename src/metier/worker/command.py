@@ -11,7 +11,7 @@ from metier.errors import UsageError
 from metier.runtime.cleaning import build_place_redactor
 from metier.runtime.host import Host
 from metier.runtime.opening import open_host
-from metier.runtime.queue.broker import find_broker
+from metier.runtime.queue.broker_opening import find_broker
 from metier.telemetry.sanitize import sanitize_line
 from metier.worker.job import Job
 from metier.worker.store_worker import run_store_worker

@@ -13,7 +13,7 @@ from metier.engine.state import RunState
 from metier.engine.unwrapping import unwrapped
 from metier.errors import BrokerUnavailable, UsageError
 from metier.runtime.host import Host
-from metier.runtime.queue.broker import find_broker
+from metier.runtime.queue.broker_opening import find_broker
 from metier.runtime.queue.detached import can_go_on, find_owner, wake
 from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.workspace.plugins import using_plugins

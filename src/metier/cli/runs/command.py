@@ -19,13 +19,13 @@ from metier.cli.runs.follow import follow_run
 from metier.cli.runs.upkeep import attach as attach_upkeep
 from metier.cli.shared.output import JsonList, write_json, write_line
 from metier.cli.skill.catalog import AsJson
-from metier.engine.journal import read_entries
 from metier.engine.orders import CHILD
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState, fold
 from metier.errors import MetierError, UsageError
 from metier.events import TaskState
 from metier.ids import find_user
+from metier.runtime.history.entries import read_history
 from metier.runtime.records.known_cost import find_cost, find_listed_cost, render_cost
 from metier.runtime.records.record import build_record
 from metier.runtime.runs import Runtime, open_runtime
@@ -99,7 +99,7 @@ def show(run: RunName, *, as_json: AsJson = False, config: Config = None) -> Non
     async def read() -> tuple[RunRow, Driven, dict[str, JsonValue]]:
         async with open_runtime(open_place(config)) as runtime:
             row = await runtime.find(run)
-            entries = await read_entries(runtime.store, row.run_id)
+            entries = await read_history(runtime, row.run_id)
             state = fold(row.run_id, entries)
             record = build_record(entries, state, now=row.updated_at) if state.started else {}
             return row, await find_standing(runtime, state), record

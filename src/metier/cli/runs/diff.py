@@ -12,9 +12,9 @@ from metier.cli.run.driving import open_place
 from metier.cli.runs.replay_execute import write_difference
 from metier.cli.shared.output import write_json, write_line
 from metier.cli.skill.catalog import AsJson
-from metier.engine.journal import read_entries
 from metier.engine.replaying.recording import Difference
 from metier.runtime.history.comparison import Comparison, Moment, compare_runs
+from metier.runtime.history.entries import read_history
 from metier.runtime.runs import open_runtime
 
 _SHOWN = 10
@@ -36,7 +36,7 @@ def diff(
     async def work() -> tuple[str, str, Comparison]:
         async with open_runtime(open_place(config)) as runtime:
             rows = [await runtime.find(name) for name in (left, right)]
-            one, other = [await read_entries(runtime.store, row.run_id) for row in rows]
+            one, other = [await read_history(runtime, row.run_id) for row in rows]
             return rows[0].run_id, rows[1].run_id, compare_runs(one, other)
 
     one, other, comparison = anyio.run(work)

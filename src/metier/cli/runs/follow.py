@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from metier.cli.run.driving import find_standing
 from metier.cli.shared.exit_codes import FAILED
-from metier.engine.journal import read_entries
 from metier.event_record import EventRecord
+from metier.runtime.history.entries import read_history
 from metier.runtime.history.journal_events import Teller
 from metier.runtime.runs import Runtime
 from metier.store.base import RUNNABLE
@@ -86,7 +86,7 @@ class _Follower:
     async def _compare(self, *, is_driven: bool) -> None:
         """The log has its time to tell what the journal already holds, unless it is known that it will not."""
         overdue = len(self._told.records)
-        self._teller.tell(await read_entries(self._runtime.store, self._run_id, after=self._teller.state.seq))
+        self._teller.tell(await read_history(self._runtime, self._run_id, after=self._teller.state.seq))
         self._next_look = anyio.current_time() + LOOK_SECONDS
         self._show_log()
         if self._is_elsewhere or not is_driven:

@@ -7,8 +7,8 @@ import anyio
 from metier.cli.run.command import Config
 from metier.cli.run.driving import View, drive_run, open_place
 from metier.cli.shared.output import warn_line, write_json, write_line
-from metier.engine.journal import read_entries
 from metier.engine.state import RunState
+from metier.runtime.history.entries import read_history
 from metier.runtime.history.forks import ForkRequest, Point, find_points, fork_run
 from metier.runtime.runs import Runtime, Watch, open_runtime
 
@@ -17,7 +17,7 @@ def list_points(run: str, config: Config, *, as_json: bool) -> int:
     async def work() -> tuple[Point, ...]:
         async with open_runtime(open_place(config)) as runtime:
             row = await runtime.find(run)
-            return find_points(row.run_id, await read_entries(runtime.store, row.run_id))
+            return find_points(row.run_id, await read_history(runtime, row.run_id))
 
     points = anyio.run(work)
     if as_json:

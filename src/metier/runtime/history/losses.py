@@ -17,7 +17,8 @@ from metier.runtime.records.run_folders import Shard, find_folder, is_run_id, it
 from metier.store.failures import StoreDamaged
 from metier.telemetry.excerpt import cut_end
 from metier.telemetry.jsonl import FILE_NAME, read_events
-from metier.tools.process.spool import LOST, STARTED
+from metier.tools.base import STARTED
+from metier.tools.process.spool import LOST
 
 _MOST_NAMED = 5
 _LONGEST_CALL = 100

@@ -4,7 +4,6 @@ Losing one, or getting it twice, does no harm: who drives is decided by leases, 
 runs that no message names. Celery is loaded only where an address is configured.
 """
 
-import importlib.util
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -59,21 +58,6 @@ def find_address(options: WorkerOptions, environ: Mapping[str, str]) -> Address 
         if url:
             return _check(Address(url), variable)
     return None
-
-
-def find_broker(options: WorkerOptions, environ: Mapping[str, str]) -> Broker | None:
-    """The broker that is configured; None where workers look into the store. Raises `UsageError`."""
-    address = find_address(options, environ)
-    if address is None:
-        return None
-    if importlib.util.find_spec("celery") is None:
-        raise UsageError(
-            "A broker is configured, and Celery is not installed", hint="Install it: pip install 'metier[worker]'"
-        )
-    # Loaded only where it is used: it takes twice as long as the rest of a short command.
-    from metier.runtime.queue.celery_broker import CeleryBroker
-
-    return CeleryBroker(address)
 
 
 def name_recovery(queue: str) -> str:

@@ -17,10 +17,10 @@ from typing import Literal, cast
 from pydantic import JsonValue
 
 from metier.definitions.files.contained_path import READ_FILE
+from metier.definitions.files.whole_file import sync_folder
 from metier.errors import ToolFailed
-from metier.tools.base import ToolContext
+from metier.tools.base import STARTED, ToolContext
 from metier.tools.files.scope import Scope, Target
-from metier.tools.process.spool import STARTED, sync_folder
 
 NO_FILE = "no file"
 """Stands for the hash of a file that is not there."""

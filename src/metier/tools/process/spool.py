@@ -13,6 +13,9 @@ from pathlib import Path
 
 import anyio
 
+from metier.definitions.files.whole_file import sync_folder
+from metier.tools.base import STARTED
+
 if sys.platform == "win32":
 
     def _lock(descriptor: int) -> bool:  # noqa: ARG001  there are no wrappers here, and nothing to wait for
@@ -30,7 +33,7 @@ else:
         return True
 
 
-STARTED, ENDED, LOCK = ".started", ".ended", ".lock"
+ENDED, LOCK = ".ended", ".lock"
 LOST = ".lost"
 """Marks a step that was begun in entries which the journal has lost: it is asked about when it comes up again."""
 IDENTITY = "identity"
@@ -129,14 +132,5 @@ def is_held(path: Path) -> bool:
         return False
     try:
         return not _lock(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_folder(folder: Path) -> None:
-    """Put the names in a folder on disk."""
-    descriptor = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
-    try:
-        os.fsync(descriptor)
     finally:
         os.close(descriptor)

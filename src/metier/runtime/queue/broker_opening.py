@@ -1,0 +1,23 @@
+"""Open the broker that the settings or the environment name. Loads Celery only where there is one."""
+
+import importlib.util
+from collections.abc import Mapping
+
+from metier.errors import UsageError
+from metier.runtime.queue.broker import Broker, find_address
+from metier.settings.worker_options import WorkerOptions
+
+
+def find_broker(options: WorkerOptions, environ: Mapping[str, str]) -> Broker | None:
+    """The broker that is configured; None where workers look into the store. Raises `UsageError`."""
+    address = find_address(options, environ)
+    if address is None:
+        return None
+    if importlib.util.find_spec("celery") is None:
+        raise UsageError(
+            "A broker is configured, and Celery is not installed", hint="Install it: pip install 'metier[worker]'"
+        )
+    # Loaded only where it is used: it takes twice as long as the rest of a short command.
+    from metier.runtime.queue.celery_broker import CeleryBroker
+
+    return CeleryBroker(address)
