@@ -17,11 +17,14 @@ from typing import Any, NamedTuple
 from bench.routing_entry import Tool, index_tools
 from bench.table import Row
 from metier.routing.cache import load_index, save_index
-from metier.routing.prefilter import prefilter
+from metier.routing.prefilter import DEFAULT_MIN_SCORE, prefilter
 from metier.routing.router import RoutingIndex
 
 K = 8
 TYPO_SHARE = 0.35
+SMALL, SMALL_DRAWS = 500, 5
+"""Small catalogs are drawn several times: one of 100 skills answers only about 117 requests."""
+WHOLE_BODY_WORDS = 1_200
 
 
 class Request(NamedTuple):
@@ -35,13 +38,21 @@ class Job(NamedTuple):
     requests: Sequence[Request]
 
 
+class Draw(NamedTuple):
+    """One catalog drawn from the data, indexed."""
+
+    job: Job
+    built: RoutingIndex
+    seconds: float
+
+
 class Limits(NamedTuple):
     recall: float
     build_seconds: float
     query_ms: float
 
 
-LIMITS = {100: Limits(96.6, 0.6, 1.0), 1_000: Limits(91.0, 0.6, 1.0), 10_000: Limits(80.0, 5.0, 8.0)}
+LIMITS = {100: Limits(97.4, 0.6, 1.0), 1_000: Limits(91.3, 0.6, 1.0), 10_000: Limits(82.7, 5.0, 5.0)}
 
 
 def rows() -> list[Row]:
@@ -51,14 +62,15 @@ def rows() -> list[Row]:
     scorer = _load_scorer(data)
     found: list[Row] = []
     for size, limits in LIMITS.items():
-        job = _skills_job(scorer, data, size)
-        index, seconds = _timed(lambda job=job: index_tools(job.tools))
-        found += _quality_rows(job, index, limits)
+        jobs = _skills_jobs(scorer, data, size)
+        draws = [Draw(job, *_timed(lambda job=job: index_tools(job.tools))) for job in jobs]
+        found += _quality_rows(draws, limits)
+        job, index, seconds = draws[0]
         found += _speed_rows(job, index, limits, seconds=seconds)
         if size == 1_000:
             found.append(_typo_row(scorer, job, index))
         if size == 10_000:
-            found.append(_cache_row(job, index))
+            found += [_cache_row(job, index), _whole_bodies_row(job)]
     return [*found, _metatool_row(scorer, data)]
 
 
@@ -69,19 +81,32 @@ def _find_data() -> Path | None:
     return next((place for place in ([Path(named)] if named else places) if (place / "score.py").is_file()), None)
 
 
-def _quality_rows(job: Job, index: RoutingIndex, limits: Limits) -> list[Row]:
-    plain = _recall(index, job.requests, min_score=0)
-    cut = _recall(index, job.requests, min_score=55)
-    shown = statistics.mean(len(prefilter(index, request.text).candidates[:K]) for request in job.requests)
+def _quality_rows(draws: Sequence[Draw], limits: Limits) -> list[Row]:
+    """Over all draws, each request counted once per draw, as the scorer of the data does it."""
+    plain = _mean_recall(draws, min_score=0)
+    cut = _mean_recall(draws, min_score=DEFAULT_MIN_SCORE)
+    shown = statistics.mean(
+        len(prefilter(draw.built, request.text).candidates[:K]) for draw in draws for request in draw.job.requests
+    )
+    asked = sum(len(draw.job.requests) for draw in draws)
+    label = f"{draws[0].job.label}, {asked:,} requests in {len(draws)} {'draw' if len(draws) == 1 else 'draws'}"
     return [
-        Row(f"routing recall@8, {job.label}", f"{plain:.1f} %", f">= {limits.recall} %", plain >= limits.recall),
+        Row(f"routing recall@8, {label}", f"{plain:.1f} %", f">= {limits.recall} %", plain >= limits.recall),
         Row(
-            f"routing recall@8 with the default cut, {job.label}",
+            f"routing recall@8 with the default score, {draws[0].job.label}",
             f"{cut:.1f} %, {shown:.1f} candidates",
-            f">= {plain - 1:.1f} %",
-            cut >= plain - 1,
+            f">= {plain:.1f} %",
+            cut >= plain,
         ),
     ]
+
+
+def _mean_recall(draws: Sequence[Draw], *, min_score: float) -> float:
+    asked = sum(len(draw.job.requests) for draw in draws)
+    return (
+        sum(_recall(draw.built, draw.job.requests, min_score=min_score) * len(draw.job.requests) for draw in draws)
+        / asked
+    )
 
 
 def _speed_rows(job: Job, index: RoutingIndex, limits: Limits, *, seconds: float) -> list[Row]:
@@ -104,7 +129,7 @@ def _speed_rows(job: Job, index: RoutingIndex, limits: Limits, *, seconds: float
 def _typo_row(scorer: ModuleType, job: Job, index: RoutingIndex) -> Row:
     noisy = [Request(scorer.add_typos(request.text, TYPO_SHARE), request.relevant) for request in job.requests]
     loss = _recall(index, job.requests, min_score=0) - _recall(index, noisy, min_score=0)
-    return Row(f"routing loss by typos in 35 % of long words, {job.label}", f"{loss:.1f}", "<= 1.5", loss <= 1.5)
+    return Row(f"routing loss by typos in 35 % of long words, {job.label}", f"{loss:.1f}", "<= 0.5", loss <= 0.5)
 
 
 def _cache_row(job: Job, index: RoutingIndex) -> Row:
@@ -117,10 +142,21 @@ def _cache_row(job: Job, index: RoutingIndex) -> Row:
     )
 
 
+def _whole_bodies_row(job: Job) -> Row:
+    """The data has each word of a body once; a whole body has about 1,200 words, common ones more often."""
+    whole: list[Tool] = []
+    for tool in job.tools:
+        words = tool.get("body_terms", "").split()
+        often = [word for at, word in enumerate(words) for _ in range(max(1, WHOLE_BODY_WORDS // (8 * (at + 1))))]
+        whole.append({**tool, "body_terms": " ".join([*often, *words * 3])})
+    _, seconds = _timed(lambda: index_tools(whole))
+    return Row(f"routing index of whole bodies, {job.label}", f"{seconds:.2f} s CPU", "<= 4 s", seconds <= 4)
+
+
 def _metatool_row(scorer: ModuleType, data: Path) -> Row:
     tools, requests = scorer.load(data, "metatool", "dev", {"description", "tags"})
-    recall = _recall(index_tools(tools), _read_requests(requests), min_score=0)
-    return Row("routing recall@8, MetaTool", f"{recall:.1f} %", ">= 73 %", recall >= 73)
+    recall = _recall(index_tools(tools), _read_requests(requests), min_score=DEFAULT_MIN_SCORE)
+    return Row("routing recall@8 with the default score, MetaTool", f"{recall:.1f} %", ">= 73 %", recall >= 73)
 
 
 def _recall(index: RoutingIndex, requests: Sequence[Request], *, min_score: float) -> float:
@@ -131,10 +167,10 @@ def _recall(index: RoutingIndex, requests: Sequence[Request], *, min_score: floa
     return 100 * total / len(requests)
 
 
-def _skills_job(scorer: ModuleType, data: Path, size: int) -> Job:
+def _skills_jobs(scorer: ModuleType, data: Path, size: int) -> list[Job]:
     tools, requests = scorer.load(data, "skills", "dev", {"description", "tags", "body"})
-    chosen, asked = scorer.subcatalog(tools, requests, size, 0)
-    return Job(f"{size:,} skills", chosen, _read_requests(asked))
+    drawn = [scorer.subcatalog(tools, requests, size, draw) for draw in range(SMALL_DRAWS if size < SMALL else 1)]
+    return [Job(f"{size:,} skills", chosen, _read_requests(asked)) for chosen, asked in drawn]
 
 
 def _read_requests(raw: Sequence[dict[str, Any]]) -> list[Request]:

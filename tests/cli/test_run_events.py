@@ -144,7 +144,7 @@ def test_score_and_strategy_count_for_a_single_skill_too(workspace: Workspace, m
     assert workspace.agent("run", "Zxqv wvut") == 1
     (first,) = workspace.run_ids()
     assert workspace.events()[-1]["payload"]["reason"] == "no_skill_candidates"
-    assert workspace.agent("run", "Greet somebody kindly with the script") == 0
+    assert workspace.agent("run", "Greet somebody with the script") == 0
 
     (second,) = {*workspace.run_ids()} - {first}
     ranked = next(event for event in workspace.events(second) if event["event_type"] == "skill_prefilter_completed")

@@ -48,6 +48,9 @@ def test_the_skill_that_does_the_job_comes_first(
         ("with the meeting minutes skill, review a pull request for bugs", "meeting-minutes"),
         ("apply `translate` to the invoice pdf tables", "translate"),
         ("Weather", "weather"),
+        ("please /weather for the pull request", "weather"),
+        ("pull the tables out of this pdf, then /translate them", "translate"),
+        ("pull the tables, then run the code-review", "code-review"),
     ],
 )
 def test_a_skill_called_by_its_name_is_first_with_a_full_score(
@@ -59,10 +62,23 @@ def test_a_skill_called_by_its_name_is_first_with_a_full_score(
     assert first.reason.startswith("the request names it")
 
 
-@pytest.mark.parametrize("request_text", ["read the image/weather folder", "cd /weather/data", "a good image of it"])
-def test_a_one_word_name_in_running_text_or_in_a_path_is_no_call(
-    twelve: tuple[RoutableSkill, ...], request_text: str
-) -> None:
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        "read the image/weather folder",
+        "cd /weather/data",
+        "a good image of it",
+        "GET endpoint /weather",
+        "make GET /weather return 200",
+        "add a /weather endpoint to the server",
+        "the app has routes for / (home), /image and /weather",
+        "mount the volume under /image",
+        "echo $IMAGE in the script",
+        "rename the column `image`",
+        "our code-review process is slow",
+    ],
+)
+def test_a_name_in_running_text_or_in_a_path_is_no_call(twelve: tuple[RoutableSkill, ...], request_text: str) -> None:
     assert not any(candidate.named for candidate in rank(request_text, twelve, 8))
 
 
@@ -227,3 +243,37 @@ def test_two_processes_with_different_hash_seeds_give_the_same_ranking(twelve: t
 
     assert len(outputs) == 1
     assert all(json.loads(outputs.pop()))
+
+
+def test_an_identifier_is_not_read_as_a_name_that_looks_like_it() -> None:
+    catalog = [skill("gstack", "Founder mode reviews"), skill("swiftui", "Build layouts with stack views")]
+
+    ranked = rank("align the VStack of my screen", catalog, 8)
+
+    assert ranked[0].skill_name == "swiftui"
+    assert next(each for each in ranked if each.skill_name == "gstack").matched == ()
+
+
+def test_a_misspelt_word_keeps_its_first_letter() -> None:
+    ranked = rank("pick a better vstack", [skill("gstack", "Founder mode")], 8)
+
+    assert ranked[0].matched == ()
+
+
+def test_what_a_skill_is_not_for_brings_no_request_to_it() -> None:
+    catalog = [
+        skill("soup", "Cooks soup. Do not use for wedding cakes or bread."),
+        skill("bakery", "Bakes bread and pies."),
+        skill("party", "Plans a wedding."),
+    ]
+
+    ranked = rank("a wedding cake", catalog, 8)
+
+    assert [each.skill_name for each in ranked if each.matched] == ["party"]
+
+
+def test_the_act_counts_more_than_an_object_as_rare() -> None:
+    catalog = [skill("a", "About a fence"), skill("b", "How to paint"), skill("c", "Find a train")]
+
+    assert rank("Paint this fence", catalog, 1)[0].skill_name == "b"
+    assert rank("A fence with paint", catalog, 1)[0].skill_name == "a"

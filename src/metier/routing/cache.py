@@ -18,7 +18,7 @@ from metier.routing.index import IndexTables, Postings, build_name_table
 from metier.routing.router import RoutingIndex
 from metier.version import __version__
 
-FORMAT = 2
+FORMAT = 3
 FILES_KEPT = 4
 """Indexes of further catalogs that stay; the oldest goes first."""
 

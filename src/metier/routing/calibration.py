@@ -6,8 +6,8 @@ A score answers two questions at once. Does the request say anything a skill kno
 
 import math
 
-SOLID_EVIDENCE = 0.713
-"""Strength that halves every score; chosen so that the best match reaches 55 at a strength of 0.75."""
+SOLID_EVIDENCE = 0.856
+"""Strength that halves every score; chosen so that the best match reaches 55 at a strength of 0.9."""
 STEEPNESS = 4
 NEARNESS_POWER = 0.54
 """A skill with a third of the best one's sum keeps 55 of 100."""

@@ -14,19 +14,22 @@ from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple
 
 from metier.routing.calibration import RARITY_POWER, find_rarity
+from metier.routing.clauses import find_trigger_clauses, leave_out_exclusions
 from metier.routing.names import normal_name
 from metier.routing.skill import BODY, DESCRIPTION, NAME, TAGS, RoutableSkill
 from metier.routing.term import Term
 from metier.routing.word_lists import FILLER_WORDS, FUNCTION_WORDS
 from metier.routing.words import split_segments, split_words, stem
 
-META_LENGTH_WEIGHT, NAME_LENGTH_WEIGHT, BODY_LENGTH_WEIGHT = 0.4, 0.3, 0.6
+META_LENGTH_WEIGHT, NAME_LENGTH_WEIGHT, BODY_LENGTH_WEIGHT = 0.4, 0.3, 0.45
 """How far a long field dilutes its words: 0 not at all, 1 in proportion."""
-NAME_IMPACT, BODY_IMPACT = 0.2, 0.6
+NAME_IMPACT, BODY_IMPACT = 0.3, 0.55
 """Beside 1.0 for name, description and tags together."""
 SATURATION = 0.6
 """How soon a repeated word stops counting; a skill that stuffs a word gains at most 1 + this."""
-BODY_ONLY_SHARE = 0.6
+TRIGGER_SHARE = 0.15
+"""How much more often a word counts as said that stands after "Use when"."""
+BODY_ONLY_SHARE = 0.8
 """A skill that has a word only in its body counts this much towards the word being common."""
 
 
@@ -109,6 +112,8 @@ class _Read(NamedTuple):
 
     name: list[int]
     description: list[int]
+    triggers: list[int]
+    """Those of the description that say when the skill is used."""
     tags: list[int]
     body: list[int]
     pairs: set[int]
@@ -166,9 +171,11 @@ class _Reader:
 
     def read(self, skill: RoutableSkill) -> _Read:
         pairs: set[int] = set()
+        description = leave_out_exclusions(skill.description)
         return _Read(
             self._read_text(skill.name, pairs),
-            self._read_text(skill.description, pairs),
+            self._read_text(description, pairs),
+            self._keys(split_words(find_trigger_clauses(description))),
             [key for tag in skill.tags for key in self._read_text(tag, pairs)],
             self._keys([word for word in split_words(skill.body) if word not in FUNCTION_WORDS]),
             pairs,
@@ -228,7 +235,9 @@ class _Scale:
         body = Counter(read.body)
         impacts = {key: BODY_IMPACT * _saturated(times, drag) for key, times in body.items()}
         drag = _drag(_meta_length(read), self.meta_mean, META_LENGTH_WEIGHT)
-        for key, times in Counter([*read.name, *read.description, *read.tags]).items():
+        triggers = Counter(read.triggers)
+        for key, counted in Counter([*read.name, *read.description, *read.tags]).items():
+            times = counted + TRIGGER_SHARE * triggers.get(key, 0)
             impacts[key] = impacts.get(key, 0.0) + _saturated(times, drag)
         drag = _drag(len(read.name), self.name_mean, NAME_LENGTH_WEIGHT)
         for key, times in Counter(read.name).items():
@@ -266,7 +275,7 @@ def _meta_length(read: _Read) -> int:
     return len(read.name) + len(read.description) + len(read.tags)
 
 
-def _saturated(times: int, drag: float) -> float:
+def _saturated(times: float, drag: float) -> float:
     return times * (SATURATION + 1) / (times + drag)
 
 

@@ -1,13 +1,14 @@
 """Find skills that a request calls by their name. Pure.
 
-Calling is `/name`, `$name`, a name of several words written as one (`code-review`, `code_review`), a name in backticks,
-"the code review skill", or a request that is the name and nothing else. A name that merely occurs as ordinary words in
-running text is not a call: in a large catalog `review`, `image` and `react native` are names too, and would push the
+Calling is `/name`, `$name`, "the code review skill", a request that is the name and nothing else, and, where a sentence
+begins or after a verb such as "use", a name in backticks or a name of several words written as one (`code-review`).
+A name that merely occurs is not a call: "GET endpoint /health" asks for no skill `health`, "our customer-support agent"
+for no skill `customer-support`, and in a large catalog `review` and `image` are names too. A false call would push the
 skill that is meant off the list. Such words count in the ranking as words of the name.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from itertools import islice
 
 from metier.routing.word_lists import FUNCTION_WORDS
@@ -15,13 +16,31 @@ from metier.routing.word_lists import FUNCTION_WORDS
 LONGEST_NAME = 5
 """Words of a name that are looked for beside the word "skill"."""
 MOST_MENTIONS = 32
-"""Occurrences of "skill" that are looked at; a request has one or two."""
+"""Occurrences of "skill" and of written names that are looked at; a request has one or two."""
 
 _NOT_NAME = re.compile(r"[\W_]+")
 _SIGIL = re.compile(r"[/$](?<![\w/$.~-][/$])([^\W_][\w.:-]*)(?![\w/])")
 _BACKTICKS = re.compile(r"`([^`\n]{1,80})`")
-_JOINED = re.compile(r"\b(?<![\w/.-])[^\W_]++(?:[-_.:]++[^\W_]++)+(?![\w/])")
+_JOINED = re.compile(r"\b(?<![\w/.-])([^\W_]++(?:[-_.:]++[^\W_]++)+)(?![\w/])")
 _SKILL = re.compile(r"\bskills?\b", re.IGNORECASE)
+_CALLED_BY = re.compile(
+    r"(?:^|[\n.!?:;,(]|\b(?:appl[yi]\w*|call\w*|execut\w+|follow\w*|invok\w+|launch\w*|load\w*|please|run\w*|start\w*"
+    r"|then|through|trigger\w*|try|use|using|via|with)(?:\s+(?:the|my|our|this))?)[\s*_`\"]*$",
+    re.IGNORECASE,
+)
+"""What stands before a name that is called."""
+_PATH_BEFORE = re.compile(
+    r"(?:\b(?:GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS)|\b(?i:apis?|at|cd|dir|directory|directories|endpoints?|folders?|from|in"
+    r"|into|ls|mount\w*|on|pages?|paths?|routes?|under|ur[il]s?|visit)(?:\s+(?:are|for|is|like|of|to))?)[\s:(`\"]*$"
+)
+"""What stands before a slash that begins a path."""
+_PATH_AFTER = re.compile(
+    r"[\s`\")]*(?:apis?|dir|directory|endpoints?|folder|handler|pages?|paths?|routes?|ur[il])\b", re.IGNORECASE
+)
+_PATH_LIST = re.compile(r"(?:[/$][\w.:-]*[\s,`]*(?:\([^)\n]{0,40}\)[\s,]*)?(?:(?:and|or)\s+)?)+$")
+"""The paths of an enumeration that stand before another one."""
+_CONTEXT = 120
+"""Characters before a name that are looked at."""
 
 
 def normal_name(name: str) -> str:
@@ -32,23 +51,38 @@ def normal_name(name: str) -> str:
 def find_named(text: str, by_name: Mapping[str, tuple[int, ...]]) -> list[int]:
     """Skills named in the text, the plainest call first: by sigil, in backticks, joined, beside "skill", alone."""
     found: dict[int, None] = {}
-    for name in _names(text):
+    for name in _names(text, by_name):
         for number in by_name.get(name, ()):
             found.setdefault(number)
     return list(found)
 
 
-def _names(text: str) -> Iterator[str]:
-    for pattern in (_SIGIL, _BACKTICKS):
-        for match in pattern.finditer(text):
+def _names(text: str, known: Container[str]) -> Iterator[str]:
+    for match in _find_known(_SIGIL, text, known):
+        if not _is_path(text, match):
             yield normal_name(match.group(1))
-    for match in _JOINED.finditer(text):
-        yield normal_name(match.group())
+    for pattern in (_BACKTICKS, _JOINED):
+        for match in _find_known(pattern, text, known):
+            if _CALLED_BY.search(text[max(0, match.start() - _CONTEXT) : match.start()]):
+                yield normal_name(match.group(1))
     mentions = _SKILL.finditer(text) if "skill" in text.casefold() else ()
     for match in islice(mentions, MOST_MENTIONS):
         yield from _beside(text[max(0, match.start() - 200) : match.start()], text[match.end() : match.end() + 200])
     if len(text) <= 200:
         yield normal_name(text)
+
+
+def _find_known(pattern: re.Pattern[str], text: str, known: Container[str]) -> Iterator[re.Match[str]]:
+    """Only names of the catalog: looking at the words around every path of a pasted log would take long."""
+    return islice((match for match in pattern.finditer(text) if normal_name(match.group(1)) in known), MOST_MENTIONS)
+
+
+def _is_path(text: str, match: re.Match[str]) -> bool:
+    """The word after the sigil is part of a path or a variable of a shell, as far as the words around it tell."""
+    if match.group().startswith("$"):
+        return match.group(1).isupper()
+    before = _PATH_LIST.sub("", text[max(0, match.start() - _CONTEXT) : match.start()])
+    return bool(_PATH_BEFORE.search(before) or _PATH_AFTER.match(text, match.end()))
 
 
 def _beside(before: str, after: str) -> Iterator[str]:

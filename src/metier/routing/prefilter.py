@@ -1,4 +1,4 @@
-"""Choose which skills a model is shown in full: the best few, cut at a score, with a plan for when none is left. Pure.
+"""Choose which skills a model is shown in full: the best few, with a plan for requests that no skill answers. Pure.
 
 Nothing is hidden for good: a skill that is not a candidate keeps its name in the prompt and is reached by search.
 """
@@ -37,12 +37,15 @@ def prefilter(
 ) -> Prefiltered:
     """The skills worth trying for a request, however few the catalog has.
 
+    `min_score` is for the best skill: it decides whether the request has candidates, never which of the `top_k` stay.
+    A cut between them would save a few descriptions and lose right answers that come second to last.
+
     Raises `NoSkillMatches` where no skill reaches `min_score` and the strategy is `fail_fast`.
     """
     ranked = index.rank(query, top_k)
-    kept = tuple(candidate for candidate in ranked if candidate.score >= min_score)
-    if kept:
-        return Prefiltered(candidates=kept, considered=len(index))
+    if any(candidate.score >= min_score for candidate in ranked):
+        matching = tuple(candidate for candidate in ranked if candidate.matched or candidate.named)
+        return Prefiltered(candidates=matching, considered=len(index))
     if strategy == "fail_fast":
         raise NoSkillMatches(
             f"None of {len(index)} skills reaches the score {min_score:g} for this request",

@@ -19,11 +19,11 @@ from metier.routing.skill import MatchedWord, SkillCandidate, field_names
 from metier.routing.term import Term
 
 COVERAGE_POWER = 0.2
-NAME_BONUS = 0.1
+NAME_BONUS = 0.2
 CLOSE_LOOK = 24
 """Skills looked at closely, at least; always more than are asked for."""
 MATCHES_SHOWN = 8
-ENOUGH_WORDS = 20
+ENOUGH_WORDS = 12
 """Of a request with so many telling words, the common ones only refine the order: measured on long requests, they
 bring in no skill that the others would not."""
 SPARE = 4

@@ -1,11 +1,12 @@
 """A request read against an index: which posting lists to walk, and how much each counts. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
 
+from metier.routing.emphasis import find_emphasis
 from metier.routing.index import IndexTables
 from metier.routing.term import Term
 from metier.routing.typos import MOST_REPAIRS, find_meanings
@@ -13,8 +14,10 @@ from metier.routing.words import FUNCTION_WEIGHT, split_segments, stem, weight_o
 
 HEAD_CHARACTERS, TAIL_CHARACTERS = 6_000, 2_000
 """What is read of a very long request: people put what they want before or after what they pasted."""
-REPEAT_SATURATION = 1.2
-PAIR_IMPACT = 0.2
+REPEAT_SATURATION = 0.5
+PAIR_IMPACT = 0.35
+MOST_PARTS = 6
+"""Parts of an identifier that are put together again."""
 COMMON_SHARE = 0.22
 """A word that more of the skills have is common."""
 
@@ -38,26 +41,43 @@ def read_request(text: str, index: IndexTables) -> Request:
     """Look up every word of the text; unknown ones are repaired where something near is known."""
     segments = list(split_segments(text))
     times = Counter(chain.from_iterable(segments))
-    readings = _read_words(times, index)
+    readings = _read_words(times, index, segments)
     return Request(
-        terms=_build_terms(readings, times),
+        terms=_build_terms(readings, times, find_emphasis(text)),
         pairs=_build_pairs(segments, readings, index),
     )
 
 
-def _read_words(words: Iterable[str], index: IndexTables) -> dict[str, tuple[Term, ...]]:
+def _read_words(words: Iterable[str], index: IndexTables, segments: list[list[str]]) -> dict[str, tuple[Term, ...]]:
     """What each word means, the surest first."""
     readings: dict[str, tuple[Term, ...]] = {}
-    repairs = 0
+    unknown: list[str] = []
     for word in words:
         terms = index.readings.get(word)
         if terms is None:
             terms = _look_up(word, index)
-        if terms is None and repairs < MOST_REPAIRS:
-            repairs += 1
-            terms = _repair(word, index)
+        if terms is None:
+            unknown.append(word)
         readings[word] = terms or ()
+    if unknown:
+        compounds = _find_compounds(segments, frozenset(unknown))
+        for word in [word for word in unknown if word not in compounds][:MOST_REPAIRS]:
+            readings[word] = _repair(word, index)
     return readings
+
+
+def _find_compounds(segments: list[list[str]], unknown: frozenset[str]) -> set[str]:
+    """Unknown identifiers that `split_words` gave with their parts before them, as `vstack` after v and stack.
+
+    Their parts are looked up on their own: an identifier that no skill knows is a name, not a misspelt word.
+    """
+    return {
+        word
+        for segment in segments
+        for at, word in enumerate(segment)
+        if word in unknown
+        and any("".join(segment[at - parts : at]) == word for parts in range(2, min(at, MOST_PARTS) + 1))
+    }
 
 
 def _look_up(word: str, index: IndexTables) -> tuple[Term, ...] | None:
@@ -91,12 +111,16 @@ def _build_term(word: str, key: int, index: IndexTables, *, certainty: float = 1
     )
 
 
-def _build_terms(readings: dict[str, tuple[Term, ...]], times: Counter[str]) -> tuple[Term, ...]:
+def _build_terms(
+    readings: dict[str, tuple[Term, ...]], times: Counter[str], emphasize: Callable[[str], float]
+) -> tuple[Term, ...]:
     """Words with the same stem are counted together."""
     counts: dict[int, int] = {}
     best: dict[int, Term] = {}
     for word, terms in readings.items():
-        for term in terms:
+        factor = emphasize(word)
+        for plain in terms:
+            term = plain._replace(weight=plain.weight * factor) if factor != 1 else plain
             key = term.key
             known = best.get(key)
             if known is None or known.weight < term.weight:

@@ -52,9 +52,9 @@ def _misspelt(word: str, index: IndexTables) -> Iterator[tuple[str, float]]:
     choices: list[str] = []
     # No spelling that differs more in length can be similar enough.
     reach = int((1 - MIN_SIMILARITY) * (len(word) + 2))
-    for start in (f"1{word[0]}", f"2{word[1]}{word[-1]}"):
-        for length in range(len(word) - reach, len(word) + reach + 1):
-            choices += index.forms_by_start.get(f"{start}{length}", ())
+    # The first letter stays: people rarely mistype it, and another one makes another word (`vstack`, `gstack`).
+    for length in range(len(word) - reach, len(word) + reach + 1):
+        choices += index.forms_by_start.get(f"1{word[0]}{length}", ())
     for form, similarity, _ in process.extract(
         word, choices, scorer=OSA.normalized_similarity, limit=2 * MEANINGS, score_cutoff=MIN_SIMILARITY
     ):
@@ -71,12 +71,11 @@ def _inflected(word: str, index: IndexTables) -> Iterator[tuple[str, float]]:
 
 
 def _group_forms(index: IndexTables) -> None:
-    """Group spellings by first letter, by second and last (a typo changes one place), and by beginning."""
+    """Group spellings by first letter and length, and by beginning."""
     groups: dict[str, list[str]] = {}
     for form in index.forms:
         if len(form) >= SHORTEST_WORD - 1 and not form.isdigit():
             groups.setdefault(f"1{form[0]}{len(form)}", []).append(form)
-            groups.setdefault(f"2{form[1]}{form[-1]}{len(form)}", []).append(form)
             groups.setdefault(form[:STEM_LETTERS], []).append(form)
     # At once, so that another thread never sees half of it.
     index.forms_by_start.update(groups)

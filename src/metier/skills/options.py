@@ -27,14 +27,16 @@ class SkillsOptions(Value):
         description="The bundled and installed skills in the catalog: a list of names, all trusted ones, all, or none.",
     )
     prefilter_top_k: int = Field(
-        default=8, ge=1, description="How many of the best-ranked skills the model sees with their full description."
+        default=8,
+        ge=1,
+        description="How many of the best-ranked skills the model sees with their description where not all fit.",
     )
     prefilter_min_score: float = Field(
         default=55,
         ge=0,
         le=100,
         allow_inf_nan=False,
-        description="The score, on a scale from 0 to 100, below which a skill is no candidate.",
+        description="The score, from 0 to 100, that the best skill must reach for a request to have candidates.",
     )
     prefilter_zero_candidate_strategy: ZeroCandidateStrategy = Field(
         default="fallback_all_skills",

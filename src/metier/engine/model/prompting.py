@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from metier.context.disclosure import render_catalog
 from metier.context.json_mode import build_decision_schema, render_protocol
 from metier.context.layers import Disclosed, Exchange, Prompt, tell_in_words
 from metier.context.operating import Subjects
+from metier.context.tokens import estimate_tokens
 from metier.definitions.acceptance import render_criterion
 from metier.definitions.inherit import find_limit
 from metier.engine.entries import ChildRequest, DecodeFailed
@@ -29,6 +30,10 @@ from metier.providers.registry import OFFLINE
 
 CONTROL_TOOLS = ("use_skill", "read_skill_files", "skill_search", "ask_user", "finish")
 DELEGATE = "delegate"
+CATALOG_TOKENS = 2_000
+"""Descriptions that together take no more than this are all shown."""
+CATALOG_SHARE = 8
+"""They take at most one part in so many of what a prompt may have."""
 SKILL_TOOLS = frozenset({"use_skill", "read_skill_files", "skill_search"})
 
 
@@ -76,12 +81,25 @@ def find_hidden(skill: str, services: Services) -> frozenset[str]:
 def list_described(state: RunState, services: Services) -> list[str]:
     """The skills that the catalog describes, candidates first; of the others it has the names.
 
-    So many as could all be candidates are all described: leaving a description out would save next to nothing.
+    A catalog whose descriptions fit their share of the prompt is described whole, in the order of the ranking:
+    leaving a description out would save little and could hide the skill that is meant.
     """
     most = services.skills.prefilter_top_k
-    candidates = [candidate.skill_name for candidate in state.candidates[:most]]
-    rest = [name for name in state.skills if name not in candidates] if len(state.skills) <= most else []
-    return [*candidates, *rest]
+    ranked = [candidate.skill_name for candidate in state.candidates]
+    known = set(ranked)
+    everything = [*ranked, *(name for name in state.skills if name not in known)]
+    is_whole = len(state.skills) <= most or _fits_catalog(everything, services)
+    return everything if is_whole else ranked[:most]
+
+
+def _fits_catalog(names: Sequence[str], services: Services) -> bool:
+    left = min(CATALOG_TOKENS, get_budget(services).limit // CATALOG_SHARE)
+    for name in names:
+        # One by one: in a catalog of thousands the first few dozen tell that it does not fit.
+        left -= estimate_tokens(render_catalog(services.shelf.describe([name]), ()))
+        if left < 0:
+            return False
+    return True
 
 
 def build_catalog(state: RunState, services: Services) -> str:

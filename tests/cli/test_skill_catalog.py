@@ -1,0 +1,65 @@
+"""How much of the skills a model reads before one is in charge, as bytes of its first request."""
+
+import json
+from typing import Any
+
+from model_server import ModelServer, says
+from run_workspace import Workspace
+
+SUBJECTS = ("bread", "bridges", "chess", "gardens", "knitting", "maps", "opera", "pottery", "trains")
+
+
+def write_skill(workspace: Workspace, name: str, description: str, *, body: str = "Do it.") -> None:
+    workspace.write(f".agent/skills/{name}/SKILL.md", f"---\nname: {name}\ndescription: {description}\n---\n{body}\n")
+
+
+def read_catalog(model: ModelServer) -> str:
+    return json.dumps(model.received[0]["messages"], ensure_ascii=False)
+
+
+def test_every_description_is_given_while_the_whole_catalog_is_small(workspace: Workspace, model: ModelServer) -> None:
+    for subject in SUBJECTS:
+        write_skill(workspace, f"about-{subject}", f"Answers questions about {subject} of the region.")
+    model.follow(says("Done"))
+
+    assert workspace.agent("run", "-q", "Which knitting pattern and which trains are there?") == 0
+
+    catalog = read_catalog(model)
+    assert [subject for subject in SUBJECTS if f"questions about {subject} of" not in catalog] == []
+    best = min(catalog.index("about knitting of"), catalog.index("about trains of"))
+    assert best < catalog.index("about bread of")
+    assert "Others:" not in catalog
+
+
+def test_a_catalog_beyond_its_share_gives_the_best_descriptions_and_the_names(
+    workspace: Workspace, model: ModelServer
+) -> None:
+    filler = "with many more words that nobody asks for " * 20
+    for number in range(20):
+        write_skill(workspace, f"topic-{number}", f"Answers questions about subject{number} {filler}.")
+    write_skill(workspace, "about-trains", "Finds trains and their timetables.")
+    model.follow(says("Done"))
+
+    assert workspace.agent("run", "-q", "When do the trains go?") == 0
+
+    catalog = read_catalog(model)
+    assert "Finds trains and their timetables." in catalog
+    assert "Others: " in catalog
+    assert "topic-19" in catalog
+    assert catalog.count("Answers questions about subject") < 8
+
+
+def test_a_skill_far_below_the_best_one_stays_a_candidate(workspace: Workspace, model: ModelServer) -> None:
+    write_skill(workspace, "timetables", "Finds trains, buses and ferries and their timetables, platforms and prices.")
+    write_skill(workspace, "engines", "Explains steam engines.", body="Trains were drawn by them.")
+    model.follow(says("Done"))
+
+    assert workspace.agent("run", "-q", "Find trains, buses and ferries with their prices and platforms") == 0
+
+    candidates = find_ranking(workspace)["candidates"]
+    assert [candidate["skill_name"] for candidate in candidates] == ["timetables", "engines"]
+    assert candidates[1]["score"] < 55
+
+
+def find_ranking(workspace: Workspace) -> dict[str, Any]:
+    return next(event for event in workspace.events() if event["event_type"] == "skill_prefilter_completed")["payload"]
