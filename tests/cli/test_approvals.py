@@ -195,7 +195,7 @@ def test_a_denied_call_reaches_the_model_with_the_reason(workspace: Workspace, m
     assert workspace.agent("approvals", "deny", parked, "--reason", "Too loud") == 0
     assert workspace.agent("resume", "latest") == 0
 
-    assert model.received[-1]["messages"][-1]["content"].endswith("Not run: Too loud")
+    assert model.received[-1]["messages"][-1]["content"].endswith('"message": "Not run: Too loud"}')
     assert count_runs(workspace) == 0
 
 
@@ -243,7 +243,7 @@ def test_an_approval_past_its_time_is_closed_and_the_model_is_told(
     assert f"error: Approval {parked!r} expired before it was decided" in capsys.readouterr().err
     assert workspace.agent("resume", "latest") == 0
 
-    assert model.received[-1]["messages"][-1]["content"].endswith("Not run: No decision came in time")
+    assert model.received[-1]["messages"][-1]["content"].endswith('"message": "Not run: No decision came in time"}')
     assert count_runs(workspace) == 0
     assert show(workspace, parked, capsys)["status"] == "expired"
 

@@ -95,7 +95,7 @@ def approve(
 ) -> None:
     """Let the call run, once, as it stands or with other arguments.
 
-    Exit code 10: somebody decided before, or the time was up.
+    Exit code 10: it was decided before, or the time was up.
     """
     arguments = None if edit_args is None else _parse_edited(edit_args)
     reply = Reply(decision="approved", by=_who(by), reason=reason, arguments=arguments)
@@ -108,7 +108,7 @@ def deny(
 ) -> None:
     """Refuse the call; the model is told, with the reason.
 
-    Exit code 10: somebody decided before, or the time was up.
+    Exit code 10: it was decided before, or the time was up.
     """
     reply = Reply(decision="denied", by=_who(by), reason=reason)
     _decide(approval, reply, as_json=as_json, config=config)
@@ -170,7 +170,7 @@ def _parse_edited(text: str) -> dict[str, JsonValue]:
 
 
 def _who(by: str | None) -> str:
-    return by or find_user() or "somebody"
+    return by or find_user() or "unknown user"
 
 
 def _describe_decision(question: ApprovalQuestion, attempts: list[ApprovalAttempt]) -> list[str]:

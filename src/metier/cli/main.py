@@ -19,7 +19,7 @@ def main() -> None:
 
 def run(args: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
-    # What stands after `--` belongs to somebody else, for instance to a script.
+    # What stands after `--` is not ours to read, for instance the arguments of a script.
     own = args[: args.index("--")] if "--" in args else args
     debug = "--debug" in own
     try:
@@ -43,7 +43,7 @@ def run(args: Sequence[str]) -> int:
 
 def _prepare_streams() -> None:
     """Make the streams such that no text and no caller can break them."""
-    # A caller may have closed them; then there is nobody to tell, and that is no reason to stop.
+    # A caller may have closed them; then no output is read, and that is no reason to stop.
     if sys.stdout is None:  # so it is after `>&-`
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - open as long as the process
     if sys.stderr is None:
@@ -55,7 +55,7 @@ def _prepare_streams() -> None:
 
 
 def _flush(exit_code: int) -> int:
-    """What is still in the buffer must not fail where nobody says so."""
+    """Flush now: a failure at the exit of the interpreter would not reach the exit code."""
     if sys.stdout is None:  # `run` took it away
         return exit_code
     try:

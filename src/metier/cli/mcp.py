@@ -80,7 +80,7 @@ def list_servers(
     as_json: AsJson = False,
     config: Config = None,
 ) -> int:
-    """Show the servers, whether they start, and their tools. Only servers that somebody accepted are started.
+    """Show the servers, whether they start, and their tools. Only servers that you accepted are started.
 
     Exit code 1: an accepted server does not start, or no longer offers what was accepted.
     """

@@ -102,7 +102,7 @@ def load_command(name: str) -> Any:  # noqa: ANN401 - Typer does not export the 
 
 
 def _load_plugin_command(name: str) -> Any:  # noqa: ANN401 - as above
-    """Plugins cost nothing until somebody names a command that is not ours."""
+    """Plugins cost nothing until the user names a command that is not ours."""
     app: Any = importlib.import_module("metier.cli.shared.plugin_command").find_app(name)
     if app is None:
         return None

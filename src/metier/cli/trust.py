@@ -79,7 +79,7 @@ def _revoke(workspace: Path, home: Path, *, as_json: bool) -> None:
     if as_json:
         write_json({"workspace": str(workspace), "trusted": False, "was_trusted": was_trusted})
         return
-    warn_line("Taken back" if was_trusted else "Nobody had trusted this folder")
+    warn_line("Taken back" if was_trusted else "This folder was not trusted")
 
 
 def _write(place: Host, loaded: LoadedSettings, *, as_json: bool) -> None:

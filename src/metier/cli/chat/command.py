@@ -126,6 +126,6 @@ def open_screen(conversation: Chat, *, history: Path) -> Screen:
     is_terminal = all(not stream.closed and stream.isatty() for stream in (sys.stdin, sys.stderr))
     if not is_terminal or os.environ.get("TERM", "dumb") in ("dumb", ""):
         return PlainScreen(is_terminal=is_terminal)
-    # A fifth of a second that nobody should pay who pipes.
+    # The import takes a fifth of a second, which a pipe does not need.
     terminal = importlib.import_module("metier.cli.chat.terminal")
     return cast("Screen", terminal.Terminal(conversation, history=history))  # the class is a `Screen`

@@ -13,7 +13,7 @@ async def render_markdown(chat: Chat) -> str:
         lines += ["## Facts", "", *(f"- {fact.key}: {fact.text}" for fact in facts), ""]
     for number, (state, turn) in enumerate(await chat.list_turns(), start=1):
         who = state.started.agent if state.started else ""
-        model = state.started.model if state.started else "nobody"
+        model = state.started.model if state.started else "no model"
         lines += [f"## Turn {number}", "", f"_Run {state.run_id}, answered by {model}_", ""]
         lines += ["**You:**", "", clean(turn.said), ""]
         lines += [*(f"- {clean(note)}" for note in turn.notes), *([""] if turn.notes else [])]

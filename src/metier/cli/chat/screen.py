@@ -46,7 +46,7 @@ class PlainScreen:
         if self.is_terminal:
             sys.stderr.write(printable(prompt))
             sys.stderr.flush()
-        # Whoever gave up waiting left the thread at it; the line that comes is for the next one who asks.
+        # A caller that gave up waiting left the thread reading; the line that comes is for the next caller.
         if self._pending is None:
             self._pending = _start_reading(asyncio.get_running_loop())
         line = await asyncio.shield(self._pending)

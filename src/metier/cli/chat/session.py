@@ -85,7 +85,7 @@ class Session:
             warn_line("Stopped")
 
     async def _look_back(self) -> None:
-        """A turn that was killed goes on by itself: it was wanted, and nobody said stop."""
+        """A turn that was killed goes on by itself: the user wanted it, and did not stop it."""
         turn = await self._chat.find_open_turn()
         if turn is None:
             return
@@ -117,7 +117,7 @@ class Session:
             await self._answer(state)
 
     async def _answer(self, state: RunState) -> None:
-        """Ask what the turn waits for, until it waits no longer or nobody answers."""
+        """Ask what the turn waits for, until it waits no longer or the user gives no answer."""
         following: RunState | None = state
         while following is not None and following.pause is not None and not self._signal:
             answer = await self._ask(following)

@@ -225,7 +225,7 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str] | None:
 
 
 def _answers(address: str) -> bool:
-    """Somebody accepts connections there; nothing is sent."""
+    """A server accepts connections there; nothing is sent."""
     parts = urlsplit(address)
     try:
         folder = _socket_folder(address)

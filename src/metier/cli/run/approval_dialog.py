@@ -79,7 +79,7 @@ class Prompter:
 
 
 def find_asker() -> Prompter | None:
-    """Somebody to ask, if a person sits at a terminal."""
+    """The dialog with the user; None where no person sits at a terminal."""
     # A process that was started with a closed stream has nothing there.
     streams = (sys.__stdin__, sys.__stderr__)
     if any(stream is None or stream.closed or not stream.isatty() for stream in streams):

@@ -1,4 +1,4 @@
-"""`agent run` and `agent -p`: give a task to an agent and drive it until it ends or waits for somebody."""
+"""`agent run` and `agent -p`: give a task to an agent and drive it until it ends or waits for a person."""
 
 from collections.abc import Awaitable
 from pathlib import Path

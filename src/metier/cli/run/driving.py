@@ -73,7 +73,7 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driven:
-    """How a run stands when nobody drives it any more."""
+    """How a run stands when this process has released it."""
 
     state: RunState
     waiting: RunState
@@ -207,7 +207,7 @@ def write_outcome(driven: Driven, view: View, *, exit_code: int, redactor: Redac
     if state.failure is not None:
         for line in (f"error: {state.failure.message} ({state.failure.reason})", *describe_cause(driven.cause)):
             warn_line(line)
-    # A run that waits says for what, even to somebody who wants to see no events.
+    # A run that waits says for what, even to a user who wants to see no events.
     waiting = describe_waiting(driven.waiting, resume=state.run_id, cause=driven.cause)
     for line in waiting if view.quiet else describe_next(driven):
         warn_line(line)
@@ -285,7 +285,7 @@ def find_last_lines(text: str) -> list[str]:
 
 
 def describe_waiting(state: RunState, *, resume: str, cause: str = "") -> list[str]:
-    """What the run waits for; `resume` is the run that somebody started, which may be another one above it.
+    """What the run waits for; `resume` is the run that the user started, which may be another one above it.
 
     `cause` is what the step gave back that it stopped at.
     """

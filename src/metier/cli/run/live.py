@@ -13,7 +13,7 @@ from metier.telemetry.sanitize import escape_json, sanitize
 class LiveView:
     """A sink and an observer on one stream; a line of text that is still open is closed before an event is shown.
 
-    Text is shown on a terminal only: elsewhere nobody watches it grow, and the events tell what it came to.
+    Text is shown on a terminal only: elsewhere no person watches it grow, and the events tell what it came to.
     """
 
     def __init__(self, stream: TextIO, redactor: Redactor, *, level: LogLevel = "info") -> None:

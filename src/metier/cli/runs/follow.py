@@ -1,4 +1,4 @@
-"""Follow a run while somebody, perhaps on another machine, drives it. Only reads.
+"""Follow a run while another process, perhaps on another machine, drives it. Only reads.
 
 Its event log is on the machine that drives it, and says most. Where the journal gets ahead of the log that is here, or
 there is none, the journal is followed instead: it is in the store.
@@ -32,7 +32,7 @@ async def follow_run(runtime: Runtime, run_id: str, sink: Sink) -> int:
     sink.close()
     state = await runtime.read(run_id)
     if state.status == "in_progress":
-        sys.stderr.write(f"Nobody drives this run any more; `agent resume {run_id}` goes on with it\n")
+        sys.stderr.write(f"No process drives this run any more; `agent resume {run_id}` goes on with it\n")
         return FAILED
     return (await find_standing(runtime, state)).find_exit_code()
 

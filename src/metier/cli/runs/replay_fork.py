@@ -39,6 +39,6 @@ def fork(run: str, config: Config, request: ForkRequest, *, as_json: bool) -> in
             warn_line(f"changed: {name}")
         return forked.state
 
-    # As a flag of `agent run` would be: a provider that nobody knows is refused here.
+    # As a flag of `agent run` would be: an unknown provider is refused here.
     flags = {"model.provider": request.provider} if request.provider else None
     return drive_run(open_place(config, flags), work, View(output="json" if as_json else "text"))

@@ -39,7 +39,7 @@ def collect(
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """Delete ended runs with their folders. Runs that wait for somebody or are being driven stay."""
+    """Delete ended runs with their folders. Runs that wait for a person or are being driven stay."""
     if keep is None and older_than is None:
         raise UsageError("Nothing says which runs are to go", hint="Add --keep N or --older-than DAYS")
 

@@ -59,7 +59,7 @@ def _write_whole(target: Path, text: str, *, overwrite: bool) -> None:
 
 
 def _link(draft: Path, target: Path) -> None:
-    """A link, unlike a rename, fails if somebody made the file in the meantime."""
+    """A link, unlike a rename, fails if another process made the file in the meantime."""
     try:
         target.hardlink_to(draft)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A command that a plugin brings, looked for only when nobody here has one of that name."""
+"""A command that a plugin brings, looked for only when Metier has none of that name."""
 
 import typer
 

@@ -83,7 +83,7 @@ def _as_json(status: SkillStatus) -> dict[str, object]:
 
 
 def _can_show(text: str) -> bool:
-    """Whether the terminal, or whoever reads instead of one, takes these characters."""
+    """Whether the terminal, or the program that reads instead of one, takes these characters."""
     if os.environ.get("TERM") == "dumb":
         return False
     try:

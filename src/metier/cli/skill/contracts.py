@@ -28,7 +28,7 @@ def attach(app: typer.Typer) -> None:
 
 
 def contracts(skills_dir: SkillsDir = None, with_all: AllSkills = False, as_json: AsJson = False) -> int:
-    """List what skills promise to whoever calls them: states, turns, effects, limits.
+    """List what skills promise to their callers: states, turns, effects, limits.
 
     The exit code is 1 when a contract has an error.
     """
@@ -55,8 +55,8 @@ def check_sync(
 ) -> int:
     """Find what keeps code from running inside one synchronous task. The exit code is 1 when there is an error.
 
-    Looks for async functions, event loops, threads that nobody joins, network calls without a timeout, and work that
-    goes on in the background; by syntax, so nothing is run.
+    Looks for async functions, event loops, threads that are never joined, network calls without a timeout, and work
+    that goes on in the background; by syntax, so nothing is run.
     """
     checked = check_path(path)
     problems = [as_problem(finding, str(file), strict=strict) for file, findings in checked for finding in findings]

@@ -1,4 +1,4 @@
-"""Who says yes: a flag, or the person at the terminal. Nobody is asked where nobody can answer."""
+"""How a command is confirmed: by a flag, or by the person at the terminal. Without a terminal it does not ask."""
 
 import signal
 import sys
@@ -45,7 +45,7 @@ def say(line: str) -> None:
 
 
 def _ask(prompt: str) -> str:
-    # The event loop takes the first Ctrl-C for itself and cannot act on it while somebody is asked. Who sees the
+    # The event loop takes the first Ctrl-C for itself and cannot act on it during a question. A user who sees the
     # question may press it at once, so this comes first.
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -58,4 +58,4 @@ def _ask(prompt: str) -> str:
 
 def _check_terminal(hint: str) -> None:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError("Nobody can confirm here: this is not a terminal", hint=hint)
+        raise UsageError("Nothing can be confirmed here: this is not a terminal", hint=hint)

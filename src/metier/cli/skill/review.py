@@ -81,9 +81,9 @@ def _review_description(skill: SkillDefinition) -> Iterator[Problem]:
         yield _remark(skill, "description_when", "The description does not say when to use the skill", hint=hint)
     if _PERSON.match(text):
         hint = "Write what it does: Extracts text from …"
-        yield _remark(skill, "description_person", "The description speaks to somebody", hint=hint)
+        yield _remark(skill, "description_person", "The description addresses a person", hint=hint)
     if not skill.license:
-        hint = "Without one nobody may use it: add 'license: Apache-2.0' or the license you want"
+        hint = "Without one others may not use it: add 'license: Apache-2.0' or the license you want"
         yield _remark(skill, "no_license", "The skill names no license", hint=hint)
 
 
@@ -114,7 +114,7 @@ def _review_mentions(skill: SkillDefinition) -> Iterator[Problem]:
     for file in list_files(skill.folder):
         if file.path.startswith("references/") and file.path not in named and file.path not in skill.body:
             message = f"Nothing in the body leads to {file.path!r}"
-            yield _remark(skill, "file_unnamed", message, hint="Name it with a word on when to read it, or remove it")
+            yield _remark(skill, "file_unnamed", message, hint="Name it and say when to read it, or remove it")
 
 
 def _review_scripts(skill: SkillDefinition) -> Iterator[Problem]:
@@ -143,7 +143,7 @@ def _review_bytes(skill: SkillDefinition) -> Iterator[Problem]:
         hint = "Commit the file itself; pointers are not followed"
         yield _remark(skill, "large_file_pointer", f"{name!r} is a Git LFS pointer", hint=hint)
     for name in report.binaries:
-        hint = "Nobody can review it: ship the source"
+        hint = "It cannot be reviewed: ship the source"
         yield _remark(skill, "machine_code", f"{name!r} is machine code", hint=hint)
 
 

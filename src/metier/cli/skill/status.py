@@ -49,7 +49,7 @@ class SkillStatus:
     path: str = ""
     trusted: bool = False
     is_distrusted: bool = False
-    """It is named, and left out because nobody trusted these bytes."""
+    """It is named, and left out because the user has not trusted these bytes."""
     commit: str | None = None
     tree: str | None = None
     """Fingerprint of the bytes; nothing where the folder has none."""

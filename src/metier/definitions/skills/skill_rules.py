@@ -127,7 +127,7 @@ def report_version(fields: Fields, version: str | None) -> None:
 
 
 def report_broad_patterns(fields: Fields, names: Iterable[str]) -> None:
-    """`*` and `AB*` match nothing: what nobody thought of would be passed on."""
+    """`*` and `AB*` match nothing: they would pass on variables that the author did not think of."""
     for name in names:
         prefix = re.split(r"[*?\[]", name, maxsplit=1)[0]
         if prefix != name and len(prefix) < MIN_ENV_PREFIX:
