@@ -3,8 +3,11 @@
 import json
 from typing import Any
 
+import pytest
 from model_server import ModelServer, says
 from run_workspace import Workspace
+
+type Capture = pytest.CaptureFixture[str]
 
 SUBJECTS = ("bread", "bridges", "chess", "gardens", "knitting", "maps", "opera", "pottery", "trains")
 
@@ -59,6 +62,26 @@ def test_a_skill_far_below_the_best_one_stays_a_candidate(workspace: Workspace, 
     candidates = find_ranking(workspace)["candidates"]
     assert [candidate["skill_name"] for candidate in candidates] == ["timetables", "engines"]
     assert candidates[1]["score"] < 55
+
+
+def test_skills_route_and_a_run_rank_equally(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+    write_skill(workspace, "engines", "Explains machines.", body="```\nsteam boilers\n```\nPistons and valves.")
+    write_skill(workspace, "boilers", "Repairs heating.", body="Mends pipes.")
+    for folder in (".claude", ".agents"):
+        workspace.write(f"{folder}/skills/pipes/SKILL.md", f"---\nname: pipes\ndescription: From {folder}\n---\nBody\n")
+    request = "steam boilers with pistons and pipes"
+    model.follow(says("Done"))
+
+    assert workspace.agent("run", "-q", request) == 0
+    capsys.readouterr()
+    assert workspace.agent("skills", "route", request, "--json") == 0
+    routed = json.loads(capsys.readouterr().out)
+
+    ranked = find_ranking(workspace)
+    in_run = [(each["skill_name"], each["score"], each["reason"]) for each in ranked["candidates"]]
+    in_command = [(each["skill_name"], round(each["score"], 1), each["reason"]) for each in routed["candidates"]]
+    assert in_run == in_command
+    assert ranked["considered"] == routed["considered"]
 
 
 def find_ranking(workspace: Workspace) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from pathlib import Path
+from typing import Protocol
 
 from metier.definitions.problems import Problem
 from metier.definitions.skills.catalog import Catalog, CatalogSkill
@@ -19,6 +20,19 @@ MAX_BODY_CHARACTERS = 100_000
 _CODE_BLOCK = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 
 
+class DescribedSkill(Protocol):
+    """What a skill of the catalog and one that was loaded whole have in common."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def tags(self) -> tuple[str, ...]: ...
+
+
 def open_index(catalog: Catalog, *, cache_folder: Path | None = None) -> RoutingIndex:
     """The index of a catalog, kept in `cache_folder` by the fingerprint of its files."""
     if cache_folder is None:
@@ -32,15 +46,20 @@ def open_index(catalog: Catalog, *, cache_folder: Path | None = None) -> Routing
 
 
 def load_routable(skill: CatalogSkill) -> RoutableSkill:
-    """The skill with its body, code blocks left out; a body that cannot be read any more is empty."""
+    """The skill with its body; a body that cannot be read any more is empty."""
     data = read_skill_file(skill.file, limit=MAX_FILE_BYTES, within=skill.source.within or skill.source.folder)
-    body = "" if isinstance(data, Problem) else read_front_matter(data).body[:MAX_BODY_CHARACTERS]
+    body = "" if isinstance(data, Problem) else read_front_matter(data).body
+    return build_routable(skill, body=body)
+
+
+def build_routable(skill: DescribedSkill, *, body: str) -> RoutableSkill:
+    """A skill as it is ranked, for commands and for runs: code blocks and what goes beyond the limit are left out."""
     return RoutableSkill(
         id=skill.id,
         name=skill.name,
         description=skill.description,
         tags=skill.tags,
-        body=_CODE_BLOCK.sub("\n", body),
+        body=_CODE_BLOCK.sub("\n", body[:MAX_BODY_CHARACTERS]),
     )
 
 

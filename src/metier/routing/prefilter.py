@@ -43,8 +43,8 @@ def prefilter(
     Raises `NoSkillMatches` where no skill reaches `min_score` and the strategy is `fail_fast`.
     """
     ranked = index.rank(query, top_k)
-    if any(candidate.score >= min_score for candidate in ranked):
-        matching = tuple(candidate for candidate in ranked if candidate.matched or candidate.named)
+    matching = tuple(candidate for candidate in ranked if candidate.matched or candidate.named)
+    if any(candidate.score >= min_score for candidate in matching):
         return Prefiltered(candidates=matching, considered=len(index))
     if strategy == "fail_fast":
         raise NoSkillMatches(

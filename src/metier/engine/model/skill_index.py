@@ -8,8 +8,8 @@ from metier.context.disclosure import Read, SkillText
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem
 from metier.definitions.skills.scripts import discover_scripts
+from metier.routing.catalog import build_routable
 from metier.routing.router import RoutingIndex, build_index
-from metier.routing.skill import RoutableSkill
 from metier.skills.activation import find_package
 from metier.skills.files import list_files, read_file
 from metier.skills.package import SkillPackage
@@ -65,15 +65,6 @@ class SkillIndex:
 
 
 def build_shelf(packages: Sequence[SkillPackage], *, workspace: Path, problems: Sequence[Problem] = ()) -> SkillIndex:
-    routable = [
-        RoutableSkill(
-            id=package.definition.id,
-            name=package.definition.name,
-            description=package.definition.description,
-            tags=package.definition.tags,
-            body=package.definition.body,
-        )
-        for package in packages
-    ]
+    routable = [build_routable(package.definition, body=package.definition.body) for package in packages]
     by_name = {canonical_name(package.definition.name): package for package in packages}
     return SkillIndex(packages=by_name, index=build_index(routable), workspace=workspace, problems=tuple(problems))
