@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ ODD = {
 }
 
 
-def validate(folder: Path, capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, dict[str, object]]:
+def validate(folder: Path, capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, dict[str, Any]]:
     code = run(["skills", "validate", str(folder), "--json", *flags])
     (verdict,) = json.loads(capsys.readouterr().out)
     return code, verdict
@@ -45,7 +46,7 @@ def test_a_link_that_was_stored_as_text_is_no_skill(
 
     code, verdict = validate(tmp_path / "foo", capsys)
 
-    (problem,) = verdict["problems"]  # pyright: ignore[reportGeneralTypeIssues]  it is a list
+    (problem,) = verdict["problems"]
     assert (code, verdict["loaded"], problem["code"]) == (1, False, "link_as_text")
     assert target.strip() in problem["message"]
 

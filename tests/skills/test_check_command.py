@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -111,3 +112,21 @@ def test_add_names_the_scripts_that_a_skill_lists_and_does_not_bring(
     assert added.code == 0
     assert "The skill lists the script 'gone', which it does not bring" in added.err
     assert "'find'" not in added.err
+
+
+def test_a_skill_inside_an_installed_package_is_no_complaint_of_later_commands(
+    machine: Machine, make_folder: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "---\nname: notes\ndescription: Takes notes.\n---\n"
+    folder = make_folder("notes", **{"variants/short/SKILL.md": text, "variants/long/SKILL.md": text})
+    assert machine.agent("add", str(folder), "--yes").code == 0
+    capsys.readouterr()
+
+    for command in (["skills", "list"], ["skills", "list", "--all"], ["check"]):
+        assert run(command) == 0
+        told = capsys.readouterr()
+        assert "duplicate_name" not in told.err
+        assert "shadowed_skill" not in told.err
+    assert run(["check", "--json"]) == 0
+    named = [each["name"] for each in json.loads(capsys.readouterr().out)["skills"] if "notes" in each["name"]]
+    assert named == ["notes", "notes/variants/long", "notes/variants/short"]

@@ -182,17 +182,23 @@ def find_packages(roots: SkillRoots) -> FoundSkills:
 
 def _name_apart(packages: Sequence[SkillPackage]) -> tuple[SkillPackage, ...]:
     """Skills of one source that share a name are called by their IDs, so that each of them can be used."""
-    sources = {package.source for package in packages}
+    places = {_place(package) for package in packages}
     shared = {
-        source: find_shared_names(package.definition for package in packages if package.source == source)
-        for source in sources
+        place: find_shared_names(package.definition for package in packages if _place(package) == place)
+        for place in places
     }
     return tuple(
         replace(package, definition=replace(package.definition, name=package.definition.id))
-        if _name(package) in shared[package.source]
+        # What was installed is called as the registry calls it.
+        if _name(package) in shared[_place(package)] and package.source != "installed"
         else package
         for package in packages
     )
+
+
+def _place(package: SkillPackage) -> PackageSource:
+    """Installed packages lie beside what the user put into the home folder by hand."""
+    return "user" if package.source == "installed" else package.source
 
 
 def activate(found: FoundSkills, selection: Selection) -> Activation:
