@@ -131,6 +131,8 @@ def test_commands_list_and_inspect_each_of_them_by_its_id(teams: Workspace, caps
     shown = json.loads(capsys.readouterr().out)
     assert teams.agent("skill", "info", "backend/review", "--json") == 0
     told = json.loads(capsys.readouterr().out)
+    assert teams.agent("skill", "run", "frontend/review", "where") == 0
+    assert "the frontend script" in capsys.readouterr().out
     assert teams.agent("check") == 0
 
     assert "backend/review  [workspace]  Review backend code." in listed.out.splitlines()

@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 
 from metier.cli.shared.context import current_directory, current_settings, home_folder
+from metier.definitions.problems import Problem
 from metier.definitions.skills.catalog import Catalog, load_catalog
 from metier.definitions.skills.catalog_cache import find_cache_folder
+from metier.definitions.skills.skill_file import FILE_NAME, find_skill_file
 from metier.definitions.skills.sources import SourceKind, build_search_path, find_bundled_folder
 from metier.errors import UsageError
 from metier.settings.model import Settings
@@ -68,6 +70,19 @@ def open_active_catalog(skills_dir: Path | None) -> Catalog:
     # By folder: what a package is called depends on those around it, and on who installed it.
     enabled = {str(package.folder) for package in activate(packages, places.selection).packages}
     return open_catalog(skills_dir).keep(lambda skill: skill.source.kind in PROJECT or str(skill.folder) in enabled)
+
+
+def find_named_folder(name: str) -> Path | None:
+    """The folder that an argument points at as a path; nothing where it is the name or the ID of a skill.
+
+    `frontend/review` may be both: a folder without a skill is not meant.
+    """
+    path = Path(name)
+    folder = (path.parent if path.is_file() else path).resolve()
+    if os.sep not in name and name not in (".", "..") and path.name != FILE_NAME:
+        return None
+    is_surely = path.is_absolute() or name.startswith(".")
+    return folder if is_surely or not isinstance(find_skill_file(folder), Problem) else None
 
 
 def cache_folder() -> Path:

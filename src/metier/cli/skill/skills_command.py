@@ -1,6 +1,5 @@
 """`agent skills`: what skills there are, what one of them holds, and whether files follow the rules."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +7,7 @@ from typing import Annotated
 import typer
 
 from metier.cli.shared.output import JsonList, problem_as_json, warn_line, write_json, write_line
-from metier.cli.skill.catalog import AllSkills, AsJson, SkillsDir, open_active_catalog, open_catalog
+from metier.cli.skill.catalog import AllSkills, AsJson, SkillsDir, find_named_folder, open_active_catalog, open_catalog
 from metier.cli.skill.contracts import attach as attach_contracts
 from metier.cli.skill.route import attach
 from metier.cli.skill.validate_files import Verdict, judge_paths
@@ -17,7 +16,6 @@ from metier.definitions.skills.catalog import CatalogSkill
 from metier.definitions.skills.prompt_xml import render_available_skills
 from metier.definitions.skills.scripts import discover_scripts
 from metier.definitions.skills.skill import SkillDefinition, SkillReading, load_skill
-from metier.definitions.skills.skill_file import find_skill_file
 from metier.definitions.text.headings import Section, parse_sections, walk_sections
 from metier.errors import SkillError
 from metier.telemetry.excerpt import one_line
@@ -127,11 +125,8 @@ def to_prompt(
 
 
 def _find_reading(name: str, skills_dir: Path | None) -> SkillReading:
-    path = Path(name)
-    is_path = os.sep in name or name in (".", "..") or path.name == "SKILL.md"
-    folder = (path.parent if path.is_file() else path).resolve()
-    # `frontend/review` is the ID of a skill as well as the path of a folder: a folder without a skill is not meant.
-    if is_path and not isinstance(find_skill_file(folder), Problem):
+    folder = find_named_folder(name)
+    if folder is not None:
         return load_skill(folder)
     found = open_catalog(skills_dir).get(name)
     reading = load_skill(found.folder, id=found.id, within=found.source.within)

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from metier.cli.shared.confinement import open_skill_confinement
 from metier.cli.shared.output import warn_line, write_json, write_line
-from metier.cli.skill.catalog import AsJson, SkillPlaces, SkillsDir, open_places
+from metier.cli.skill.catalog import AsJson, SkillPlaces, SkillsDir, find_named_folder, open_places
 from metier.cli.skill.listing import get_winner
 from metier.cli.skill.review import count_tokens, review_skill
 from metier.cli.skill.trial import Trial, build_toolbox, try_skill
@@ -105,10 +105,9 @@ async def _call(
 
 def _find_package(name: str, places: SkillPlaces) -> SkillPackage:
     """A path is a folder that the person points at, like `--skills-dir`; a name is looked up as a run would."""
-    if os.sep not in name and name not in (".", ".."):
+    folder = find_named_folder(name)
+    if folder is None:
         return get_winner(places.roots, name)
-    path = Path(name)
-    folder = (path.parent if path.is_file() else path).resolve()
     # What is installed stays as trusted as it is, however it is named.
     known = [package for package in find_packages(places.roots).packages if package.folder.resolve() == folder]
     if known:
