@@ -1,7 +1,6 @@
 """What an answer of a skill is worth: judged by the contract, its files kept, its failures named."""
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -16,6 +15,7 @@ from metier.capabilities.protocol import (
     TaskState,
     parse_answer,
 )
+from metier.definitions.files.whole_file import replace_file
 from metier.errors import ToolFailed, UsageError
 from metier.tools.schemas import SchemaCheck
 
@@ -143,9 +143,7 @@ def _keep(folder: Path, name: str, text: str) -> str:
     """Whole or not at all; the same text again changes nothing."""
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8", errors="surrogatepass")
-    temporary.replace(path)
+    replace_file(path, text.encode("utf-8", "surrogatepass"), is_private=False)
     return str(path)
 
 

@@ -1,6 +1,5 @@
 """`agent runs export` and `agent runs import`: a run as one file."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +11,7 @@ from metier.cli.run.driving import open_place
 from metier.cli.run.resume import RunName
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill.catalog import AsJson
+from metier.definitions.files.whole_file import replace_file
 from metier.engine.state import RunState
 from metier.errors import UsageError
 from metier.runtime.history.archive import Archive, load_archive, render_archive
@@ -96,12 +96,8 @@ def _write(path: Path, data: bytes) -> None:
     """All of it or none of it."""
     if path.is_dir():
         raise UsageError(f"'{path}' is a folder", hint="Name a file with -o")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_bytes(data)
-        temporary.chmod(0o600)
-        temporary.replace(path)
+        replace_file(path, data)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         reason = (error.strerror or type(error).__name__).lower()
         raise UsageError(f"'{path}' cannot be written: {reason}", hint="Name another file with -o") from error

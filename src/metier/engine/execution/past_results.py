@@ -13,6 +13,7 @@ from typing import cast
 from pydantic import JsonValue
 
 from metier.decisions import ActionStep, find_invocation, read_failure
+from metier.definitions.files.whole_file import replace_file
 from metier.engine.entries import Entry, StepFinished, StepStarted
 from metier.engine.journal import read_entries
 from metier.engine.services import Services
@@ -85,6 +86,4 @@ def _mentions(value: JsonValue, text: str) -> bool:
 
 def _replace(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8", errors="surrogatepass")
-    temporary.replace(path)
+    replace_file(path, text.encode("utf-8", "surrogatepass"), is_private=False)

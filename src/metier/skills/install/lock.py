@@ -6,9 +6,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from metier.definitions.files.whole_file import replace_file
 from metier.errors import SkillError, SkillRejected, UsageError
 from metier.messages import Value
-from metier.skills.install.registry import Registry, RegistryEntry, write_atomically
+from metier.skills.install.registry import Registry, RegistryEntry
 from metier.skills.install.source import GitSource, parse_source
 from metier.skills.trust.digest import TreeDigest
 
@@ -44,7 +45,7 @@ def render_lock(lock: SkillsLock) -> str:
 def write_lock(workspace: Path, lock: SkillsLock) -> Path:
     path = workspace / FILE_NAME
     try:
-        write_atomically(path, render_lock(lock).encode())
+        replace_file(path, render_lock(lock).encode(), durable=True, is_private=False)
     except OSError as error:
         raise SkillError(f"Cannot write {str(path)!r}: {error.strerror}") from error
     return path

@@ -13,6 +13,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from metier.definitions.files.whole_file import sync_folder
 from metier.errors import SkillError
 from metier.skills.install.registry import (
     PendingChange,
@@ -22,7 +23,6 @@ from metier.skills.install.registry import (
     load_registry,
     lock_registry,
     save_registry,
-    sync_folder,
 )
 from metier.skills.install.staging import sweep_staging
 from metier.skills.trust.digest import digest_tree

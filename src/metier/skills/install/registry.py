@@ -5,7 +5,6 @@ new file, flushed to disk, then put in place in one step. A registry that cannot
 """
 
 import json
-import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Literal
 from filelock import FileLock, Timeout
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 
+from metier.definitions.files.whole_file import replace_file
 from metier.definitions.names import canonical_name
 from metier.errors import SkillError
 from metier.messages import Value
@@ -167,29 +167,7 @@ def lock_registry(home: SkillHome, *, wait_seconds: float = _LOCK_SECONDS) -> Ge
 def save_registry(home: SkillHome, registry: Registry) -> None:
     """Replace the file in one step. The caller holds the lock."""
     text = json.dumps(registry.model_dump(mode="json"), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-    write_atomically(home.registry_file, text.encode())
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """After a crash the file has its old content or the new one. One writer at a time."""
-    fresh = path.with_name(f".{path.name}.new")
-    with fresh.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    fresh.replace(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a power cut. Windows has no such call, and needs none."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    replace_file(home.registry_file, text.encode(), durable=True, is_private=False)
 
 
 def _upgrade(content: JsonValue) -> JsonValue:

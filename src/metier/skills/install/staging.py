@@ -14,10 +14,11 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from metier.definitions.files.whole_file import sync_folder
 from metier.errors import SkillError, SkillRejected
 from metier.skills.install.layout import check_paths
 from metier.skills.install.limits import MEGABYTE, MORE_FILES, InstallLimits
-from metier.skills.install.registry import SkillHome, lock_registry, sync_folder
+from metier.skills.install.registry import SkillHome, lock_registry
 
 _BY_PRODUCTS = ("__pycache__", ".DS_Store")
 

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import sqlite3
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from metier.definitions.files.whole_file import sync_folder
 from metier.store.failures import StoreUnavailable
 from metier.store.sqlite.errors import build_failure, build_open_failure, is_busy, is_unclear
 from metier.store.sqlite.local_disk import check_local_disk
@@ -102,18 +102,7 @@ def _create_file(path: Path) -> None:
     finally:
         Path(name).unlink()
     for folder in (path.parent, path.parent.parent):
-        _sync_folder(folder)
-
-
-def _sync_folder(folder: Path) -> None:
-    """A new file survives a power cut only when its folder is synced too. SQLite sees to its own files, not to ours."""
-    if sys.platform == "win32":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_folder(folder)  # a new file survives a power cut only then; SQLite sees to its own files, not to ours
 
 
 def _prepare(connection: sqlite3.Connection, opening: Opening) -> None:
