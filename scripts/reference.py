@@ -9,7 +9,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from metier import errors
-from metier.cli.root import COMMANDS, load_command
+from metier.cli.help.dress import dress
+from metier.cli.help.texts import load_texts
+from metier.cli.root import ALIASES, COMMANDS, load_command
 from metier.event_record import SCHEMA_VERSION, EventRecord, payload_types
 from metier.settings.rows import setting_rows
 
@@ -49,7 +51,10 @@ def is_current(page: str, text: str) -> bool:
 def render_commands() -> str:
     parts = ["# Commands\n"]
     for name in COMMANDS:
-        parts.extend(_command_sections(load_command(name), f"agent {name}"))
+        if name not in ALIASES:
+            command = load_command(name)
+            dress(command, f"agent {name}")
+            parts.extend(_command_sections(command, f"agent {name}"))
     return "\n".join(parts)
 
 
@@ -58,6 +63,10 @@ def _command_sections(command: Any, path: str) -> Iterator[str]:  # noqa: ANN401
     rows = [_parameter_row(parameter) for parameter in command.params if not parameter.hidden]
     if rows:
         yield _table(["argument or option", "what it does", "default"], rows)
+    text = load_texts().get(path)
+    if text is not None:
+        lines = [f"{example.line}{f'    # {example.note}' if example.note else ''}" for example in text.examples]
+        yield "\n".join(["```sh", *lines, "```", ""])
     for name, child in getattr(command, "commands", {}).items():
         yield from _command_sections(child, f"{path} {name}")
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from metier.cli.root import COMMANDS, load_command
+from metier.cli.root import ALIASES, COMMANDS, load_command
 from metier.event_record import payload_types
 from metier.settings.rows import setting_rows
 
@@ -19,7 +19,7 @@ WITHOUT_EXAMPLE: frozenset[str] = frozenset()
 
 def commands() -> list[str]:
     found: list[str] = []
-    for name in COMMANDS:
+    for name in (each for each in COMMANDS if each not in ALIASES):
         children = getattr(load_command(name), "commands", {})
         found += [f"agent {name} {child}" for child in children] or [f"agent {name}"]
     return found
@@ -45,6 +45,8 @@ def test_reference_has_every_setting_command_and_event() -> None:
 
 def test_every_command_is_shown_in_use() -> None:
     text = "\n".join(path.read_text(encoding="utf-8") for path in GUIDES)
+    for alias, name in ALIASES.items():
+        text = text.replace(f"agent {alias} ", f"agent {name} ")
 
     assert {command for command in commands() if command not in text} == WITHOUT_EXAMPLE
 

@@ -205,6 +205,18 @@ def test_the_title_comes_from_the_request(run: Run) -> None:
     )
 
 
+def test_a_request_for_a_report_gives_a_title_that_says_what_it_is_about(run: Run, tmp_path: Path) -> None:
+    found = write(tmp_path / "found.json", '{"skill": "workspace-inventory", "summary": "2 files"}')
+    asked = {
+        "write a report of it": "Report: what is in the workspace",
+        "Draft a short report on the tide gauge": "Report on the tide gauge",
+        "please write us a summary about SMS warnings.": "Summary on SMS warnings",
+    }
+    for task, title in asked.items():
+        outcome = run("markdown-report-drafter", "draft", "--input", found, "--task", task, "--json")
+        assert outcome.result["title"] == title
+
+
 @pytest.mark.parametrize("content", ["{broken", "[" * 100_000])
 def test_unreadable_input_is_one_sentence(run: Run, tmp_path: Path, content: str) -> None:
     outcome = run("markdown-report-drafter", "draft", "--input", write(tmp_path / "x.json", content), "--json")

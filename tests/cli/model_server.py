@@ -44,10 +44,18 @@ class ModelServer:
     """While it is set a streamed reply stops after its first piece and never ends."""
     lacking: tuple[str, ...] = ()
     """Parameters that the server does not support: it answers 400 to a request that has one."""
+    models: tuple[str, ...] = ("m",)
+    """The models that it lists; a server without any has no such page."""
     refused: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     def follow(self, *script: Reply) -> None:
         self.script = list(script)
+
+    def list_models(self, path: str) -> tuple[bytes, int]:
+        if path != "/v1/models" or not self.models:
+            return b'{"error": {"message": "no such page"}}', 404
+        listed = [{"id": name, "object": "model"} for name in self.models]
+        return json.dumps({"object": "list", "data": listed}).encode(), 200
 
     def next(self, body: dict[str, Any]) -> Reply:
         self.received.append(body)
@@ -74,12 +82,16 @@ def running_model() -> Generator[ModelServer]:
             number = len(model.received)
             if reply.status != 200:
                 self._send(json.dumps({"error": {"message": "scripted failure"}}).encode(), status=reply.status)
-            elif body.get("stream") and model.halting.is_set():
-                self._send(next(_stream(reply, number)), kind="text/event-stream", is_whole=False)
             elif body.get("stream"):
-                self._send(b"".join(_stream(reply, number)), kind="text/event-stream")
+                pieces = list(_stream(reply, number))
+                is_whole = not model.halting.is_set()
+                self._send(b"".join(pieces) if is_whole else pieces[0], kind="text/event-stream", is_whole=is_whole)
             else:
                 self._send(json.dumps(_whole(reply, number)).encode())
+
+        def do_GET(self) -> None:
+            data, status = model.list_models(self.path)
+            self._send(data, status=status)
 
         def _send(
             self, data: bytes, *, status: int = 200, kind: str = "application/json", is_whole: bool = True
@@ -99,13 +111,19 @@ def running_model() -> Generator[ModelServer]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
             return None
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
+    with _serving(model, Door):
+        yield model
+
+
+@contextmanager
+def _serving(model: ModelServer, door: type[BaseHTTPRequestHandler]) -> Generator[None]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), door)
     server.daemon_threads = True
     model.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield model
+        yield
     finally:
         model.released.set()
         server.shutdown()

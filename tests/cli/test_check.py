@@ -228,7 +228,7 @@ def test_folder_that_cannot_be_looked_into_is_said(capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "> /dev/full"])
 def test_stream_that_takes_nothing_is_no_crash(closed: str) -> None:
-    done = subprocess.run(["bash", "-c", f"'{AGENT}' skill list {closed}"], capture_output=True, check=False)
+    done = subprocess.run(["bash", "-c", f"'{AGENT}' skill list --all {closed}"], capture_output=True, check=False)
 
     assert done.returncode == (1 if "full" in closed else 0)
     assert done.stderr.decode().partition(":")[0] in ("", "error")

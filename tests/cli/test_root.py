@@ -40,7 +40,7 @@ def test_no_argument_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
 
     captured = capsys.readouterr()
     assert code == 2
-    assert "Commands:" in captured.out + captured.err
+    assert "Begin and work:" in captured.out + captured.err
 
 
 @pytest.mark.parametrize(

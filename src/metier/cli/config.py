@@ -7,6 +7,7 @@ from typing import Annotated, cast
 
 import typer
 
+from metier.cli.setting_change import Mine, change_setting, tell_change
 from metier.cli.shared.context import current_file, current_settings
 from metier.cli.shared.new_file import write_new_file
 from metier.cli.shared.output import warn_line, write_json, write_line
@@ -23,7 +24,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="Write, check and show the settings.",
+    help="Write, change, check and show the settings.",
 )
 
 type Tree = dict[str, Shown | Tree]
@@ -41,6 +42,21 @@ def init(
     if was_empty:
         trust_new_folder(folder)
     warn_line(f"Wrote {path}")
+
+
+@app.command("set")
+def set_(
+    key: Annotated[str, typer.Argument(help="The setting, such as `runtime.max_turns`.")],
+    value: Annotated[str, typer.Argument(help="Its value; a list with commas, `null` for nothing.")],
+    *,
+    mine: Mine = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+) -> None:
+    """Change one setting in the settings file; comments and the other lines stay."""
+    change = change_setting(key, value, mine=mine)
+    tell_change(change)
+    if as_json:
+        write_json({"file": str(change.file), "key": change.key, "value": change.value})
 
 
 @app.command("validate")

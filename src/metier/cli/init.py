@@ -1,15 +1,35 @@
 """`agent init`: write a small workspace to begin with. Its files are in `runtime.workspace.templates`."""
 
+import os
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, cast
 
+import anyio
 import typer
 
+from metier.cli.shared.context import home_folder
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill.catalog import AsJson
 from metier.cli.trust import trust_new_folder
+from metier.definitions.plugin_names import PLUGIN
+from metier.providers.options import ProviderName
+from metier.providers.registry import BUILT_IN, OFFLINE, check_base_url, choose_provider
+from metier.runtime.provider_setup import (
+    USUAL_MODELS,
+    ModelChoice,
+    choose_ready,
+    find_candidates,
+    propose_model,
+    render_settings,
+)
 from metier.runtime.workspace.templates import DEFAULT, Template, get_template, list_templates, write_template
+from metier.settings.discovery import FILE_NAME
+from metier.settings.load import load_settings
 from metier.skills.trust.workspace_trust import list_brought
+
+AGENT = "assistant"
+"""The agent of every template."""
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -19,6 +39,20 @@ def init(
     path: Annotated[Path, typer.Argument(help="The folder; it is made if it is not there.")] = Path(),
     *,
     template: Annotated[str, typer.Option("--template", help="Which workspace to begin with.")] = DEFAULT,
+    provider: Annotated[
+        Literal["anthropic", "gemini", "openai", "offline"] | None,
+        typer.Option("--provider", help="Who answers; without it, a key that is set or a server of this machine."),
+    ] = None,
+    model: Annotated[str, typer.Option("--model", help="The model, as its provider names it.")] = "",
+    base_url: Annotated[
+        str, typer.Option("--base-url", help="The address of a server, such as `http://localhost:8080/v1`.")
+    ] = "",
+    profile: Annotated[
+        Literal["permissive", "guarded", "strict"] | None,
+        typer.Option(
+            "--profile", help="A profile for every agent here; without it, the agent's own, which is guarded."
+        ),
+    ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the templates and write nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -27,18 +61,52 @@ def init(
         _write_list(list_templates(), as_json=as_json)
         return
     chosen = get_template(template)
+    check_base_url(base_url)
     was_empty = next(list_brought(path), None) is None
-    written = write_template(chosen, path)
+    choice = replace(_choose_model(provider, model, base_url, path), profile=profile, agent=AGENT)
+    written = write_template(chosen, path, replaced={FILE_NAME: render_settings(choice)})
     if was_empty:
-        # Who writes it here has said what it holds; a remote that is added later does not change that.
+        # The user who writes the files here knows what they hold; a remote that is added later does not change that.
         trust_new_folder(path.absolute())
     if as_json:
-        write_json({"template": chosen.name, "folder": str(path), "files": [str(file) for file in written]})
+        answered = {"provider": choice.provider, "model": choice.model or None}
+        files = [str(file) for file in written]
+        write_json({"template": chosen.name, "folder": str(path), "files": files, **answered})
         return
     for file in written:
         write_line(str(file))
-    for line in _say_what_next(chosen, path):
+    for line in _say_what_next(chosen, path, choice):
         warn_line(line)
+
+
+def _choose_model(provider: ProviderName | None, model: str, base_url: str, path: Path) -> ModelChoice:
+    """Flags, else what the person's own settings say, else a key that is set, else a server of this machine."""
+    if provider or base_url or os.path.lexists(path / FILE_NAME):
+        named = provider or ("openai" if base_url else "anthropic")
+        usual = "" if base_url else USUAL_MODELS.get(named, "")
+        return ModelChoice(provider=named, model=model or usual, base_url=base_url)
+    own = _find_own_choice(path)
+    if own is not None:
+        return replace(own, model=model or own.model)
+    found = choose_ready(anyio.run(find_candidates, os.environ))
+    if found is None:
+        return ModelChoice(provider="anthropic", model=model or USUAL_MODELS["anthropic"])
+    warn_line(f"Answered by {found.label}: {found.detail}")
+    # An address in a variable counts before the file and may change; it is not written down.
+    address = found.base_url if found.readiness == "server" else ""
+    return ModelChoice(provider=found.provider, model=model or propose_model(found, found.models), base_url=address)
+
+
+def _find_own_choice(path: Path) -> ModelChoice | None:
+    """A file of the folder hides the person's own settings, so the model of those is taken over."""
+    loaded = load_settings(flags={}, environ=os.environ, cwd=path.absolute(), home=home_folder(), config=None)
+    origin = loaded.origins["model.provider"]
+    options = loaded.settings.model
+    if origin.kind != "file" or options.provider.startswith(PLUGIN):
+        return None
+    reached = choose_provider(options)
+    # Not one of a plugin, so it is one of the four.
+    return ModelChoice(provider=cast("ProviderName", options.provider), model=options.name, base_url=reached.base_url)
 
 
 def _write_list(templates: tuple[Template, ...], *, as_json: bool) -> None:
@@ -49,14 +117,22 @@ def _write_list(templates: tuple[Template, ...], *, as_json: bool) -> None:
         write_line(f"{each.name}  {each.about}")
 
 
-def _say_what_next(template: Template, path: Path) -> list[str]:
+def _say_what_next(template: Template, path: Path, choice: ModelChoice) -> list[str]:
     there = [] if path == Path() else [f"  cd {path}"]
     runs = [f"  agent task run {task} --provider offline    (no model, no key)" for task in template.tasks]
     return [
         f"Wrote {len(template.files)} files. What to do next:",
         *there,
-        "  agent validate",
-        "  agent policy test",
+        "  agent check",
         *runs,
-        '  agent run "…"    (with a model: set its key first; `agent doctor` says which)',
+        f'  agent run "…"    ({_describe_answerer(choice)})',
     ]
+
+
+def _describe_answerer(choice: ModelChoice) -> str:
+    if choice.provider == OFFLINE:
+        return "without a model; `agent config set model.provider anthropic` chooses one"
+    keys = BUILT_IN[choice.provider].keys
+    is_ready = bool(choice.base_url) or any(os.environ.get(key, "").strip() for key in keys)
+    needed = "" if is_ready else f"; set {keys[0]} first"
+    return f"answered by {choice.model}{needed}"

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, NamedTuple, cast
 
 import anyio
 import typer
@@ -88,7 +88,20 @@ def try_examples(*, as_json: AsJson = False, config: Config = None) -> None:
 
     Exit code 2: a rule cannot be used, or an example is judged differently than it says.
     """
-    place = open_place(config)
+    held = try_rules(open_place(config))
+    if as_json:
+        write_json({"rules": held.rules, "examples": held.examples, "ok": True})
+    else:
+        write_line(f"{held.rules} rules and {held.examples} examples hold")
+
+
+class HeldRules(NamedTuple):
+    rules: int
+    examples: int
+
+
+def try_rules(place: Host) -> HeldRules:
+    """Raises `ConfigError` with every rule that cannot be used and every example that is judged differently."""
     packages, _ = find_skills(place)
     reader = open_reader(place.workspace, Toolbox(list_all_tools(packages, place)))
     workspace = load_workspace(place.workspace, open_catalog(None))
@@ -103,10 +116,7 @@ def try_examples(*, as_json: AsJson = False, config: Config = None) -> None:
     reader.check("A rule")
     scopes = (host, *agents, *steps, *skills)
     count = sum(len(scope.tools.rules) + len(scope.tasks.rules) for scope in scopes)
-    if as_json:
-        write_json({"rules": count, "examples": reader.examples, "ok": True})
-    else:
-        write_line(f"{count} rules and {reader.examples} examples hold")
+    return HeldRules(rules=count, examples=reader.examples)
 
 
 @app.command("backtest")

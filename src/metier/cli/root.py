@@ -4,7 +4,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple, override
+from typing import Annotated, Any, NamedTuple, TextIO, override
 
 import typer
 from typer._click.shell_completion import CompletionItem
@@ -15,6 +15,7 @@ from metier.errors import UsageError
 from metier.version import __version__
 
 COMPLETION_VARIABLE = "_AGENT_COMPLETE"
+_HELP = frozenset({"-h", "--help"})
 READER_LEFT = 141
 """What a shell makes of a process that SIGPIPE ended."""
 
@@ -25,33 +26,51 @@ class Lazy(NamedTuple):
     module: str
     """A module with a Typer called `app`, below `metier.cli` unless it begins with `metier.`."""
     summary: str
+    section: str = "More"
+    """The heading under which the list of commands has it."""
 
+
+_WORK, _SEE, _MAY, _KNOWS, _HEALTH = (
+    "Begin and work",
+    "See what happened",
+    "Decide what may happen",
+    "Agents, skills, tasks",
+    "Settings and health",
+)
 
 COMMANDS: dict[str, Lazy] = {
-    "init": Lazy("init", "Write a small workspace to begin with: agent, skills, task, rules."),
-    "run": Lazy("run.command", "Give a task to an agent, and watch it work."),
-    "chat": Lazy("chat.command", "Talk to an agent, and go on with earlier conversations."),
-    "resume": Lazy("run.resume", "Go on with a run: after an answer, an approval, a signal or a crash."),
-    "task": Lazy("task", "List, show, check and run the task definitions of the workspace."),
-    "runs": Lazy("runs.command", "List, show, watch, cancel, export, compare and delete runs."),
-    "replay": Lazy("runs.replay", "Show a run again, drive it again without effects, or fork it."),
-    "worker": Lazy("metier.worker.command", "Drive runs that were left to workers, until you stop it."),
-    "approvals": Lazy("approvals", "List, show and decide what waits for a person's word."),
-    "trust": Lazy("trust", "Trust what this cloned folder brings: settings, rules, agents, tasks, skills."),
-    "policy": Lazy("policy", "Explain, test and backtest the rules about what may happen."),
-    "agents": Lazy("agents", "List the agents of the workspace, and show what each may use."),
-    "prompt": Lazy("prompt", "Show what a model is told: every layer, its source, its hash and its cost."),
-    "mcp": Lazy("mcp", "List and accept the external tool servers (MCP) of this workspace."),
-    "doctor": Lazy("doctor.command", "Say what is installed, which keys are set, what works here and what to do next."),
-    "check": Lazy("skill.check", "Say which skills are active, what each brings, and why one cannot be loaded."),
-    "config": Lazy("config", "Write, check and show the settings."),
-    "validate": Lazy("validate", "Check everything a project defines, and that what it names exists."),
-    "skills": Lazy("skill.skills_command", "List, inspect, validate and route skills."),
-    "plugins": Lazy("plugins", "Show which plugins are installed, what each adds, and why one is off."),
-    "redact": Lazy("redact", "Show text as the log would: without secrets, without control characters."),
-    "skill": Lazy("skill.command", "Install, inspect, trust, test and remove skill packages."),
-    "completion": Lazy("completion", "Print the completion script of a shell."),
+    "init": Lazy("init", "Write a small workspace to begin with: agent, skills, task, rules.", _WORK),
+    "run": Lazy("run.command", "Give a task to an agent, and watch it work.", _WORK),
+    "chat": Lazy("chat.command", "Talk to an agent, and go on with earlier conversations.", _WORK),
+    "task": Lazy("task", "List, show, check and run the task definitions of the workspace.", _WORK),
+    "resume": Lazy("run.resume", "Go on with a run: after an answer, an approval, a signal or a crash.", _WORK),
+    "worker": Lazy("metier.worker.command", "Drive runs that were left to workers, until you stop it.", _WORK),
+    "runs": Lazy("runs.command", "List, show, watch, cancel, export, compare and delete runs.", _SEE),
+    "replay": Lazy("runs.replay", "Show a run again, drive it again without effects, or fork it.", _SEE),
+    "prompt": Lazy("prompt", "Show what a model is told: every layer, its source, its hash and its cost.", _SEE),
+    "approvals": Lazy("approvals", "List, show and decide what waits for an approval.", _MAY),
+    "policy": Lazy("policy", "Explain, test and backtest the rules about what may happen.", _MAY),
+    "trust": Lazy("trust", "Trust what this cloned folder brings: settings, rules, agents, tasks, skills.", _MAY),
+    "agents": Lazy("agents", "List the agents of the workspace, and show what each may use.", _KNOWS),
+    "skills": Lazy(
+        "skill.group", "Say which skills can be used here; add, enable, trust, test and remove them.", _KNOWS
+    ),
+    "skill": Lazy("skill.group", "The same as `agent skills`.", _KNOWS),
+    "mcp": Lazy("mcp", "List and accept the external tool servers (MCP) of this workspace.", _KNOWS),
+    "plugins": Lazy("plugins", "Show which plugins are installed, what each adds, and why one is off.", _KNOWS),
+    "check": Lazy("check", "Check everything here: settings, skills, agents, tasks, rules. Calls no model.", _HEALTH),
+    "config": Lazy("config", "Write, change, check and show the settings.", _HEALTH),
+    "doctor": Lazy(
+        "doctor.command", "Say what is installed, which keys are set, what works here and what to do next.", _HEALTH
+    ),
+    "validate": Lazy("validate", "Check what a project defines, and that what it names exists.", _HEALTH),
+    "redact": Lazy("redact", "Show text as the log would: without secrets, without control characters.", _HEALTH),
+    "completion": Lazy("completion", "Print the completion script of a shell.", _HEALTH),
+    "help": Lazy("help.command", "Show how a command is called, what it does, and examples.", _HEALTH),
+    "version": Lazy("help.version", "Show the version of Metier.", _HEALTH),
 }
+ALIASES = {"skill": "skills"}
+"""Other names; lists and the reference leave them out."""
 
 
 class LazyGroup(TyperGroup):
@@ -59,11 +78,23 @@ class LazyGroup(TyperGroup):
 
     @override
     def list_commands(self, ctx: typer.Context) -> list[str]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return list(COMMANDS)
+        return [name for name in COMMANDS if name not in ALIASES]
 
     @override
     def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         return load_command(cmd_name)
+
+    @override
+    def resolve_command(self, ctx: typer.Context, args: list[str]) -> tuple[str | None, Any, list[str]]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        name = args[0]
+        command = self.get_command(ctx, name)
+        if command is None and not name.startswith("-") and not ctx.resilient_parsing:
+            nearest = importlib.import_module("metier.definitions.nearest").hint_nearest(name, COMMANDS)
+            raise UsageError(f"No such command {name!r}", hint=nearest or "`agent --help` lists the commands")
+        if command is not None and (len(args) == 1 or _HELP & set(args)):
+            # Not before help is asked for: its texts are a file of their own.
+            importlib.import_module("metier.cli.help.dress").dress(command, f"agent {ALIASES.get(name, name)}")
+        return super().resolve_command(ctx, args) if command is None else (name, command, args[1:])
 
     @override
     def invoke(self, ctx: typer.Context) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -79,15 +110,21 @@ class LazyGroup(TyperGroup):
         # Past the group's own completion, which would import every command to learn its summary.
         options = super(TyperGroup, self).shell_complete(ctx, incomplete)
         named = [
-            CompletionItem(name, help=lazy.summary) for name, lazy in COMMANDS.items() if name.startswith(incomplete)
+            CompletionItem(name, help=lazy.summary)
+            for name, lazy in COMMANDS.items()
+            if name.startswith(incomplete) and name not in ALIASES
         ]
         return named + options
 
     @override
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        rows = [(name, lazy.summary) for name, lazy in COMMANDS.items()]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, lazy in COMMANDS.items():
+            if name not in ALIASES:
+                sections.setdefault(lazy.section, []).append((name, lazy.summary))
+        for title, rows in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
 
 def load_command(name: str) -> Any:  # noqa: ANN401 - Typer does not export the type of its commands
@@ -117,7 +154,9 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="A skill-native agent runtime. Agents, skills and tasks are Markdown; a run is its journal.",
+    help="A skill-native agent runtime. Agents, skills and tasks are Markdown; a run is its journal.\n\n"
+    "At a terminal, `agent` alone opens a chat; before the first one it asks who shall answer. "
+    "`agent help COMMAND` shows examples.",
 )
 
 
@@ -138,6 +177,11 @@ def root(
         raise typer.Exit
 
 
+def _is_terminal(stream: TextIO | None) -> bool:
+    """A stream that the caller closed is missing."""
+    return stream is not None and not stream.closed and stream.isatty()
+
+
 def _name_command(args: Sequence[str]) -> list[str]:
     """`agent -p TASK --model M` is `agent run -p TASK --model M`: with all of its options, in any order."""
     is_prompt = bool(args) and args[0].startswith("-") and any(arg.split("=")[0] in ("-p", "--prompt") for arg in args)
@@ -149,6 +193,8 @@ def invoke(args: Sequence[str]) -> int:
     if COMPLETION_VARIABLE in os.environ:
         # Typer registers its shells only for apps that offer to install completion themselves.
         importlib.import_module("typer._completion_classes").completion_init()
+    if not args and _is_terminal(sys.stdin) and _is_terminal(sys.stderr):
+        return importlib.import_module("metier.cli.first_run.start").start()
     words = ["check", *args[1:]] if list(args[:1]) == ["--check"] else list(args)
     result: object = get_command(app).main(
         args=_name_command(words), prog_name="agent", complete_var=COMPLETION_VARIABLE, standalone_mode=False

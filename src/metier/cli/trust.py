@@ -58,6 +58,21 @@ def trust_new_folder(workspace: Path) -> None:
             warn_line(f"warning: This folder is not trusted yet: {error.message}; run `agent trust` later")
 
 
+def speaks_for_person(workspace: Path) -> bool:
+    """Whether the settings and the policy of a folder count as this person's own, as they are now."""
+    try:
+        loaded = open_folder(workspace, home_folder()).loaded
+    except MetierError:
+        return False
+    return _name_state(loaded, digest_bytes(read_policy_file(workspace))) in ("own", "trusted")
+
+
+def renew_trust(workspace: Path) -> None:
+    """After a command of this person changed the settings of a folder that spoke for them before."""
+    if find_origin(workspace):
+        trust_new_folder(workspace)
+
+
 def open_folder(workspace: Path, home: Path) -> OpenedHost:
     return open_host(workspace, environ=os.environ, home=home, config=None)
 

@@ -37,16 +37,21 @@ def validate(
     if not path.is_dir():
         raise UsageError(f"Folder {str(path)!r} does not exist", hint="Give the project folder, the one with '.agent'")
     root = (path.parent if path.name in WORKSPACE_FOLDERS else path).absolute()
-    home = home_folder()
-    settings, problems = _read_settings(root, home)
-    trust = find_trust(root, home=home, environ=os.environ)
-    place = Host(settings=settings, workspace=root, home=home, environ=dict(os.environ), trust=trust)
-    found = validate_workspace(place, load_place_catalog(place), strict=strict)
+    found, problems = validate_folder(root, strict=strict)
     if as_json:
         write_json([*map(_as_json, found.workspace.checked), *_folders_as_json(found, problems)])
     else:
         _write_text(found, problems)
     return 1 if has_errors([*found.problems, *problems]) else 0
+
+
+def validate_folder(root: Path, *, strict: bool = False) -> tuple[Validation, tuple[Problem, ...]]:
+    """What is wrong with the definitions of a project, and with its settings."""
+    home = home_folder()
+    settings, problems = _read_settings(root, home)
+    trust = find_trust(root, home=home, environ=os.environ)
+    place = Host(settings=settings, workspace=root, home=home, environ=dict(os.environ), trust=trust)
+    return validate_workspace(place, load_place_catalog(place), strict=strict), problems
 
 
 def _read_settings(root: Path, home: Path) -> tuple[Settings, tuple[Problem, ...]]:
@@ -64,7 +69,7 @@ def _as_json(item: Checked) -> dict[str, object]:
         "kind": item.kind,
         "id": item.id,
         "loaded": item.definition is not None,
-        "problems": [_problem_as_json(problem) for problem in item.problems],
+        "problems": [located_as_json(problem) for problem in item.problems],
     }
 
 
@@ -86,17 +91,21 @@ def _file_as_json(file: CheckedFile) -> dict[str, object]:
         "kind": file.kind,
         "id": None,
         "loaded": not has_errors(file.problems),
-        "problems": [_problem_as_json(problem) for problem in file.problems],
+        "problems": [located_as_json(problem) for problem in file.problems],
     }
 
 
-def _problem_as_json(problem: Problem) -> dict[str, object]:
+def located_as_json(problem: Problem) -> dict[str, object]:
     return {**problem_as_json(problem), "file": problem.file, "hint": problem.hint}
 
 
 def _write_text(found: Validation, settings: tuple[Problem, ...]) -> None:
     for problem in (*settings, *found.problems):
         write_line(problem.render())
+    warn_line(f"Checked {render_counts(found)}")
+
+
+def render_counts(found: Validation) -> str:
     counts = [sum(item.kind == kind for item in found.workspace.checked) for kind in ("agent", "skill", "task")]
     files = f", {len(found.files)} other files" if found.files else ""
-    warn_line("Checked {} agents, {} skills and {} tasks".format(*counts) + files)
+    return "{} agents, {} skills and {} tasks".format(*counts) + files

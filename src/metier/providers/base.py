@@ -5,7 +5,7 @@ A provider maps and sends; it does not retry (`providers.retry`), budget (`conte
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from pydantic import JsonValue
 
@@ -84,4 +84,13 @@ class Provider(Protocol):
 
     async def close(self) -> None:
         """Let go of connections. Closing twice is fine."""
+        ...
+
+
+@runtime_checkable
+class ListsModels(Protocol):
+    """What a provider may offer beside: the names of the models that this key can ask."""
+
+    async def list_models(self, *, seconds: float) -> tuple[str, ...]:
+        """In the order of the server. Raises `CallFailed`, `NotFound` where the server has no such list."""
         ...

@@ -53,7 +53,7 @@ class Rest:
 
         Raises `CallFailed` for an error status. Use it inside `exchange`, which bounds it and translates the rest.
         """
-        response = await self._client.send(self._build_request(path, body), stream=True)
+        response = await self._client.send(self._build_request("POST", path, body), stream=True)
         try:
             if not response.is_success:
                 raise await self._read_failure(response)
@@ -64,17 +64,27 @@ class Rest:
         finally:
             await response.aclose()
 
+    async def get(self, path: str) -> Wire:
+        """The JSON object at an address. Raises as `fetch` does; use it inside `exchange` too."""
+        response = await self._client.send(self._build_request("GET", path, b""), stream=True)
+        try:
+            if not response.is_success:
+                raise await self._read_failure(response)
+            return await read_object(response, self._server.provider)
+        finally:
+            await response.aclose()
+
     async def aclose(self) -> None:
         """Close the client, unless it is the host's."""
         if self._own is not None:
             await self._own.aclose()
 
-    def _build_request(self, path: str, body: bytes) -> httpx2.Request:
+    def _build_request(self, method: str, path: str, body: bytes) -> httpx2.Request:
         url = self._urls.get(path)
         if url is None:
             url = self._urls[path] = httpx2.URL(self.root + path)
         # Only connecting has a limit of its own: `exchange` bounds the whole, to the last byte.
-        return httpx2.Request("POST", url, headers=self._headers, content=body, extensions=_EXTENSIONS)
+        return httpx2.Request(method, url, headers=self._headers, content=body, extensions=_EXTENSIONS)
 
     async def _read_failure(self, response: httpx2.Response) -> Exception:
         raw = await response.aread()

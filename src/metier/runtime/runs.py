@@ -48,6 +48,7 @@ from metier.runtime.records.pins import pin
 from metier.runtime.records.record import write_record
 from metier.runtime.records.rows import build_row
 from metier.runtime.records.run_folders import find_folder
+from metier.runtime.records.runs_folder import prepare_runs_folder
 from metier.runtime.records.seals import is_started_here, seal
 from metier.runtime.reopening import build_entries, can_reopen, check_raise, find_chain
 from metier.runtime.requests import RunRequest, order_run
@@ -480,7 +481,7 @@ def _can_ask(state: RunState, watch: Watch) -> bool:
 async def open_runtime(place: Host) -> AsyncGenerator[Runtime]:
     """The runs of a workspace, for as long as the block lasts."""
     try:
-        place.runs.mkdir(parents=True, exist_ok=True)
+        prepare_runs_folder(place.runs)
     except OSError as error:
         raise StoreUnavailable(
             f"The runs folder {str(place.runs)!r} cannot be made: {error.strerror}",

@@ -16,6 +16,8 @@ from metier.settings.file import FileLayer, read_file
 from metier.settings.model import Settings
 from metier.settings.nearest import find_nearest_key
 from metier.settings.origin import Given, Layer, Origin
+from metier.settings.state_folder import KEY as RUNS_KEY
+from metier.settings.state_folder import find_default_runs
 from metier.skills.trust.workspace_trust import WorkspaceTrust, find_trust
 
 
@@ -49,6 +51,9 @@ def load_settings(
     from_environment = read_environment(environ)
     from_flags = _read_flags(flags)
     merged = _expand_home(from_file.values | from_environment.values | from_flags.values, home)
+    elsewhere = find_default_runs(cwd=cwd, home=home, environ=environ)
+    if elsewhere is not None:
+        merged.setdefault(RUNS_KEY, Given(str(elsewhere), Origin(kind="default")))
     problems = [
         *sorted(from_file.problems, key=lambda problem: problem.line or 0),
         *check_alone(from_environment.values),

@@ -3,6 +3,7 @@
 import importlib
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -11,9 +12,10 @@ import typer
 from pydantic import JsonValue
 
 from metier.cli.chat.screen import PlainScreen, Screen
-from metier.cli.chat.session import Session
+from metier.cli.chat.session import Manner, Session
 from metier.cli.run.command import Config
 from metier.cli.run.driving import open_place
+from metier.cli.shared.context import current_settings, is_at_terminal
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill.catalog import AsJson
 from metier.engine.unwrapping import unwrapped
@@ -29,6 +31,7 @@ from metier.telemetry.excerpt import one_line
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, help="Talk to an agent.")
 
+PROFILE = "runtime.profile"
 _SHOWN = 60
 
 
@@ -60,11 +63,28 @@ def chat(
         return 0
     if "\n" in context:
         raise UsageError("The name of a conversation is one line")
-    place = open_place(
-        config, {"model.provider": provider} if provider else {}, is_new_run=not (model or agent or last or context)
-    )
     request = ChatRequest(context_id=context, is_continued=last, agent=agent, model=model)
-    return anyio.run(_converse, place, request, quiet, as_json)
+    flags = {"model.provider": provider} if provider else {}
+    return talk(request, flags=flags, config=config, quiet=quiet, as_json=as_json)
+
+
+def talk(
+    request: ChatRequest,
+    *,
+    first: str = "",
+    flags: Mapping[str, str] | None = None,
+    config: Path | None = None,
+    quiet: bool = False,
+    as_json: bool = False,
+) -> int:
+    """Hold one conversation; `first` is a message that was typed before it was opened."""
+    given = dict(flags or {})
+    if is_at_terminal() and current_settings(config, given).origins[PROFILE].kind == "default":
+        # A person is there to be asked.
+        given[PROFILE] = "guarded"
+    is_open = not (request.model or request.agent or request.is_continued or request.context_id)
+    place = open_place(config, given, is_new_run=is_open)
+    return anyio.run(_converse, place, request, Manner(quiet=quiet, as_json=as_json, first=first))
 
 
 @app.command("list")
@@ -109,12 +129,12 @@ async def _describe(runtime: Runtime, state: ContextState) -> dict[str, JsonValu
     }
 
 
-async def _converse(place: Host, request: ChatRequest, quiet: bool, as_json: bool) -> int:
+async def _converse(place: Host, request: ChatRequest, manner: Manner) -> int:
     with unwrapped(), using_plugins(place, report=warn_line) as extended:
         async with keep_servers(extended) as kept, open_runtime(kept) as runtime:
             conversation = await open_chat(runtime, request)
             screen = open_screen(conversation, history=place.runs / "chat_history")
-            session = Session(conversation, screen, quiet=quiet, as_json=as_json)
+            session = Session(conversation, screen, manner)
             code = await session.run()
             sys.stdout.flush()
             return code

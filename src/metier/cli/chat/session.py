@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
 
@@ -30,14 +31,27 @@ type Doubt = Literal["done", "retry", "skip", "abort"]
 DOUBTS: tuple[Doubt, ...] = get_args(Doubt.__value__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manner:
+    """How a conversation is held."""
+
+    quiet: bool = False
+    """No steps are shown."""
+    as_json: bool = False
+    """One object per turn, for a program."""
+    first: str = ""
+    """A message that was typed before the conversation was opened."""
+
+
 class Session:
     """A conversation at a screen. Errors of a turn or a command are said, and the conversation goes on."""
 
-    def __init__(self, chat: Chat, screen: Screen, *, quiet: bool, as_json: bool) -> None:
+    def __init__(self, chat: Chat, screen: Screen, manner: Manner) -> None:
         self._chat = chat
         self._screen = screen
-        self._quiet = quiet
-        self._as_json = as_json
+        self._quiet = manner.quiet
+        self._as_json = manner.as_json
+        self._first = manner.first
         self._exit_code = 0
         self._signal = ""
         place = chat.runtime.place
@@ -50,6 +64,8 @@ class Session:
         """The exit code: of the last turn where a program listens, else whether the person could leave in peace."""
         self._greet()
         await self._guarded(self._look_back())
+        if self._first:
+            await self._guarded(self._take(self._first))
         while not self._signal:
             try:
                 line = await self._screen.read_message()

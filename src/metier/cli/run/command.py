@@ -8,8 +8,9 @@ import typer
 from typer.core import TyperCommand
 
 from metier.cli.run.detaching import detach_run
-from metier.cli.run.driving import OutputFormat, View, drive_run, open_place
+from metier.cli.run.driving import OutputFormat, View, Work, drive_run, open_place
 from metier.cli.run.task_text import read_context, read_task
+from metier.cli.shared.output import warn_line
 from metier.engine.state import RunState
 from metier.errors import UsageError
 from metier.runtime.host import Host
@@ -54,7 +55,8 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 Config = Annotated[Path | None, typer.Option("--config", help="The settings file to use.")]
 Output = Annotated[
-    OutputFormat,
+    # Not by the name of the type, which help would show instead of the words.
+    Literal["text", "json", "stream-json"],
     typer.Option("--output-format", help="What stdout gets: the result, one JSON object, or every event and it."),
 ]
 OutputSchema = Annotated[
@@ -94,6 +96,7 @@ def run(
     detach: Detach = False,
     output_schema: OutputSchema = None,
     output_format: Output = "text",
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --output-format json.")] = False,
     quiet: Quiet = False,
     config: Config = None,
 ) -> int:
@@ -104,6 +107,7 @@ def run(
     a signal.
     """
     text = read_task(task, prompt=prompt, file=task_file)
+    output_format = choose_output(output_format, as_json=as_json)
     _check_options(timeout, skills_dir, detach=detach)
     flags: dict[str, Any] = {
         "skills.dir": skills_dir,
@@ -116,23 +120,37 @@ def run(
     place = open_place(
         config, {key: str(value) for key, value in flags.items() if value is not None}, is_new_run=not (model or agent)
     )
+    if not (quiet or dry_run):
+        warn_of_profile(place)
     context = read_context(is_task=task == "-" or prompt == "-")
     mode = "dry_run" if dry_run else "live"
+    schema = None if output_schema is None else read_output_schema(output_schema)
     request = RunRequest(
-        task=text,
-        mode=mode,
-        extra_context=context,
-        agent=agent,
-        model=model or "",
-        output_schema=None if output_schema is None else read_output_schema(output_schema),
+        task=text, mode=mode, extra_context=context, agent=agent, model=model or "", output_schema=schema
     )
     if detach:
         return leave_to_workers(place, request, output_format)
+    return drive_run(place, _start(request), View(output=output_format, quiet=quiet, timeout_seconds=timeout))
 
+
+def _start(request: RunRequest) -> Work:
     def start(runtime: Runtime, watch: Watch) -> Awaitable[RunState]:
         return runtime.start(request, watch)
 
-    return drive_run(place, start, View(output=output_format, quiet=quiet, timeout_seconds=timeout))
+    return start
+
+
+def warn_of_profile(place: Host) -> None:
+    """Say before a run that nothing will be asked, where that is so."""
+    if place.settings.runtime.profile == "permissive":
+        warn_line("Profile permissive: nothing will be asked (--profile guarded asks before something is changed)")
+
+
+def choose_output(output: OutputFormat, *, as_json: bool) -> OutputFormat:
+    """`--json` is short for `--output-format json`. Raises `UsageError` where both are given and differ."""
+    if as_json and output == "stream-json":
+        raise UsageError("--json and --output-format stream-json exclude each other", hint="Use one of them")
+    return "json" if as_json else output
 
 
 def check_timeout(seconds: float | None, *, detach: bool = False) -> None:

@@ -1,6 +1,7 @@
 """What a command knows about where it was called: the settings that hold here. Nothing is kept between calls."""
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -32,3 +33,8 @@ def home_folder() -> Path:
         return Path.home()
     except RuntimeError as error:
         raise UsageError("The home folder is not known", hint="Set HOME") from error
+
+
+def is_at_terminal() -> bool:
+    """A person can be asked: they see stderr and type on stdin. A stream that the caller closed is missing."""
+    return all(stream is not None and not stream.closed and stream.isatty() for stream in (sys.stdin, sys.stderr))

@@ -1,13 +1,15 @@
 """Turn an exception into `error: … / hint: …` on stderr and an exit code. Nothing secret gets through."""
 
 import os
+import re
 import sys
 import traceback
 from pathlib import Path
 
 import typer
-from typer._click.exceptions import ClickException, NoArgsIsHelpError
+from typer._click.exceptions import BadParameter, ClickException, NoArgsIsHelpError, NoSuchOption
 
+from metier.definitions.nearest import hint_nearest
 from metier.errors import ConfigError, MetierError
 from metier.telemetry.environment_secrets import find_secret_values
 from metier.telemetry.redaction import build_redactor
@@ -40,12 +42,39 @@ def describe(error: Exception) -> tuple[list[str], int]:
         case NoArgsIsHelpError():
             return error.format_message().splitlines(), 2
         case ClickException():
-            return [f"error: {error.format_message().rstrip('.')}", "hint: Add --help to see how it is called"], 2
+            return _describe_usage(error), 2
         case OSError():
             return _describe_system(error), 1
         case _:
             name = type(error).__name__
             return [f"error: Unexpected {name}: {error}", "hint: Run it again with --debug and report what it shows"], 1
+
+
+def _describe_usage(error: ClickException) -> list[str]:
+    """The sentence of the library, and as the hint the word that was probably meant."""
+    message = error.format_message().rstrip(".").replace("Value error, ", "")
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "agent"
+    word, known = _find_wrong_word(error)
+    if word:
+        # The library guesses too, in other words for each kind; one way is enough.
+        message = re.split(r"\. Did you mean | \(Possible options", message)[0]
+    nearest = hint_nearest(word, known) if word else ""
+    return [f"error: {message}", f"hint: {nearest or f'`{path} --help` shows how it is called'}"]
+
+
+def _find_wrong_word(error: ClickException) -> tuple[str, list[str]]:
+    """What was typed, and what there is instead: commands, options, or the values of an option."""
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return "", []
+    if isinstance(error, NoSuchOption):
+        return error.option_name, [name for each in context.command.params for name in each.opts]
+    if isinstance(error, BadParameter):
+        refused = re.search(r"'([^']*)' is not one of (.*)", error.message)
+        return (refused[1], re.findall(r"'([^']*)'", refused[2])) if refused else ("", [])
+    quoted = re.search(r"No such command '([^']*)'", error.message)
+    return (quoted[1], list(getattr(context.command, "commands", {}))) if quoted else ("", [])
 
 
 def _describe_system(error: OSError) -> list[str]:

@@ -1,46 +1,33 @@
-"""`agent check`, also `agent --check`: which skills are active here, what each brings, and why one cannot be loaded."""
+"""The part of `agent check` about skills: which are active here, what each brings, and why one cannot be loaded."""
 
 import os
 import sys
 from dataclasses import asdict
 
 import anyio
-import typer
 
-from metier.cli.shared.output import warn_line, write_json, write_line
-from metier.cli.skill.catalog import AsJson, SkillPlaces, SkillsDir, open_places
+from metier.cli.shared.output import write_line
+from metier.cli.skill.catalog import SkillPlaces
 from metier.cli.skill.status import SkillStatus, StatusReport, examine_skills
 from metier.definitions.names import canonical_name
 from metier.skills.activation import OPT_IN
 from metier.telemetry.excerpt import one_line
-
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 _MARKS = {"active": "✓", "inactive": "○", "failed": "✗"}
 _PLAIN_MARKS = {"active": "[ok]", "inactive": "[--]", "failed": "[!!]"}
 _REASON_WIDTH = 200
 
 
-@app.command()
-def check(skills_dir: SkillsDir = None, as_json: AsJson = False) -> int:
-    """Say which skills are active here, what each brings, and why one cannot be loaded. Calls no model.
-
-    The exit code is 1 when an active skill cannot be loaded.
-    """
-    places = open_places(skills_dir)
-    report = anyio.run(examine_skills, places, os.environ)
-    if as_json:
-        write_json({"skills": [_as_json(status) for status in report.skills]})
-    else:
-        _write(report)
-    for problem in report.problems:
-        warn_line(problem.render())
-    if not as_json and (hint := _find_hint(report, places)):
-        warn_line(hint)
-    return 1 if any(status.active and status.reason for status in report.skills) else 0
+def check_skills(places: SkillPlaces) -> StatusReport:
+    return anyio.run(examine_skills, places, os.environ)
 
 
-def _write(report: StatusReport) -> None:
+def has_failed(report: StatusReport) -> bool:
+    """Whether a skill that should be active cannot be loaded."""
+    return any(status.active and status.reason for status in report.skills)
+
+
+def write_skills(report: StatusReport) -> None:
     marks = _MARKS if _can_show("".join(_MARKS.values())) else _PLAIN_MARKS
     if not report.skills:
         write_line("Skills: none")
@@ -61,7 +48,7 @@ def render_status(status: SkillStatus, marks: dict[str, str]) -> str:
     return f"{marks[word]} {status.name} ({word}) - {counts}{sha}{note}"
 
 
-def _find_hint(report: StatusReport, places: SkillPlaces) -> str:
+def find_hint(report: StatusReport, places: SkillPlaces) -> str:
     if not report.skills:
         return "To write one: agent skill create skill-name"
     left_out = [canonical_name(status.name) for status in report.skills if status.active and status.is_distrusted]
@@ -77,7 +64,7 @@ def _find_hint(report: StatusReport, places: SkillPlaces) -> str:
     return f"To enable: export AGENT_SKILLS={','.join([*kept, names[0]])}"
 
 
-def _as_json(status: SkillStatus) -> dict[str, object]:
+def skill_as_json(status: SkillStatus) -> dict[str, object]:
     state = "failed" if status.reason else "active" if status.active else "inactive"
     return {**asdict(status), "state": state, "sha": status.short_sha or None}
 

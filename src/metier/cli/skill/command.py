@@ -11,7 +11,7 @@ from metier.cli.shared.context import current_directory, home_folder
 from metier.cli.shared.output import write_json, write_line, write_text
 from metier.cli.skill.catalog import open_places
 from metier.cli.skill.decision import Decision, decide_interactively, say
-from metier.cli.skill.listing import describe_package, get_package, list_rows, render_rows
+from metier.cli.skill.listing import describe_package, get_package
 from metier.cli.skill.test import attach
 from metier.cli.skill.view import render_report, render_verification
 from metier.cli.trust import trust_new_folder
@@ -64,6 +64,7 @@ def add(
     name: Annotated[str | None, typer.Option(help="Install under this name instead of the skill's own.")] = None,
     yes: Yes = False,
     no_trust: NoTrust = False,
+    every: Annotated[bool, typer.Option("--all", help="Install every skill of a collection.")] = False,
     frozen: Annotated[bool, typer.Option("--frozen", help="Install exactly what skills.lock says.")] = False,
     allow_file: AllowFile = False,
     max_files: MaxFiles = _LIMITS.max_files,
@@ -79,13 +80,17 @@ def add(
         plan = _frozen_plan(source, name=name, allow_file=allow_file)
     elif source is None:
         raise UsageError("The source is missing", hint="Give a git address or a folder")
+    elif every and name is not None:
+        raise UsageError("--all and --name exclude each other", hint="Leave out one of them")
     else:
-        plan = [(parse_source(source, allow_file=allow_file), name, None)]
+        where = parse_source(source, allow_file=allow_file)
+        sources = anyio.run(installer.list_sources, where) if every else (where,)
+        plan = [(each, name, None) for each in sources]
     outcomes: list[Outcome] = []
     for where, wanted, locked in plan:
         outcomes.append(anyio.run(_add, installer, where, wanted, locked, decision))
         _announce(outcomes[-1])
-    _finish(outcomes, is_json=json, is_list=frozen)
+    _finish(outcomes, is_json=json, is_list=frozen or every)
 
 
 async def _add(
@@ -139,20 +144,6 @@ def remove(
     say(f"Removed {entry.name}")
     if json:
         write_json({"status": "removed", "name": entry.name, "path": str(folder)})
-
-
-@app.command("list")
-def list_skills(json: Json = False) -> None:
-    """List the bundled and installed skills, and which of them are active."""
-    places = open_places(None)
-    rows = list_rows(places.roots, places.selection)
-    if json:
-        write_json(rows)
-        return
-    for line in render_rows(rows):
-        write_line(line)
-    if not rows:
-        say("No skills are installed; add one with `agent skill add`")
 
 
 @app.command()
@@ -304,6 +295,7 @@ def _announce(outcome: Outcome) -> None:
             if not (entry and entry.trusted):
                 say(f"To trust it: agent skill trust {canonical_name(name)}")
             say(f"To enable: export AGENT_SKILLS={canonical_name(name)}")
+            say(f"Or in the settings that hold here: agent skills enable {canonical_name(name)}")
 
 
 def _finish(outcomes: list[Outcome], *, is_json: bool, is_list: bool) -> None:

@@ -58,26 +58,6 @@ def list_rows(roots: SkillRoots, selection: Selection) -> list[dict[str, object]
     return sorted(rows, key=lambda row: (str(row["name_canonical"]), str(row["path"])))
 
 
-def render_rows(rows: list[dict[str, object]]) -> list[str]:
-    """Columns that read without colour."""
-    table = [
-        (
-            "active" if row["active"] else "-",
-            safe(str(row["name"])),
-            safe(str(row["version"] or "-")),
-            str(row["source"]),
-            str(row["commit"] or "-")[:8],
-            str(row["state"]),
-        )
-        for row in rows
-    ]
-    if not table:
-        return []
-    table = [("ACTIVE", "NAME", "VERSION", "SOURCE", "COMMIT", "STATE"), *table]
-    widths = [max(len(line[column]) for line in table) for column in range(6)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in table]
-
-
 def describe_package(package: SkillPackage, roots: SkillRoots) -> tuple[dict[str, object], list[str]]:
     """The same facts as JSON and as lines."""
     definition = package.definition

@@ -7,42 +7,22 @@ from typing import Annotated
 import typer
 
 from metier.cli.shared.output import JsonList, problem_as_json, warn_line, write_json, write_line
-from metier.cli.skill.catalog import AllSkills, AsJson, SkillsDir, find_named_folder, open_active_catalog, open_catalog
+from metier.cli.skill.catalog import AsJson, SkillsDir, find_named_folder, open_catalog
 from metier.cli.skill.contracts import attach as attach_contracts
 from metier.cli.skill.route import attach
 from metier.cli.skill.validate_files import Verdict, judge_paths
 from metier.definitions.problems import Problem
-from metier.definitions.skills.catalog import CatalogSkill
 from metier.definitions.skills.prompt_xml import render_available_skills
 from metier.definitions.skills.scripts import discover_scripts
 from metier.definitions.skills.skill import SkillDefinition, SkillReading, load_skill
 from metier.definitions.text.headings import Section, parse_sections, walk_sections
 from metier.errors import SkillError
-from metier.telemetry.excerpt import one_line
 
 app = typer.Typer(
     rich_markup_mode=None, add_completion=False, no_args_is_help=True, help="List, inspect, validate and route skills."
 )
 attach(app)
 attach_contracts(app)
-
-_WIDTH = 100
-
-
-@app.command("list")
-def list_skills(skills_dir: SkillsDir = None, with_all: AllSkills = False, as_json: AsJson = False) -> None:
-    """List the active skills with where each comes from; `agent check` says how to enable others."""
-    catalog = open_catalog(skills_dir) if with_all else open_active_catalog(skills_dir)
-    if as_json:
-        write_json([_summary(skill) for skill in catalog.skills])
-    else:
-        for skill in catalog.skills:
-            write_line(f"{skill.name}  [{skill.source.kind}]  {one_line(skill.description, _WIDTH)}")
-    if not catalog.skills:
-        warn_line("No skill is active here; `agent check` shows those that can be enabled")
-    for problem in catalog.problems:
-        if problem.severity == "error" or problem.code in ("shadowed_skill", "duplicate_name", "link_loop"):
-            warn_line(problem.render())
 
 
 @app.command()
@@ -135,21 +115,6 @@ def _find_reading(name: str, skills_dir: Path | None) -> SkillReading:
 
 def _first_reason(reading: SkillReading) -> str:
     return next((problem.render() for problem in reading.problems if problem.severity == "error"), "")
-
-
-def _summary(skill: CatalogSkill) -> dict[str, object]:
-    return {
-        "name": skill.name,
-        "id": skill.id,
-        "description": skill.description,
-        "version": skill.version,
-        "license": skill.license,
-        "tags": skill.tags,
-        "allowed_tools": skill.allowed_tools,
-        "source": skill.source.kind,
-        "path": skill.path,
-        "problems": [problem_as_json(problem) for problem in skill.problems],
-    }
 
 
 def _rows(skill: SkillDefinition) -> list[tuple[str, str | None]]:

@@ -98,6 +98,19 @@ async def examine_skills(places: SkillPlaces, environ: Mapping[str, str]) -> Sta
         await toolsets.aclose()
 
 
+def describe_skills(places: SkillPlaces) -> StatusReport:
+    """The same without loading a toolset: nothing of any skill is executed."""
+    found = find_packages(places.roots)
+    activation = activate(found, places.selection)
+    scene = _Scene(
+        found=found,
+        activation=activation,
+        selection=places.selection,
+        registry=read_registry(places.roots.home),
+    )
+    return StatusReport(skills=_build_statuses(scene), problems=found.passed_over)
+
+
 def _build_statuses(scene: _Scene) -> tuple[SkillStatus, ...]:
     statuses = [_describe(package, scene) for package in scene.found.packages]
     statuses += [_describe_broken(skill, scene.selection) for skill in scene.found.broken]

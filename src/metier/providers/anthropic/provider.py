@@ -8,6 +8,7 @@ from metier.providers.base import ModelRequest, Observer
 from metier.providers.connection import Connection, Server
 from metier.providers.http_status import failure_of_event
 from metier.providers.json_values import Wire, as_count, as_object
+from metier.providers.model_list import name_models
 from metier.providers.rest import Rest
 from metier.providers.transcript import HistoryCache
 from metier.providers.transport import exchange
@@ -48,6 +49,10 @@ class AnthropicProvider:
         with exchange(self.name, request.timeout_seconds):
             counted = await self._rest.fetch("/v1/messages/count_tokens", body)
         return as_count(counted.get("input_tokens")) or None
+
+    async def list_models(self, *, seconds: float) -> tuple[str, ...]:
+        with exchange(self.name, seconds):
+            return name_models(await self._rest.get("/v1/models?limit=1000"))
 
     async def close(self) -> None:
         await self._rest.aclose()

@@ -9,6 +9,7 @@ from metier.providers.connection import Connection, Server
 from metier.providers.gemini import wire
 from metier.providers.http_status import failure_of_event
 from metier.providers.json_values import Wire, as_count, as_object
+from metier.providers.model_list import name_models
 from metier.providers.rest import Assembly, Rest
 from metier.providers.transcript import HistoryCache
 from metier.providers.transport import exchange
@@ -43,6 +44,11 @@ class GeminiProvider:
         with exchange(self.name, request.timeout_seconds):
             counted = await self._fetch("countTokens", body, request)
         return as_count(counted.get("totalTokens")) or None
+
+    async def list_models(self, *, seconds: float) -> tuple[str, ...]:
+        with exchange(self.name, seconds):
+            listed = name_models(await self._rest.get(f"/{VERSION}/models?pageSize=1000"), items="models", name="name")
+        return tuple(name.removeprefix("models/") for name in listed)
 
     async def close(self) -> None:
         await self._rest.aclose()

@@ -9,6 +9,7 @@ from metier.providers.connection import Connection, Server
 from metier.providers.failures import NotFound
 from metier.providers.http_status import failure_of_event
 from metier.providers.json_values import Wire, as_count, as_object
+from metier.providers.model_list import name_models
 from metier.providers.openai import chat_wire as chat
 from metier.providers.openai import responses_wire as responses
 from metier.providers.rest import Assembly, Rest
@@ -58,6 +59,10 @@ class OpenAIProvider:
             except NotFound:
                 return None
         return as_count(counted.get("input_tokens")) or None
+
+    async def list_models(self, *, seconds: float) -> tuple[str, ...]:
+        with exchange(self.name, seconds):
+            return name_models(await self._rest.get("/models"))
 
     async def close(self) -> None:
         await self._rest.aclose()

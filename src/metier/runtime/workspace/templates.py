@@ -1,7 +1,7 @@
 """Workspaces to begin with: they ship as files, and are copied whole or not at all. Nothing is ever replaced."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,8 +40,11 @@ def get_template(name: str) -> Template:
     return _build(name)
 
 
-def write_template(template: Template, target: Path) -> tuple[Path, ...]:
-    """Copy every file below `target`. Raises `UsageError` where one is there already; then nothing is written."""
+def write_template(template: Template, target: Path, *, replaced: Mapping[str, str] | None = None) -> tuple[Path, ...]:
+    """Copy every file below `target`, with the texts in `replaced` instead of the file's own.
+
+    Raises `UsageError` where one is there already; then nothing is written.
+    """
     paths = {file: target / file for file in template.files}
     taken = [path for path in paths.values() if os.path.lexists(path)]
     if taken:
@@ -56,7 +59,8 @@ def write_template(template: Template, target: Path) -> tuple[Path, ...]:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("xb") as stream:
                 written.append(path)
-                stream.write((FOLDER / template.name / file).read_bytes())
+                text = (replaced or {}).get(file)
+                stream.write((FOLDER / template.name / file).read_bytes() if text is None else text.encode())
     except OSError as error:
         for path in written:
             path.unlink(missing_ok=True)

@@ -104,6 +104,21 @@ class Installer:
                 self._check_free(proposal.name, previous)
             return self._finish(proposal, previous, confirm(proposal))
 
+    async def list_sources(self, source: InstallSource) -> tuple[InstallSource, ...]:
+        """One source for every skill of a collection, sorted; of a single skill, itself. Raises `UsageError`."""
+        with open_staging(self.home) as folder:
+            tree = folder / "tree" / _folder_name(source)
+            tree.mkdir(parents=True)
+            await self._stage(source, tree, repository=folder / "repository")
+            if (tree / "SKILL.md").is_file():
+                return (source,)
+            found = sorted(path.parent.relative_to(tree).as_posix() for path in tree.rglob("*/SKILL.md"))
+        # A skill below another one, such as a template in its assets, is a part of that one.
+        own = [each for each in found if not any(each.startswith(f"{other}/") for other in found)]
+        if not own:
+            raise UsageError(f"{source.describe()!r} holds no skill", hint="Give a folder with skills in it")
+        return tuple(_below(source, each) for each in own)
+
     async def update(self, name: str, *, confirm: Confirm) -> Outcome:
         """Fetch the skill again from where it came and swap it in one step. A failure leaves the old one."""
         with open_registry(self.home) as registry:
@@ -294,6 +309,14 @@ def _folder_name(source: InstallSource) -> str:
 def _relative(problem: Problem, tree: Path) -> Problem:
     """Named as its author sees it: the folder that it is staged in is gone when the user reads this."""
     return replace(problem, file=problem.file.removeprefix(f"{tree}/") if problem.file != str(tree) else tree.name)
+
+
+def _below(source: InstallSource, folder: str) -> InstallSource:
+    match source:
+        case GitSource(subdir=subdir):
+            return replace(source, subdir=f"{subdir}/{folder}" if subdir else folder)
+        case FolderSource(path=path):
+            return FolderSource(path=path / folder)
 
 
 def _where_hint(source: InstallSource, tree: Path) -> str:

@@ -1,0 +1,70 @@
+"""`agent skills`, also `agent skill`: one group with everything about skills. Without a command it lists them."""
+
+from typing import Annotated
+
+import typer
+
+from metier.cli.shared.output import warn_line, write_json, write_line
+from metier.cli.skill import command as packages
+from metier.cli.skill import skills_command as files
+from metier.cli.skill.catalog import AsJson, SkillsDir
+from metier.cli.skill.enabling import attach as attach_enabling
+from metier.cli.skill.usable import Row, find_usable
+from metier.errors import UsageError
+from metier.telemetry.excerpt import one_line
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    add_completion=False,
+    help="Say which skills can be used here and why not the others; add, enable, trust, test and remove them.",
+)
+app.registered_commands += [*packages.app.registered_commands, *files.app.registered_commands]
+attach_enabling(app)
+
+_WIDTH = 100
+
+
+@app.callback(invoke_without_command=True)
+def skills(ctx: typer.Context) -> None:
+    """Say which skills can be used here and why not the others; add, enable, trust, test and remove them."""
+    if ctx.invoked_subcommand is None:
+        _write(list(find_usable(None).rows))
+
+
+@app.command("list")
+def list_skills(
+    *,
+    skills_dir: SkillsDir = None,
+    with_all: Annotated[bool, typer.Option("--all", help="Write the others to stdout too, without reasons.")] = False,
+    only_active: Annotated[bool, typer.Option("--active", help="Leave the others out.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the skills that can be used here; then the others, each with the reason and what to do about it."""
+    if with_all and only_active:
+        raise UsageError("--all and --active exclude each other", hint="Use one of them")
+    found = find_usable(skills_dir)
+    rows = [row for row in found.rows if row["active"] or not only_active]
+    if as_json:
+        write_json(rows)
+    else:
+        _write(rows, with_all=with_all)
+    for problem in found.problems:
+        warn_line(problem.render())
+
+
+def _write(rows: list[Row], *, with_all: bool = False) -> None:
+    """What can be used is the answer; why others cannot is for the person, unless it was asked for."""
+    usable = [row for row in rows if row["active"]]
+    others = [row for row in rows if not row["active"]]
+    for row in [*usable, *others] if with_all else usable:
+        write_line(f"{row['name']}  [{row['source']}]  {one_line(str(row.get('description') or ''), _WIDTH)}".rstrip())
+    if with_all:
+        return
+    if not usable:
+        warn_line("No skill can be used here yet")
+    if others:
+        warn_line("Not in use here:")
+    width = max((len(str(row["name"])) for row in others), default=0)
+    for row in others:
+        command = f"; {row['to_use']}" if row["to_use"] else ""
+        warn_line(f"  {row['name']!s:<{width}}  {one_line(str(row['why']), _WIDTH)}{command}")

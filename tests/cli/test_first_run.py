@@ -1,0 +1,184 @@
+"""The first minutes: a bare `agent` in an empty folder of a person who has set up nothing."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from chat_pty import CTRL_C, CTRL_D, ENTER, agent_terminal
+from model_server import ModelServer, says
+from run_workspace import Workspace
+
+from metier.cli.main import run
+from metier.settings.load import LoadedSettings, load_settings
+
+KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY")
+
+
+@pytest.fixture
+def newcomer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: ModelServer) -> Workspace:
+    """A person without settings and without a key, whose machine has a model server at the usual address."""
+    home, folder = tmp_path / "home", tmp_path / "notes"
+    home.mkdir()
+    folder.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("OLLAMA_HOST", model.url.removeprefix("http://").removesuffix("/v1"))
+    monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    for name in (*KEYS, "XDG_CONFIG_HOME", "XDG_DATA_HOME", "OPENAI_BASE_URL", "AGENT_SKILLS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(folder)
+    return Workspace(folder)
+
+
+def load(home: Path, cwd: Path) -> LoadedSettings:
+    return load_settings(flags={}, environ={}, cwd=cwd, home=home, config=None)
+
+
+def test_a_bare_agent_sets_up_a_local_server_and_answers_the_first_task(
+    newcomer: Workspace, model: ModelServer, tmp_path: Path
+) -> None:
+    model.models = ("small", "large")
+    model.follow(says("Nice to meet you."))
+    with agent_terminal(newcomer.folder) as terminal:
+        terminal.wait_for("Who shall answer?")
+        offered = terminal.wait_for("[1]:")
+        assert offered.index("Ollama") < offered.index("Anthropic") < offered.index("Offline")
+        terminal.type(ENTER)
+        terminal.wait_for("it has 2 models")
+        terminal.wait_for("Which model?")
+        terminal.wait_for("[1]:")
+        terminal.type("large" + ENTER)
+        assert "guarded" in terminal.wait_for("[1]:")
+        terminal.type(ENTER)
+        terminal.wait_for("For which folders?")
+        terminal.wait_for("[1]:")
+        terminal.type(ENTER)
+        terminal.wait_for("Wrote ")
+        terminal.wait_for("What shall it do first?")
+        terminal.type("Say hello" + ENTER)
+        terminal.wait_for("Nice to meet you.")
+        terminal.wait_for("you>")
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+
+    loaded = load(tmp_path / "home", newcomer.folder)
+    assert loaded.file == tmp_path / "home/.config/agent/agent.yaml"
+    assert (loaded.settings.model.provider, loaded.settings.model.name) == ("openai", "large")
+    assert (loaded.settings.runtime.profile, loaded.settings.runtime.max_turns) == ("guarded", 50)
+    assert model.received[-1]["model"] == "large"
+    assert list(newcomer.folder.glob("agent.yaml")) == []
+
+
+def test_whoever_leaves_the_dialogue_finds_nothing_written(newcomer: Workspace, tmp_path: Path) -> None:
+    with agent_terminal(newcomer.folder) as terminal:
+        terminal.wait_for("[1]:")
+        terminal.type(CTRL_C)
+        assert terminal.wait_for_end() == 130
+
+    assert list(newcomer.folder.iterdir()) == []
+    assert not (tmp_path / "home/.config").exists()
+
+
+def test_a_key_that_is_refused_is_said_and_asked_for_again(
+    newcomer: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    with agent_terminal(newcomer.folder) as terminal:
+        terminal.wait_for("OPENAI_BASE_URL is set")
+        terminal.wait_for("[1]:")
+        terminal.type("1" + ENTER)
+        terminal.wait_for("error: ")
+        terminal.wait_for("Who shall answer?")
+        terminal.type(CTRL_C)
+        assert terminal.wait_for_end() == 130
+
+
+def test_offline_is_an_answer_too_and_only_this_folder_is_set_up(newcomer: Workspace, tmp_path: Path) -> None:
+    with agent_terminal(newcomer.folder) as terminal:
+        offered = terminal.wait_for("[1]:")
+        number = next(line.split()[0] for line in offered.splitlines() if "Offline" in line)
+        terminal.type(number + ENTER)
+        terminal.wait_for("How freely")
+        terminal.wait_for("[1]:")
+        terminal.type(ENTER)
+        terminal.wait_for("For which folders?")
+        terminal.wait_for("[1]:")
+        terminal.type("2" + ENTER)
+        terminal.wait_for("What shall it do first?")
+        terminal.type(CTRL_D)
+        terminal.wait_for_end()
+
+    loaded = load(tmp_path / "home", newcomer.folder)
+    assert loaded.file == newcomer.folder / "agent.yaml"
+    assert loaded.settings.model.provider == "offline"
+
+
+def test_with_a_settings_file_a_bare_agent_opens_the_chat(
+    workspace: Workspace, model: ModelServer, tmp_path: Path
+) -> None:
+    model.follow(says("Here I am."))
+    with agent_terminal(workspace.folder) as terminal:
+        terminal.wait_for("New conversation")
+        terminal.type("Hello" + ENTER)
+        terminal.wait_for("Here I am.")
+        terminal.wait_for("you>")
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+
+
+def test_away_from_a_terminal_a_bare_agent_shows_the_help(
+    newcomer: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([]) == 2
+
+    shown = capsys.readouterr()
+    assert "Begin and work" in shown.out + shown.err
+    assert list(newcomer.folder.iterdir()) == []
+
+
+def test_two_commands_lead_from_nothing_to_an_answer(
+    newcomer: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model.follow(says("An answer."))
+
+    assert run(["init"]) == 0
+    assert run(["run", "Say something"]) == 0
+
+    assert "An answer." in capsys.readouterr().out
+    assert model.received[-1]["model"] == "m"
+
+
+def test_init_writes_limits_for_real_work(newcomer: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(["init", "--provider", "anthropic", "--model", "claude-sonnet-4-5"]) == 0
+
+    settings = load(tmp_path / "home", newcomer.folder).settings
+    assert settings.runtime.max_turns == 50
+    assert settings.runtime.timeout_seconds > 120
+    assert settings.model.timeout_seconds > 120
+    assert settings.shell.timeout_ms > 120_000
+    assert settings.model.max_context_tokens == 200_000
+    assert settings.runtime.agent == "assistant"
+    assert "profile: guarded" in (newcomer.folder / ".agent/agents/assistant/AGENT.md").read_text("utf-8")
+
+
+def test_init_takes_a_key_that_is_set_before_a_server(
+    newcomer: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GEMINI_API_KEY", "not-a-real-key")
+
+    assert run(["init"]) == 0
+
+    assert load(tmp_path / "home", newcomer.folder).settings.model.provider == "gemini"
+
+
+def test_a_permissive_run_says_in_one_line_that_nothing_will_be_asked(
+    workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model.follow(says("Done."))
+
+    assert workspace.agent("run", "say it") == 0
+    assert "nothing will be asked" in capsys.readouterr().err
+    assert workspace.agent("run", "say it", "--profile", "guarded") == 0
+    assert "nothing will be asked" not in capsys.readouterr().err
+    assert workspace.agent("run", "say it", "--quiet") == 0
+    assert "nothing will be asked" not in capsys.readouterr().err

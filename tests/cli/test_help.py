@@ -1,0 +1,148 @@
+"""Help: every command says what it is for, when to use it, and shows examples; a wrong word names the right one."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metier.cli.help.dress import dress, find_commands
+from metier.cli.help.texts import load_texts
+from metier.cli.main import run
+from metier.cli.root import ALIASES, COMMANDS, load_command
+from metier.version import __version__
+
+
+def list_commands() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in COMMANDS:
+        if name not in ALIASES:
+            command = load_command(name)
+            dress(command, f"agent {name}")
+            found |= find_commands(command, f"agent {name}")
+    return found
+
+
+def test_every_command_has_a_purpose_a_paragraph_and_two_examples() -> None:
+    texts = load_texts()
+    lacking = [
+        path
+        for path, command in list_commands().items()
+        if path not in texts
+        or not texts[path].about
+        or len(texts[path].examples) < 2
+        or not (command.help or "").strip().splitlines()[0].rstrip().endswith((".", "!", "?"))
+    ]
+
+    assert lacking == [], "Add a section to src/metier/cli/help/commands.md"
+
+
+def test_no_help_text_is_about_a_command_that_is_not_there() -> None:
+    assert [path for path in load_texts() if path not in list_commands()] == []
+
+
+def test_every_option_says_what_it_does() -> None:
+    unexplained = [
+        f"{path} {parameter.opts[0]}"
+        for path, command in list_commands().items()
+        for parameter in command.params
+        if not (getattr(parameter, "help", None) or "").strip()
+    ]
+
+    assert unexplained == []
+
+
+def test_every_option_shows_the_values_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    # A type that is a name of ours says nothing to a person; the words do.
+    for path in list_commands():
+        assert run([*path.split()[1:], "--help"]) == 0
+        shown = capsys.readouterr().out
+        assert re.findall(r"<[A-Z][A-Za-z]*>", shown) == [], path
+
+
+@pytest.mark.parametrize("words", [["run"], ["skills", "add"], ["skill", "add"], []])
+def test_agent_help_shows_the_same_as_the_option(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*words, "--help"]) == 0
+    expected = capsys.readouterr().out
+
+    assert run(["help", *words]) == 0
+    assert capsys.readouterr().out == expected
+
+
+def test_help_shows_examples_as_they_are_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", "--help"]) == 0
+
+    shown = capsys.readouterr().out
+    assert 'agent run "take stock of this folder" --provider offline\n' in shown
+    assert "permissive|guarded|strict" in shown
+    assert "text|json|stream-json" in shown
+
+
+def test_the_list_begins_with_what_people_do_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+
+    shown = capsys.readouterr().out
+    words = (
+        "  init ",
+        "  run ",
+        "  chat ",
+        "  resume ",
+        "  runs ",
+        "  approvals ",
+        "  skills ",
+        "  check ",
+        "  config ",
+    )
+    places = [shown.index(word) for word in words]
+    assert places == sorted(places)
+    assert run(["runs", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.index("  list ") < shown.index("  show ") < shown.index("  export ") < shown.index("  rebuild ")
+
+
+def test_agent_version_is_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["version"]) == 0
+    assert capsys.readouterr().out == f"agent {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("runn x", "run"),
+        ("chta", "chat"),
+        ("verison", "version"),
+        ("help runs shwo", "show"),
+        ("runs lst", "list"),
+        ("skills ad x", "add"),
+        ("run x --modle m", "--model"),
+        ("runs list --limt 3", "--limit"),
+        ("run x --profile gaurded", "guarded"),
+        ("run x --output-format jsn", "json"),
+        ("task run revew", "review"),
+        ("task show revew", "review"),
+        ("run x --agent asistant", "assistant"),
+        ("agents show asistant", "assistant"),
+        ("skills inspect open-taks", "open-tasks"),
+        ("skills info schema-infr", "schema-infer"),
+        ("skills enable schema-infr", "schema-infer"),
+        ("config set runtime.max_turn 3", "runtime.max_turns"),
+        ("config set runtime.profile gaurded", "guarded"),
+        ("init --template startr", "starter"),
+        ("run x --provider anthopic", "anthropic"),
+        ("completion bsh", "bash"),
+    ],
+)
+def test_a_word_that_is_nearly_right_is_answered_with_the_right_one(
+    line: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    assert run(["init", "--provider", "offline"]) == 0
+    capsys.readouterr()
+
+    assert run(line.split()) != 0
+
+    shown = capsys.readouterr().err
+    assert f"Did you mean '{meant}'?" in shown, shown
