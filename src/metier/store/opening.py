@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from metier.definitions.plugin_names import PLUGIN
+from metier.extras import hint_extra
 from metier.ids import Clock
 from metier.store.base import Store
 from metier.store.failures import StoreUnavailable
@@ -26,9 +27,7 @@ async def open_store(
             hint="Use `sqlite` or `postgres` here",
         )
     if importlib.util.find_spec("psycopg") is None or importlib.util.find_spec("psycopg_pool") is None:
-        raise StoreUnavailable(
-            "The store is PostgreSQL, and its driver is not installed", hint="pip install 'metier[postgres]'"
-        )
+        raise StoreUnavailable("The store is PostgreSQL, and its driver is not installed", hint=hint_extra("postgres"))
     # Loaded only where it is used: it takes three times as long as the rest of a short command.
     from metier.store.postgres.address import read_address
     from metier.store.postgres.store import open_postgres_store

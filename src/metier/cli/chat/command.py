@@ -1,6 +1,7 @@
 """`agent chat`: talk to an agent. One conversation, one run per message; `agent chat list` shows them."""
 
 import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill.catalog import AsJson
 from metier.engine.unwrapping import unwrapped
 from metier.errors import UsageError
+from metier.extras import hint_extra
 from metier.runtime.chat.chats import MOST_RUNS, Chat, ChatRequest, is_turn, list_chats, open_chat
 from metier.runtime.host import Host
 from metier.runtime.mcp import keep_servers
@@ -145,6 +147,9 @@ def open_screen(conversation: Chat, *, history: Path) -> Screen:
     """Comfortable at a real terminal; line by line from a pipe, a file and a dumb terminal."""
     is_terminal = all(not stream.closed and stream.isatty() for stream in (sys.stdin, sys.stderr))
     if not is_terminal or os.environ.get("TERM", "dumb") in ("dumb", ""):
+        return PlainScreen(is_terminal=is_terminal)
+    if importlib.util.find_spec("prompt_toolkit") is None:
+        warn_line(f"Typing is line by line: the package 'prompt-toolkit' is not installed. {hint_extra('chat')}")
         return PlainScreen(is_terminal=is_terminal)
     # The import takes a fifth of a second, which a pipe does not need.
     terminal = importlib.import_module("metier.cli.chat.terminal")

@@ -11,11 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
-from uv import find_uv_bin
-
 from metier.cli.doctor.finding import Finding, State
 from metier.cli.doctor.store_health import examine_store
 from metier.errors import ConfigError
+from metier.extras import hint_extra
 from metier.runtime.confinement import build_confinement, find_place_rung, requires_sandbox, wants_sandbox
 from metier.runtime.host import Host
 from metier.settings.model import Settings
@@ -27,6 +26,7 @@ from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
 from metier.tools.process.sandbox.confinement import Level
 from metier.tools.process.sandbox.ladder import Rung, try_rung
 from metier.tools.process.sandbox.options import SandboxOptions
+from metier.tools.scripts.environments import find_uv
 from metier.version import __version__
 
 PROBE_SECONDS = 5
@@ -80,7 +80,7 @@ def examine_programs(environ: Mapping[str, str], cwd: Path) -> Iterator[Finding]
         "rg": "searches faster; Metier has its own search without it",
         "bwrap": "isolates commands and scripts",
     }
-    yield Finding(area="programs", name="uv", state="ok", detail=_first_line([find_uv_bin(), "--version"]))
+    yield _examine_uv()
     for program, use in uses.items():
         if found := find_trusted_program(program, environ, writable=(cwd,)):
             yield Finding(area="programs", name=program, state="ok", detail=_first_line([found, "--version"]))
@@ -88,6 +88,14 @@ def examine_programs(environ: Mapping[str, str], cwd: Path) -> Iterator[Finding]
             package = {"rg": "ripgrep", "bwrap": "bubblewrap"}.get(program, program)
             hint = f"It {use}; the system package is {package!r}"
             yield Finding(area="programs", name=program, state="off", detail="not found", hint=hint)
+
+
+def _examine_uv() -> Finding:
+    command = find_uv()
+    if command:
+        return Finding(area="programs", name="uv", state="ok", detail=_first_line([*command, "--version"]))
+    hint = f"It prepares the packages of scripts. {hint_extra('scripts')}"
+    return Finding(area="programs", name="uv", state="off", detail="not installed", hint=hint)
 
 
 def examine_shell(settings: Settings) -> Finding:
@@ -155,7 +163,7 @@ def examine_servers(settings: Settings, environ: Mapping[str, str]) -> Iterator[
         yield Finding(area="servers", name="postgres", state="problem" if wanted else "off", detail=detail, hint=hint)
         return
     if wanted and not (_version_of("psycopg") and _version_of("psycopg-pool")):
-        hint = "pip install 'metier[postgres]'"
+        hint = hint_extra("postgres")
         yield Finding(area="servers", name="postgres", state="problem", detail="its driver is not installed", hint=hint)
         return
     reachable = _answers(address)
@@ -174,7 +182,7 @@ def examine_mcp(settings: Settings, cwd: Path, *, home: Path) -> Iterator[Findin
         yield Finding(area="mcp", name="servers", state="problem", detail=detail, hint="Correct the file")
         return
     if servers and not _version_of("mcp"):
-        hint = "Install it: pip install 'metier[mcp]'"
+        hint = hint_extra("mcp")
         yield Finding(area="mcp", name="package", state="problem", detail="not installed", hint=hint)
     accepted = AcceptedServers(home, cwd)
     for server in servers:

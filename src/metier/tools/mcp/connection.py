@@ -12,6 +12,7 @@ from pydantic import JsonValue
 
 from metier.errors import ToolFailed, UsageError
 from metier.events import McpServerReported, Payload
+from metier.extras import hint_extra
 from metier.tools.base import ToolContext, ToolInfo
 from metier.tools.mcp.conversation import Conversation, Ending, OpenConversation, Reply, SessionEnded, Target
 from metier.tools.mcp.listing import Clean, Listing, build_listing, compare_listings
@@ -227,7 +228,7 @@ def load_sdk() -> OpenConversation:
 
 def check_sdk() -> None:
     if importlib.util.find_spec(PACKAGE) is None:
-        raise UsageError(f"MCP servers need the package {PACKAGE!r}", hint="Run `pip install 'metier[mcp]'`")
+        raise UsageError(f"MCP servers need the package {PACKAGE!r}", hint=hint_extra("mcp"))
 
 
 def _ignore(_payload: Payload) -> None:

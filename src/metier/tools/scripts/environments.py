@@ -5,6 +5,8 @@ settings from `UV_…` variables. The script then runs on the prepared interpret
 """
 
 import hashlib
+import importlib
+import importlib.util
 import json
 import os
 import platform
@@ -16,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import anyio.to_thread
-import uv
 from packaging.requirements import Requirement
 
 from metier.errors import ToolFailed
+from metier.extras import hint_extra
 from metier.skills.trust.trusted_programs import build_trusted_path
 from metier.tools.process.environment import build_index_environment
 from metier.tools.process.interpreter import base_interpreter
@@ -110,11 +112,16 @@ class ScriptEnvironments:
         return text
 
     async def _uv(self, *arguments: str) -> Outcome:
+        program = find_uv()
+        if not program:
+            raise ToolFailed(
+                "The script names packages, and uv, which prepares them, is not installed", hint=hint_extra("scripts")
+            )
         environment = {"UV_SYSTEM_CERTS": "1"} | build_index_environment(self.environ)
         # It may start a program, such as one that knows passwords: not one of the workspace.
         environment["PATH"] = build_trusted_path(self.environ, writable=self.writable)
         command = Command(
-            arguments=[*uv_command(), "--no-config", "--quiet", "--color", "never", *arguments],
+            arguments=[*program, "--no-config", "--quiet", "--color", "never", *arguments],
             # A folder of ours: nothing of the skill is found by looking around.
             folder=self.folder,
             environment=environment,
@@ -131,10 +138,12 @@ class ScriptEnvironments:
         return outcome
 
 
-def uv_command() -> list[str]:
-    """The `uv` that came with Metier, never one that happens to be on the path."""
+def find_uv() -> list[str]:
+    """The `uv` that was installed with Metier, never one that happens to be on the path; empty where there is none."""
+    if importlib.util.find_spec("uv") is None:
+        return []
     try:
-        return [uv.find_uv_bin()]
+        return [importlib.import_module("uv").find_uv_bin()]
     except FileNotFoundError:
         return [sys.executable, "-I", "-m", "uv"]
 

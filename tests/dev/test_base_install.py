@@ -1,0 +1,98 @@
+"""Metier as `pip install metier` brings it, without extras: how much it is, and what it says about what is missing."""
+
+import contextlib
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = Path(sys.executable).parent
+MOST_MEGABYTES = 70
+MOST_PACKAGES = 29
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the package and what it requires, in the versions of the lock."""
+    folder = tmp_path_factory.mktemp("base")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder / "dist")]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = (folder / "dist").glob("*.whl")
+    uv = [str(PROGRAMS / "uv"), "--no-config", "--quiet"]
+    env = {**os.environ, "UV_SYSTEM_CERTS": "1", "VIRTUAL_ENV": str(folder / "env")}
+    subprocess.run([*uv, "venv", "--python", sys.executable, str(folder / "env")], env=env, check=True)
+    lock = ["--constraints", str(ROOT / "requirements.lock")]
+    subprocess.run([*uv, "pip", "install", "--compile-bytecode", *lock, str(wheel)], env=env, check=True)
+    return folder / "env"
+
+
+def run_agent(base: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "HOME": str(cwd)}
+    return subprocess.run([base / "bin" / "agent", *words], cwd=cwd, env=env, capture_output=True, text=True)
+
+
+def test_the_base_install_is_small(base: Path) -> None:
+    site = next((base / "lib").glob("python*/site-packages"))
+    packages = sorted(folder.name for folder in site.glob("*.dist-info"))
+    size = sum(file.stat().st_size for file in base.rglob("*") if file.is_file() and not file.is_symlink())
+
+    assert len(packages) <= MOST_PACKAGES, packages
+    assert size <= MOST_MEGABYTES * 1_000_000, f"{size / 1_000_000:.1f} MB"
+
+
+def test_what_is_not_there_is_named_with_the_command_that_installs_it(base: Path, tmp_path: Path) -> None:
+    doctor = run_agent(base, "doctor", "--json", cwd=tmp_path)
+
+    (uv,) = [finding for finding in json.loads(doctor.stdout) if finding["name"] == "uv"]
+    assert uv["state"] == "off", doctor.stderr
+    assert uv["hint"].endswith("Install it: pip install 'metier[scripts]'")
+
+
+def test_a_run_needs_no_extra(base: Path, tmp_path: Path) -> None:
+    run = run_agent(base, "run", "--provider", "offline", "Say hello", cwd=tmp_path)
+
+    assert "no_skill" in run.stderr
+
+
+def test_a_chat_at_a_terminal_reads_line_by_line_and_says_what_would_do_better(base: Path, tmp_path: Path) -> None:
+    ours, its = pty.openpty()
+    env = {**os.environ, "HOME": str(tmp_path), "TERM": "xterm"}
+    command = [base / "bin" / "agent", "chat", "--provider", "offline"]
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stdin=its, stdout=subprocess.DEVNULL, stderr=its) as chat:
+        os.close(its)
+        os.write(ours, b"/exit\n")
+        shown = b""
+        # The terminal ends with an error when the last process has closed it.
+        with contextlib.suppress(OSError):
+            while read := os.read(ours, 4096):
+                shown += read
+    os.close(ours)
+
+    assert chat.returncode == 0, shown
+    assert b"Typing is line by line" in shown
+    assert b"pip install 'metier[chat]'" in shown
+
+
+@pytest.mark.parametrize(
+    ("mark", "command"),
+    [
+        ("uv-receipt.toml", "uv tool install 'metier[scripts]'"),
+        ("pipx_metadata.json", "pipx install --force 'metier[scripts]'"),
+    ],
+)
+def test_the_command_fits_how_metier_was_installed(mark: str, command: str, base: Path, tmp_path: Path) -> None:
+    (base / mark).touch()
+    try:
+        doctor = run_agent(base, "doctor", "--json", cwd=tmp_path)
+    finally:
+        (base / mark).unlink()
+
+    (uv,) = [finding for finding in json.loads(doctor.stdout) if finding["name"] == "uv"]
+    assert uv["hint"].endswith(f"Install it: {command}")
