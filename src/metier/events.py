@@ -339,7 +339,7 @@ class ArtifactWritten(Payload):
 
 
 class ApprovalRequested(Payload):
-    """Someone must decide before this call runs."""
+    """A person must decide before this call runs."""
 
     event_type = "approval_requested"
     approval_id: str
@@ -353,7 +353,7 @@ class ApprovalRequested(Payload):
 
 
 class ApprovalDecided(Payload):
-    """Someone decided."""
+    """An approval was decided, or expired."""
 
     event_type = "approval_decided"
     approval_id: str

@@ -16,6 +16,8 @@ AS_DATA = frozenset(
     }
 )
 """Lists of words of a language, of common values, and of the accounts of a machine."""
+AS_RECORDED = "do it yourself, or ask somebody else"
+"""A sentence that journals hold: a replay compares what it says with what was said."""
 MOST_TERMS = 40
 
 
@@ -31,7 +33,7 @@ def test_every_actor_in_source_and_documentation_has_a_name() -> None:
         for path in list_texts()
         if (name := path.relative_to(ROOT).as_posix()) not in AS_DATA
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
-        if NAMELESS.search(line)
+        if NAMELESS.search(line.replace(AS_RECORDED, ""))
     ]
 
     assert found == []

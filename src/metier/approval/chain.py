@@ -1,4 +1,4 @@
-"""The policy of a run that works for another one: what it may do itself, and no more than everybody above it may."""
+"""The policy of a run that works for another one: what it may do itself, and no more than every run above it may."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -22,7 +22,7 @@ class DelegationRequest:
     skill: str
     inputs: dict[str, JsonValue]
     context_id: str
-    """Of the child: on record with the parent before anybody is asked, so that it is found, not started again."""
+    """Of the child: on record with the parent before the child starts, so that it is found, not started again."""
     parent_context_id: str
     message_id: str
     chain: tuple[str, ...]

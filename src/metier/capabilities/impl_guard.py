@@ -1,7 +1,7 @@
 """Hold the process of a skill to the effects that its contract declares. Standard library only.
 
-An audit hook sees every file that is opened for writing, every program and every connection. It keeps code that was
-trusted to its word, and finds the contract that forgot something; it is no wall against code that wants out: that is
+An audit hook sees every file that is opened for writing, every program and every connection. It holds trusted
+code to its contract, and finds the contract that forgot something; it is no wall against code that wants out: that is
 what trust and the sandbox are for.
 """
 

@@ -52,7 +52,7 @@ def _refuse_size(size: int) -> dict[str, Json]:
 
 
 def _keep(reply: dict[str, Json], file: str, secret: str) -> None:
-    """On disk, whole or not at all, before anybody is told; see `kept_answers`. A full disk costs only this copy."""
+    """On disk, whole or not at all, before the caller is told; see `kept_answers`. A full disk costs only this copy."""
     if not file:
         return
     try:

@@ -97,7 +97,7 @@ def build_input_schema(contract: SkillContract) -> Schema:
 def _find_errors(inputs: dict[str, JsonValue], schema: Schema | None) -> list[ValidationError]:
     if schema is None:
         return []
-    # An empty registry retrieves nothing: a schema must not make anybody fetch an address.
+    # An empty registry retrieves nothing: a schema must not make the process fetch an address.
     validator = Draft202012Validator(schema, registry=Registry())
     try:
         found = cast("list[ValidationError]", list(validator.iter_errors(inputs)))  # pyright: ignore[reportUnknownMemberType]  open stubs

@@ -323,7 +323,7 @@ class _Talk:
     async def _delegate(
         self, state: ContextState, response: AgentResponse, *, facts: tuple[NewFact, ...], claim: Claim
     ) -> AgentResponse:
-        """Write down who is waited for before anybody is asked."""
+        """Record which child is waited for before it starts."""
         assert response.delegation is not None, "checked when the answer was parsed"
         contract, delegation = self.found.contract, response.delegation
         recalled = await self.memory.recall()

@@ -1,4 +1,4 @@
-"""`agent approvals`: what waits for a person's word, and giving it. The run goes on with `agent resume`."""
+"""`agent approvals`: list calls that wait for a decision, and decide them. The run goes on with `agent resume`."""
 
 from typing import Annotated
 

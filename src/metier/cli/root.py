@@ -21,7 +21,7 @@ READER_LEFT = 141
 
 
 class Lazy(NamedTuple):
-    """A command that is known by name and one line until someone calls it."""
+    """A command that is known by name and one line until the user calls it."""
 
     module: str
     """A module with a Typer called `app`, below `metier.cli` unless it begins with `metier.`."""

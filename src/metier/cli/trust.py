@@ -25,7 +25,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def trust(
     *,
     show: Annotated[bool, typer.Option("--show", help="Only say how the folder stands, and what it brings.")] = False,
-    revoke: Annotated[bool, typer.Option("--revoke", help="Take the word back.")] = False,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Withdraw the trust.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Trust what this cloned folder brings: its settings and policy as they are now, its agents, tasks and skills.
@@ -78,7 +78,7 @@ def open_folder(workspace: Path, home: Path) -> OpenedHost:
 
 
 def record(place: Host, loaded: LoadedSettings) -> None:
-    """Raises `UsageError` where the word cannot be kept."""
+    """Raises `UsageError` where the trust cannot be stored."""
     try:
         trust_place(place, words=loaded.words, origin=loaded.trust.origin)
     except OSError as error:

@@ -104,7 +104,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """Everything a turn could say, before the budget has its word."""
+    """Everything a turn could say, before the budget cuts it."""
 
     base: str = ""
     operating: str = ""

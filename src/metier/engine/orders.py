@@ -44,7 +44,8 @@ def find_refusal(state: RunState, action: ActionStep, limits: e.Limits) -> str:
     wanted = name_partner(action)
     if fold_id(wanted) in {fold_id(name) for name in above}:
         kind, _, name = wanted.partition(":")
-        return f"{kind.capitalize()} {name!r} waits for this run already; do it yourself, or ask another one"
+        # Journals hold this sentence, and a replay compares it: it stays as it is.
+        return f"{kind.capitalize()} {name!r} waits for this run already; do it yourself, or ask somebody else"
     if len(above) > limits.max_delegation_depth:
         return f"Work was handed on {limits.max_delegation_depth} times already, which is the limit; do it yourself"
     if limits.max_turns - state.turn - state.delegated_turns < 1:

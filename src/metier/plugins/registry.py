@@ -5,7 +5,7 @@ A plugin is one function, named by an entry point of the group `metier.plugins`:
     def register(registry: Registry) -> None:
         registry.tools.append(Lookup())
 
-Someone who wants to observe subscribes to events; someone who wants to change behaviour brings a tool or a provider.
+A plugin that observes subscribes to events; a plugin that changes behaviour brings a tool or a provider.
 There are no hooks around the engine.
 """
 

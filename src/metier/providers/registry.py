@@ -135,7 +135,7 @@ def get_registration(name: str, registrations: Mapping[str, Registration] = BUIL
 
 def get_key(choice: ProviderChoice, registration: Registration, environment: Mapping[str, str]) -> str:
     """The key, or an empty text where none is needed. Raises `MissingKey` before any call is made."""
-    # A variable that someone chose is the only one that is looked at.
+    # A variable that the user chose is the only one that is looked at.
     own = choice.key_variable
     variables = registration.keys if not own or own in registration.keys else (own,)
     for variable in variables:

@@ -112,7 +112,7 @@ def digest_words(carried: Layer) -> str:
 
 
 def narrow(carried: Layer, own: Layer) -> Narrowed:
-    """The free keys of the folder; for the others the person's own words, where the folder is not stricter."""
+    """The free keys of the folder; for the others the values of the user, where the folder is not stricter."""
     values = {key: given for key, given in own.items() if key not in FREE}
     withheld: list[str] = []
     for key, given in carried.items():

@@ -26,7 +26,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value as someone wrote it, before it gets its type."""
+    """A value as the user wrote it, before it gets its type."""
 
     value: str | tuple[str, ...] | None
     origin: Origin

@@ -75,7 +75,7 @@ def build_roots(
 def _list_carried(directories: Sequence[Path], workspace: Path, trust: WorkspaceTrust) -> Iterator[Path]:
     """Those that lie in the folder and that the user did not name."""
     for directory in directories:
-        # By its name and by where it leads: a link out of the folder is the folder's own word too.
+        # By its name and by where it leads: a link out of the folder is part of the folder too.
         places = (Path(os.path.abspath(directory)), directory.resolve())  # noqa: PTH100  links must not be followed
         roots = (Path(os.path.abspath(workspace)), workspace.resolve())  # noqa: PTH100
         if not trust.is_directory_named and any(place.is_relative_to(root) for place in places for root in roots):

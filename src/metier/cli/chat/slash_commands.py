@@ -148,7 +148,7 @@ COMMANDS: dict[str, Command] = {
     "help": Command("Show this.", _help),
     "skills": Command("List the skills of the agent.", _skills, "[name]"),
     "model": Command("Show the models that may answer, or choose one.", _model, "[name]"),
-    "approve": Command("Decide what waits for your word, and go on.", _approve, "[id]"),
+    "approve": Command("Decide what waits for your approval, and go on.", _approve, "[id]"),
     "continue": Command("Go on with a turn that was stopped.", _continue),
     "undo": Command("Take the last turn back.", _undo),
     "facts": Command("Show what is kept in full, however long the conversation gets.", _facts),

@@ -209,7 +209,7 @@ async def find_policy(pins: Mapping[str, str], store: Store) -> bytes:
 
 
 async def find_trusted(pins: Mapping[str, str], store: Store) -> frozenset[str]:
-    """The skills whose word to allow something counted, and the voices whose word did not."""
+    """The skills whose rules could allow something, and the files whose rules could not."""
     digest = pins.get(TRUST)
     return frozenset(_NAMES.validate_json(await store.get_blob(digest)) if digest else ())
 

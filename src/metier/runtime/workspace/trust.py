@@ -1,4 +1,4 @@
-"""What the rules of a cloned folder count for, and the word of the person that makes them count."""
+"""What the rules of a cloned folder count for, and the trust of the user that makes them count."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ from metier.store.opening import DATABASE
 
 
 def find_withheld(place: Host, policy: bytes) -> frozenset[str]:
-    """The voices of the workspace whose word to allow something does not count; see `Speakers.withheld`."""
+    """The files of the workspace whose rules may not allow anything; see `Speakers.withheld`."""
     voices = {
         HOST_FILE: not place.trust.counts("policy", digest_bytes(policy)),
         DEFINITIONS: not place.trust.is_trusted,

@@ -118,7 +118,7 @@ class Scope:
 
     @contextmanager
     def open_file(self, text: str, *, guard: PathGuard = _OPEN) -> Generator[Opened]:
-        """`guard` hears where the file really is before anybody gets it."""
+        """`guard` checks where the file really is before the caller gets it."""
         spot = self.locate(text)
         with self._open(spot, text) as opened:
             guard.check(self._show(spot.root, opened.path))

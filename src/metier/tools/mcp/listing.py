@@ -46,7 +46,7 @@ class Listing:
 
 
 def build_listing(server: str, offered: Sequence[OfferedTool], *, clean: Clean) -> Listing:
-    """Names, descriptions and schemas come from outside: they are cleaned, cut and checked before anyone sees them."""
+    """Names, descriptions and schemas come from outside: they are cleaned, cut and checked before use."""
     tools: dict[str, ToolInfo] = {}
     refused: list[str] = []
     if len(offered) > MAX_TOOLS:

@@ -23,7 +23,7 @@ class McpOptions(Value):
     )
     trusted_servers: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         default=(),
-        description="Servers whose word that a tool only reads is believed: `guarded` and `strict` do not ask then.",
+        description="Servers whose claim that a tool only reads is believed: `guarded` and `strict` do not ask then.",
     )
     outside_sandbox: OutsideWord | tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         default="auto",
