@@ -17,6 +17,7 @@ MetierError                     1   something failed that a person can act on
 ├── ProviderError               8   a model could not answer; its kinds are in `providers/failures.py`
 ├── ArchiveRefused              1   an exported run that was changed or cannot be read
 ├── ApprovalClosed             10   decided before, or not decided in time
+├── FilesChanged               10   files changed since a run, so that they are not put back without a yes
 ├── BrokerUnavailable           1   the message broker of workers does not answer
 ├── RunFailed                   1   a run did not complete, where a Python program wanted it to
 ├── PromptTooLarge              6   what must be said does not fit the context budget
@@ -125,6 +126,12 @@ class ProviderError(MetierError):
     """A model could not answer."""
 
     exit_code = 8
+
+
+class FilesChanged(MetierError):
+    """Files that an undo would put back changed since."""
+
+    exit_code = 10
 
 
 class ApprovalClosed(MetierError):

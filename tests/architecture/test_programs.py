@@ -21,6 +21,7 @@ STARTERS = {
     "tools/shell/line_runner.py": ("commands",),
     "tools/process/run.py": ("the supervisor",),
     "tools/files/ripgrep.py": ("ripgrep",),
+    "tools/files/snapshots.py": ("git",),
     "tools/process/sandbox/attempts.py": ("the interpreter",),
     "tools/process/sandbox/ladder.py": ("bubblewrap",),
     "tools/process/sandbox/shim.py": ("commands",),

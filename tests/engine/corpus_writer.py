@@ -20,6 +20,7 @@ from metier.runtime.answers import Answer
 from metier.runtime.delegation.child_runs import request_task
 from metier.runtime.history.archive import Archive
 from metier.runtime.history.transfer import export_run, import_run
+from metier.runtime.history.undo import plan_undo, undo
 from metier.runtime.requests import RunRequest
 from metier.testing.scripted import Line, ToolCall, calls, says
 from metier.version import __version__
@@ -62,6 +63,21 @@ async def write(folder: Path) -> None:
     await _write_task(folder)
     await _write_call(folder)
     await _write_changed_code(folder)
+    await _write_undone(folder)
+
+
+async def _write_undone(folder: Path) -> None:
+    """Files that a tool wrote and a program changed, taken back."""
+    with tempfile.TemporaryDirectory() as place:
+        workspace = build_workspace(Path(place))
+        lines = (
+            calls(ToolCall("Write", {"path": "a.txt", "content": "a"})),
+            calls(ToolCall("Bash", {"command": "echo b > a.txt"})),
+        )
+        async with open_at(workspace, *lines, *ENOUGH) as runtime:
+            state = await runtime.start(RunRequest(task="take notes"))
+            await undo(runtime, await plan_undo(runtime, state.run_id), by="kim")
+            _write(folder, "undone", await read_entries(runtime.store, state.run_id))
 
 
 async def _write_task(folder: Path) -> None:

@@ -18,6 +18,7 @@ ENDINGS = {
     "failure-told": "failed",
     "limits-raised": "completed",
     "changed-code": "completed",
+    "undone": "completed",
     "repair-and-signal": "completed",
     "adopted": "completed",
     "in-doubt": "completed",

@@ -19,6 +19,7 @@ from metier.engine.step_entries import (
     StepRetried,
     StepStarted,
 )
+from metier.engine.undo_entries import UndoFinished, UndoStarted
 from metier.events import Candidate, DisclosedFile, TaskState
 from metier.messages import ModelReply, Spent, Value
 
@@ -395,6 +396,8 @@ type Entry = Annotated[
     | RunPaused
     | RunResumed
     | LimitsRaised
+    | UndoStarted
+    | UndoFinished
     | SkillCodeAccepted
     | RunReopened
     | RunFinished

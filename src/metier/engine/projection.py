@@ -18,6 +18,7 @@ from metier.engine.state import RunState
 from metier.engine.steps import Step, describe_plan, read_plan
 from metier.messages import ToolCallPart
 from metier.task_events import RunAdopted, SkillCodeAccepted
+from metier.undo_events import UndoFinished, UndoStarted
 
 SUMMARY_CHARACTERS = 400
 EXCERPT_LINES = 12
@@ -39,7 +40,14 @@ def _project(entry: e.Entry, state: RunState) -> Iterable[ev.Payload]:
     match entry:
         case e.RunStarted() | e.RunPaused() | e.RunResumed() | e.RunFinished() | e.RunFailed():
             return [*_project_last_skill(entry, state), _project_run(entry, state)]
-        case e.RunAdopted() | e.LimitsRaised() | e.RunReopened() | e.SkillCodeAccepted():
+        case (
+            e.RunAdopted()
+            | e.LimitsRaised()
+            | e.RunReopened()
+            | e.SkillCodeAccepted()
+            | e.UndoStarted()
+            | e.UndoFinished()
+        ):
             return [_project_change(entry)]
         case e.CatalogLoaded() | e.SkillsRanked() | e.HandedOff():
             return _project_planning(entry, state)
@@ -66,8 +74,12 @@ def _project(entry: e.Entry, state: RunState) -> Iterable[ev.Payload]:
             return []
 
 
-def _project_change(entry: e.RunAdopted | e.LimitsRaised | e.RunReopened | e.SkillCodeAccepted) -> ev.Payload:
+def _project_change(
+    entry: e.RunAdopted | e.LimitsRaised | e.RunReopened | e.SkillCodeAccepted | e.UndoStarted | e.UndoFinished,
+) -> ev.Payload:
     match entry:
+        case e.UndoStarted() | e.UndoFinished():
+            return _project_undo(entry)
         case e.RunAdopted():
             return RunAdopted(provider=entry.provider, model=entry.model, profile=entry.profile)
         case e.LimitsRaised():
@@ -77,6 +89,13 @@ def _project_change(entry: e.RunAdopted | e.LimitsRaised | e.RunReopened | e.Ski
         case e.SkillCodeAccepted():
             skills = tuple(name.partition(":")[2] for name in entry.code)
             return SkillCodeAccepted(skills=skills, code=entry.code, accepted_by=entry.accepted_by)
+
+
+def _project_undo(entry: e.UndoStarted | e.UndoFinished) -> ev.Payload:
+    if isinstance(entry, e.UndoFinished):
+        return UndoFinished(undo_id=entry.undo_id, files=entry.files, left_alone=entry.left_alone)
+    paths = tuple(change.path for change in entry.changes)
+    return UndoStarted(undo_id=entry.undo_id, to_step=entry.to_step, files=paths, undone_by=entry.undone_by)
 
 
 def _project_run(

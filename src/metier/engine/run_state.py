@@ -60,6 +60,8 @@ class RunState:
     fell_back: bool = False
     told_failures: set[str] = field(default_factory=set[str])
     """Calls whose failure the model has read; see `build_identity`. The same one failing again ends the run."""
+    undone: int = 0
+    """How often changes of the run were taken back."""
     told_nearby: dict[str, str] = field(default_factory=dict[str, str])
     """Files of project instructions that the model was told of during the run, path → hash."""
     repeated: dict[str, int] = field(default_factory=dict[str, int])
@@ -144,8 +146,16 @@ def _accept_code(state: RunState, entry: e.SkillCodeAccepted) -> None:
     state.started = state.started.model_copy(update={"pins": {**state.started.pins, **entry.code}})
 
 
-def reopen(state: RunState, entry: e.LimitsRaised | e.RunReopened | e.SkillCodeAccepted) -> None:
-    """Raise limits, take changed code, or undo the end and nothing else: what was done and said stays."""
+def reopen(
+    state: RunState, entry: e.LimitsRaised | e.RunReopened | e.SkillCodeAccepted | e.UndoStarted | e.UndoFinished
+) -> None:
+    """Raise limits, take changed code, or undo the end and nothing else: what was done and said stays.
+
+    Files that were put back are no concern of the run: it knows what it did.
+    """
+    if isinstance(entry, e.UndoStarted | e.UndoFinished):
+        state.undone += isinstance(entry, e.UndoStarted)
+        return
     if isinstance(entry, e.SkillCodeAccepted):
         _accept_code(state, entry)
         return

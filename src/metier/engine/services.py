@@ -17,6 +17,7 @@ from metier.engine.model.same_messages import SameMessages
 from metier.engine.model.skill_index import SkillIndex
 from metier.engine.nearby import Nearby
 from metier.engine.options import RuntimeOptions
+from metier.engine.snapshotting import Snapshotting
 from metier.events import Payload
 from metier.ids import Clock, Ids
 from metier.messages import Message, ToolSpec
@@ -120,6 +121,8 @@ class Services:
     """What encloses the programs that tools start: `full`, `kernel` or `none`."""
     protected: ProtectedState | None = None
     """Looks at what confined programs must not change; None where none is confined."""
+    snapshots: Snapshotting | None = None
+    """Takes snapshots around programs, so that their changes can be undone; None where nothing is run."""
     nearby: Nearby | None = None
     """Finds the project instructions of folders that the run comes to; None where results come from a record."""
     notices: tuple[Payload, ...] = ()

@@ -44,7 +44,7 @@ def apply(state: RunState, entry: e.Entry) -> None:
             _apply_run(state, entry)
         case e.RunAdopted():
             adopt(state, entry)
-        case e.LimitsRaised() | e.RunReopened() | e.SkillCodeAccepted():
+        case e.LimitsRaised() | e.RunReopened() | e.SkillCodeAccepted() | e.UndoStarted() | e.UndoFinished():
             reopen(state, entry)
         case e.CatalogLoaded() | e.SkillsRanked() | e.ContextDisclosed() | e.HandedOff() | e.ProgressVerified():
             _apply_planning(state, entry)

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field, JsonValue
 
 from metier.decisions import ActionStep, StepStatus
+from metier.engine.undo_entries import FileChange
 from metier.events import TaskState
 from metier.messages import Spent, Value
 from metier.tools.effects import Effect
@@ -72,6 +73,10 @@ class StepFinished(Value):
     verdict: str = ""
     """Of a call that was refused: what the policy said to it, and by which rule."""
     rule: str = ""
+    changes: tuple[FileChange, ...] = ()
+    """What it changed in the workspace; see `engine.execution.file_changes`."""
+    changes_unknown: str = ""
+    """Why its changes are not known, where it may have made some."""
     nearby: dict[str, str] = Field(default_factory=dict)
     """Files of project instructions that `text` ends with, path → hash; see `engine.nearby`."""
 

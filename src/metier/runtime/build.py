@@ -55,6 +55,7 @@ from metier.tools.access import AccessFile
 from metier.tools.base import Tool
 from metier.tools.builtin import build_builtin_tools, build_shell_tools
 from metier.tools.files.scope import Scope
+from metier.tools.files.snapshots import Snapshots
 from metier.tools.process.leftovers import clear_leftovers
 from metier.tools.process.sandbox.confinement import ARTIFACTS, Confinement
 from metier.tools.process.sandbox.masks import find_masked
@@ -81,8 +82,7 @@ async def build_services(
     access = _open_access(place)
     confinement = await _confine(place, run)
     async with AsyncExitStack() as opened:
-        toolsets = await _load_toolsets(packages, place, run=run, confinement=confinement)
-        opened.push_async_callback(toolsets.aclose)
+        toolsets = await opened.enter_async_context(_open_toolsets(packages, place, run=run, confinement=confinement))
         servers = await opened.enter_async_context(open_servers(place, store, run=run, confinement=confinement))
         shelf = build_shelf(packages, workspace=place.workspace, problems=(*agent.problems, *toolsets.problems))
         facts = load_facts(_facts_file(place))
@@ -124,6 +124,7 @@ async def build_services(
             partners=partners,
             task=run.task if run.is_planned else None,
             given_results=run.given_results,
+            snapshots=_open_snapshots(place, run),
             nearby=NearbyFiles(workspace=place.workspace, clean=cleaner.text, is_own=place.trust.is_trusted),
             notices=(*servers.notices, *find_notices(packages, tools), *told.notices),
             not_listed=servers.not_listed,
@@ -150,6 +151,15 @@ async def _find_instructions(run: PreparedRun, tools: Toolbox, partners: Partner
     project = () if run.is_planned else load_project(run.agent.place)
     instructions = compose_instructions(run, tools, partners, project=project)
     return _Told(instructions, (describe_files(project),) if project else ())
+
+
+def _open_snapshots(place: Host, run: PreparedRun) -> Snapshots | None:
+    return None if run.is_plan_only else open_snapshots(place, run.folder)
+
+
+def open_snapshots(place: Host, folder: Path) -> Snapshots:
+    """Kept in the folder of the run: they are gone with it."""
+    return Snapshots(place.workspace, folder / "snapshots", excluded=_inside(place.runs, place.workspace))
 
 
 def _open_access(place: Host) -> AccessFile:
@@ -247,6 +257,17 @@ async def _confine(place: Host, run: PreparedRun) -> Confinement:
         writable=(*confinement.writable, artifacts.resolve()),
         servers=await run_sync(list_server_files, place),
     )
+
+
+@asynccontextmanager
+async def _open_toolsets(
+    packages: Sequence[SkillPackage], place: Host, *, run: PreparedRun, confinement: Confinement
+) -> AsyncGenerator[ToolsetReading]:
+    toolsets = await _load_toolsets(packages, place, run=run, confinement=confinement)
+    try:
+        yield toolsets
+    finally:
+        await toolsets.aclose()
 
 
 async def _load_toolsets(

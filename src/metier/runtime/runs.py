@@ -185,7 +185,7 @@ class Runtime:
         for below in reversed(chain):
             if not (entries := build_entries(chain, below, answer.raised, by=answer.by)):
                 continue
-            async with self._open(below.run_id, Watch()) as log:
+            async with self.writing(below.run_id, Watch()) as log:
                 await self.store.update_run(log.lease, {"ending": ""})
                 await log.record(*entries, durable=True)
                 await log.update_index()
@@ -298,7 +298,7 @@ class Runtime:
             row = build_row(run.folder.name, started, now=self.place.clock.now(), queue=queue)
             # One transaction: a kill leaves no run, or one that knows its pins, limits, profile and model.
             lease = await self.store.begin_run(row, store_entries([started]), owner=owner, seconds=shift.lease_seconds)
-            async with self._open(lease.run_id, replace(watch, shift=replace(shift, lease=lease))) as log:
+            async with self.writing(lease.run_id, replace(watch, shift=replace(shift, lease=lease))) as log:
                 tell_of_cuts(log, services)
                 await self._apply_requested_end(log)
                 if log.state.phase not in FINAL:
@@ -308,7 +308,7 @@ class Runtime:
     async def _drive(
         self, run_id: str, watch: Watch, *, prepare: Callable[[], Awaitable[PreparedRun]], answer: Answer
     ) -> RunState:
-        async with self._open(run_id, watch) as log:
+        async with self.writing(run_id, watch) as log:
             await self._apply_requested_end(log)
             is_told = await begin_attempt(log, watch.shift)
             if log.state.phase not in FINAL:
@@ -325,7 +325,7 @@ class Runtime:
             return await self._come_to_rest(log, watch)
 
     @asynccontextmanager
-    async def _open(self, run_id: str, watch: Watch) -> AsyncGenerator[RunLog]:
+    async def writing(self, run_id: str, watch: Watch) -> AsyncGenerator[RunLog]:
         """Hold the lease of a run and its log."""
         holder, shift = LeaseHolder(store=self.store, owner=self.place.owner), watch.shift
         with unwrapped():

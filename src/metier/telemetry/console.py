@@ -30,6 +30,8 @@ WORDINGS: dict[str, Wording] = {
     "skill_catalog_loaded": Wording("debug", "{p.skills} skills", "{p.problems} problems"),
     "skill_load_failed": Wording("warning", "failed", "{p.skill_name} ({p.path}): {p.reason}"),
     "prompt_layer_cut": Wording("warning", "cut", "{p.source}: {p.left_out_characters} characters are left out"),
+    "undo_started": Wording("info", "undo", "{p.undo_id}: {p.files}"),
+    "undo_finished": Wording("info", "undone", "{p.undo_id}: {p.files} files; left alone: {p.left_alone}"),
     "project_instructions_loaded": Wording("info", "told", "{p.summary}"),
     "run_adopted": Wording(
         "warning",

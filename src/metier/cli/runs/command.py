@@ -13,6 +13,7 @@ from metier.cli.run.driving import Driven, describe_cause, describe_waiting, fin
 from metier.cli.run.live import JsonLines
 from metier.cli.run.resume import RunName
 from metier.cli.run.work import describe_work, work_as_json
+from metier.cli.runs.changes import show_changes
 from metier.cli.runs.diff import attach as attach_diff
 from metier.cli.runs.export import attach as attach_export
 from metier.cli.runs.follow import follow_run
@@ -93,8 +94,19 @@ def _write_row(row: RunRow) -> None:
 
 
 @app.command()
-def show(run: RunName, *, as_json: AsJson = False, config: Config = None) -> None:
+def show(
+    run: RunName,
+    *,
+    changes: Annotated[
+        bool, typer.Option("--changes", help="Show the files that each step changed, as diffs.")
+    ] = False,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> None:
     """Show how a run stands: its steps, its cost, its files, and what it waits for."""
+    if changes:
+        show_changes(run, as_json=as_json, config=config)
+        return
 
     async def read() -> tuple[RunRow, Driven, dict[str, JsonValue]]:
         async with open_runtime(open_place(config)) as runtime:

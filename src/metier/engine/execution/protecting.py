@@ -15,7 +15,7 @@ from metier.tools.process.sandbox.protected_state import Held, compare
 PROTECTED_CHANGED = "protected_changed"
 RECORDS_MOVED = "records_moved"
 _MAX_TOLD = 10
-_WITHOUT_PROGRAMS = frozenset({"Read", "Write", "Edit", "Glob", "Grep", "WebFetch", "script_list"})
+WITHOUT_PROGRAMS = frozenset({"Read", "Write", "Edit", "Glob", "Grep", "WebFetch", "script_list"})
 """Built-in tools that run no code of others; what they write is judged by itself."""
 
 
@@ -31,7 +31,7 @@ class Looked:
 
 async def look_at_protected(steps: Sequence[Step], services: Services) -> Looked | None:
     """None where no program is about to run."""
-    if all(name_call(step.action)[0] in _WITHOUT_PROGRAMS for step in steps):
+    if all(name_call(step.action)[0] in WITHOUT_PROGRAMS for step in steps):
         return None
     return await _look(services)
 

@@ -5,6 +5,7 @@ from typing import Literal
 
 from metier.engine import actions as a
 from metier.engine import entries as e
+from metier.engine.execution.file_changes import add_changes
 from metier.engine.execution.stepping import (
     build_context,
     build_finished,
@@ -47,7 +48,7 @@ async def settle_doubt(action: a.SettleDoubt, log: RunLog, services: Services) -
         return
     found = await _find_out(step, log, services)
     if isinstance(found, e.StepFinished):
-        await log.record(found)
+        await log.record(await add_changes(found, step, services))
     elif found is None:
         # The intent is there, the effect never began: nothing can be repeated by running it now.
         await finish_steps([step], log, services)

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import cast
@@ -20,6 +20,7 @@ from metier.engine import actions as a
 from metier.engine import entries as e
 from metier.engine.decide import judge_step
 from metier.engine.execution.approvals import find_approved_base
+from metier.engine.execution.file_changes import add_changes, note_before
 from metier.engine.execution.past_results import keep_results
 from metier.engine.execution.paths import build_guard
 from metier.engine.execution.protecting import end_if_changed, look_at_protected
@@ -57,7 +58,8 @@ _MOST_ARTIFACT_BYTES = 1 << 30
 
 async def run_steps(action: a.RunSteps, log: RunLog, services: Services) -> None:
     """Intents first; then the effects; then the results in call order."""
-    steps = await record_intents(action, log, services, identify=identify_spool)
+    before = await note_before([log.state.step(step_id) for step_id in action.step_ids], services)
+    steps = await record_intents(action, log, services, identify=identify_spool, before=before)
     # A step that was begun before entries were lost stays without a result: what became of it is settled next.
     if ready := [step for step in steps if not is_lost(get_spool_path(step, services))]:
         await finish_steps(ready, log, services)
@@ -69,13 +71,18 @@ async def record_intents(
     services: Services,
     *,
     identify: Callable[[Services], SpoolIdentity] | None = None,
+    before: Mapping[str, JsonValue] | None = None,
 ) -> list[Step]:
     """Write down what is about to happen, synced where an effect cannot be repeated.
 
-    `identify` names the spool folder in intents of such effects; a replay has none.
+    `identify` names the spool folder in intents of such effects, `before` what the files were like; a replay has
+    neither.
     """
     steps = [log.state.step(step_id) for step_id in action.step_ids]
-    intents = [build_intent(step, log, services) for step in steps]
+    noted = before or {}
+    intents = [
+        build_intent(step, log, services).model_copy(update={"before": noted.get(step.step_id)}) for step in steps
+    ]
     if identify is not None and any(intent.effect not in REPEATABLE for intent in intents):
         spool = identify(services)
         intents = [
@@ -104,15 +111,17 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
                         group.start_soon(run, index, step)
     except anyio.get_cancelled_exc_class():
         with anyio.CancelScope(shield=True):
+            ended = [
+                result if isinstance(result, e.StepFinished) else _interrupted(step)
+                for result, step in zip(results, steps, strict=True)
+            ]
             await log.record(
-                *(
-                    result if isinstance(result, e.StepFinished) else _interrupted(step)
-                    for result, step in zip(results, steps, strict=True)
-                )
+                *[await add_changes(each, step, services) for each, step in zip(ended, steps, strict=True)]
             )
             await end_if_changed(before, log, services)
         raise
-    finished = [result for result in results if isinstance(result, e.StepFinished)]
+    ended = [(result, step) for result, step in zip(results, steps, strict=True) if isinstance(result, e.StepFinished)]
+    finished = [await add_changes(result, step, services) for result, step in ended]
     await log.record(*add_nearby(finished, steps, log, nearby=services.nearby))
     if await end_if_changed(before, log, services):
         return

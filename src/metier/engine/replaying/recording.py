@@ -21,6 +21,7 @@ IGNORED = frozenset(
         "verdict",
         "rule",
         "spool",
+        "before",
         "risk",
     }
 )
@@ -37,6 +38,8 @@ _GIVEN = (
     "limits_raised",
     "run_reopened",
     "skill_code_accepted",
+    "undo_started",
+    "undo_finished",
 )
 _GIVEN_PAUSES = ("signal", "explicit", "storage", "delegation", "changed_code")
 _GIVEN_STATUS = ("canceled", "timeout")

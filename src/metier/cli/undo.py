@@ -1,0 +1,116 @@
+"""`agent undo`: take back what a run did to files. What that takes is in `metier.runtime.history.undo`."""
+
+import sys
+from typing import Annotated
+
+import anyio
+import typer
+from pydantic import JsonValue
+
+from metier.cli.run.command import Config
+from metier.cli.run.driving import open_place
+from metier.cli.shared.context import get_user
+from metier.cli.shared.output import printable, warn_line, write_json, write_line
+from metier.cli.skill.catalog import AsJson
+from metier.errors import FilesChanged
+from metier.runtime.history.undo import CANNOT, PlannedFile, Undone, UndoPlan, plan_undo, undo
+from metier.runtime.host import Host
+from metier.runtime.runs import open_runtime
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+MOST_DIFF_LINES = 200
+
+
+@app.command(name="undo")
+def undo_command(
+    run: Annotated[str, typer.Argument(help="The run: its id, the beginning of its id, or `latest`.")] = "latest",
+    *,
+    to: Annotated[
+        str, typer.Option("--to", help="The first step to take back, or an undo such as `undo-1`; all if left out.")
+    ] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be put back.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Put back files too that changed since.")] = False,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> None:
+    """Make the files of the workspace what they were before a run, or before one of its steps.
+
+    A file that changed since is a conflict: it is shown, and put back only with a yes. An undo can be undone:
+    `agent undo --to undo-1`.
+    """
+    place = open_place(config)
+    plan, done = anyio.run(_undo, place, run, to, dry_run, yes)
+    if as_json:
+        write_json(_as_json(plan, done))
+        return
+    if not dry_run:
+        _write_done(plan, done)
+    for line in plan.unknown:
+        warn_line(f"warning: Not known what step {line}")
+    if plan.files or plan.unknown:
+        warn_line(CANNOT)
+
+
+async def _undo(place: Host, name: str, to: str, dry_run: bool, yes: bool) -> tuple[UndoPlan, Undone | None]:
+    async with open_runtime(place) as runtime:
+        plan = await plan_undo(runtime, (await runtime.find(name)).run_id, to=to)
+        for file in plan.files:
+            _write_file(file, with_diff=dry_run or file.is_conflict)
+        if dry_run or (not plan.waiting and plan.open_undo is None):
+            return plan, None
+        if plan.conflicts and not yes and not _confirm(plan):
+            raise FilesChanged(
+                f"{len(plan.conflicts)} files changed since the run, and nothing was put back",
+                hint="Look at the differences above; `agent undo --yes` puts back these files too",
+            )
+        return plan, await undo(runtime, plan, by=get_user(), overwrite=True)
+
+
+def _confirm(plan: UndoPlan) -> bool:
+    if not sys.stdin.isatty():
+        return False
+    return typer.confirm(f"Put back {len(plan.conflicts)} files that changed since?", default=False, err=True)
+
+
+def _write_file(file: PlannedFile, *, with_diff: bool) -> None:
+    if file.is_done:
+        return
+    mark = f"cannot:   {file.cannot}" if file.cannot else "changed since" if file.is_conflict else ""
+    warn_line(f"{file.verb + ':':<12} {printable(file.path)}  {mark}".rstrip())
+    if with_diff:
+        lines = file.diff.splitlines()
+        for line in lines[:MOST_DIFF_LINES]:
+            warn_line(f"    {printable(line)}")
+        if len(lines) > MOST_DIFF_LINES:
+            warn_line(f"    … {len(lines) - MOST_DIFF_LINES} more lines")
+
+
+def _write_done(plan: UndoPlan, done: Undone | None) -> None:
+    if done is None:
+        write_line("Nothing to undo")
+        return
+    write_line(f"{done.undo_id}: {len(done.restored)} files are what they were before step {plan.to}")
+    for line in done.left_alone:
+        warn_line(f"left alone:  {printable(line)}")
+
+
+def _as_json(plan: UndoPlan, done: Undone | None) -> dict[str, JsonValue]:
+    return {
+        "run_id": plan.run_id,
+        "to": plan.to,
+        "files": [
+            {
+                "path": file.path,
+                "action": "none" if file.is_done else file.verb,
+                "conflict": file.is_conflict,
+                "cannot": file.cannot,
+                "diff": file.diff,
+            }
+            for file in plan.files
+        ],
+        "unknown": list(plan.unknown),
+        "undo_id": done.undo_id if done else None,
+        "restored": list(done.restored) if done else [],
+        "left_alone": list(done.left_alone) if done else [],
+    }

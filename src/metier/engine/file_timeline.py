@@ -1,0 +1,110 @@
+"""What a run did to files, in order, and what it takes to have them as they were before a step. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from metier.approval.judge import name_call
+from metier.engine import entries as e
+from metier.engine.undo_entries import FileChange
+from metier.errors import UsageError
+from metier.tools.files.file_state import FileState, are_same
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEffect:
+    """One step, or one undo, that may have changed files."""
+
+    name: str
+    """The step's id, with its run's before it where that is a child; or the id of the undo."""
+    what: str
+    """The tool that was called, or `undo`."""
+    changes: tuple[FileChange, ...] = ()
+    unknown: str = ""
+    """Why nothing is known of its changes."""
+    before: JsonValue = None
+    """What its intent noted, where its result has no word on changes: a kill cut it short."""
+    run_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restoration:
+    """One path: what it should be now if nobody touched it, and what it was."""
+
+    path: str
+    expected: FileState | None
+    target: FileState | None
+
+
+def list_effects(run_id: str, entries: Iterable[e.Entry], *, prefix: str = "") -> list[FileEffect | e.ChildRequested]:
+    """Steps with an effect and undos, in the order in which they happened; a child run where it was started."""
+    found: list[FileEffect | e.ChildRequested] = []
+    open_steps: dict[str, int] = {}
+    for entry in entries:
+        match entry:
+            case e.StepStarted() if entry.before is not None:
+                open_steps[entry.step_id] = len(found)
+                found.append(
+                    FileEffect(
+                        name=f"{prefix}{entry.step_id}",
+                        what=name_call(entry.action)[0],
+                        before=entry.before,
+                        run_id=run_id,
+                    )
+                )
+            case e.StepFinished() if entry.step_id in open_steps:
+                number = open_steps.pop(entry.step_id)
+                begun = found[number]
+                assert isinstance(begun, FileEffect)
+                found[number] = FileEffect(
+                    name=begun.name,
+                    what=begun.what,
+                    changes=entry.changes,
+                    unknown=entry.changes_unknown,
+                    run_id=run_id,
+                )
+            case e.UndoStarted():
+                found.append(FileEffect(name=entry.undo_id, what="undo", changes=entry.changes, run_id=run_id))
+            case e.ChildRequested():
+                found.append(entry)
+            case _:
+                pass
+    return found
+
+
+def find_open_undo(entries: Iterable[e.Entry]) -> e.UndoStarted | None:
+    """An undo that was begun and not ended."""
+    begun: e.UndoStarted | None = None
+    for entry in entries:
+        if isinstance(entry, e.UndoStarted):
+            begun = entry
+        elif isinstance(entry, e.UndoFinished):
+            begun = None
+    return begun
+
+
+def select(effects: Sequence[FileEffect], to: str) -> list[FileEffect]:
+    """The effects from `to` on, all of them where it is empty. Raises `UsageError` for a step that has none."""
+    if not to:
+        return list(effects)
+    for number, effect in enumerate(effects):
+        if effect.name == to:
+            return list(effects[number:])
+    known = ", ".join(effect.name for effect in effects) or "none"
+    raise UsageError(f"Step {to!r} did nothing that can be undone", hint=f"Steps with an effect: {known}")
+
+
+def plan_restorations(effects: Iterable[FileEffect]) -> list[Restoration]:
+    """Of each path the first state before and the last one after; paths that ended as they began are left out."""
+    first: dict[str, FileState | None] = {}
+    last: dict[str, FileState | None] = {}
+    for effect in effects:
+        for change in effect.changes:
+            first.setdefault(change.path, change.before)
+            last[change.path] = change.after
+    return [
+        Restoration(path=path, expected=last[path], target=target)
+        for path, target in first.items()
+        if not are_same(last[path], target)
+    ]

@@ -1,0 +1,228 @@
+"""Take back what a run did to files: plan it, show it, do it. The plan is made from the journal and the files now."""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from anyio.to_thread import run_sync
+
+from metier.engine import entries as e
+from metier.engine.execution.file_changes import find_changes, keep
+from metier.engine.file_timeline import (
+    FileEffect,
+    Restoration,
+    find_open_undo,
+    list_effects,
+    plan_restorations,
+    select,
+)
+from metier.engine.journal import read_entries
+from metier.engine.undo_entries import FileChange
+from metier.errors import ToolFailed
+from metier.runtime.build import open_snapshots
+from metier.runtime.runs import Runtime, Watch
+from metier.store.failures import BlobUnknown
+from metier.tools.files.file_state import FileState, are_same, look_at, put_back
+from metier.tools.files.snapshots import Unavailable
+
+CANNOT = (
+    "Not undone: what was sent over the network, files outside of the workspace, files that git ignores, and commits, "
+    "branches and the index of a repository"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedFile:
+    path: str
+    now: FileState | None
+    target: FileState | None
+    is_conflict: bool = False
+    """It is neither what the run left nor what it was before."""
+    cannot: str = ""
+    """Why it cannot be put back."""
+    diff: str = ""
+    """From what is there now to what would be."""
+
+    @property
+    def is_done(self) -> bool:
+        return are_same(self.now, self.target)
+
+    @property
+    def verb(self) -> str:
+        return "remove" if self.target is None else "bring back" if self.now is None else "restore"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoPlan:
+    run_id: str
+    to: str
+    """The first effect that is taken back."""
+    files: tuple[PlannedFile, ...]
+    unknown: tuple[str, ...] = ()
+    """Steps of whose changes nothing is known."""
+    open_undo: e.UndoStarted | None = None
+    """An undo that was cut short and is completed."""
+
+    @property
+    def waiting(self) -> tuple[PlannedFile, ...]:
+        return tuple(file for file in self.files if not file.is_done and not file.cannot)
+
+    @property
+    def conflicts(self) -> tuple[PlannedFile, ...]:
+        return tuple(file for file in self.waiting if file.is_conflict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undone:
+    undo_id: str
+    restored: tuple[str, ...]
+    left_alone: tuple[str, ...]
+
+
+async def read_effects(runtime: Runtime, run_id: str, *, prefix: str = "") -> list[FileEffect]:
+    """What a run and the runs it started did to files, in order. Steps that a kill cut short are looked at now."""
+    found: list[FileEffect] = []
+    for effect in list_effects(run_id, await read_entries(runtime.store, run_id), prefix=prefix):
+        if isinstance(effect, e.ChildRequested):
+            child = effect.child_run_id
+            found += await read_effects(runtime, child, prefix=f"{child}:")
+        elif isinstance(effect.before, dict):
+            found.append(await _look_again(runtime, effect))
+        else:
+            found.append(effect)
+    return found
+
+
+async def plan_undo(runtime: Runtime, run_id: str, *, to: str = "") -> UndoPlan:
+    """What would be put back. Raises `UsageError` for a step that is none of the run's."""
+    pending = find_open_undo(await read_entries(runtime.store, run_id))
+    if pending is not None:
+        wanted = [Restoration(path=each.path, expected=each.before, target=each.after) for each in pending.changes]
+        files = [await _plan_file(runtime, each, is_certain=True) for each in wanted]
+        return UndoPlan(run_id=run_id, to=pending.to_step, files=tuple(files), open_undo=pending)
+    effects = select(await read_effects(runtime, run_id), to)
+    doubted = {change.path for effect in effects if effect.before is not None for change in effect.changes}
+    files = [
+        await _plan_file(runtime, each, is_certain=each.path not in doubted) for each in plan_restorations(effects)
+    ]
+    return UndoPlan(
+        run_id=run_id,
+        to=effects[0].name if effects else "",
+        files=tuple(sorted(files, key=lambda file: file.path)),
+        unknown=tuple(f"{effect.name} ({effect.what}): {effect.unknown}" for effect in effects if effect.unknown),
+    )
+
+
+async def undo(runtime: Runtime, plan: UndoPlan, *, by: str, overwrite: bool = False) -> Undone:
+    """Put the files back, conflicts only with `overwrite`. Raises `LeaseHeld` while the run is driven."""
+    chosen = [file for file in plan.waiting if overwrite or not file.is_conflict]
+    async with runtime.writing(plan.run_id, Watch()) as log:
+        begun = plan.open_undo
+        if begun is None:
+            begun = e.UndoStarted(
+                undo_id=f"undo-{log.state.undone + 1}",
+                to_step=plan.to,
+                changes=tuple([await _keep_change(runtime, file) for file in chosen]),
+                undone_by=by,
+            )
+            await log.record(begun, durable=True)
+        restored, failed = await _restore(runtime, chosen)
+        left = [f"{file.path}: {file.cannot}" for file in plan.files if file.cannot]
+        left += [f"{file.path}: it changed since" for file in plan.conflicts if not overwrite]
+        ended = e.UndoFinished(undo_id=begun.undo_id, files=len(restored), left_alone=(*left, *failed))
+        await log.record(ended, durable=True)
+        return Undone(undo_id=begun.undo_id, restored=tuple(restored), left_alone=ended.left_alone)
+
+
+async def render_change(runtime: Runtime, change: FileChange) -> str:
+    """The change as a unified diff; a sentence for what is no text or is not kept."""
+    before, after = [await _read(runtime, state) for state in (change.before, change.after)]
+    return _render_diff(change.path, (change.before, before), (change.after, after))
+
+
+async def _restore(runtime: Runtime, files: Sequence[PlannedFile]) -> tuple[list[str], list[str]]:
+    """What goes comes first, deepest first: a folder may have to make room for a file."""
+    restored: list[str] = []
+    failed: list[str] = []
+    gone = sorted((file for file in files if file.target is None), key=lambda file: -len(Path(file.path).parts))
+    back = [file for file in files if file.target is not None]
+    for file in (*gone, *back):
+        data = await _read(runtime, file.target) or b""
+        try:
+            await run_sync(partial(put_back, runtime.place.workspace, file.path, state=file.target, data=data))
+        except (OSError, ToolFailed) as error:
+            failed.append(f"{file.path}: {error.strerror if isinstance(error, OSError) else error.message}")
+        else:
+            restored.append(file.path)
+    return restored, failed
+
+
+async def _keep_change(runtime: Runtime, file: PlannedFile) -> FileChange:
+    """What is there now is kept before it is replaced, so that the undo can be undone."""
+    now = await keep(await run_sync(look_at, runtime.place.workspace, file.path), runtime.store)
+    return FileChange(path=file.path, before=now, after=file.target)
+
+
+async def _plan_file(runtime: Runtime, wanted: Restoration, *, is_certain: bool) -> PlannedFile:
+    workspace = runtime.place.workspace
+    try:
+        found = await run_sync(look_at, workspace, wanted.path)
+    except (OSError, ToolFailed) as error:
+        reason = error.strerror if isinstance(error, OSError) else error.message
+        return PlannedFile(path=wanted.path, now=None, target=wanted.target, cannot=reason or "it cannot be read")
+    now = found.state if found is not None else None
+    planned = PlannedFile(path=wanted.path, now=now, target=wanted.target)
+    if planned.is_done:
+        return planned
+    data = await _read(runtime, wanted.target)
+    if wanted.target is not None and data is None:
+        return replace(planned, cannot="what it was is not kept, because it was too large or is no file")
+    is_conflict = not is_certain or not are_same(now, wanted.expected)
+    shown = (now, found.data if found is not None else None)
+    return replace(planned, is_conflict=is_conflict, diff=_render_diff(wanted.path, shown, (wanted.target, data)))
+
+
+async def _look_again(runtime: Runtime, effect: FileEffect) -> FileEffect:
+    """A step without a result: what differs from its intent now may be its doing, or that of somebody else."""
+    assert isinstance(effect.before, dict)
+    if unknown := effect.before.get("unknown"):
+        return replace(effect, unknown=str(unknown), before=None)
+    snapshots = open_snapshots(runtime.place, runtime.folder(effect.run_id))
+    try:
+        changes = await find_changes(effect.before, snapshots, store=runtime.store, workspace=runtime.place.workspace)
+    except (Unavailable, OSError, ToolFailed) as error:
+        return replace(effect, unknown=str(error), before=None)
+    return replace(effect, changes=tuple(changes))
+
+
+async def _read(runtime: Runtime, state: FileState | None) -> bytes | None:
+    if state is None or not state.is_kept:
+        return None
+    try:
+        return await runtime.store.get_blob(state.sha256)
+    except BlobUnknown:
+        return None
+
+
+type _Shown = tuple[FileState | None, bytes | None]
+
+
+def _render_diff(path: str, before: _Shown, after: _Shown) -> str:
+    texts = [_as_lines(*side) for side in (before, after)]
+    if texts[0] is None or texts[1] is None:
+        return f"{path}: no text, or not kept\n"
+    names = [f"a/{path}" if before[0] else "/dev/null", f"b/{path}" if after[0] else "/dev/null"]
+    modes = [f"{side[0].mode:o}" if side[0] else "" for side in (before, after)]
+    head = f"mode {modes[0]} → {modes[1]}\n" if all(modes) and modes[0] != modes[1] else ""
+    return head + "".join(difflib.unified_diff(texts[0], texts[1], names[0], names[1]))
+
+
+def _as_lines(state: FileState | None, data: bytes | None) -> list[str] | None:
+    if state is None:
+        return []
+    if data is None or b"\0" in data[:8000]:
+        return None
+    text = data.decode("utf-8", "replace")
+    return [line if line.endswith("\n") else f"{line}\n" for line in text.splitlines(keepends=True)]

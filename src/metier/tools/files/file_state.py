@@ -1,0 +1,145 @@
+"""What lies at a path of a workspace, and how to put it back: content, mode, link, or nothing. Follows no link."""
+
+import hashlib
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from metier.errors import ToolFailed
+from metier.messages import Value
+
+MAX_BYTES = 16 * 1024 * 1024
+"""A larger file is not kept, and cannot be put back."""
+_FOLDERS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MODE_BITS = 0o777
+"""Special bits (setuid and its kin) are not given back."""
+
+
+class FileState(Value):
+    """A file or a link. That there is nothing is None."""
+
+    kind: Literal["file", "link", "other"] = "file"
+    sha256: str = ""
+    """Of the content, or of the text of the link."""
+    mode: int = 0o644
+    is_kept: bool = True
+    """The content is in the store under `sha256`."""
+
+    def is_same(self, other: "FileState | None") -> bool:
+        return other is not None and (self.kind, self.sha256, self.mode) == (other.kind, other.sha256, other.mode)
+
+
+class Found(Value):
+    state: FileState
+    data: bytes = b""
+
+
+def are_same(one: FileState | None, other: FileState | None) -> bool:
+    return other is None if one is None else one.is_same(other)
+
+
+def build_state(kind: Literal["file", "link"], data: bytes, *, mode: int) -> FileState:
+    return FileState(kind=kind, sha256=hashlib.sha256(data).hexdigest(), mode=mode & _MODE_BITS)
+
+
+def look_at(workspace: Path, path: str) -> Found | None:
+    """What is there now. A folder counts as nothing: what is in it has paths of its own. Raises `OSError`."""
+    try:
+        with _Folder(workspace, path, create=False) as (folder, name):
+            return _look(folder, name)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def put_back(workspace: Path, path: str, *, state: FileState | None, data: bytes) -> None:
+    """Make the path what it was, whole or not at all. Raises `OSError`, also where a folder on the way is a link."""
+    if state is None:
+        _remove(workspace, path)
+        return
+    with _Folder(workspace, path, create=True) as (folder, name):
+        temporary = f".metier-undo-{hashlib.sha256(path.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}.tmp"
+        with suppress(FileNotFoundError):  # left by an undo that was killed
+            os.unlink(temporary, dir_fd=folder)
+        if state.kind == "link":
+            os.symlink(os.fsdecode(data), temporary, dir_fd=folder)
+        else:
+            _write(folder, temporary, data, mode=state.mode)
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.fsync(folder)
+
+
+def _look(folder: int, name: str) -> Found | None:
+    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if stat.S_ISDIR(status.st_mode):
+        return None
+    if stat.S_ISLNK(status.st_mode):
+        data = os.fsencode(os.readlink(name, dir_fd=folder))
+        return Found(state=build_state("link", data, mode=0o777), data=data)
+    if not stat.S_ISREG(status.st_mode):
+        return Found(state=FileState(kind="other", is_kept=False))
+    mode = stat.S_IMODE(status.st_mode) & _MODE_BITS
+    if status.st_size > MAX_BYTES:
+        marker = f"{status.st_size} {status.st_mtime_ns}"
+        return Found(state=FileState(sha256=f"large {marker}", mode=mode, is_kept=False))
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    with os.fdopen(descriptor, "rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    return Found(state=build_state("file", data, mode=mode), data=data)
+
+
+def _write(folder: int, name: str, data: bytes, *, mode: int) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(name, flags, 0o600, dir_fd=folder)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fchmod(file.fileno(), mode & _MODE_BITS)
+        os.fsync(file.fileno())
+
+
+def _remove(workspace: Path, path: str) -> None:
+    """With the folders that it leaves empty: a run that made a file made its folders."""
+    try:
+        with _Folder(workspace, path, create=False) as (folder, name):
+            os.unlink(name, dir_fd=folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    parent = Path(path).parent
+    while parent != Path():
+        try:
+            with _Folder(workspace, str(parent), create=False) as (folder, name):
+                os.rmdir(name, dir_fd=folder)
+        except OSError:
+            return
+        parent = parent.parent
+
+
+class _Folder:
+    """The folder of a path below a workspace, opened part by part without following a link."""
+
+    def __init__(self, workspace: Path, path: str, *, create: bool) -> None:
+        parts = Path(path).parts
+        if not parts or Path(path).is_absolute() or ".." in parts:
+            raise ToolFailed(f"Path {path!r} does not lie in the workspace", code="permission_denied")
+        self._workspace, self._parts, self._create = workspace, parts, create
+        self._descriptor = -1
+
+    def __enter__(self) -> tuple[int, str]:
+        self._descriptor = os.open(self._workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for part in self._parts[:-1]:
+                if self._create:
+                    with suppress(FileExistsError):
+                        os.mkdir(part, dir_fd=self._descriptor)
+                following = os.open(part, _FOLDERS, dir_fd=self._descriptor)
+                os.close(self._descriptor)
+                self._descriptor = following
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        return self._descriptor, self._parts[-1]
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)

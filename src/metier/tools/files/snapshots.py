@@ -1,0 +1,308 @@
+"""Snapshots of a workspace by git plumbing, with an index and an object folder of their own.
+
+The repository of the workspace, if it is one, lends its objects and its index, and is not written to. Its settings,
+hooks, filters and line-end conversions do not count: a snapshot holds the bytes that are there. Ignored files, the
+repository itself, repositories inside it and the run folder are left out.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from metier.skills.trust.trusted_programs import build_trusted_environment, find_trusted_program
+from metier.tools.files.file_state import MAX_BYTES, FileState, build_state
+
+MAX_SECONDS = 10.0
+MAX_FILES = 50_000
+MAX_TOTAL_BYTES = 256 * 1024 * 1024
+"""Of a workspace that is no repository, when it is first looked at."""
+MAX_CHANGES = 2_000
+MAX_CHANGED_BYTES = 64 * 1024 * 1024
+_PLAIN_MODES = (0o644, 0o755)
+_ATTRIBUTES = "* -text -eol -filter -ident -working-tree-encoding -export-subst -merge -diff\n"
+_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\tsymlinks = true\n"
+_CONVERTING_SETTINGS = re.compile(r"autocrlf|attributesfile|safecrlf|include", re.IGNORECASE)
+_CONVERTING_ATTRIBUTES = re.compile(
+    r"^[^#\n]*\s(?:text|crlf|eol|filter|ident|working-tree-encoding)(?:=|\s|$)", re.MULTILINE
+)
+_LINKED = re.compile(r"gitdir: ([^\n]{1,4000})\s*")
+_LINK, _REPOSITORY = "120000", "160000"
+_NONE = "000000"
+
+
+class Unavailable(Exception):
+    """No snapshot can be taken; the text says why."""
+
+
+class Changed(NamedTuple):
+    """One path that two snapshots differ in."""
+
+    path: str
+    before: FileState | None
+    after: FileState | None
+    contents: tuple[bytes, ...] = ()
+    """What has to be kept so that either state can be put back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Side:
+    mode: str
+    object: str
+
+
+class Snapshots:
+    """The snapshots of one run. Every method blocks, and raises `Unavailable`."""
+
+    def __init__(self, workspace: Path, folder: Path, *, excluded: Sequence[str] = ()) -> None:
+        self._workspace = workspace
+        self._folder = folder
+        self._git = folder / "git"
+        self._excluded = tuple(excluded)
+
+    def take(self) -> str:
+        """A name for what the workspace holds now. The same content and modes give the same name."""
+        self._open()
+        try:
+            self._run("add", "--all", "--ignore-errors", "--", ".", allowed=(0, 1))
+        except Unavailable:
+            # The index of the repository may be of a kind that cannot be lent; without it every file is read once.
+            (self._git / "index").unlink(missing_ok=True)
+            self._run("add", "--all", "--ignore-errors", "--", ".", allowed=(0, 1))
+        tree = self._run("write-tree").decode().strip()
+        modes = json.dumps(self._find_odd_modes(), sort_keys=True)
+        digest = hashlib.sha256(modes.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+        file = self._folder / f"modes-{digest}.json"
+        if not file.exists():
+            file.write_text(modes, encoding="utf-8", errors="surrogatepass")
+        return f"{tree}-{digest}"
+
+    def compare(self, before: str, after: str) -> list[Changed]:
+        """Every path that differs, with its content on both sides as far as that is small enough to keep."""
+        trees, modes = zip(*(self._split(name) for name in (before, after)), strict=True)
+        found = self._list_differences(*trees)
+        for path in modes[0].keys() | modes[1].keys():
+            if path not in found and modes[0].get(path) != modes[1].get(path) and (same := self._find(trees[1], path)):
+                found[path] = (same, same)
+        if len(found) > MAX_CHANGES:
+            raise Unavailable(f"more than {MAX_CHANGES} files changed")
+        contents = self._read(side.object for sides in found.values() for side in sides if side.mode != _NONE)
+        return [
+            self._build(path, sides, modes=(modes[0].get(path), modes[1].get(path)), contents=contents)
+            for path, sides in sorted(found.items())
+            if _REPOSITORY not in (sides[0].mode, sides[1].mode)
+        ]
+
+    def _split(self, name: str) -> tuple[str, dict[str, int]]:
+        tree, _, digest = name.partition("-")
+        try:
+            text = (self._folder / f"modes-{digest}.json").read_text(encoding="utf-8", errors="surrogatepass")
+        except OSError as error:
+            raise Unavailable("the snapshot is gone") from error
+        found: dict[str, int] = json.loads(text)
+        return tree, found
+
+    def _build(
+        self,
+        path: str,
+        sides: tuple[_Side, _Side],
+        *,
+        modes: tuple[int | None, int | None],
+        contents: Mapping[str, bytes],
+    ) -> Changed:
+        states: list[FileState | None] = []
+        kept: list[bytes] = []
+        for side, mode in zip(sides, modes, strict=True):
+            if side.mode == _NONE:
+                states.append(None)
+                continue
+            data = contents.get(side.object)
+            bits = mode if mode is not None else int(side.mode[-3:], 8)
+            if data is None:
+                states.append(FileState(sha256=f"git {side.object}", mode=bits, is_kept=False))
+                continue
+            is_link = side.mode == _LINK
+            states.append(build_state("link" if is_link else "file", data, mode=0o777 if is_link else bits))
+            kept.append(data)
+        return Changed(path, states[0], states[1], tuple(kept))
+
+    def _find(self, tree: str, path: str) -> _Side | None:
+        row = self._run("ls-tree", "-z", tree, "--", f":(literal){path}")
+        head, _, _ = row.partition(b"\t")
+        words = head.decode().split()
+        return _Side(mode=words[0], object=words[2]) if words and words[0] != _REPOSITORY else None
+
+    def _list_differences(self, before: str, after: str) -> dict[str, tuple[_Side, _Side]]:
+        rows = self._run("diff-tree", "-r", "-z", "--no-renames", "--raw", "--full-index", before, after).split(b"\0")
+        found: dict[str, tuple[_Side, _Side]] = {}
+        for head, path in zip(rows[0::2], rows[1::2], strict=False):
+            old, new, old_object, new_object, _ = head.decode().lstrip(":").split()
+            found[os.fsdecode(path)] = (_Side(mode=old, object=old_object), _Side(mode=new, object=new_object))
+        return found
+
+    def _read(self, objects: Iterable[str]) -> dict[str, bytes]:
+        wanted = list(dict.fromkeys(objects))
+        sizes = self._run("cat-file", "--batch-check=%(objectname) %(objectsize)", given="\n".join(wanted) + "\n")
+        small: list[str] = []
+        left = MAX_CHANGED_BYTES
+        for name, _, size in (line.partition(" ") for line in sizes.decode().splitlines()):
+            if size.isdecimal() and int(size) <= min(MAX_BYTES, left):
+                small.append(name)
+                left -= int(size)
+        output = memoryview(self._run("cat-file", "--batch", given="\n".join(small) + "\n")) if small else b""
+        contents: dict[str, bytes] = {}
+        position = 0
+        for name in small:
+            end = bytes(output[position : position + 200]).index(b"\n")
+            size = int(bytes(output[position : position + end]).split()[2])
+            position += end + 1
+            contents[name] = bytes(output[position : position + size])
+            position += size + 1
+        return contents
+
+    def _find_odd_modes(self) -> dict[str, int]:
+        """Git keeps one bit of a mode; the others are noted for the files where they are not the usual ones."""
+        odd: dict[str, int] = {}
+        root = os.open(self._workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for name in self._run("ls-files", "-z").split(b"\0")[:-1]:
+                try:
+                    status = os.stat(name, dir_fd=root, follow_symlinks=False)
+                except OSError:
+                    continue
+                mode = status.st_mode & 0o777
+                if mode not in _PLAIN_MODES and stat.S_ISREG(status.st_mode):
+                    odd[os.fsdecode(name)] = mode
+        finally:
+            os.close(root)
+        return odd
+
+    def _open(self) -> None:
+        (self._git / "index.lock").unlink(missing_ok=True)  # left by a process that was killed
+        if (self._git / "ready").exists():
+            return
+        repository = _find_repository(self._workspace)
+        if repository is None:
+            _check_size(self._workspace, self._excluded)
+        shutil.rmtree(self._git, ignore_errors=True)
+        (self._git / "objects/info").mkdir(parents=True)
+        (self._git / "refs").mkdir()
+        (self._git / "info").mkdir()
+        (self._git / "HEAD").write_text("ref: refs/heads/main\n")
+        (self._git / "config").write_text(_CONFIG)
+        (self._git / "info/attributes").write_text(_ATTRIBUTES)
+        lines = [f"/{_escape(name)}" for name in self._excluded]
+        if repository is not None:
+            self._borrow(*repository)
+            lines.insert(0, _read_text(repository[1] / "info/exclude"))
+        (self._git / "info/exclude").write_text("\n".join([*lines, ".metier-*.tmp", ""]), encoding="utf-8")
+        (self._git / "ready").touch()
+
+    def _borrow(self, own: Path, shared: Path) -> None:
+        """Objects that the repository has need not be written again, and files it knows need not be read again."""
+        if "objectformat" in _read_text(shared / "config").lower():
+            return
+        (self._git / "objects/info/alternates").write_text(f"{shared / 'objects'}\n")
+        if (own / "index").is_file():
+            shutil.copy(own / "index", self._git / "index")
+            if self._is_converting(shared):
+                (self._git / "index").unlink()
+
+    def _is_converting(self, shared: Path) -> bool:
+        """Files that git converts (line ends, filters) are in its index as other bytes than they are on disk."""
+        home = Path(os.environ.get("HOME") or os.devnull)
+        config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "git/config"
+        settings = (shared / "config", home / ".gitconfig", config, Path("/etc/gitconfig"))
+        if any(_CONVERTING_SETTINGS.search(_read_text(file)) for file in settings):
+            return True
+        try:
+            names = self._run("ls-files", "-z", "--", ".gitattributes", "**/.gitattributes").split(b"\0")[:-1]
+        except Unavailable:
+            return True
+        files = [shared / "info/attributes", *(self._workspace / os.fsdecode(name) for name in names)]
+        return any(_CONVERTING_ATTRIBUTES.search(_read_text(file)) for file in files)
+
+    def _run(self, *args: str, given: str = "", allowed: tuple[int, ...] = (0,)) -> bytes:
+        environment = {
+            **build_trusted_environment(
+                os.environ, writable=(self._workspace,), names=("TMPDIR", "SYSTEMROOT", "TEMP")
+            ),
+            "HOME": os.devnull,
+            "GIT_ATTR_NOSYSTEM": "1",
+            "GIT_NO_REPLACE_OBJECTS": "1",
+            "GIT_DIR": str(self._git),
+            "GIT_WORK_TREE": str(self._workspace),
+            "GIT_INDEX_FILE": str(self._git / "index"),
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "LC_ALL": "C",
+        }
+        settings = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "gc.auto=0", "core.compression=1",
+                    "core.safecrlf=false", "core.quotePath=false", "advice.addEmbeddedRepo=false",
+                    "core.splitIndex=false", "core.untrackedCache=false")  # fmt: skip
+        command = [find_git(self._workspace), *(word for setting in settings for word in ("-c", setting)), *args]
+        try:
+            done = subprocess.run(
+                command, cwd=self._workspace, env=environment, input=given.encode(), capture_output=True,
+                timeout=MAX_SECONDS, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise Unavailable(f"it took longer than {MAX_SECONDS:g} s") from error
+        except OSError as error:
+            raise Unavailable(f"git cannot be run: {error.strerror}") from error
+        if done.returncode not in allowed:
+            said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+            raise Unavailable(f"git failed: {said[0] if said else done.returncode}")
+        return done.stdout
+
+
+def find_git(workspace: Path) -> str:
+    found = find_trusted_program("git", os.environ, writable=(workspace,))
+    if not found:
+        raise Unavailable("git is not installed")
+    return found
+
+
+def _find_repository(workspace: Path) -> tuple[Path, Path] | None:
+    """The folder of git's files, and the one it shares with other work trees; None where the workspace is none."""
+    own = workspace / ".git"
+    if own.is_file() and (linked := _LINKED.fullmatch(_read_text(own))):
+        own = (workspace / linked[1].strip()).resolve()
+    if not (own / "HEAD").is_file():
+        return None
+    common = _read_text(own / "commondir").strip()
+    return own, (own / common).resolve() if common else own
+
+
+def _check_size(workspace: Path, excluded: Sequence[str]) -> None:
+    """Raises `Unavailable` where everything would have to be read, and is too much."""
+    files, size = 0, 0
+    for folder, names, found in os.walk(workspace):
+        relative = os.path.relpath(folder, workspace)
+        names[:] = [name for name in names if name != ".git" and os.path.normpath(f"{relative}/{name}") not in excluded]
+        for name in found:
+            files += 1
+            try:
+                size += os.lstat(f"{folder}/{name}").st_size
+            except OSError:
+                continue
+            if files > MAX_FILES or size > MAX_TOTAL_BYTES:
+                raise Unavailable("the workspace is no git repository, and too large to be copied")
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+    except OSError:
+        return ""
+
+
+def _escape(pattern: str) -> str:
+    return re.sub(r"([\\*?\[\]!# ])", r"\\\1", pattern)
