@@ -9,10 +9,10 @@ from pydantic import JsonValue
 
 from metier.cli.run.command import Config
 from metier.cli.run.driving import open_place
-from metier.cli.shared.context import get_user
 from metier.cli.shared.output import printable, warn_line, write_json, write_line
 from metier.cli.skill.catalog import AsJson
 from metier.errors import FilesChanged
+from metier.ids import find_user
 from metier.runtime.history.undo import CANNOT, PlannedFile, Undone, UndoPlan, plan_undo, undo
 from metier.runtime.host import Host
 from metier.runtime.runs import open_runtime
@@ -64,7 +64,7 @@ async def _undo(place: Host, name: str, to: str, dry_run: bool, yes: bool) -> tu
                 f"{len(plan.conflicts)} files changed since the run, and nothing was put back",
                 hint="Look at the differences above; `agent undo --yes` puts back these files too",
             )
-        return plan, await undo(runtime, plan, by=get_user(), overwrite=True)
+        return plan, await undo(runtime, plan, by=find_user(), overwrite=True)
 
 
 def _confirm(plan: UndoPlan) -> bool:
