@@ -21,6 +21,7 @@ from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
+from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.testing.scripted import ScriptedProvider, ToolCall, calls, says
 
 pytestmark = pytest.mark.anyio
@@ -105,7 +106,14 @@ async def test_random_work_is_undone_at_a_random_step(tmp_path: Path, kind: str,
     work = [calls(build_call(chance)) for _ in range(chance.randrange(2, 7))]
     model = Watching(*work, says("Done"))
     settings = Settings.model_validate({"runtime": {"max_turns": 20}})
-    place = Host(settings=settings, workspace=tmp_path, home=tmp_path.parent, environ=dict(os.environ), provider=model)
+    place = Host(
+        trust=MADE_HERE,
+        settings=settings,
+        workspace=tmp_path,
+        home=tmp_path.parent,
+        environ=dict(os.environ),
+        provider=model,
+    )
     async with open_runtime(place) as runtime:
         state = await runtime.start(RunRequest(task="work"))
         assert state.status == "completed", state.failure
@@ -140,7 +148,9 @@ async def test_undo_that_is_killed_completes_on_the_second_call(tmp_path: Path, 
         before = read_tree(folder)
         work = "rm a.txt; printf x > b.md; mv docs/c.txt c.txt; printf y > new.txt; ln -s b.md link; chmod 755 b.md"
         model = ScriptedProvider(calls(ToolCall("Bash", {"command": work})), says("Done"))
-        place = Host(settings=Settings(), workspace=folder, home=tmp_path, environ=environ, provider=model)
+        place = Host(
+            trust=MADE_HERE, settings=Settings(), workspace=folder, home=tmp_path, environ=environ, provider=model
+        )
         async with open_runtime(place) as runtime:
             await runtime.start(RunRequest(task="work"))
         assert read_tree(folder) != before
