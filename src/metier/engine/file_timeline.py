@@ -30,7 +30,7 @@ class FileEffect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restoration:
-    """One path: what it should be now if nobody touched it, and what it was."""
+    """One path: what the run left there, and what it was."""
 
     path: str
     expected: FileState | None

@@ -185,7 +185,7 @@ async def _plan_file(runtime: Runtime, wanted: Restoration, *, is_certain: bool)
 
 
 async def _look_again(runtime: Runtime, effect: FileEffect) -> FileEffect:
-    """A step without a result: what differs from its intent now may be its doing, or that of somebody else."""
+    """A step without a result: what differs from its intent now may be its doing, or that of another program."""
     assert isinstance(effect.before, dict)
     if unknown := effect.before.get("unknown"):
         return replace(effect, unknown=str(unknown), before=None)
