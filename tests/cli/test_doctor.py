@@ -13,8 +13,11 @@ from metier.cli.main import run
 
 @pytest.fixture(autouse=True)
 def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
+    work, home = tmp_path / "work", tmp_path / "home"
+    for folder in (work, home):
+        folder.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("HOME", str(home))
     for name in ("ANTHROPIC_API_KEY", "DATABASE_URL", "XDG_CONFIG_HOME", "AGENT_MODEL_PROVIDER"):
         monkeypatch.delenv(name, raising=False)
 
@@ -101,8 +104,8 @@ def test_a_folder_that_cannot_be_written_is_named(
     assert findings(capsys)["runs"]["state"] == "problem"
 
 
-def test_bad_settings_end_it_with_every_problem(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "agent.yaml").write_text("modle: {}\nruntime: {max_turns: many}\n", encoding="utf-8")
+def test_bad_settings_end_it_with_every_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("agent.yaml").write_text("modle: {}\nruntime: {max_turns: many}\n", encoding="utf-8")
 
     assert run(["doctor"]) == 2
 
