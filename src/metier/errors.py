@@ -68,6 +68,8 @@ class ConfigError(UsageError):
     def __init__(self, message: str, *, hint: str = "", problems: Sequence[Located] = ()) -> None:
         super().__init__(message, hint=hint)
         self.problems = tuple(problems)
+        for problem in self.problems:
+            self.add_note(problem.render())  # a Python program that does not catch it shows them below the message
 
 
 class InvalidName(UsageError):

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import traceback
 from pathlib import Path
 from typing import Annotated
 
@@ -303,6 +304,15 @@ async def test_wrong_settings_are_refused_with_every_problem(folder: Path) -> No
 
     assert [problem.render() for problem in refused.value.problems]
     assert len(refused.value.problems) == 2
+    assert "max_turn" in "".join(traceback.format_exception(refused.value))
+
+
+async def test_a_folder_that_does_not_exist_is_refused_and_not_made(folder: Path) -> None:
+    with pytest.raises(metier.UsageError, match="does not exist"):
+        async with metier.open(folder / "nowhere"):
+            raise AssertionError("not opened")
+
+    assert not (folder / "nowhere").exists()
 
 
 async def test_a_clone_that_was_not_trusted_is_told_of_in_the_log_and_stays_narrowed(

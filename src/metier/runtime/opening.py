@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metier.definitions.problems import Problem
+from metier.errors import UsageError
 from metier.runtime.host import Host
 from metier.runtime.workspace.trust import list_withheld
 from metier.settings.load import LoadedSettings, load_settings
@@ -24,8 +25,10 @@ def open_host(
 ) -> OpenedHost:
     """The host of a folder; `flags` are texts by dotted key, `config` is another settings file than that of the folder.
 
-    Raises `ConfigError` with every problem of the settings.
+    Raises `UsageError` where there is no such folder, and `ConfigError` with every problem of the settings.
     """
+    if not folder.is_dir():
+        raise UsageError(f"Folder {str(folder)!r} does not exist", hint="Give the folder of a workspace")
     loaded = load_settings(flags=flags or {}, environ=environ, cwd=folder, home=home, config=config)
     host = Host(settings=loaded.settings, workspace=folder, home=home, environ=dict(environ), trust=loaded.trust)
     return OpenedHost(host=host, loaded=loaded, warnings=(*loaded.warnings, *list_withheld(host)))
