@@ -46,7 +46,7 @@ def find_usable(skills_dir: Path | None) -> UsableSkills:
 def _build_row(skill: CatalogSkill, package: Row | None, is_active: bool) -> Row:
     return {
         **(_as_package(package) if package else {"name_canonical": skill.canonical}),
-        "name": skill.name,
+        "name": package["name"] if package else skill.name,
         "id": skill.id,
         "description": skill.description,
         "version": skill.version,
