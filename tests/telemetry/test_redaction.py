@@ -237,6 +237,7 @@ WORDS = st.sampled_from(
 @given(st.lists(WORDS | st.text(max_size=6), max_size=25).map("".join))
 @example("mysql -pcurl -u a:password")
 @example("-xmysql -psecret9")
+@example("ENV curl -u a:password")
 def test_quick_look_never_misses_what_a_search_for_everything_finds(text: str) -> None:
     redactor = build_redactor(values=["known-value"])
 

@@ -66,6 +66,9 @@ _BARE = re.compile(r"""[^\s"'`<>&\\]+""")
 _TO_LINE_END = re.compile(r"[^\r\n\"'\\]+")
 _NEXT_PAIR = re.compile(r"[,;](?=[ \t]*[\w.-]{1,40}[ \t]?[=:]|[ \t]|$)", re.ASCII)
 _MAX_QUOTED = 8192
+_REACH = 96
+"""Characters behind a name within which its value begins, and of an unquoted one can be judged."""
+_OPENED = re.compile(r"""[^\n"'`]{0,80}(["'`])""")
 _MAX_JUDGED = 64
 """How much of an unquoted value is judged. All of it is hidden."""
 
@@ -126,16 +129,29 @@ class NameRules:
         configured = [place for literal in self._literals for place in _places_of(lowered, literal)]
         return sorted([*generic, *configured]) if configured else generic
 
-    def _value_of(self, text: str, place: NamePlace) -> NamedSecret | None:
+    def find_open(self, text: str, lowered: str, places: list[NamePlace]) -> int:
+        """Where the first value begins that is not complete; the end of the text where every value is."""
+        for place in self._all_places(lowered, places):
+            is_secret = lowered.startswith("bearer", place.inside) or self._read_name(text, place) is not None
+            if is_secret and _may_go_on(text, place.end):
+                return place.end
+        return len(text)
+
+    def _read_name(self, text: str, place: NamePlace) -> "_Name | None":
+        """The name at a place, if it is that of a secret."""
         start = _spaced_start(text, place) if place.spaced else _name_start(text, place.inside)
         name = text[start : place.end]
         if name[-3:].lower() == "key" and len(name.strip("-_.")) == 3:
             spaced = _SPACED_KEY.search(text, max(0, start - 16), start)
             name = f"{spaced[1]}_{name}" if spaced else name
-        configured = self._is_configured(name)
-        if not configured and not (self._generic and is_secret_name(name)):
+        is_secret = self._is_configured(name) or (self._generic and is_secret_name(name))
+        return _Name(name, start, place.end) if is_secret else None
+
+    def _value_of(self, text: str, place: NamePlace) -> NamedSecret | None:
+        found_name = self._read_name(text, place)
+        if found_name is None:
             return None
-        found_name = _Name(name, start, place.end)
+        start, configured = found_name.start, self._is_configured(found_name.text)
         span = _find_value(text, found_name, configured=configured)
         if span is None and place.spaced and (space := _SPACE.match(text, place.end)):
             span = _quoted(text, space.end(), found_name) or _bare(text, space.end(), strict=False, name=found_name)
@@ -158,6 +174,19 @@ class _Name(NamedTuple):
     @property
     def is_password(self) -> bool:
         return "pass" in self.text.lower() or "pwd" in self.text.lower()
+
+
+def _may_go_on(text: str, end: int) -> bool:
+    """True where the value behind a name that ends here may not be complete: it is near the end, or a quote is open."""
+    line = text.find("\n", end)
+    if line >= 0 and text[end : end + 1] != ">":
+        return False
+    if len(text) - end <= _REACH:
+        return True
+    if text[end : end + 1] == ">":
+        return len(text) - end <= _MAX_QUOTED and text.find("<", end) < 0
+    opened = _OPENED.match(text, end)
+    return opened is not None and len(text) - end <= _MAX_QUOTED and text.find(opened[1], opened.end()) < 0
 
 
 def _canonical(name: str) -> str:

@@ -304,6 +304,15 @@ def build_key_formats() -> KeyFormats:
     )
 
 
+@functools.cache
+def list_literals() -> frozenset[str]:
+    """What any key begins with, or what stands before one."""
+    formats = build_key_formats()
+    known = [*formats.among_signs, *(each for row in formats.by_opening.values() for each in row)]
+    known += [each for row in formats.by_gate.values() for each in row]
+    return frozenset(literal for each in known for literal in each.literals)
+
+
 def _word_formats() -> list[KeyFormat]:
     prefixed = [
         KeyFormat(kind, literals, f"{_START}(?:{'|'.join(map(re.escape, literals))}){rest}")

@@ -55,6 +55,8 @@ class Redactor:
         self._long_hints = tuple(hint for hint in hints if len(hint) >= LONG_WORD)
         self._short_hints = tuple(hint.decode() for hint in hints if len(hint) < LONG_WORD)
 
+        self._spread = tuple(needle for needle in needles if not needle.isascii() or needle.split() != [needle])
+        """Values that are no single word."""
         self.longest_value = len(needles[0]) if needles else 0
         """Characters of the longest exact form; a stream holds back at least as many."""
         self.longest_lines = max((len(needle) for needle in needles if "\n" in needle), default=0)
@@ -108,6 +110,16 @@ class Redactor:
     def covers(self, name: str) -> bool:
         """Is this the name of a secret?"""
         return self._names.covers(name)
+
+    def find_open(self, text: str) -> int:
+        """Where the first value begins that later text may turn into a secret; the end of the text where none does."""
+        lowered = lower_ascii(text)
+        named = self._names.find_open(text, lowered, find_signs(text, lowered).names)
+        return min(named, _find_begun(text, self._spread))
+
+    def may_begin_value(self, text: str) -> bool:
+        """True where the end of the text is the beginning of a known value."""
+        return _find_begun(text, self._needles) < len(text)
 
     def hide(self, value: Json) -> Json:
         """The value behind a secret name: nothing of it shows unless it is an ordinary word."""
@@ -205,7 +217,7 @@ class RedactionStream:
         reach = self._redactor.longest_lines
         cut = self._held.rfind("\n", 0, max(0, len(self._held) - reach) if reach else None) + 1
         begin = self._held.rfind("-----BEGIN ", 0, cut)
-        if begin >= 0 and PEM_BEGIN.match(self._held, begin) and _is_open_key(self._held, begin):
+        if begin >= 0 and PEM_BEGIN.match(self._held, begin) and is_open_key(self._held, begin):
             self._waits_for_key = True
             return begin
         return cut
@@ -273,12 +285,25 @@ def _settle(cut: int, spans: list[Span]) -> int:
     return cut
 
 
-def _is_open_key(text: str, begin: int) -> bool:
+def is_open_key(text: str, begin: int) -> bool:
     """True where a private key begins and its end has not come yet."""
     header = text.index("-----", begin + 5) + 5
     body = PEM_BODY.match(text, header)
     end = body.end() if body else header
     return end == len(text) and text.find("-----END", header) < 0
+
+
+def _find_begun(text: str, needles: tuple[str, ...]) -> int:
+    """Where the end of the text is the beginning of a needle."""
+    found = len(text)
+    for needle in needles:
+        at = text.find(needle[0], max(0, len(text) - len(needle) + 1), found)
+        while at >= 0:
+            if needle.startswith(text[at:]):
+                found = at
+                break
+            at = text.find(needle[0], at + 1, found)
+    return found
 
 
 def _merge(spans: list[Span]) -> list[Span]:

@@ -21,7 +21,7 @@ _JOINING = (
 )
 _HAN = "\u2e80-\u2fff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 
-_SUSPECT = re.compile(f"[{_UNSAFE}]")
+SUSPECT = re.compile(f"[{_UNSAFE}]")
 _PARTS = re.compile(
     # Starts with one character class, which the engine finds quickly; what follows says what that character is part of.
     f"[{_UNSAFE}](?:"
@@ -58,7 +58,7 @@ def sanitize_line(text: str) -> str:
 
 def escape_json(text: str) -> str:
     """JSON text whose control, bidi and invisible characters are written as JSON escapes, so that it means the same."""
-    return text if text.isascii() and "\x7f" not in text else _SUSPECT.sub(_escape_in_json, text)
+    return text if text.isascii() and "\x7f" not in text else SUSPECT.sub(_escape_in_json, text)
 
 
 def _escape_in_json(match: re.Match[str]) -> str:
@@ -73,7 +73,7 @@ def _is_suspect(text: str) -> bool:
     """Most text is ASCII without control characters; a table finds that out several times faster than an expression."""
     if text.isascii():
         return b"!" in text.encode().translate(_CONTROLS)
-    return _SUSPECT.search(text) is not None
+    return SUSPECT.search(text) is not None
 
 
 def _show(match: re.Match[str]) -> str:

@@ -76,7 +76,7 @@ _INSIDE_OPTIONS: dict[str, Gate] = {
     "ops_ey": "prefix",
     "flyv1": "prefix",
 }
-"""Signs that the name of an option, such as `-pcurl`, would take in."""
+"""Signs that the name of an option, such as `-pcurl`, or the word behind `env`, would take in."""
 _WITH_NAMES = frozenset({None, "auth", "key"})
 
 
@@ -94,7 +94,7 @@ def find_signs(text: str, lowered: str) -> Signs:
         gate = _GATES.get(match[0]) or _GATES.get(match[0][:3])
         if gate:
             gates.add(gate)
-        elif lowered[start] == "-":
+        elif lowered[start] in "-v":
             gates.update(other for word, other in _INSIDE_OPTIONS.items() if word in match[0])
         if end - start > 2 and gate in _WITH_NAMES:
             names.append(NamePlace(start, end, lowered[start] in "-vg"))

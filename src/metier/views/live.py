@@ -46,7 +46,7 @@ class LiveRun:
         self._painter = painter
         self._redactor = redactor
         self._verbosity = verbosity
-        self._shows_text = shows_text
+        self.shows_text = shows_text
         self._clock = clock
         self._text = TextStream(redactor)
         self._printed: dict[str, int] = {}
@@ -61,9 +61,19 @@ class LiveRun:
         """The last thing printed was text: a blank line goes before what follows."""
 
     @property
+    def is_live(self) -> bool:
+        """True where something can move."""
+        return self._painter.is_live
+
+    @property
     def is_busy(self) -> bool:
         """True while something in the region moves by itself."""
         return self._painter.is_live and not self._is_paused and (bool(self._text.rest) or self._is_working())
+
+    @property
+    def is_reading(self) -> bool:
+        """True while text is held back that may turn out to be harmless."""
+        return self.shows_text and self._text.is_holding
 
     def write(self, record: EventRecord) -> None:
         if record.event_type in ("llm_response_received", "llm_request_failed") and record.run_id == self._run_id():
@@ -86,13 +96,15 @@ class LiveRun:
             self._restart()
             return
         self._take_text(self._text.feed(delta.text))
-        if self._shows_text and self._painter.is_live:
+        if self.shows_text and self._painter.is_live:
             self._print_blocks(self._text.take_blocks())
             self._paint(is_urgent=False)
 
     def tick(self) -> None:
-        """The next frame of what moves."""
+        """The next frame of what moves. Text that nothing followed for a moment is shown as far as it is harmless."""
         self._frame += 1
+        if self.is_reading:
+            self._take_text(self._text.pause())
         self._paint()
 
     def close(self) -> None:
@@ -100,10 +112,14 @@ class LiveRun:
 
     def finish(self, result: str) -> None:
         """The answer, unless it was shown while it arrived, and the closing line."""
-        self.view = with_answer(self.view, result)
-        if self._shows_text and result.strip() and not self.has_shown(result):
-            self._print_text(result)
+        self.show_answer(result)
         self.show_closing()
+
+    def show_answer(self, result: str) -> None:
+        """The answer, unless it was shown while it arrived."""
+        self.view = with_answer(self.view, result)
+        if self.shows_text and result.strip() and not self.has_shown(result):
+            self._print_text(result)
 
     def show_closing(self) -> None:
         self._painter.show(())
@@ -147,7 +163,7 @@ class LiveRun:
         self._paint()
 
     def _print_blocks(self, blocks: list[str]) -> None:
-        if self._shows_text and self._painter.is_live:
+        if self.shows_text and self._painter.is_live:
             for block in blocks:
                 self._print_block(block)
 
@@ -207,7 +223,7 @@ class LiveRun:
                     yield from render_output(item, width=width)
             case TextView():
                 # At a terminal the text was printed while it arrived, if it is that of this process.
-                if not self._text.has_printed or not self._shows_text or not self._painter.is_live:
+                if not self._text.has_printed or not self.shows_text or not self._painter.is_live:
                     yield Text(item.text)
 
     def _print(self, *rendered: RenderableType | tuple[RenderableType, ...]) -> None:
@@ -251,7 +267,7 @@ class LiveRun:
             ]
             if (waits := render_waiting(run, width=width - 2 * depth, now=now, frame=self._frame)) is not None:
                 lines.append(indent(waits, depth))
-        tail = self._list_tail(width) if self._shows_text else []
+        tail = self._list_tail(width) if self.shows_text else []
         return [*tail, *lines[-_MOST_RUNNING:]]
 
     def _list_tail(self, width: int) -> list[Text]:

@@ -1,7 +1,7 @@
 """The text of one reply while it arrives: cleaned, and split into blocks. JSON decisions are not for people."""
 
+from metier.telemetry.live_text import LiveText
 from metier.telemetry.redaction import Redactor
-from metier.telemetry.sanitize import sanitize
 from metier.views.blocks import BlockSplitter
 
 _JSON_STARTS = ("{", "```json")
@@ -11,7 +11,7 @@ class TextStream:
     """One reply. Text goes in as it comes from the model, and comes out without secrets."""
 
     def __init__(self, redactor: Redactor) -> None:
-        self._stream = redactor.stream()
+        self._stream = LiveText(redactor)
         self._blocks = BlockSplitter()
         self._ready: list[str] = []
         self.shown = ""
@@ -28,6 +28,15 @@ class TextStream:
         """What can be shown by now, without secrets and control characters."""
         return self._take(self._stream.feed(text))
 
+    @property
+    def is_holding(self) -> bool:
+        """True while something came that is not shown."""
+        return self._stream.is_holding
+
+    def pause(self) -> str:
+        """What can be shown because nothing followed it for a moment."""
+        return self._take(self._stream.pause())
+
     def close(self) -> str:
         return self._take(self._stream.close())
 
@@ -41,8 +50,7 @@ class TextStream:
         self.has_printed = self.has_printed or bool(ready)
         return ready
 
-    def _take(self, text: str) -> str:
-        clean = sanitize(text)
+    def _take(self, clean: str) -> str:
         self.shown += clean
         self._ready += self._blocks.feed(clean)
         return clean

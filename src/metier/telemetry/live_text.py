@@ -1,0 +1,189 @@
+"""Text that a person reads while it arrives: sanitised and without secrets, as early as nothing can change that.
+
+Held back is what later text could still turn into part of a secret: the word that is not complete, the value behind a
+secret name, a random word until its surroundings are known, the beginning of a known value, an unfinished private key.
+The rest is shown at once. What was shown stays as context, so the result is what `redact` makes of the whole text.
+"""
+
+import re
+
+from metier.telemetry.formats import PEM_BEGIN, PEM_BODY, Span
+from metier.telemetry.patterns import list_literals
+from metier.telemetry.redaction import Redactor, is_open_key
+from metier.telemetry.sanitize import SUSPECT, sanitize
+from metier.telemetry.values import MARK
+
+CONTEXT = 1_024
+"""Characters that were shown and are kept, because they may give away what follows."""
+LIMIT = 16_384
+"""Characters that are held back at most; the rest of a secret that is longer is dropped."""
+
+_PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
+_LONG_WORD = re.compile(r"[!-~]{15,}")
+_REACH = 40
+"""How far behind a random word its surroundings count, and a little more."""
+_WORD_REST = re.compile(r"""[^\s"'`<>]*""")
+_PROSE = re.compile(r"""["'(*_`\[]{0,3}[A-Za-z]?[a-z]{0,13}(?:'[a-z]{0,2})?[,.;:!?)*_`"]{0,3}""")
+_SIGNS = "\"'(*_`["
+_UNFINISHED = re.compile("(?:\x1b|[\x90\x98\x9b\x9d\x9e\x9f])[^\x07\x1b\x9c]{0,4096}\\Z")
+_FINISHED = re.compile("(?:\x1b\\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]|\x1b[()*+][0-9A-Za-z]|\x1b[=>78cDEHM]")
+
+
+class LiveText:
+    """One stream of text. `feed` and `pause` give what can be shown by now, `close` the rest."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._raw = ""
+        """What cannot be sanitised yet: it may be the beginning of a sequence."""
+        self._window = ""
+        self._shown = 0
+        """How much of the window was given back; it is kept as context."""
+        self._dropping: re.Pattern[str] | None = None
+
+    @property
+    def is_holding(self) -> bool:
+        return len(self._window) > self._shown
+
+    def feed(self, chunk: str) -> str:
+        self._raw += chunk
+        cut = find_whole(self._raw)
+        clean, self._raw = sanitize(self._raw[:cut]), self._raw[cut:]
+        return self._take(clean)
+
+    def pause(self) -> str:
+        """Nothing came for a moment: a word that so far is a word of prose is shown."""
+        held = self._window[self._shown :]
+        word = self._window[_find_word(self._window) :]
+        if not _is_prose(word) or len(held) > len(word) or self._redactor.may_begin_value(self._window):
+            return ""
+        spans = self._redactor.spans(self._window)
+        if self._find_open(spans, word=False) < len(self._window):
+            return ""
+        return self._emit(len(self._window), spans)
+
+    def close(self) -> str:
+        clean, self._raw = sanitize(self._raw), ""
+        self._window += clean
+        self._drop()
+        if self._dropping is not None:
+            self._window, self._shown, self._dropping = "", 0, None
+        given = self._emit(len(self._window), self._redactor.spans(self._window))
+        self._window, self._shown = "", 0
+        return given
+
+    def _take(self, clean: str) -> str:
+        self._window += clean
+        self._drop()
+        if self._dropping is not None or not self.is_holding:
+            return ""
+        spans = self._redactor.spans(self._window)
+        cut = self._find_open(spans)
+        if len(self._window) - self._shown <= LIMIT or cut > self._shown:
+            return self._emit(cut, spans)
+        return self._force(spans)
+
+    def _find_open(self, spans: list[Span], *, word: bool = True) -> int:
+        """Where the first thing begins that later text may change; never before what was shown."""
+        window = self._window
+        found = [self._redactor.find_open(window), _find_address(window)]
+        if word:
+            found.append(_find_word(window))
+        found += [match.start() for match in self._list_recent_words()]
+        cut = max(min(*found, self._find_key()), self._shown)
+        for span in reversed(spans):
+            if span.start < cut < span.end or span.end == len(window):
+                cut = min(cut, max(span.start, self._shown))
+        return cut
+
+    def _list_recent_words(self) -> list[re.Match[str]]:
+        """Long words with a digit whose surroundings are not known yet."""
+        window = self._window
+        line = window.rfind("\n") + 1
+        return [
+            match
+            for match in _LONG_WORD.finditer(window, max(line, self._shown - 600))
+            if match.end() > len(window) - _REACH and any(character.isdigit() for character in match[0])
+        ]
+
+    def _find_key(self) -> int:
+        """The beginning of a private key whose end has not come."""
+        begin = self._window.rfind("-----BEGIN ")
+        header = PEM_BEGIN.match(self._window, begin) if begin >= 0 else None
+        return header.end() if header and is_open_key(self._window, begin) else len(self._window)
+
+    def _force(self, spans: list[Span]) -> str:
+        last = spans[-1] if spans else None
+        if last is not None and last.end == len(self._window):
+            text = self._emit(max(last.start, self._shown), spans) + MARK
+            self._dropping = PEM_BODY if last.kind == "private-key" else _WORD_REST
+            self._window, self._shown = "", 0
+            return text
+        cut = len(self._window) - LIMIT // 4
+        for span in reversed(spans):
+            if span.start < cut < span.end:
+                cut = span.start
+        return self._emit(max(cut, self._shown), spans)
+
+    def _drop(self) -> None:
+        if self._dropping is None:
+            return
+        match = self._dropping.match(self._window)
+        end = match.end() if match else 0
+        if end < len(self._window):
+            self._dropping = None
+        self._window = self._window[end:]
+
+    def _emit(self, cut: int, spans: list[Span]) -> str:
+        parts: list[str] = []
+        at = self._shown
+        for span in spans:
+            if span.end <= at:
+                continue
+            if span.end > cut:
+                break
+            parts += (self._window[at : max(span.start, at)], MARK)
+            at = span.end
+        parts.append(self._window[at:cut])
+        keep = self._window.find(" ", max(0, cut - CONTEXT)) if cut > CONTEXT else 0
+        begin = keep if 0 <= keep < cut else max(0, cut - CONTEXT)
+        self._window, self._shown = self._window[begin:], cut - begin
+        return "".join(parts)
+
+
+def _find_word(text: str) -> int:
+    """Where the word begins that the text ends in; its end where it ends in a blank, or in other letters than ASCII."""
+    return len(text.rstrip(_PRINTABLE))
+
+
+def _find_address(text: str) -> int:
+    """The same for an address, which may have any letters in it."""
+    start = max(text.rfind(blank) for blank in " \n\t") + 1
+    return start if "://" in text[start:] else len(text)
+
+
+def find_whole(text: str) -> int:
+    """How much of a text can be sanitised before the rest of it is known."""
+    end = _find_sequence(text)
+    if end and text[end - 1].isascii() and text[end - 1].isprintable() and text[end - 1] not in "0123456789#*":
+        return end
+    # Between two ordinary characters: what joins emoji and letters needs what stands before it.
+    at = end - 1
+    while at > 0 and (SUSPECT.match(text[at]) or SUSPECT.match(text[at - 1])):
+        at -= 1
+    return _find_sequence(text[: max(at, 0)])
+
+
+def _find_sequence(text: str) -> int:
+    """Where a terminal sequence begins that is not complete; the end of the text where there is none."""
+    for match in _UNFINISHED.finditer(text):
+        if not _FINISHED.match(match[0]):
+            return match.start()
+    return len(text)
+
+
+def _is_prose(word: str) -> bool:
+    if not _PROSE.fullmatch(word):
+        return False
+    bare = word.lstrip(_SIGNS)
+    return not any(literal.startswith(bare) or bare.startswith(literal) for literal in list_literals())
