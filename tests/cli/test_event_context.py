@@ -26,7 +26,7 @@ def test_a_resumed_run_says_its_turn_from_the_first_event_on(
     assert workspace.agent("run", "Ask") == 4
     capsys.readouterr()
 
-    assert workspace.agent("resume", "latest", "--input", "answer=blue") == 0
+    assert workspace.agent("resume", "latest", "--input", "answer=blue", "--events") == 0
 
     err = capsys.readouterr().err
     assert "turn  0" not in err
@@ -47,7 +47,7 @@ def test_lines_of_a_run_have_its_own_turn_while_a_child_works(
         says("All done."),
     )  # fmt: skip
 
-    assert workspace.agent("run", "Have it checked", "--agent", "lead", "--profile", "permissive") == 0
+    assert workspace.agent("run", "Have it checked", "--agent", "lead", "--profile", "permissive", "--events") == 0
 
     err = capsys.readouterr().err
     assert [words[3] for words in lines_of(err, "child_run_finished")] == ["1"]
@@ -63,7 +63,7 @@ def test_a_step_names_the_skill_whose_script_it_runs(workspace: Workspace, model
         says("Done."),
     )
 
-    assert workspace.agent("run", "Greet somebody kindly", "--profile", "permissive") == 0
+    assert workspace.agent("run", "Greet somebody kindly", "--profile", "permissive", "--events") == 0
 
     started = {each["tool"]: each["skill_name"] for each in find_events(workspace, "step_started")}
     assert (started["script_run"], started["Glob"]) == ("other", "greeter")

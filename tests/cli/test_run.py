@@ -29,10 +29,35 @@ def test_the_result_alone_is_on_stdout_and_everything_else_on_stderr(
     out, err = capsys.readouterr()
     assert out == "Forty-two.\n"
     run_id = workspace.run_ids()[0]
-    assert "run_started" in err
-    assert "run_finished" in err
-    assert f"run:     {run_id} is completed, in runs/{run_id}" in err
-    assert f"agent replay {run_id} --event-stream" in err
+    assert err.splitlines()[-1].startswith("completed · 1 turn · 100 in · 10 out · cost unknown · ")
+    assert err.endswith(f" · run {run_id}\n")
+
+
+def test_events_are_shown_line_by_line_where_they_are_asked_for(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    model.follow(says("Forty-two."))
+
+    for flag in ("--events", "-vv"):
+        assert workspace.agent("run", "What is the answer?", flag) == 0
+
+        out, err = capsys.readouterr()
+        assert out == "Forty-two.\n"
+        run_id = workspace.run_ids()[-1]
+        assert "run_started" in err
+        assert "run_finished" in err
+        assert "is completed, in runs/" in err
+        assert "--event-stream" in err
+    assert run_id
+
+
+def test_details_are_shown_with_v_only(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+    model.follow(says("Forty-two."))
+
+    assert workspace.agent("run", "Greet", "-v") == 0
+    assert "1 skill ranked" in capsys.readouterr().err
+    assert workspace.agent("run", "Greet") == 0
+    assert "ranked" not in capsys.readouterr().err
 
 
 def test_json_is_one_object_with_all_that_is_known(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
@@ -291,16 +316,32 @@ def test_text_is_shown_on_a_terminal_while_it_grows(workspace: Workspace, model:
     model.follow(says("A rather long answer.\n"))
     controller, terminal = os.openpty()
 
-    done = subprocess.run(
-        [AGENT, "run", "Greet"], cwd=workspace.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=terminal, check=True, env={**os.environ, "NO_COLOR": "1"},
+    subprocess.run(
+        [AGENT, "run", "Greet"], cwd=workspace.folder, stdin=subprocess.DEVNULL, stdout=terminal,
+        stderr=terminal, check=True, env={**os.environ, "NO_COLOR": "1", "TERM": "xterm"},
     )  # fmt: skip
     os.close(terminal)
     with io.FileIO(controller) as stream:
         shown = _read_all(stream)
 
-    assert done.stdout == b"A rather long answer.\n"
-    assert b"\nA rather long answer.\r\n" in shown
+    assert b"A rather long answer.\r\n" in shown
+    assert b"completed" in shown
+
+
+def test_answer_is_on_stdout_alone_where_it_is_not_the_terminal(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(says("A **rather** long answer.\n"))
+    controller, terminal = os.openpty()
+
+    done = subprocess.run(
+        [AGENT, "run", "Greet"], cwd=workspace.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=terminal, check=True, env={**os.environ, "NO_COLOR": "1", "TERM": "xterm"},
+    )  # fmt: skip
+    os.close(terminal)
+    with io.FileIO(controller) as stream:
+        shown = _read_all(stream)
+
+    assert done.stdout == b"A **rather** long answer.\n"
+    assert b"rather" not in shown
 
 
 def test_flags_take_a_word_behind_them() -> None:

@@ -143,7 +143,7 @@ def test_person_reads_why_a_script_failed_without_opening_the_log(
         "sys.exit(3)\n",
     )
 
-    assert pack.agent("task", "run", "count", "--input", "text=a b", "--json") == 1
+    assert pack.agent("task", "run", "count", "--input", "text=a b", "--json", "--events") == 1
     done = capsys.readouterr()
     assert pack.agent("runs", "show", "latest") == 0
     shown = capsys.readouterr().out

@@ -131,7 +131,7 @@ def test_paragraph_without_a_line_end_is_shown_word_by_word() -> None:
     live = LiveText(REDACTOR)
     words = [f"word{'s' * (n % 5)} " for n in range(2_000)]
 
-    held = []
+    held: list[bool] = []
     for word in words:
         live.feed(word)
         held.append(live.is_holding)

@@ -88,7 +88,7 @@ def test_failed_step_shows_the_end_of_what_it_said_without_its_exit_code_twice()
 
     lines = [line.plain for line in render_output(step, width=80)]
 
-    assert lines[0].strip() == "… 5 more lines"
+    assert lines[0].strip() == "… 3 more lines"
     assert lines[-1].strip() == "line 8"
 
 

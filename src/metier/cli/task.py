@@ -9,8 +9,19 @@ from typing import Annotated, Any, Literal, cast
 import typer
 from pydantic import JsonValue
 
-from metier.cli.run.command import Config, Output, Quiet, RunCommand, check_timeout, leave_to_workers
+from metier.cli.run.command import (
+    Config,
+    Detach,
+    Events,
+    Output,
+    Quiet,
+    RunCommand,
+    Verbose,
+    check_timeout,
+    leave_to_workers,
+)
 from metier.cli.run.driving import View, drive_run, open_place
+from metier.cli.run.live import EVENTS
 from metier.cli.shared.output import problem_as_json, warn_line, write_json, write_line
 from metier.cli.skill.catalog import AsJson
 from metier.definitions.acceptance import render_criterion
@@ -116,12 +127,12 @@ def run(
     max_turns: Annotated[int | None, typer.Option("--max-turns", help="How many turns each step may take.")] = None,
     max_cost_usd: Annotated[float | None, typer.Option("--max-cost-usd", help="What all of it may cost.")] = None,
     timeout: Annotated[float | None, typer.Option("--timeout", help="How long it may take, in seconds.")] = None,
-    detach: Annotated[
-        bool, typer.Option("--detach", help="Leave it to a worker: print the id of the run, and end.")
-    ] = False,
+    detach: Detach = False,
     as_json: AsJson = False,
     output_format: Output = "text",
     quiet: Quiet = False,
+    verbose: Verbose = 0,
+    events: Events = False,
     config: Config = None,
 ) -> int:
     """Run a task, step by step; `agent resume` goes on at the step that failed or was interrupted.
@@ -149,7 +160,8 @@ def run(
     def start(runtime: Runtime, watch: Watch) -> Awaitable[RunState]:
         return runtime.start(request, watch)
 
-    return drive_run(place, start, View(output=output, quiet=quiet, timeout_seconds=timeout))
+    verbosity = EVENTS if events else verbose
+    return drive_run(place, start, View(output=output, quiet=quiet, verbosity=verbosity, timeout_seconds=timeout))
 
 
 @app.command()

@@ -139,6 +139,7 @@ async def _ask(candidate: Candidate, request: ModelRequest, turn: Turn) -> Model
             failed = meta.model_copy(update={"latency_ms": _since(started, turn)})
             delay = _delay(failure, attempt, turn)
             if delay is None:
+                _name_wait(failure, attempt, turn)
                 turn.emit(_failed(failure, failed, turn))
                 raise
             turn.emit(_scheduled(failure, failed, turn, delay=delay))
@@ -157,10 +158,23 @@ def _delay(failure: CallFailed, attempt: int, turn: Turn) -> float | None:
     after = failure.retry_after_seconds
     if after is None:
         return back_off(turn.policy, attempt, turn.seams.draw)
-    if after > max(LONGEST_RETRY_AFTER_SECONDS, turn.policy.max_delay_seconds):
+    if after > _find_longest_wait(turn):
         return None
     # Never earlier than the server asked, and not all clients at the same moment.
     return after + turn.seams.draw() * min(turn.policy.base_delay_seconds, 1.0)
+
+
+def _find_longest_wait(turn: Turn) -> float:
+    return max(LONGEST_RETRY_AFTER_SECONDS, turn.policy.max_delay_seconds)
+
+
+def _name_wait(failure: CallFailed, attempt: int, turn: Turn) -> None:
+    """Say how long the server asked to wait, where that is why there is no further attempt."""
+    after, longest = failure.retry_after_seconds, _find_longest_wait(turn)
+    if after is None or after <= longest or not failure.retryable or attempt > turn.policy.max_retries:
+        return
+    failure.message += f"; it asks to wait {after:g} seconds, longer than the {longest:g} that a run waits"
+    failure.hint = f"Go on with `agent resume` in {after:g} seconds, or raise runtime.retry_max_delay_seconds"
 
 
 def _another_may_answer(failure: CallFailed) -> bool:

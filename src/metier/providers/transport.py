@@ -12,9 +12,12 @@ from pydantic import ValidationError
 
 from metier.providers.failures import ConnectionLost, ReplyBroken, TimedOut
 from metier.providers.json_values import Wire, as_object, parse_json
+from metier.telemetry.excerpt import one_line
 
 MAX_REPLY_BYTES = 32 * 1024 * 1024
 CONNECT_TIMEOUT_SECONDS = 15.0
+_QUOTED_BYTES = 400
+_QUOTED_CHARACTERS = 80
 
 
 class ReplyTooLarge(httpx2.TransportError):
@@ -40,12 +43,14 @@ def exchange(provider: str, seconds: float) -> Generator[None]:
             yield
     except ReplyTooLarge as error:
         raise ReplyBroken(f"{provider} sent more than {MAX_REPLY_BYTES} bytes as a reply") from error
+    except httpx2.ConnectTimeout as error:
+        raise connection_lost(provider, error) from error
     except (TimeoutError, httpx2.TimeoutException) as error:
         raise timed_out(provider, seconds) from error
     except httpx2.HTTPError as error:
         raise connection_lost(provider, error) from error
     except ValidationError as error:
-        raise ReplyBroken(f"{provider} sent a reply of an unknown shape") from error
+        raise ReplyBroken(f"{provider} sent a reply of an unknown shape: {_describe_shape(error)}") from error
     except (ValueError, httpx2.InvalidURL) as error:
         raise ReplyBroken(f"{provider} sent a reply that cannot be read: {error}") from error
 
@@ -60,10 +65,37 @@ def timed_out(provider: str, seconds: float) -> TimedOut:
 def connection_lost(provider: str, error: BaseException) -> ConnectionLost:
     cause = error.__cause__ if error.__cause__ is not None and not str(error) else error
     detail = str(cause) or type(cause).__name__
+    if isinstance(error, httpx2.ConnectTimeout):
+        detail = f"no answer within {CONNECT_TIMEOUT_SECONDS:g} seconds"
+    address = _find_address(error)
     return ConnectionLost(
-        f"The connection to {provider} failed: {detail}",
-        hint="Check the network, the proxy settings and the base URL",
+        f"The connection to {provider}{f' at {address}' if address else ''} failed: {detail}",
+        hint=f"Check the network, the proxy settings and model.providers.{provider}.base_url",
     )
+
+
+def _find_address(error: BaseException) -> str:
+    """Host and port that were called, without what else an address may carry."""
+    try:
+        url = error.request.url if isinstance(error, httpx2.RequestError) else None
+    except RuntimeError:  # an error that no request belongs to
+        return ""
+    if url is None:
+        return ""
+    port = url.port or (443 if url.scheme == "https" else 80)
+    return f"{url.host}:{port}"
+
+
+def _describe_shape(error: ValidationError) -> str:
+    """Where the first thing is that does not fit, never what is there."""
+    first = error.errors(include_input=False, include_url=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{place}: {first['msg']}" if place else first["msg"]
+
+
+def _quote(body: bytes) -> str:
+    """How something began that is no JSON, in one line."""
+    return one_line(body[:_QUOTED_BYTES].decode("utf-8", "replace"), _QUOTED_CHARACTERS)
 
 
 async def read_object(response: httpx2.Response, provider: str) -> Wire:
@@ -75,7 +107,8 @@ async def read_object(response: httpx2.Response, provider: str) -> Wire:
     try:
         value = parse_json(body)
     except ValueError as error:
-        raise ReplyBroken(f"{provider} sent {kind!r} that is not JSON", hint="Check the base URL") from error
+        message = f"{provider} sent {kind!r} that is not JSON and begins with {_quote(body)!r}"
+        raise ReplyBroken(message, hint="Check the base URL") from error
     if not as_object(value):
         raise ReplyBroken(f"{provider} sent JSON that is not a reply", hint="Check the base URL")
     return as_object(value)
@@ -116,7 +149,7 @@ def _parse_event(text: bytes, provider: str) -> Wire:
     try:
         return as_object(parse_json(text))
     except ValueError as error:
-        raise ReplyBroken(f"{provider} sent a stream event that is not JSON") from error
+        raise ReplyBroken(f"{provider} sent a stream event that is not JSON: {_quote(text)!r}") from error
 
 
 async def _cap(response: httpx2.Response) -> None:

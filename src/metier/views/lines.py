@@ -77,14 +77,14 @@ def render_output(step: StepView, *, width: int, most: int | None = EXCERPT_LINE
     """The excerpt of what came back, indented; what is not shown is counted. `most=None` shows all of the excerpt."""
     is_bad = step.state in ("failed", "timeout", "denied", "in_doubt")
     shown = step.error if step.state == "denied" and step.error else step.output
-    lines = [line for line in sanitize(shown).splitlines() if not _EXIT_CODE.fullmatch(line)]
-    if lines and _LABEL.fullmatch(lines[0]):
-        lines = lines[1:]
+    given = sanitize(shown).splitlines()
+    lines = [line for line in given if not _EXIT_CODE.fullmatch(line) and not _LABEL.fullmatch(line)]
     while lines and not lines[-1].strip():
         lines.pop()
     # Why a step failed stands at the end of what it said.
     kept = lines if most is None else lines[-most:] if is_bad else lines[:most]
-    left = max(step.output_lines, len(lines)) - len(kept) if kept else 0
+    total = step.output_lines - (len(given) - len(lines))
+    left = max(total, len(lines)) - len(kept) if kept else 0
     style = "red" if is_bad else "dim"
     rendered = [_fit(Text(_INDENT + _expand(line), style), width) for line in kept]
     if left > 0:

@@ -9,6 +9,7 @@ from typer.core import TyperCommand
 
 from metier.cli.run.detaching import detach_run
 from metier.cli.run.driving import OutputFormat, View, Work, drive_run, open_place
+from metier.cli.run.live import EVENTS
 from metier.cli.run.task_text import read_context, read_task
 from metier.cli.shared.output import warn_line
 from metier.engine.state import RunState
@@ -59,6 +60,10 @@ Output = Annotated[
     Literal["text", "json", "stream-json"],
     typer.Option("--output-format", help="What stdout gets: the result, one JSON object, or every event and it."),
 ]
+Profile = Annotated[
+    Literal["permissive", "guarded", "strict"] | None,
+    typer.Option("--profile", help="What happens where no rule speaks: allow, ask, or ask inside a sandbox."),
+]
 OutputSchema = Annotated[
     str | None,
     typer.Option("--output-schema", help="The result is JSON of this schema: a file, or the schema itself."),
@@ -71,7 +76,12 @@ DebugLlm = Annotated[
     typer.Option("--debug-llm/--no-debug-llm", help="Keep whole requests and replies in the run folder."),
 ]
 Detach = Annotated[bool, typer.Option("--detach", help="Leave it to a worker: print the id of the run, and end.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no events while it runs.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing while it runs.")]
+Verbose = Annotated[
+    int,
+    typer.Option("--verbose", "-v", count=True, help="Show disclosure, routing and budgets too; -vv: as --events."),
+]
+Events = Annotated[bool, typer.Option("--events", help="Show a line per event instead of steps.")]
 
 
 @app.command(cls=RunCommand)
@@ -82,10 +92,7 @@ def run(
     *,
     skills_dir: Annotated[Path | None, typer.Option("--skills-dir", help="A folder of skills for this run.")] = None,
     agent: Annotated[str, typer.Option("--agent", help="The agent that does it, by its ID.")] = "",
-    profile: Annotated[
-        Literal["permissive", "guarded", "strict"] | None,
-        typer.Option("--profile", help="What happens where no rule speaks: allow, ask, or ask inside a sandbox."),
-    ] = None,
+    profile: Profile = None,
     provider: Annotated[str | None, typer.Option("--provider", help="Who answers; `offline` needs no key.")] = None,
     model: Annotated[str | None, typer.Option("--model", help="The model, as its provider names it.")] = None,
     max_turns: Annotated[int | None, typer.Option("--max-turns", help="How many turns it may take.")] = None,
@@ -98,6 +105,8 @@ def run(
     output_format: Output = "text",
     as_json: Annotated[bool, typer.Option("--json", help="The same as --output-format json.")] = False,
     quiet: Quiet = False,
+    verbose: Verbose = 0,
+    events: Events = False,
     config: Config = None,
 ) -> int:
     """Give a task to an agent, and watch it work.
@@ -130,7 +139,9 @@ def run(
     )
     if detach:
         return leave_to_workers(place, request, output_format)
-    return drive_run(place, _start(request), View(output=output_format, quiet=quiet, timeout_seconds=timeout))
+    verbosity = EVENTS if events else verbose
+    view = View(output=output_format, quiet=quiet, verbosity=verbosity, timeout_seconds=timeout)
+    return drive_run(place, _start(request), view)
 
 
 def _start(request: RunRequest) -> Work:

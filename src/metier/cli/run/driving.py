@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from metier.approval.judge import name_call
 from metier.cli.run.approval_dialog import Prompter, ask_about_code, ask_for_more, find_asker
-from metier.cli.run.live import JsonLines, LiveView
+from metier.cli.run.live import EVENTS, EventLines, JsonLines, Shown, ShownRun, build_live, ticking, write_answer
 from metier.cli.run.next_step import suggest
 from metier.cli.run.plan import parse_plan, render_plan
 from metier.cli.run.work import work_as_json
@@ -48,10 +48,13 @@ from metier.runtime.reopening import RaisedLimits, find_chain, find_limit
 from metier.runtime.runs import Runtime, Watch, open_runtime
 from metier.runtime.workspace.plugins import using_plugins
 from metier.settings.load import LoadedSettings
+from metier.telemetry.console import ConsoleSink
 from metier.telemetry.jsonl import FILE_NAME
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sanitize import sanitize
 from metier.telemetry.sinks import Sink
+from metier.views.live import LiveRun
+from metier.views.painter import build_painter
 
 MAX_FILES_NAMED = 10
 MAX_LINES_TOLD = 6
@@ -68,7 +71,11 @@ class View:
 
     output: OutputFormat = "text"
     quiet: bool = False
+    verbosity: int = 0
+    """0: steps and warnings, 1: details too, `EVENTS`: a line per event instead."""
     timeout_seconds: float | None = None
+    shown: Shown | None = None
+    """What paints it; nothing where it is quiet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,21 +137,31 @@ def _check_model(loaded: LoadedSettings) -> None:
 def drive_run(place: Host, work: Work, view: View) -> int:
     """Do the work until it ends or waits; the exit code says which."""
     stopper = Stopper(place.settings.runtime.signal_grace_seconds, waits_for_model=False)
-    driven = anyio.run(_drive, place, work, view, stopper)
+    shown = _build_shown(place, view)
+    driven = anyio.run(_drive, place, work, replace(view, shown=shown), stopper)
     exit_code = driven.find_exit_code(signal=stopper.signal)
-    write_outcome(driven, view, exit_code=exit_code, redactor=build_output_redactor(find_place_secrets(place)))
+    redactor = build_output_redactor(find_place_secrets(place))
+    write_outcome(driven, replace(view, shown=shown), exit_code=exit_code, redactor=redactor)
     return exit_code
 
 
+def _build_shown(place: Host, view: View) -> Shown | None:
+    if view.quiet:
+        return None
+    if view.verbosity >= EVENTS:
+        return EventLines(sys.stderr, build_place_redactor(place), level=place.settings.logging.level)
+    return build_live(build_place_redactor(place), verbosity=view.verbosity, is_text=view.output == "text")
+
+
 async def _drive(place: Host, work: Work, view: View, stopper: Stopper) -> Driven:
-    live = LiveView(sys.stderr, build_place_redactor(place), level=place.settings.logging.level)
-    sinks: list[Sink] = [] if view.quiet else [live]
+    shown = view.shown
+    sinks: list[Sink] = [] if shown is None else [shown]
     if view.output == "stream-json":
         sinks.append(JsonLines(sys.stdout))
     asker = find_asker()
     watch = Watch(
         sinks=sinks,
-        observe=None if view.quiet else live.observe,
+        observe=None if shown is None else shown.observe,
         stopper=stopper,
         timeout_seconds=view.timeout_seconds,
         report=warn_line,
@@ -152,7 +169,7 @@ async def _drive(place: Host, work: Work, view: View, stopper: Stopper) -> Drive
         ask_about_code=partial(ask_about_code, prompter=asker) if asker is not None else None,
     )
     try:
-        with unwrapped(), using_plugins(place, report=warn_line) as extended:
+        with unwrapped(), using_plugins(place, report=warn_line) as extended, ticking(shown):
             async with obeying_signals(stopper), open_runtime(extended) as runtime:
                 state = await work(runtime, watch)
                 return await find_standing(runtime, await _go_beyond_limits(runtime, state, watch))
@@ -187,6 +204,15 @@ async def _go_beyond_limits(runtime: Runtime, state: RunState, watch: Watch) -> 
     return state
 
 
+def build_reader(place: Host, *, verbosity: int, as_json: bool) -> Sink:
+    """Where a run that is only looked at is shown: on stdout, as its view, as event lines, or as JSON."""
+    if as_json:
+        return JsonLines(sys.stdout)
+    if verbosity >= EVENTS:
+        return ConsoleSink(sys.stdout, level="debug")
+    return ShownRun(LiveRun(build_painter(sys.stdout), build_place_redactor(place), verbosity=verbosity))
+
+
 def write_outcome(driven: Driven, view: View, *, exit_code: int, redactor: Redactor) -> None:
     """The result on stdout; where the run is, and what can be done with it, on stderr."""
     state = driven.state
@@ -197,25 +223,42 @@ def write_outcome(driven: Driven, view: View, *, exit_code: int, redactor: Redac
         case "stream-json":
             write_json_line({"type": "result", **outcome}, redactor=redactor, kept={"resume_token": driven.token})
         case "text":
-            plan = parse_plan(state)
-            text = render_plan(plan) if plan else state.result
-            if text and _is_held_to_schema(state) and state.failure is not None:
-                warn_line(printable(text, redactor=redactor))  # stdout is the JSON that was asked for, or nothing
-            elif text:
-                write_text(text, redactor=redactor)
+            _write_result(state, view.shown, redactor)
     sys.stdout.flush()
+    if isinstance(view.shown, LiveRun):
+        view.shown.show_closing()
+        view.shown.close()
     if state.failure is not None:
         for line in (f"error: {state.failure.message} ({state.failure.reason})", *describe_cause(driven.cause)):
             warn_line(line)
     # A run that waits says for what, even to a user who wants to see no events.
     waiting = describe_waiting(driven.waiting, resume=state.run_id, cause=driven.cause)
-    for line in waiting if view.quiet else describe_next(driven):
+    for line in waiting if view.quiet else describe_next(driven, is_told=isinstance(view.shown, LiveRun)):
         warn_line(line)
 
 
 def _is_held_to_schema(state: RunState) -> bool:
     order = state.started.order if state.started else None
     return order is not None and order.output_schema is not None
+
+
+def _write_result(state: RunState, shown: Shown | None, redactor: Redactor) -> None:
+    """Once: what a person read while it arrived is not written again."""
+    plan = parse_plan(state)
+    if plan is not None:
+        write_text(render_plan(plan), redactor=redactor)
+    elif not state.result:
+        return
+    elif _is_held_to_schema(state):
+        # Stdout is the JSON that was asked for, or nothing.
+        if state.failure is not None:
+            warn_line(printable(state.result, redactor=redactor))
+        else:
+            write_text(state.result, redactor=redactor)
+    elif isinstance(shown, LiveRun) and shown.shows_text:
+        shown.show_answer(state.result)
+    else:
+        write_answer(printable(state.result, redactor=redactor))
 
 
 def build_outcome(driven: Driven, *, exit_code: int) -> dict[str, JsonValue]:
@@ -261,16 +304,15 @@ def _approval(step: Step) -> JsonValue:
     }
 
 
-def describe_next(driven: Driven) -> Sequence[str]:
-    """Where the run is, what it waits for, and the commands that go on from here."""
+def describe_next(driven: Driven, *, is_told: bool = False) -> Sequence[str]:
+    """Where the run is, what it waits for, and the commands that go on from here. `is_told`: a closing line said it."""
     state, folder = driven.state, driven.folder
-    lines = [f"run:     {state.run_id} is {state.status}, in {_short(folder)}"]
+    lines = [] if is_told else [f"run:     {state.run_id} is {state.status}, in {_short(folder)}"]
     lines += [f"step:    {step.file}  {step.state}" for step in list_task_steps(state)]
     lines += describe_waiting(driven.waiting, resume=state.run_id, cause=driven.cause)
     lines += suggest(driven.failed or state, run_id=state.run_id)
     lines += [f"file:    {_short(file)}" for file in sorted((folder / "artifacts").glob("*"))[:MAX_FILES_NAMED]]
-    lines.append(f"replay:  agent replay {state.run_id} --event-stream")
-    return lines
+    return lines if is_told else [*lines, f"replay:  agent replay {state.run_id} --event-stream"]
 
 
 def describe_cause(cause: str) -> list[str]:

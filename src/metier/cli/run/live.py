@@ -1,33 +1,57 @@
-"""What a person sees while a run is driven: events line by line, and the text of a reply while it grows. On stderr."""
+"""What a person sees while a run is driven, on stderr: its view, or with `--events` the events line by line."""
 
-from typing import TextIO
+import asyncio
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Protocol, TextIO
 
 from metier.event_record import EventRecord
 from metier.providers.base import Delta
 from metier.telemetry.console import ConsoleSink
 from metier.telemetry.options import LogLevel
 from metier.telemetry.redaction import Redactor
-from metier.telemetry.sanitize import escape_json, sanitize
+from metier.telemetry.sanitize import escape_json
+from metier.telemetry.sinks import Sink
+from metier.views.live import LiveRun
+from metier.views.painter import PlainPainter, TerminalPainter, build_painter, can_move
+from metier.views.text_stream import TextStream
+
+EVENTS = 2
+"""The verbosity at which a line per event takes the place of the view."""
+FRAME_SECONDS = 0.1
+TEXT_SECONDS = 0.04
+"""The same while text waits for its next piece: what nothing can turn into a secret any more is shown soon."""
 
 
-class LiveView:
-    """A sink and an observer on one stream; a line of text that is still open is closed before an event is shown.
+class Shown(Protocol):
+    """A sink and an observer that closes with the answer."""
 
-    Text is shown on a terminal only: elsewhere no person watches it grow, and the events tell what it came to.
+    def write(self, record: EventRecord) -> None: ...
+
+    def observe(self, delta: Delta) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class EventLines:
+    """A line per event; the text of a reply while it grows, on a terminal. An open line is closed before an event.
+
+    Elsewhere no person watches it grow, and the events tell what it came to.
     """
 
     def __init__(self, stream: TextIO, redactor: Redactor, *, level: LogLevel = "info") -> None:
         self._stream = stream
         self._console = ConsoleSink(stream, level=level)
         self._redactor = redactor
-        self._text = redactor.stream()
+        self._text = TextStream(redactor)
         self._is_terminal = stream.isatty()
         self._is_open = False
 
     def write(self, record: EventRecord) -> None:
         if record.event_type in ("llm_response_received", "llm_request_failed"):
             self._show(self._text.close())
-            self._text = self._redactor.stream()
+            self._text = TextStream(self._redactor)
         self._end_line()
         self._console.write(record)
 
@@ -39,14 +63,14 @@ class LiveView:
         if not self._is_terminal or delta.kind == "thinking":
             return
         if delta.kind == "restart":
-            self._text = self._redactor.stream()
+            self._text = TextStream(self._redactor)
             self._end_line()
         else:
             self._show(self._text.feed(delta.text))
 
     def _show(self, text: str) -> None:
-        if text:
-            self._stream.write(sanitize(text))
+        if text and self._is_terminal:
+            self._stream.write(text)
             self._stream.flush()
             self._is_open = not text.endswith("\n")
 
@@ -54,6 +78,69 @@ class LiveView:
         if self._is_open:
             self._stream.write("\n")
             self._is_open = False
+
+
+class Ticker:
+    """Moves the spinner of a live run, with the event loop of the run. Idle where nothing moves."""
+
+    def __init__(self, live: LiveRun) -> None:
+        self._live = live
+        self._next: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._next = asyncio.get_running_loop().call_later(FRAME_SECONDS, self._tick)
+
+    def stop(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+
+    def _tick(self) -> None:
+        if self._live.is_busy:
+            self._live.tick()
+        delay = TEXT_SECONDS if self._live.is_reading else FRAME_SECONDS
+        self._next = asyncio.get_running_loop().call_later(delay, self._tick)
+
+
+@contextmanager
+def ticking(shown: Sink | None) -> Generator[None]:
+    """What moves on the screen moves meanwhile."""
+    live = shown.live if isinstance(shown, ShownRun) else shown
+    ticker = Ticker(live) if isinstance(live, LiveRun) and live.is_live else None
+    if ticker is not None:
+        ticker.start()
+    try:
+        yield
+    finally:
+        if ticker is not None:
+            ticker.stop()
+
+
+def build_live(redactor: Redactor, *, verbosity: int, is_text: bool) -> LiveRun:
+    """The view of a run on stderr. Text is shown there while it arrives if the answer would come to the same screen."""
+    shows_text = is_text and can_move(sys.stderr) and sys.stdout.isatty()
+    return LiveRun(build_painter(sys.stderr), redactor, verbosity=verbosity, shows_text=shows_text)
+
+
+class ShownRun:
+    """A run that is only looked at, on stdout: steps as they are told, then the answer and the closing line."""
+
+    def __init__(self, live: LiveRun) -> None:
+        self.live = live
+
+    def write(self, record: EventRecord) -> None:
+        self.live.write(record)
+
+    def close(self) -> None:
+        self.live.finish(self.live.view.answer)
+        self.live.close()
+
+
+def write_answer(text: str) -> None:
+    """The answer on stdout: Markdown laid out at a terminal, else as it is. It has no secrets any more."""
+    painter = TerminalPainter(sys.stdout) if can_move(sys.stdout) else PlainPainter(sys.stdout)
+    painter.print(painter.markdown(text))
+    painter.close()
 
 
 class JsonLines:

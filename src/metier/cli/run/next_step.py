@@ -18,6 +18,7 @@ def _find_advice(state: RunState, run_id: str) -> str:
 
 _BY_REASON = {
     "no_skill": '`agent skills route "…"` shows which skills fit; a model (`--provider`, `--model`) needs none',
+    "prompt_too_large": ("raise `model.max_context_tokens` in agent.yaml, shorten the task, or offer fewer tools"),
     "skill_timeout": "raise `timeout_seconds` of the skill, or ask for less at once",
     "skill_blocked": "`agent runs show` says what was refused; change the contract of the skill or the rules",
     "skill_escalated": "the skill gave up: read what it says, then ask again with what it needs",

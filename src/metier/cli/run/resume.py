@@ -8,9 +8,10 @@ from typing import Annotated, Literal
 import typer
 from pydantic import JsonValue
 
-from metier.cli.run.command import Config, Output, Quiet, check_timeout
+from metier.cli.run.command import Config, Events, Output, Quiet, Verbose, check_timeout
 from metier.cli.run.detaching import detach_run
 from metier.cli.run.driving import View, drive_run, open_place
+from metier.cli.run.live import EVENTS
 from metier.engine.state import RunState
 from metier.errors import UsageError
 from metier.ids import find_user
@@ -64,6 +65,8 @@ def resume(
     ] = False,
     output_format: Output = "text",
     quiet: Quiet = False,
+    verbose: Verbose = 0,
+    events: Events = False,
     config: Config = None,
 ) -> int:
     """Go on with a run: after an answer, an approval, a signal or a crash.
@@ -78,7 +81,7 @@ def resume(
     wanted = replace(wanted, accepts_changed_skills=accept_changed_skills, token=token)
     if detach:
         return detach_run(open_place(config), wanted.leave, output_format)
-    view = View(output=output_format, quiet=quiet, timeout_seconds=timeout)
+    view = View(output=output_format, quiet=quiet, verbosity=EVENTS if events else verbose, timeout_seconds=timeout)
     return drive_run(open_place(config), wanted.go_on, view)
 
 

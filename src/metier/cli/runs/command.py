@@ -8,9 +8,17 @@ import anyio
 import typer
 from pydantic import JsonValue
 
-from metier.cli.run.command import Config
-from metier.cli.run.driving import Driven, describe_cause, describe_waiting, find_last_lines, find_standing, open_place
-from metier.cli.run.live import JsonLines
+from metier.cli.run.command import Config, Events, Verbose
+from metier.cli.run.driving import (
+    Driven,
+    build_reader,
+    describe_cause,
+    describe_waiting,
+    find_last_lines,
+    find_standing,
+    open_place,
+)
+from metier.cli.run.live import EVENTS, ticking
 from metier.cli.run.resume import RunName
 from metier.cli.run.work import describe_work, work_as_json
 from metier.cli.runs.changes import show_changes
@@ -31,7 +39,6 @@ from metier.runtime.records.known_cost import find_cost, find_listed_cost, rende
 from metier.runtime.records.record import build_record
 from metier.runtime.runs import Runtime, open_runtime
 from metier.store.base import ENDED, RUNNABLE, RunRow
-from metier.telemetry.console import ConsoleSink
 from metier.telemetry.excerpt import one_line
 
 app = typer.Typer(
@@ -129,13 +136,17 @@ def show(
 
 
 @app.command()
-def watch(run: RunName, *, as_json: AsJson = False, config: Config = None) -> int:
-    """Follow the events of a run, also while another process drives it, until it ends or waits."""
-    sink = JsonLines(sys.stdout) if as_json else ConsoleSink(sys.stdout, level="debug")
+def watch(
+    run: RunName, *, verbose: Verbose = 0, events: Events = False, as_json: AsJson = False, config: Config = None
+) -> int:
+    """Follow a run, also while another process drives it, until it ends or waits."""
+    place = open_place(config)
+    sink = build_reader(place, verbosity=EVENTS if events else verbose, as_json=as_json)
 
     async def follow() -> int:
-        async with open_runtime(open_place(config)) as runtime:
-            return await follow_run(runtime, (await runtime.find(run)).run_id, sink)
+        async with open_runtime(place) as runtime:
+            with ticking(sink):
+                return await follow_run(runtime, (await runtime.find(run)).run_id, sink)
 
     return anyio.run(follow)
 

@@ -1,6 +1,5 @@
 """`agent replay`: show a run again, drive it again without its effects, or go on from the middle of it as a new run."""
 
-import sys
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated
@@ -8,17 +7,17 @@ from typing import Annotated
 import anyio
 import typer
 
-from metier.cli.run.command import Config
-from metier.cli.run.driving import open_place
-from metier.cli.run.live import JsonLines
+from metier.cli.run.command import Config, Verbose
+from metier.cli.run.driving import build_reader, open_place
+from metier.cli.run.live import EVENTS, ticking
 from metier.cli.run.resume import RunName
 from metier.cli.runs.replay_execute import execute_replay
 from metier.cli.runs.replay_fork import fork, list_points
 from metier.errors import UsageError
 from metier.event_record import EventRecord
 from metier.runtime.history.forks import ForkRequest
+from metier.runtime.host import Host
 from metier.runtime.runs import open_runtime
-from metier.telemetry.console import ConsoleSink
 from metier.telemetry.jsonl import FILE_NAME, read_events
 from metier.telemetry.sinks import Sink
 
@@ -30,8 +29,9 @@ def replay(
     run: RunName,
     *,
     event_stream: Annotated[
-        bool, typer.Option("--event-stream", help="Print the stored events; nothing is executed. The default.")
+        bool, typer.Option("--event-stream", help="Print the stored events, a line each; nothing is executed.")
     ] = False,
+    verbose: Verbose = 0,
     speed: Annotated[
         float, typer.Option("--speed", min=0, help="1: as fast as it was, 10: ten times as fast, 0: without waiting.")
     ] = 0,
@@ -68,8 +68,9 @@ def replay(
     if fork_at is not None:
         request = ForkRequest(at=fork_at, model=model, provider=provider, task=task)
         return fork(run, config, request, as_json=as_json)
-    sink = JsonLines(sys.stdout) if as_json else ConsoleSink(sys.stdout, level="debug")
-    anyio.run(_replay_events, run, config, sink, speed)
+    place = open_place(config)
+    sink = build_reader(place, verbosity=EVENTS if event_stream else verbose, as_json=as_json)
+    anyio.run(_replay_events, run, place, sink, speed)
     return 0
 
 
@@ -80,10 +81,11 @@ def check_one_way(*ways: bool) -> None:
         )
 
 
-async def _replay_events(run: str, config: Config, sink: Sink, speed: float) -> None:
-    async with open_runtime(open_place(config)) as runtime:
+async def _replay_events(run: str, place: Host, sink: Sink, speed: float) -> None:
+    async with open_runtime(place) as runtime:
         row = await runtime.find(run)
-        await show_events(read_events(runtime.folder(row.run_id) / FILE_NAME), sink, speed=speed)
+        with ticking(sink):
+            await show_events(read_events(runtime.folder(row.run_id) / FILE_NAME), sink, speed=speed)
 
 
 async def show_events(records: Iterable[EventRecord], sink: Sink, *, speed: float) -> None:

@@ -1,0 +1,106 @@
+"""`agent cost`: what the runs of this workspace used and cost, by model, agent, skill, task or day."""
+
+import re
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import anyio
+import typer
+
+from metier.cli.run.command import Config
+from metier.cli.run.driving import open_place
+from metier.cli.shared.output import warn_line, write_json
+from metier.errors import LogError, UsageError
+from metier.runtime.runs import Runtime, open_runtime
+from metier.telemetry.jsonl import FILE_NAME, read_events
+from metier.views.painter import build_painter
+from metier.views.run_view import Usage
+from metier.views.spending import Grouping, Spent, Total, describe_usage, list_spent, render_totals, sum_up
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+_AGE = re.compile(r"(\d{1,5})([hdw])")
+_HOURS = {"h": 1, "d": 24, "w": 168}
+_PAGE = 500
+
+
+@app.command()
+def cost(
+    *,
+    by: Annotated[Grouping, typer.Option("--by", help="What is added up.")] = "model",
+    since: Annotated[
+        str, typer.Option("--since", help="Only runs begun since then: 24h, 7d, 4w, or a date such as 2026-01-31.")
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+    config: Config = None,
+) -> None:
+    """Say what the runs of this workspace used and cost.
+
+    A model without a known price is `cost unknown`, not free. Child runs count for their own model, agent and skill.
+    """
+    begun = parse_since(since, now=datetime.now(UTC)) if since else None
+
+    async def read() -> tuple[list[Spent], int]:
+        async with open_runtime(open_place(config)) as runtime:
+            return await _read_spent(runtime, begun)
+
+    spent, missing = anyio.run(read)
+    totals = sum_up(spent, by)
+    if missing:
+        warn_line(f"{missing} runs have no event log here, and are not counted")
+    if as_json:
+        write_json([_as_json(total, by) for total in totals])
+        return
+    if not totals:
+        warn_line("No run of this workspace asked a model")
+        return
+    painter = build_painter(sys.stdout)
+    painter.print(*render_totals(totals, width=painter.width))
+    if len(totals) > 1:
+        whole = Usage()
+        for total in totals:
+            whole = whole.plus(total.usage)
+        painter.print(f"all: {describe_usage(whole, calls=sum(total.calls for total in totals))}")
+    painter.close()
+
+
+def parse_since(text: str, *, now: datetime) -> datetime:
+    """Raises `UsageError`."""
+    if age := _AGE.fullmatch(text.strip().lower()):
+        return now - timedelta(hours=int(age[1]) * _HOURS[age[2]])
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise UsageError(f"{text!r} is no time", hint="Use 24h, 7d, 4w, or a date such as 2026-01-31") from error
+    return moment if moment.tzinfo else moment.astimezone()
+
+
+async def _read_spent(runtime: Runtime, begun: datetime | None) -> tuple[list[Spent], int]:
+    """What the event logs of the runs say, and of how many runs there is none here."""
+    spent: list[Spent] = []
+    missing = last = 0
+    while page := await runtime.store.list_runs(before=last, limit=_PAGE):
+        last = page[-1].number
+        for row in page:
+            if begun is not None and row.created_at < begun:
+                continue
+            try:
+                spent += list_spent(read_events(runtime.folder(row.run_id) / FILE_NAME))
+            except LogError:
+                missing += 1
+    return spent, missing
+
+
+def _as_json(total: Total, by: Grouping) -> dict[str, object]:
+    usage = total.usage
+    return {
+        by: total.name,
+        "calls": total.calls,
+        "input_tokens": usage.input_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "output_tokens": usage.output_tokens,
+        "cost_usd": None if usage.known_cost_usd is None else round(usage.cost_usd, 6),
+        "known_cost_usd": round(usage.cost_usd, 6),
+        "calls_of_unknown_cost": usage.unpriced_calls,
+    }

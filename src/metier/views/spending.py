@@ -1,0 +1,120 @@
+"""What runs cost, folded from their events: per model, agent, skill, task or day. Pure."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.text import Text
+
+from metier.event_record import EventRecord
+from metier.events import LlmResponseReceived, RunStarted
+from metier.telemetry.excerpt import one_line
+from metier.telemetry.sanitize import sanitize_line
+from metier.views.closing import format_cost, format_tokens
+from metier.views.run_view import Usage
+
+type Grouping = Literal["model", "agent", "skill", "task", "day"]
+
+_NAME_WIDTH = 32
+_FULL, _EIGHTHS = "█", " ▏▎▍▌▋▊▉"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """One reply of a model, and for what it was asked."""
+
+    model: str
+    agent: str
+    skill: str
+    task: str
+    day: str
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Total:
+    """What one group came to."""
+
+    name: str
+    calls: int
+    usage: Usage
+
+    @property
+    def cached_share(self) -> float:
+        return self.usage.cached_tokens / self.usage.input_tokens if self.usage.input_tokens else 0.0
+
+
+def list_spent(records: Iterable[EventRecord]) -> Iterator[Spent]:
+    """The replies of one run, in order."""
+    agent = task = ""
+    for record in records:
+        payload = record.payload
+        if isinstance(payload, RunStarted):
+            agent, task = payload.agent, payload.task
+        elif isinstance(payload, LlmResponseReceived):
+            meta = payload.meta
+            is_priced = meta.cost_usd is not None or not (meta.input_tokens or meta.output_tokens)
+            yield Spent(
+                model=f"{meta.provider}/{meta.model}",
+                agent=agent or "built in",
+                skill=record.skill or "none",
+                task=one_line(task, _NAME_WIDTH),
+                day=f"{record.timestamp:%Y-%m-%d}",
+                usage=Usage(
+                    input_tokens=meta.input_tokens or 0,
+                    cached_tokens=meta.cached_tokens or 0,
+                    output_tokens=meta.output_tokens or 0,
+                    cost_usd=meta.cost_usd or 0.0,
+                    unpriced_calls=0 if is_priced else 1,
+                ),
+            )
+
+
+def sum_up(spent: Iterable[Spent], by: Grouping) -> list[Total]:
+    """One total per group: days in order, others with the highest cost first."""
+    groups: dict[str, Total] = {}
+    for each in spent:
+        name: str = getattr(each, by)
+        old = groups.get(name) or Total(name=name, calls=0, usage=Usage())
+        groups[name] = Total(name=name, calls=old.calls + 1, usage=old.usage.plus(each.usage))
+    if by == "day":
+        return sorted(groups.values(), key=lambda total: total.name)
+    return sorted(groups.values(), key=lambda total: (-total.usage.cost_usd, -total.usage.input_tokens, total.name))
+
+
+def render_totals(totals: list[Total], *, width: int) -> list[Text]:
+    """A line per group with a bar: of its cost, or of its tokens where no price is known."""
+    by_cost = any(total.usage.cost_usd for total in totals)
+    most = max((_measure(total, by_cost=by_cost) for total in totals), default=0) or 1
+    names = [one_line(sanitize_line(total.name), _NAME_WIDTH) for total in totals]
+    room = max(map(len, names), default=0)
+    lines: list[Text] = []
+    for name, total in zip(names, totals, strict=True):
+        said = describe_usage(total.usage, calls=total.calls)
+        bar_width = max(0, min(30, width - room - len(said) - 4))
+        bar = _draw(_measure(total, by_cost=by_cost) / most, bar_width)
+        line = Text.assemble(f"{name:<{room}}  ", (f"{bar:<{bar_width}}", "green"), "  " if bar_width else "", said)
+        line.truncate(width, overflow="ellipsis")
+        line.no_wrap = True
+        lines.append(line)
+    return lines
+
+
+def describe_usage(usage: Usage, *, calls: int) -> str:
+    """`$0.021   12.3k in (74 % cached)   410 out   3 calls`."""
+    cost = format_cost(usage.known_cost_usd)
+    if usage.unpriced_calls and usage.cost_usd:
+        cost = f"{format_cost(usage.cost_usd)} and {usage.unpriced_calls} calls of unknown cost"
+    share = f" ({100 * usage.cached_tokens / usage.input_tokens:.0f} % cached)" if usage.cached_tokens else ""
+    tokens = f"{format_tokens(usage.input_tokens)} in{share}   {format_tokens(usage.output_tokens)} out"
+    return f"{cost}   {tokens}   {calls:,} {'call' if calls == 1 else 'calls'}"
+
+
+def _measure(total: Total, *, by_cost: bool) -> float:
+    usage = total.usage
+    return usage.cost_usd if by_cost else float(usage.input_tokens + usage.output_tokens)
+
+
+def _draw(share: float, width: int) -> str:
+    eighths = round(share * width * 8)
+    return (_FULL * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()

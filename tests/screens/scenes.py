@@ -1,0 +1,121 @@
+"""What a person does at a terminal, and the screens that must come of it. The pictures of the docs show them too."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NamedTuple
+
+from model_server import ModelServer, Reply, calls, fails, says
+from tmux import Terminal, open_terminal
+
+AGENT = Path(sys.executable).parent / "agent"
+ANSWER = """# What I found
+
+The folder has **two** notes; see [the guide](https://docs.example/notes).
+
+- `a.md` is short
+- `b.md` is *shorter*
+
+| file | lines |
+|------|-------|
+| a.md | 2 |
+| b.md | 1 |
+
+```python
+print("done")
+```
+"""
+LOOK = Reply(
+    text="I look around first.",
+    calls=(("Bash", {"command": "printf 'line %d\\n' 1 2 3 4 5 6 7 8 9"}), ("Read", {"path": "a.md"})),
+)
+CLOSED = r"run \d{8}-"
+
+
+class Screens(NamedTuple):
+    plain: str
+    styled: str
+
+
+class Place(NamedTuple):
+    folder: Path
+    model: ModelServer
+    environment: Mapping[str, str]
+    size: tuple[int, int]
+
+    def open(self, *args: str) -> AbstractContextManager[Terminal]:
+        return open_terminal([str(AGENT), *args], folder=self.folder, environment=self.environment, size=self.size)
+
+
+def _take(terminal: Terminal) -> Screens:
+    return Screens(hide_times(terminal.capture()), terminal.capture(styled=True))
+
+
+def show_run(place: Place) -> Screens:
+    place.model.follow(
+        LOOK,
+        calls("Edit", path="a.md", old="one", new="eins"),
+        calls("Bash", command="echo no such ledger >&2; exit 3"),
+        says(ANSWER),
+    )
+    with place.open("run", "Look at the notes") as terminal:
+        terminal.wait_for(CLOSED)
+        return _take(terminal)
+
+
+def show_failure(place: Place) -> Screens:
+    place.model.follow(LOOK, fails(401))
+    with place.open("run", "Look at the notes") as terminal:
+        terminal.wait_for("Check|key|next:|error:")
+        terminal.wait_for(CLOSED)
+        return _take(terminal)
+
+
+def show_interrupted_reply(place: Place) -> Screens:
+    place.model.follow(says("Once upon a time there was a folder, and it was full of notes. "))
+    place.model.halting.set()
+    with place.open("run", "Tell me a story") as terminal:
+        terminal.wait_for("full of notes")
+        terminal.type("C-c")
+        terminal.wait_for("resume")
+        place.model.halting.clear()
+        place.model.released.set()
+        return _take(terminal)
+
+
+def show_resumed_run(place: Place) -> Screens:
+    place.model.follow(LOOK, calls("ask_user", question="Which colour?"), says("It is **blue**."))
+    subprocess.run(
+        [AGENT, "run", "Ask me", "-q"], cwd=place.folder, env={**place.environment}, capture_output=True, check=False
+    )
+    with place.open("resume", "latest", "--input", "answer=blue") as terminal:
+        terminal.wait_for(CLOSED)
+        return _take(terminal)
+
+
+SCENES: dict[str, Callable[[Place], Screens]] = {
+    "run": show_run,
+    "failure": show_failure,
+    "interrupted": show_interrupted_reply,
+    "resumed": show_resumed_run,
+}
+SIZES = {"100x30": (100, 30), "80x24": (80, 24)}
+
+
+def prepare(folder: Path, url: str) -> None:
+    """A workspace with two notes, whose model is the given server."""
+    (folder / "a.md").write_text("one\ntwo\n", encoding="utf-8")
+    (folder / "b.md").write_text("three\n", encoding="utf-8")
+    model = {"provider": "openai", "name": "model-1", "providers": {"openai": {"base_url": url}}}
+    runtime = {"retry_base_delay_seconds": 0, "retry_max_delay_seconds": 0}
+    (folder / "agent.yaml").write_text(json.dumps({"model": model, "runtime": runtime}), encoding="utf-8")
+
+
+def hide_times(screen: str) -> str:
+    """Without what differs from run to run."""
+    screen = re.sub(r"\d{8}-\d{6}-[0-9a-f]{12}", "RUN", screen)
+    return re.sub(r" +\d+(?:\.\d)? s\b", " 0.0 s", screen)

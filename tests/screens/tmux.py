@@ -1,0 +1,62 @@
+"""A real terminal of a given size: a tmux server of its own, what it shows, and the keys of a person."""
+
+import os
+import re
+import shlex
+import subprocess
+import tempfile
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+
+SECONDS = 60.0
+
+
+class Terminal:
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+
+    def capture(self, *, styled: bool = False) -> str:
+        shown = self._tmux("capture-pane", "-p", *(["-e"] if styled else []), "-t", "screen")
+        return "\n".join(line.rstrip() for line in shown.splitlines()).rstrip("\n")
+
+    def wait_for(self, text: str) -> str:
+        """Until the screen shows a text that matches."""
+        deadline = time.monotonic() + SECONDS
+        while not re.search(text, shown := self.capture()):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{text!r} did not come; the screen shows:\n{shown}")
+            Event().wait(0.02)
+        return shown
+
+    def type(self, *keys: str) -> None:
+        self._tmux("send-keys", "-t", "screen", *keys)
+
+    def resize(self, columns: int, rows: int) -> None:
+        self._tmux("resize-window", "-t", "screen", "-x", str(columns), "-y", str(rows))
+
+    def _tmux(self, *args: str) -> str:
+        command = ["tmux", "-S", str(self._socket), "-f", "/dev/null", *args]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=SECONDS).stdout
+
+
+@contextmanager
+def open_terminal(
+    command: list[str], *, folder: Path, environment: Mapping[str, str], size: tuple[int, int]
+) -> Generator[Terminal]:
+    """Run a command in it; the screen stays when the command has ended."""
+    with tempfile.TemporaryDirectory() as scratch:
+        socket = Path(scratch) / "s"
+        terminal = Terminal(socket)
+        line = f"{shlex.join(command)}; exec tail -f /dev/null"
+        server = ["tmux", "-S", str(socket), "-f", "/dev/null", "new-session", "-d", "-s", "screen"]
+        subprocess.run(
+            [*server, "-x", str(size[0]), "-y", str(size[1]), "sh", "-c", line],
+            cwd=folder, env={**os.environ, "TERM": "xterm-256color", "LANG": "C.UTF-8", **environment}, check=True,
+        )  # fmt: skip
+        try:
+            yield terminal
+        finally:
+            subprocess.run(["tmux", "-S", str(socket), "kill-server"], capture_output=True, check=False)
