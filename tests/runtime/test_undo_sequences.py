@@ -26,7 +26,7 @@ from metier.testing.scripted import ScriptedProvider, ToolCall, calls, says
 
 pytestmark = pytest.mark.anyio
 
-POINTS = (1, 2, 3, 4, 5, 6) if os.environ.get("METIER_UNDO_ALL") else (3,)
+POINTS = (1, 2, 3, 4, 5, 6) if os.environ.get("METIER_UNDO_ALL") else (1,)
 CALLS = (
     ("renameat", "unlinkat", "fsync", "fdatasync") if os.environ.get("METIER_UNDO_ALL") else ("renameat", "fdatasync")
 )
