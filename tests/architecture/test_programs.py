@@ -30,7 +30,7 @@ STARTERS = {
 """The modules that start a program, with the rows of the table in `docs/security.md` that say how it is found."""
 SEARCHING = {
     "cli/doctor/health.py": "looks whether the shell of the settings exists, and starts nothing",
-    "skills/trust/trusted_programs.py": "the one place that searches PATH",
+    "skills/trusted_programs.py": "the one place that searches PATH",
     "tools/mcp/server_code.py": "looks where the program of a server lies",
     "tools/mcp/tools.py": "shows the program of a server to its sandbox",
 }

@@ -27,7 +27,7 @@ from metier.skills.trust.digest import digest_tree
 from metier.skills.install.operations import Installer
 from metier.skills.install.placement import open_registry, read_registry
 from metier.skills.install.registry import SkillHome, load_registry
-from metier.skills.install.source import FolderSource
+from metier.skills.source import FolderSource
 
 operation, base, old, new = sys.argv[1], *map(Path, sys.argv[2:])
 yes = lambda proposal: "trust"

@@ -11,9 +11,9 @@ import anyio
 import pytest
 
 from metier.errors import SkillError
-from metier.skills.install.limits import InstallLimits
 from metier.skills.install.operations import Installer
-from metier.skills.install.source import FolderSource
+from metier.skills.limits import InstallLimits
+from metier.skills.source import FolderSource
 from metier.skills.trust.digest import digest_tree
 
 if TYPE_CHECKING:

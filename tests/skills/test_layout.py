@@ -1,7 +1,7 @@
 import pytest
 
 from metier.errors import SkillRejected
-from metier.skills.install.layout import check_paths
+from metier.skills.layout import check_paths
 
 
 @pytest.mark.parametrize(

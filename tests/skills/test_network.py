@@ -15,9 +15,9 @@ import pytest
 
 from metier.errors import SkillError, SkillRejected
 from metier.skills.git.process import GitSession, build_environment
-from metier.skills.install.limits import InstallLimits
 from metier.skills.install.operations import Installer
-from metier.skills.install.source import GitSource
+from metier.skills.limits import InstallLimits
+from metier.skills.source import GitSource
 
 if TYPE_CHECKING:
     from tests.skills.conftest import GitServer, Machine, Repository

@@ -1,7 +1,7 @@
 import pytest
 
 from metier.errors import UsageError
-from metier.skills.install.source import FolderSource, GitSource, parse_source
+from metier.skills.source import FolderSource, GitSource, parse_source
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from metier.definitions.files.contained_path import Opener, choose_opener, open_by_kernel, open_by_walking
 from metier.errors import ToolFailed
-from metier.tools.files.protected import protected
 from metier.tools.files.scope import Scope, canonical_path
+from metier.tools.protected import protected
 
 SECRET = b"the content that lies outside"
 OPENERS = [open_by_walking, *([open_by_kernel] if choose_opener() is open_by_kernel else [])]

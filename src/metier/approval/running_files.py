@@ -7,7 +7,7 @@ from pydantic import JsonValue
 
 from metier.approval.canonical import kind_of
 from metier.approval.rules import Rule
-from metier.tools.files.protected import runs_by_itself
+from metier.tools.protected import runs_by_itself
 
 RUNS_BY_ITSELF = "{!r} is run or obeyed by programs that were not asked to, and only a rule that names it can allow it"
 

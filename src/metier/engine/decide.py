@@ -265,7 +265,7 @@ def _check_or_finish(state: RunState, result: str) -> a.Action:
     if short is not None:
         return a.Fail(short.reason, short.message, short.status, result)
     order = state.started.order if state.started is not None else None
-    if order is None or not order.checks_result or state.is_rehearsal:
+    if order is None or not order.checks_result or state.is_dry_run:
         return a.Finish(result)
     if state.accepted:
         # The result of a task stays as its step gave it; a single run that is asked for a form gives JSON alone.

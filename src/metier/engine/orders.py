@@ -123,7 +123,7 @@ def order_step(state: RunState, step: Step, task: TaskDefinition) -> e.ChildRequ
     above = state.started.order if state.started else None
     inputs = above.inputs if above else {}
     results = {
-        name_step(done.file): NOT_KNOWN if state.is_rehearsal else _result_of(state.steps[i])
+        name_step(done.file): NOT_KNOWN if state.is_dry_run else _result_of(state.steps[i])
         for i, done in enumerate(state.plan[:number])
     }
     limits = state.limits

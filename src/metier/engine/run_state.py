@@ -113,7 +113,7 @@ class RunState:
         raise IllegalTransition(f"Turn {self.turn} has no step {step_id!r}")
 
     @property
-    def is_rehearsal(self) -> bool:
+    def is_dry_run(self) -> bool:
         """It only plans."""
         return self.started is not None and self.started.mode == "dry_run"
 

@@ -10,7 +10,6 @@ from metier.context.layers import PrefixHashes, Prompt
 from metier.context.tokens import TokenCounter
 from metier.definitions.task import TaskDefinition
 from metier.engine.decide import Policy
-from metier.engine.execution.partners import Partners
 from metier.engine.model.fingerprints import Fingerprints
 from metier.engine.model.offer import Offer, OfferKey
 from metier.engine.model.same_messages import SameMessages

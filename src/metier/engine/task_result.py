@@ -38,7 +38,7 @@ def as_json(text: str) -> str:
 
 def build_task_result(state: RunState) -> str:
     """The result of the last step that has one; of a dry run, the plans of the steps in one."""
-    if state.is_rehearsal:
+    if state.is_dry_run:
         return json.dumps(_join_plans(state), ensure_ascii=False, indent=2)
     given = [step.finished.text for step in state.steps if step.finished and step.finished.status == "succeeded"]
     return given[-1] if given else ""

@@ -14,10 +14,10 @@ from metier.context.operating import Subjects, find_family
 from metier.definitions.project_files import ProjectFile
 from metier.definitions.skills.catalog_cache import find_cache_folder
 from metier.engine.decide import Policy
-from metier.engine.execution.partners import Partners
 from metier.engine.execution.protecting import describe_changes
 from metier.engine.model.skill_index import build_shelf
 from metier.engine.nearby import describe_files
+from metier.engine.partners import Partners
 from metier.engine.services import Instructions, Services
 from metier.errors import MetierError, UsageError
 from metier.project_events import ProjectInstructionsLoaded

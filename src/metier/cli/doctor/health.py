@@ -18,8 +18,8 @@ from metier.extras import hint_extra
 from metier.runtime.confinement import build_confinement, find_place_rung, requires_sandbox, wants_sandbox
 from metier.runtime.host import Host
 from metier.settings.model import Settings
-from metier.skills.trust.trusted_programs import build_trusted_environment, find_trusted_program
 from metier.skills.trust.workspace_trust import find_trust
+from metier.skills.trusted_programs import build_trusted_environment, find_trusted_program
 from metier.tools.mcp.acceptance import AcceptedServers
 from metier.tools.mcp.config import choose_servers, load_mcp_config
 from metier.tools.process.sandbox.bubblewrap import find_bubblewrap

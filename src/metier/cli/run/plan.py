@@ -14,7 +14,7 @@ def parse_plan(state: RunState) -> Plan | None:
     """The plan of a dry run that reached its end; None for every other run."""
     if state.started is None or state.started.mode != "dry_run" or not state.result:
         return None
-    return cast("Plan", json.loads(state.result))  # written by `engine.replaying.dry_run` or `engine.task_result`
+    return cast("Plan", json.loads(state.result))  # written by `engine.model.dry_run` or `engine.task_result`
 
 
 def render_plan(plan: Plan) -> str:
@@ -53,17 +53,15 @@ def _render_run(plan: Plan) -> list[str]:
     lines += [
         f"tool:       {tool['tool']}  {tool['verdict']}  {tool['reason']}".rstrip() for tool in _rows(plan, "tools")
     ]
-    left = [
-        str(name) for name in cast("list[JsonValue]", plan["not_loaded"])
-    ]  # as `engine.replaying.dry_run` writes it
+    left = [str(name) for name in cast("list[JsonValue]", plan["not_loaded"])]  # as `engine.model.dry_run` writes it
     if left:
         lines.append(f"not loaded: the tools of {', '.join(left)}, which say what they offer by running")
     return lines
 
 
 def _section(plan: Plan, name: str) -> Plan:
-    return cast("Plan", plan[name])  # as `engine.replaying.dry_run` writes it
+    return cast("Plan", plan[name])  # as `engine.model.dry_run` writes it
 
 
 def _rows(plan: Plan, name: str) -> list[Plan]:
-    return cast("list[Plan]", plan[name])  # as `engine.replaying.dry_run` writes it
+    return cast("list[Plan]", plan[name])  # as `engine.model.dry_run` writes it

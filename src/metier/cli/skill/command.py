@@ -21,7 +21,6 @@ from metier.errors import UsageError
 from metier.ids import SystemClock
 from metier.skills.activation import SkillRoots, build_roots, find_packages
 from metier.skills.capabilities_report import build_report
-from metier.skills.install.limits import MEGABYTE, InstallLimits
 from metier.skills.install.lock import (
     FILE_NAME,
     LockedSkill,
@@ -33,10 +32,11 @@ from metier.skills.install.lock import (
 )
 from metier.skills.install.operations import Installer, Outcome
 from metier.skills.install.placement import read_registry
+from metier.skills.install.review import get_entry, trust_package, untrust_package, verify_entry
 from metier.skills.install.scaffold import create_skill
-from metier.skills.install.source import FolderSource, InstallSource, parse_source
+from metier.skills.limits import MEGABYTE, InstallLimits
+from metier.skills.source import FolderSource, InstallSource, parse_source
 from metier.skills.trust.digest import digest_tree
-from metier.skills.trust.review import get_entry, trust_package, untrust_package, verify_entry
 from metier.skills.trust.workspace_trust import find_trust, list_brought
 
 app = typer.Typer(

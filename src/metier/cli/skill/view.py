@@ -4,8 +4,8 @@ from metier.cli.shared.output import printable
 from metier.skills.capabilities_report import CapabilityReport, list_capabilities
 from metier.skills.install.operations import Proposal
 from metier.skills.install.registry import RegistryEntry
-from metier.skills.install.source import FolderSource
-from metier.skills.trust.review import Verification
+from metier.skills.install.review import Verification
+from metier.skills.source import FolderSource
 
 _TITLES = {
     "scripts": "Scripts",

@@ -22,6 +22,7 @@ from metier.engine.entries import (
 )
 from metier.engine.journal import RunLog
 from metier.engine.model.debug_bodies import keep_reply, keep_request
+from metier.engine.model.dry_run import answer_dry_run
 from metier.engine.model.fingerprints import Fingerprint
 from metier.engine.model.prompting import (
     Asking,
@@ -33,7 +34,6 @@ from metier.engine.model.prompting import (
     get_offer,
     name_schema,
 )
-from metier.engine.replaying.dry_run import rehearse
 from metier.engine.services import Services
 from metier.engine.state import RunState
 from metier.errors import ConfigError, PromptTooLarge
@@ -91,8 +91,8 @@ async def _ask(action: CallModel, log: RunLog, services: Services, *, asking: As
     )
     await log.record(intent)
     keep_request(action, request, services)
-    if log.state.is_rehearsal:
-        reply = rehearse(log.state, services, fitted=fitted, request=request)
+    if log.state.is_dry_run:
+        reply = answer_dry_run(log.state, services, fitted=fitted, request=request)
         await log.record(ModelReplied(turn=action.turn, reply=reply))
         return
     started = services.clock.monotonic()

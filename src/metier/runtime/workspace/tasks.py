@@ -17,8 +17,8 @@ from metier.definitions.references import Reference
 from metier.definitions.skills.naming import hint_skill, is_called
 from metier.definitions.task import FILE_NAME, TaskDefinition, TaskReading, TaskStep, load_task
 from metier.definitions.text.document import Document, parse_document
-from metier.engine.execution.partners import InputSpec, fill_inputs, read_inputs
 from metier.engine.orders import read_output_schema
+from metier.engine.partners import InputSpec, fill_inputs, read_inputs
 from metier.errors import ConfigError, UsageError
 from metier.runtime.host import Host
 from metier.runtime.model_choice import choose_profile

@@ -16,9 +16,9 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from metier.errors import SkillError, SkillRejected
 from metier.skills.git.process import GitSession, Sleep, open_pipe, run_git, start_git
-from metier.skills.install.layout import check_paths
-from metier.skills.install.limits import MORE_FILES, InstallLimits
-from metier.skills.install.source import GitSource, check_ref
+from metier.skills.layout import check_paths
+from metier.skills.limits import MORE_FILES, InstallLimits
+from metier.skills.source import GitSource, check_ref
 
 _FULL_COMMIT = re.compile(r"[0-9a-f]{40}")
 _HEXADECIMAL = re.compile(r"[0-9a-fA-F]{7,64}")

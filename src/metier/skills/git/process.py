@@ -13,8 +13,8 @@ import anyio
 from anyio.abc import ByteReceiveStream, Process
 
 from metier.errors import SkillError, SkillRejected
-from metier.skills.install.limits import InstallLimits
-from metier.skills.trust.trusted_programs import build_trusted_environment, find_trusted_program
+from metier.skills.limits import InstallLimits
+from metier.skills.trusted_programs import build_trusted_environment, find_trusted_program
 
 type Sleep = Callable[[float], Awaitable[None]]
 

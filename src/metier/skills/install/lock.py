@@ -1,4 +1,4 @@
-"""`skills.lock`: which skills a workspace was built with, to the byte. The same skills give the same file."""
+"""`skills.install.lock`: which skills a workspace was built with, to the byte. The same skills give the same file."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from metier.definitions.files.whole_file import replace_file
 from metier.errors import SkillError, SkillRejected, UsageError
 from metier.messages import Value
 from metier.skills.install.registry import Registry, RegistryEntry
-from metier.skills.install.source import GitSource, parse_source
+from metier.skills.source import GitSource, parse_source
 from metier.skills.trust.digest import TreeDigest
 
 FILE_NAME = "skills.lock"

@@ -26,12 +26,12 @@ from metier.skills.capabilities_report import (
 )
 from metier.skills.git.fetch import RemoteRef, fetch_source, write_files
 from metier.skills.git.process import Sleep
-from metier.skills.install.limits import InstallLimits
 from metier.skills.install.lock import LockedSkill, check_locked
 from metier.skills.install.placement import displace, open_registry, place, read_registry
 from metier.skills.install.registry import Registry, RegistryEntry, SkillHome, save_registry
-from metier.skills.install.source import FolderSource, GitSource, InstallSource
 from metier.skills.install.staging import check_free_disk, copy_folder, open_staging, sync_tree
+from metier.skills.limits import InstallLimits
+from metier.skills.source import FolderSource, GitSource, InstallSource
 from metier.skills.trust.digest import TreeDigest, digest_tree
 
 MOST_NAMED = 10

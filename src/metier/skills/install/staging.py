@@ -16,9 +16,9 @@ from filelock import FileLock, Timeout
 
 from metier.definitions.files.whole_file import sync_folder
 from metier.errors import SkillError, SkillRejected
-from metier.skills.install.layout import check_paths
-from metier.skills.install.limits import MEGABYTE, MORE_FILES, InstallLimits
 from metier.skills.install.registry import SkillHome, lock_registry
+from metier.skills.layout import check_paths
+from metier.skills.limits import MEGABYTE, MORE_FILES, InstallLimits
 
 _BY_PRODUCTS = ("__pycache__", ".DS_Store")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import anyio
 
-from metier.skills.trust.trusted_programs import find_trusted_program
+from metier.skills.trusted_programs import find_trusted_program
 from metier.tools.files.search_expression import SearchExpression, translate_for_ripgrep
 
 MIN_FILES = 1500

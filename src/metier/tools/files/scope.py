@@ -16,7 +16,7 @@ from pathlib import Path
 from metier.definitions.files.contained_path import READ_FOLDER, Opened, Opener, choose_opener, leads_out
 from metier.errors import ToolFailed
 from metier.tools.base import NoGuard, PathGuard
-from metier.tools.files.protected import is_closed, protected, recorded
+from metier.tools.protected import is_closed, protected, recorded
 
 MAX_PATH_BYTES = 4096
 _NEW_FOLDER_MODE = 0o777

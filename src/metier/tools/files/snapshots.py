@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from metier.skills.trust.trusted_programs import build_trusted_environment, find_trusted_program
+from metier.skills.trusted_programs import build_trusted_environment, find_trusted_program
 from metier.tools.files.file_state import MAX_BYTES, FileState, build_state
 
 MAX_SECONDS = 10.0

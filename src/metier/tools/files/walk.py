@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from metier.definitions.files.contained_path import READ_FOLDER
 from metier.tools.base import PathGuard
 from metier.tools.files.path_patterns import PathPattern
-from metier.tools.files.protected import is_closed
 from metier.tools.files.scope import Scope
+from metier.tools.protected import is_closed
 
 PASSED_OVER = frozenset(
     {

@@ -15,10 +15,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from metier.tools.files.protected import OWN_FILES, STANDING_FOLDERS
 from metier.tools.process.run import find_marked
 from metier.tools.process.sandbox.confinement import SCRATCH
 from metier.tools.process.scratch import is_holder, list_places, release_places, remove_tree
+from metier.tools.protected import OWN_FILES, STANDING_FOLDERS
 
 _NAME = re.compile(rf"{SCRATCH}([0-9a-f]{{16}})(\.removed)?")
 _YOUNG_SECONDS = 60

@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 
 from metier.errors import ToolFailed
 from metier.extras import hint_extra
-from metier.skills.trust.trusted_programs import build_trusted_path
+from metier.skills.trusted_programs import build_trusted_path
 from metier.tools.process.environment import build_index_environment
 from metier.tools.process.interpreter import base_interpreter
 from metier.tools.process.run import Command, Outcome, ProcessLimits, run_process

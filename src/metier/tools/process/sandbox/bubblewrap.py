@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from metier.skills.trust.trusted_programs import find_trusted_program
+from metier.skills.trusted_programs import find_trusted_program
 from metier.tools.process.sandbox.reach import Reach
 from metier.tools.process.sandbox.surroundings import list_system
 

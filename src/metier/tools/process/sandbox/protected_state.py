@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from metier.tools.files.protected import OWN_FILES, STANDING_FOLDERS
 from metier.tools.process.sandbox.surroundings import find_closed
+from metier.tools.protected import OWN_FILES, STANDING_FOLDERS
 
 type Held = Mapping[str, str]
 """By its path, what a file is: a digest of its content, with its kind. Folders count by what is in them."""

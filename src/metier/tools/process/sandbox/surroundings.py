@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from metier.tools.files.protected import OWN_FILES, SECRETS_REASON, STANDING_FOLDERS, protected_name
 from metier.tools.process.interpreter import base_interpreter
+from metier.tools.protected import OWN_FILES, SECRETS_REASON, STANDING_FOLDERS, protected_name
 
 SYSTEM = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store", "/run/current-system/sw",

@@ -19,7 +19,7 @@ from metier.providers.base import ModelRequest
 from metier.providers.cost import cost_usd
 
 
-def rehearse(state: RunState, services: Services, *, fitted: FittedPrompt, request: ModelRequest) -> ModelReply:
+def answer_dry_run(state: RunState, services: Services, *, fitted: FittedPrompt, request: ModelRequest) -> ModelReply:
     """The reply that stands for the model's. Costs nothing, so it counts no tokens."""
     likely = [c.skill_name for c in state.candidates if c.score >= services.skills.prefilter_min_score]
     best = likely[0] if likely else ""

@@ -1,0 +1,33 @@
+"""Twenty questions of a new maintainer, the file that answers each, and a definition that must stand there."""
+
+from typing import NamedTuple
+
+
+class Answer(NamedTuple):
+    question: str
+    file: str
+    definition: str
+
+
+ANSWERS = (
+    Answer("Where does a run choose what to do next?", "engine/decide.py", "def decide("),
+    Answer("Where does a journal become the state of a run?", "engine/state.py", "def fold("),
+    Answer("Which entries can a journal hold?", "engine/entries.py", "class RunStarted("),
+    Answer("Where is the one loop that drives every run?", "engine/loop.py", "async def drive("),
+    Answer("Where is a request sent to the model and its reply recorded?", "engine/model/call.py", "async def "),
+    Answer("What happens to a step that a crash left in doubt?", "engine/execution/recovery.py", "async def "),
+    Answer("Where is a recorded run driven again without effects?", "engine/replaying/replay.py", "class "),
+    Answer("How do the rules judge a call?", "approval/judge.py", "def "),
+    Answer("Which shell commands count as harmless?", "tools/shell/harmless.py", "def "),
+    Answer("Where is the `Edit` tool?", "tools/files/edit.py", "class "),
+    Answer("Where does a skill's script get its own Python environment?", "tools/scripts/environments.py", "def "),
+    Answer("Where is a program confined with bubblewrap?", "tools/process/sandbox/bubblewrap.py", "def "),
+    Answer("Where is the format of Anthropic's API mapped?", "providers/anthropic/wire.py", "def build_body("),
+    Answer("Where are leases of the PostgreSQL store?", "store/postgres/leases.py", "async def "),
+    Answer("Where are the tables of the SQLite store?", "store/sqlite/schema.py", "CREATE TABLE"),
+    Answer("Where is a skill installed from git?", "skills/install/operations.py", "def "),
+    Answer("Where is it decided whether the code of a skill may run?", "skills/trust/judgement.py", "def is_trusted("),
+    Answer("Where is a run exported to a file and imported?", "runtime/history/transfer.py", "def "),
+    Answer("Where is the command `agent runs export`?", "cli/runs/export.py", "def "),
+    Answer("Where do events become what a person sees of a run?", "views/fold.py", "def "),
+)
