@@ -12,6 +12,7 @@ from metier.events import Payload, SkillStepExecuted
 from metier.ids import SystemClock, SystemIds
 from metier.telemetry.jsonl import JsonlSink
 from metier.telemetry.options import LoggingOptions
+from metier.telemetry.redaction import build_redactor
 from metier.telemetry.sinks import EventWriter, RunScope, build_cleaner
 
 COUNT = 50_000
@@ -85,7 +86,7 @@ def _payload(text: str) -> Payload:
 def _writer(path: Path) -> EventWriter:
     clock, ids = SystemClock(), SystemIds()
     sink = JsonlSink.open(path, clock=clock)
-    cleaner = build_cleaner(LoggingOptions(), values=[PASSWORD, "another-known-value-77"])
+    cleaner = build_cleaner(LoggingOptions(), build_redactor(values=[PASSWORD, "another-known-value-77"]))
     scope = RunScope(run_id="20261115-040225-0a1b2c3d4e5f", trace_id=ids.trace_id())
     return EventWriter(sink, cleaner, scope=scope, clock=clock, ids=ids)
 
