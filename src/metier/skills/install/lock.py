@@ -1,4 +1,4 @@
-"""`skills.install.lock`: which skills a workspace was built with, to the byte. The same skills give the same file."""
+"""`skills.lock`: which skills a workspace was built with, to the byte. The same skills give the same file."""
 
 import json
 import re
