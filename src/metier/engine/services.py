@@ -16,6 +16,7 @@ from metier.engine.model.same_messages import SameMessages
 from metier.engine.model.skill_index import SkillIndex
 from metier.engine.nearby import Nearby
 from metier.engine.options import RuntimeOptions
+from metier.engine.partners import Partners
 from metier.engine.snapshotting import Snapshotting
 from metier.events import Payload
 from metier.ids import Clock, Ids
