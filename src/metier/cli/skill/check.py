@@ -23,8 +23,8 @@ def check_skills(places: SkillPlaces) -> StatusReport:
 
 
 def has_failed(report: StatusReport) -> bool:
-    """Whether a skill that should be active cannot be loaded."""
-    return any(status.active and status.reason for status in report.skills)
+    """Whether a skill that should be active cannot be loaded, or is named and not trusted."""
+    return any((status.active and status.reason) or status.is_distrusted for status in report.skills)
 
 
 def write_skills(report: StatusReport) -> None:
@@ -45,13 +45,14 @@ def render_status(status: SkillStatus, marks: dict[str, str]) -> str:
     counts = f"{_count(status.scripts, 'script')}, {_count(status.toolsets, 'toolset')}"
     sha = f" [{status.short_sha}]" if status.short_sha else ""
     note = f", {status.note}" if status.note else ""
-    return f"{marks[word]} {status.name} ({word}) - {counts}{sha}{note}"
+    mark = marks["failed" if status.is_distrusted else word]
+    return f"{mark} {status.name} ({word}) - {counts}{sha}{note}"
 
 
 def find_hint(report: StatusReport, places: SkillPlaces) -> str:
     if not report.skills:
         return "To write one: agent skill create skill-name"
-    left_out = [canonical_name(status.name) for status in report.skills if status.active and status.is_distrusted]
+    left_out = [canonical_name(status.name) for status in report.skills if status.is_distrusted]
     if left_out:
         return f"Review it, then run: agent skill trust {left_out[0]}"
     closed = [status for status in report.skills if not status.active and not status.reason and not status.note]
@@ -65,7 +66,7 @@ def find_hint(report: StatusReport, places: SkillPlaces) -> str:
 
 
 def skill_as_json(status: SkillStatus) -> dict[str, object]:
-    state = "failed" if status.reason else "active" if status.active else "inactive"
+    state = "failed" if status.reason or status.is_distrusted else "active" if status.active else "inactive"
     return {**asdict(status), "state": state, "sha": status.short_sha or None}
 
 

@@ -131,16 +131,18 @@ def _describe(package: SkillPackage, scene: _Scene) -> SkillStatus:
     is_active = any(package is active for active in scene.activation.packages)
     trusted = is_trusted(package)
     note = "" if is_active else _find_note(package, scene, trusted=trusted)
-    # A package that is named and left out is what the person wants to know about.
-    is_left_out = not is_active and not trusted and note and _is_named_package(package, scene.selection)
+    # A package that the selection names and the activation leaves out; one that another skill hides is not missed.
+    is_left_out = not (is_active or trusted or _find_winner(package, scene)) and _is_named_package(
+        package, scene.selection
+    )
     prefix = f"{canonical_name(definition.name)}."
     mine = [tool.info.name for tool in scene.toolsets.tools if is_active and tool.info.name.startswith(prefix)]
     return SkillStatus(
         name=definition.name,
-        active=is_active or bool(is_left_out),
-        reason=note if is_left_out else "; ".join(_find_failures(package, scene, is_active=is_active)),
-        note="" if is_left_out else note,
-        is_distrusted=bool(is_left_out),
+        active=is_active,
+        reason="; ".join(_find_failures(package, scene, is_active=is_active)),
+        note=note,
+        is_distrusted=is_left_out,
         scripts=len(discover_scripts(definition)),
         toolsets=len(definition.toolsets),
         tools=tuple(mine),
@@ -170,11 +172,15 @@ def _find_missing_scripts(definition: SkillDefinition) -> Iterator[str]:
 
 
 def _find_note(package: SkillPackage, scene: _Scene, *, trusted: bool) -> str:
-    name = canonical_name(package.definition.name)
-    for winner in scene.activation.packages:
-        if canonical_name(winner.definition.name) == name:
-            return f"hidden by the one of {winner.source}"
+    if winner := _find_winner(package, scene):
+        return f"hidden by the one of {winner.source}"
     return "" if trusted else render_trust(is_trusted=False, was_trusted=package.trusted_digest is not None)
+
+
+def _find_winner(package: SkillPackage, scene: _Scene) -> SkillPackage | None:
+    """The active skill that has the same name."""
+    name = canonical_name(package.definition.name)
+    return next((each for each in scene.activation.packages if canonical_name(each.definition.name) == name), None)
 
 
 def _find_tree(package: SkillPackage) -> str | None:
