@@ -51,11 +51,11 @@ def check_inputs(inputs: dict[str, JsonValue], contract: SkillContract, *, asked
 
 
 def _build_answer_schema(contract: SkillContract, asked: Collection[str]) -> Schema | None:
-    """`input_request_schema` as a JSON Schema; nothing where the contract has none."""
+    """`input_request_schema` as a JSON Schema, each field as a caller is asked for it; nothing where there is none."""
     fields = contract.interaction.input_request_schema
     if not fields:
         return None
-    properties: Schema = {field.name: MissingField.from_contract(field).schema_of_value for field in fields}
+    properties: Schema = {field.name: describe_field(field.name, contract).schema_of_value for field in fields}
     required: list[JsonValue] = [field.name for field in fields if field.required and field.name in asked]
     return {"type": "object", "properties": properties, "required": required}
 

@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any
 
 TEMPLATE = Path(__file__).resolve().parent.parent / "assets" / "page.html"
-MOST_ROWS, LONGEST_INLINE = 50, 20_000
-MOST_INPUT_BYTES = 50_000_000
+MOST_ROWS, LONGEST_INLINE, MOST_INPUT_BYTES = 50, 20_000, 50_000_000
 OUTLINE = ("Context", "Findings", "Risks and open questions", "Next steps")
 
 
@@ -87,23 +86,16 @@ def size_in(row: dict[str, Any]) -> str:
 
 
 def show_inventory(result: dict[str, Any]) -> Iterator[Block]:
-    rows = [
-        [
-            esc(r.get("language")),
-            number(r.get("files")),
-            number(r.get("lines")),
-            size_in(r),
-            f"{esc(r.get('percent_of_bytes'))} %",
-        ]
-        for r in rows_in(result, "languages")
-    ]
+    rows: list[list[str]] = []
+    for r in rows_in(result, "languages"):
+        counts = [number(r.get("files")), number(r.get("lines")), size_in(r)]
+        rows.append([esc(r.get("language")), *counts, f"{esc(r.get('percent_of_bytes'))} %"])
     yield from table(["Language", "Files", "Lines", "Size", "Share"], rows, bar=4)
     yield Block("heading", "Largest files", level=3)
     yield from table(["File", "Size"], [[code(r.get("path")), size_in(r)] for r in rows_in(result, "largest")])
     yield Block("heading", "Newest files", level=3)
-    yield from table(
-        ["File", "Changed"], [[code(r.get("path")), esc(r.get("modified"))] for r in rows_in(result, "newest")]
-    )
+    newest = [[code(r.get("path")), esc(r.get("modified"))] for r in rows_in(result, "newest")]
+    yield from table(["File", "Changed"], newest)
     if duplicates := rows_in(result, "duplicates"):
         yield Block("heading", "Identical files", level=3)
         rows = [[", ".join(map(code, r.get("paths") or [])), number(r.get("copies")), size_in(r)] for r in duplicates]
@@ -392,12 +384,20 @@ def read_section(text: str) -> tuple[str, str]:
     return title.strip(), body
 
 
-def title_of(options: argparse.Namespace) -> str:
-    if title := flat(options.title):
-        return title
+KINDS = r"(?P<kind>(?:status )?report|summary|document|page)"
+ASKED_FOR = rf"(?i:(?:write|draft|make|export) (?:me |us )?(?:an? |the )?(?:short )?{KINDS}(?: (?:of|on|about|for))?\b ?(?P<subject>.*))"
+SAID_BEFORE = ("", "it", "this", "that", "them", "all", "everything", "all of it", "the results", "the findings")
+
+
+def title_of(options: argparse.Namespace, names: list[str]) -> str:
+    """The one that was given, else the subject of the request; where it names none, what the report tells of."""
     request = re.split(r"(?<=[.!?])\s|,\s*then\b|;", flat(options.task))[0].rstrip(".")
     request = re.sub(r"^(?:please|first)\b,?\s*", "", request, flags=re.IGNORECASE)
-    return (request[:1].upper() + (request[1:] if len(request) <= 90 else request[1:89] + "…")) or "Report"
+    if asked := re.fullmatch(ASKED_FOR, request):
+        kind, subject = asked["kind"].capitalize(), asked["subject"].strip()
+        told = ", ".join(dict.fromkeys(title_for(name)[:1].lower() + title_for(name)[1:] for name in names))
+        request = f"{kind}: {told or 'outline'}" if subject.lower() in SAID_BEFORE else f"{kind} on {subject}"
+    return flat(options.title) or request[:1].upper() + request[1:89] + ("…" if len(request) > 90 else request[89:]) or "Report"
 
 
 def compose(results: list[tuple[str, Any]]) -> list[Block]:
@@ -437,7 +437,7 @@ def draft(options: argparse.Namespace) -> dict[str, Any]:
     names = [name for name in [options.previous, *options.input] if name]
     results = [found for name in names for found in read_input(name)]
     results += [read_section(text) for text in options.section]
-    title, day = title_of(options), options.date or date.today().isoformat()
+    title, day = title_of(options, [name for name, _ in results]), options.date or date.today().isoformat()
     lead = [Block("text", esc(day))]
     if options.task.strip():
         lead.append(Block("quote", f"Request: {esc(options.task)}"))
