@@ -10,6 +10,7 @@ from model_server import ModelServer, calls, says
 from run_workspace import Workspace
 
 PROMPT = "you>"
+ASKS_NOTHING = ("--profile", "permissive")
 
 
 def list_servers(workspace: Workspace) -> list[int]:
@@ -22,7 +23,7 @@ def test_a_server_is_started_by_the_first_turn_that_needs_it_and_serves_the_next
 ) -> None:
     accept(workspace, bad=use_hostile())
     model.follow(says("Hello."), calls("bad___count"), says("One."), calls("bad___count"), says("Two."))
-    with chat_terminal(workspace.folder) as terminal:
+    with chat_terminal(workspace.folder, *ASKS_NOTHING) as terminal:
         terminal.wait_for(PROMPT)
         terminal.type("Hello" + ENTER)
         terminal.wait_for("Hello.")
@@ -47,7 +48,7 @@ def test_a_chat_that_is_killed_at_its_prompt_leaves_no_server(
 ) -> None:
     accept(workspace, bad=use_hostile())
     model.follow(calls("bad___count"), says("One."))
-    with chat_terminal(workspace.folder) as terminal:
+    with chat_terminal(workspace.folder, *ASKS_NOTHING) as terminal:
         terminal.wait_for(PROMPT)
         terminal.type("Count" + ENTER)
         terminal.wait_for("One.")
@@ -66,7 +67,7 @@ def test_ctrl_c_in_a_call_ends_what_the_server_does_and_the_next_call_starts_it_
     begun = workspace.folder / "begun"
     os.mkfifo(begun)
     model.follow(calls("bad___hang", text=str(begun)), calls("bad___count"), says("One."))
-    with chat_terminal(workspace.folder) as terminal:
+    with chat_terminal(workspace.folder, *ASKS_NOTHING) as terminal:
         terminal.wait_for(PROMPT)
         terminal.type("Hang" + ENTER)
         assert begun.read_text(encoding="utf-8") == "begun"
@@ -92,7 +93,7 @@ def test_ctrl_c_while_a_server_starts_ends_the_server_and_not_the_chat(
     mute = workspace.folder / "mute"
     os.mkfifo(mute)
     model.follow(calls("bad___count"))
-    with chat_terminal(workspace.folder) as terminal:
+    with chat_terminal(workspace.folder, *ASKS_NOTHING) as terminal:
         terminal.wait_for(PROMPT)
         terminal.type("Count" + ENTER)
         assert mute.read_text(encoding="utf-8") == "begun"
@@ -110,7 +111,7 @@ def test_a_definition_that_changes_in_the_middle_of_a_chat_takes_the_old_server_
 ) -> None:
     accept(workspace, bad=use_hostile())
     model.follow(calls("bad___count"), says("One."), says("Gone."))
-    with chat_terminal(workspace.folder) as terminal:
+    with chat_terminal(workspace.folder, *ASKS_NOTHING) as terminal:
         terminal.wait_for(PROMPT)
         terminal.type("Count" + ENTER)
         terminal.wait_for("One.")

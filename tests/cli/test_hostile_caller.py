@@ -17,7 +17,7 @@ from run_workspace import AGENT, Workspace
 type Capture = pytest.CaptureFixture[str]
 
 
-@pytest.mark.parametrize("words", [[], ["runs"], ["skill"], ["config"]])
+@pytest.mark.parametrize("words", [[], ["runs"], ["task"], ["config"]])
 def test_command_without_its_subcommand_shows_its_help_line_by_line(words: list[str], capsys: Capture) -> None:
     from metier.cli.main import run
 
@@ -26,7 +26,7 @@ def test_command_without_its_subcommand_shows_its_help_line_by_line(words: list[
     shown = capsys.readouterr().err
     assert shown.startswith("Usage: agent")
     assert "\\n" not in shown
-    assert "\nCommands:\n" in shown
+    assert ("\n  run " if not words else "\nCommands:\n") in shown
 
 
 def _leave_after_one_line(workspace: Workspace, *args: str, watched: str) -> tuple[str, int]:
@@ -46,9 +46,11 @@ def _leave_after_one_line(workspace: Workspace, *args: str, watched: str) -> tup
 def test_run_goes_on_when_nobody_reads_its_events_any_more(workspace: Workspace, model: ModelServer) -> None:
     model.follow(calls("Write", path="a.txt", content="one"), calls("Write", path="b.txt", content="two"), says("done"))
 
-    line, exit_code = _leave_after_one_line(workspace, "run", "write two files", watched="stderr")
+    line, exit_code = _leave_after_one_line(
+        workspace, "run", "--events", "--profile", "permissive", "write two files", watched="stderr"
+    )
 
-    assert "run_started" in line
+    assert "Profile permissive" in line
     assert exit_code == 0
     assert (workspace.folder / "b.txt").read_text(encoding="utf-8") == "two"
     assert workspace.event_types()[-1] == "run_finished"

@@ -13,7 +13,7 @@ from metier.telemetry.sanitize import sanitize_line
 from metier.views.closing import format_cost, format_tokens
 from metier.views.run_view import Usage
 
-type Grouping = Literal["model", "agent", "skill", "task", "day"]
+Grouping = Literal["model", "agent", "skill", "task", "day"]
 
 _NAME_WIDTH = 32
 _FULL, _EIGHTHS = "█", " ▏▎▍▌▋▊▉"

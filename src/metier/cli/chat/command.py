@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Literal, cast
 
 import anyio
 import typer
@@ -48,6 +48,13 @@ def chat(
     ] = "",
     last: Annotated[bool, typer.Option("--continue", help="Go on with the conversation that was used last.")] = False,
     provider: Annotated[str | None, typer.Option("--provider", help="Who answers; `offline` needs no key.")] = None,
+    profile: Annotated[
+        Literal["permissive", "guarded", "strict"] | None,
+        typer.Option(
+            "--profile",
+            help="What happens where no rule speaks: allow, ask, or ask inside a sandbox; at a terminal, ask.",
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no steps while a turn runs.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per turn on stdout.")] = False,
     config: Config = None,
@@ -58,7 +65,7 @@ def chat(
     commands. From a pipe the exit code is that of the last turn.
     """
     if ctx.invoked_subcommand is not None:
-        if agent or model or context or last or provider or quiet or as_json:
+        if agent or model or context or last or provider or profile or quiet or as_json:
             raise UsageError(
                 "These options are for a chat, not for a list of them", hint="Write them behind the command"
             )
@@ -66,7 +73,7 @@ def chat(
     if "\n" in context:
         raise UsageError("The name of a conversation is one line")
     request = ChatRequest(context_id=context, is_continued=last, agent=agent, model=model)
-    flags = {"model.provider": provider} if provider else {}
+    flags = {name: value for name, value in (("model.provider", provider), (PROFILE, profile)) if value}
     return talk(request, flags=flags, config=config, quiet=quiet, as_json=as_json)
 
 
