@@ -204,7 +204,7 @@ def test_a_thousand_random_prompts_stay_inside_the_budget_and_are_trimmed_alike(
 @settings(max_examples=60, deadline=None)
 @given(
     turns=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 9_000), st.booleans()), min_size=1, max_size=40),
-    window=st.integers(2_500, 9_000),
+    window=st.integers(2_700, 9_000),
 )
 def test_newest_results_are_whole_or_marked_and_nothing_is_removed_twice(
     turns: list[tuple[int, int, bool]], window: int

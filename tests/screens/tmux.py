@@ -42,6 +42,12 @@ class Terminal:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=SECONDS).stdout
 
 
+def _leave_out_size(environment: Mapping[str, str]) -> dict[str, str]:
+    """The processes of a parallel test run have COLUMNS, which would count more than the size of the terminal."""
+    given = {name: value for name, value in environment.items() if name not in ("COLUMNS", "LINES")}
+    return {**given, "TERM": "xterm-256color", "LANG": "C.UTF-8"}
+
+
 @contextmanager
 def open_terminal(
     command: list[str], *, folder: Path, environment: Mapping[str, str], size: tuple[int, int]
@@ -54,7 +60,7 @@ def open_terminal(
         server = ["tmux", "-S", str(socket), "-f", "/dev/null", "new-session", "-d", "-s", "screen"]
         subprocess.run(
             [*server, "-x", str(size[0]), "-y", str(size[1]), "sh", "-c", line],
-            cwd=folder, env={**os.environ, "TERM": "xterm-256color", "LANG": "C.UTF-8", **environment}, check=True,
+            cwd=folder, env=_leave_out_size({**os.environ, **environment}), check=True,
         )  # fmt: skip
         try:
             yield terminal

@@ -3,6 +3,8 @@
 The region is painted with one write per frame. Elsewhere lines are plain text, and nothing changes once written.
 """
 
+import contextlib
+import io
 import os
 import shutil
 from collections.abc import Sequence
@@ -139,7 +141,7 @@ class TerminalPainter:
             self._paint("", [])
         if self._is_hidden:
             self._hide_cursor(is_hidden=False)
-        self._stream.flush()
+        self._send("")
 
     def _paint(self, text: str, widths: list[int]) -> None:
         """Replace the region by the text, whose last lines are the new region."""
@@ -147,14 +149,18 @@ class TerminalPainter:
         up = sum(max(1, -(-each // self.width)) for each in self._shown)
         clear = f"\x1b[{up}A\r\x1b[J" if up else ""
         if clear or text:
-            self._stream.write(f"{_BEGIN}{clear}{_spell(text, self._stream)}{_END}")
-            self._stream.flush()
+            self._send(f"{_BEGIN}{clear}{_spell(text, self._stream)}{_END}")
         self._shown, self._last = widths, ""
 
     def _hide_cursor(self, *, is_hidden: bool) -> None:
-        self._stream.write(_HIDE if is_hidden else _SHOW)
-        self._stream.flush()
+        self._send(_HIDE if is_hidden else _SHOW)
         self._is_hidden = is_hidden
+
+    def _send(self, text: str) -> None:
+        # A window that was closed shows nothing any more; what becomes of the run is decided by the signal that comes.
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+            self._stream.flush()
 
     def _size(self) -> tuple[int, int]:
         try:
@@ -185,7 +191,7 @@ def _is_forced() -> bool:
 
 
 def _build_console(stream: TextIO, *, is_terminal: bool) -> Console:
-    return Console(
+    console = Console(
         file=stream,
         force_terminal=is_terminal,
         no_color=bool(os.environ.get("NO_COLOR")),
@@ -196,6 +202,9 @@ def _build_console(stream: TextIO, *, is_terminal: bool) -> Console:
         emoji=False,
         legacy_windows=False,
     )
+    # Only what it captures is used; it writes an empty text at the end of each capture, which a closed window refuses.
+    console.file = io.StringIO()
+    return console
 
 
 def _render(

@@ -1,5 +1,6 @@
 """Turn an exception into `error: … / hint: …` on stderr and an exit code. Nothing secret gets through."""
 
+import contextlib
 import os
 import re
 import sys
@@ -24,7 +25,8 @@ def report(error: Exception, *, debug: bool) -> int:
     shown = [sanitize_line(redact(sanitize(line))) for line in lines]
     if debug:
         shown = [redact(sanitize("".join(traceback.format_exception(error)).rstrip())), *shown]
-    sys.stderr.write("".join(f"{line}\n" for line in shown))
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        sys.stderr.write("".join(f"{line}\n" for line in shown))
     return exit_code
 
 
