@@ -105,6 +105,19 @@ def describe_failure(text: str) -> str:
     return text if failure is None else str(failure.get("message") or failure.get("error") or text)
 
 
+def describe_success(text: str) -> str:
+    """What a script's result says in words: its summary, else the result itself; other text as it is."""
+    if not text.startswith('{"success": true'):
+        return text
+    try:
+        parsed: JsonValue = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    result = parsed.get("result") if isinstance(parsed, dict) else None
+    summary = result.get("summary") if isinstance(result, dict) else result
+    return summary if isinstance(summary, str) and summary else text
+
+
 class StepExecutionResult(Value):
     """What one step came to, in the few words that later turns need."""
 

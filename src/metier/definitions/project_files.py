@@ -169,7 +169,7 @@ def _expand(text: str, file: Path, reading: _Reading, *, above: tuple[Path, ...]
 def _find_import(name: str, file: Path, reading: _Reading, *, line: int, above: tuple[Path, ...]) -> Path | None:
     """The file that an import line names; None, and a warning where it looks like an import, for what is not used."""
     if Path(name).suffix.lower() not in IMPORTED:
-        return None  # "@someone" is a mention, not an import
+        return None  # "@name" is a mention, not an import
     target = Path(os.path.normpath(file.parent / name))
     wrong = ""
     if name.startswith(("/", "~")) or not target.is_relative_to(reading.root):

@@ -10,7 +10,7 @@ from typing import TypedDict
 
 from metier import events as ev
 from metier.approval.rules import SHELL
-from metier.decisions import describe_failure, find_owner
+from metier.decisions import describe_failure, describe_success, find_owner
 from metier.definitions.names import SKILL_PIN, canonical_name, name_capability
 from metier.engine import entries as e
 from metier.engine.projection_work import project_task_step, project_work
@@ -313,7 +313,7 @@ def _project_finished(entry: e.StepFinished, state: RunState) -> list[ev.Payload
 
 def _excerpt(entry: e.StepFinished) -> _Excerpt:
     """Why something failed stands at its end; what it found at the beginning."""
-    lines = (describe_failure(entry.text) if entry.is_error else entry.text).splitlines()
+    lines = (describe_failure(entry.text) if entry.is_error else describe_success(entry.text)).splitlines()
     kept = lines[-EXCERPT_LINES:] if entry.is_error else lines[:EXCERPT_LINES]
     text = "\n".join(line[:EXCERPT_WIDTH] for line in kept)
     return {"excerpt": text, "output_lines": len(lines)}

@@ -51,8 +51,8 @@ async def take_answer(
         # What is answered is for the run that is waited for; this one goes on when that one has ended.
         return True
     entries = [*await _find_decided(state, approvals, remembered), *_given(state, answer)]
-    waits_for_someone = state.pause is not None and state.pause.pause in ("approval", "input", "in_doubt")
-    if waits_for_someone and not entries:
+    waits_for_answer = state.pause is not None and state.pause.pause in ("approval", "input", "in_doubt")
+    if waits_for_answer and not entries:
         return False
     reason = state.pause.reason if state.pause else _reason_to_go_on(state)
     disabled = tuple(sorted(services.read_access()))

@@ -39,7 +39,7 @@ MAX_TURNS, STEP_SECONDS, CALL_SECONDS, MAX_REPLY_TOKENS = 50, 3600, 600, 16_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """Someone who may answer."""
+    """A provider that may answer."""
 
     provider: ProviderName
     label: str
