@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from coverage import Coverage
+from hypothesis import settings as hypothesis_settings
 
 from metier.errors import MetierError
 from metier.testing.postgres_keeper import shared_server
@@ -17,6 +18,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 pytest_plugins = ["suite_costs"]
 
 NUMBERS = itertools.count()
+
+# The same examples on every run and no deadline, so that a verdict depends on the code and not on chance or load.
+# METIER_RANDOM_EXAMPLES=1 searches new ones.
+hypothesis_settings.register_profile(
+    "metier", derandomize=not os.environ.get("METIER_RANDOM_EXAMPLES"), deadline=None, database=None
+)
+hypothesis_settings.load_profile("metier")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

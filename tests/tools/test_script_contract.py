@@ -4,17 +4,18 @@ import re
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from metier.tools.scripts.contract import ScriptFailed, add_json_flag, parse_script_name, parse_skill_name
 
 PLAIN = st.from_regex(r"[a-zA-Z0-9_-]{1,64}", fullmatch=True).filter(lambda name: name.lower() != "__pycache__")
-CANONICAL = re.compile(r"[a-z0-9-]{1,64}", re.ASCII)
+CANONICAL = re.compile(r"[a-z0-9-]{1,64}(/[a-z0-9-]{1,64})*", re.ASCII)
 CANONICAL_SCRIPT = re.compile(r"[a-z0-9_-]{1,64}\.py", re.ASCII)
 
 
 @given(st.text(max_size=80))
+@example("0/0")
 def test_any_text_is_a_canonical_name_or_refused(text: str) -> None:
     for parse, form in ((parse_skill_name, CANONICAL), (parse_script_name, CANONICAL_SCRIPT)):
         name = parse_or_code(parse, text)
