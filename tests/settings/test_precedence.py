@@ -23,8 +23,18 @@ SMALL_STEPS = {"at most 1": 0.25, "at most 2": 0.5}
 SOURCES = ("file", "environment", "flag")
 
 
+PATTERNED = {
+    "server.root_path": ("/one", "/two", "/three"),
+    "server.users": tuple(f"{name}:viewer:{digit * 64}" for name, digit in (("ann", "1"), ("ben", "2"), ("cat", "3"))),
+}
+"""Settings whose text has a form of its own."""
+
+
 def texts(leaf: Leaf) -> tuple[str, str, str]:
     """A good text for the file, the environment and the flag, different where the setting allows it."""
+    if leaf.key in PATTERNED:
+        first, second, third = PATTERNED[leaf.key]
+        return (first, second, third)
     if leaf.is_bool:
         return ("no", "true", "off") if leaf.default is True else ("yes", "false", "on")
     if leaf.words:

@@ -7,6 +7,7 @@ from metier.engine.options import RuntimeOptions
 from metier.messages import Value
 from metier.providers.options import ModelOptions
 from metier.settings.plugin_options import PluginsOptions
+from metier.settings.server_options import ServerOptions
 from metier.settings.worker_options import WorkerOptions
 from metier.skills.options import SkillsOptions
 from metier.store.options import StoreOptions
@@ -38,6 +39,9 @@ class Settings(Value):
     chat: ChatOptions = Field(default=ChatOptions(), description="When a long conversation is summed up, and by whom.")
     store: StoreOptions = Field(default=StoreOptions(), description="Which database holds the runs.")
     worker: WorkerOptions = Field(default=WorkerOptions(), description="How workers drive runs that were left to them.")
+    server: ServerOptions = Field(
+        default=ServerOptions(), description="Where the HTTP server listens, who may use it, within which limits."
+    )
     logging: LoggingOptions = Field(
         default=LoggingOptions(), description="What is written down, where, and how much of it."
     )

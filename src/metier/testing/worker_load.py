@@ -24,6 +24,7 @@ from metier.messages import ModelReply, TextPart, ToolCallPart, Usage, Value
 from metier.providers.base import ModelRequest, Observer
 from metier.runtime.host import Host
 from metier.runtime.queue.broker import OWN_VARIABLE, Address, find_address
+from metier.runtime.queue.job import Job
 from metier.settings.model import Settings
 from metier.settings.worker_options import WorkerOptions
 from metier.skills.trust.workspace_trust import MADE_HERE
@@ -31,7 +32,6 @@ from metier.store.options import StoreOptions
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 from metier.tools.process.run import Command, ProcessLimits, ProcessTree
 from metier.worker.celery_worker import run_celery_worker
-from metier.worker.job import Job
 from metier.worker.store_worker import run_store_worker
 
 

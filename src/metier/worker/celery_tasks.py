@@ -18,9 +18,9 @@ from metier.errors import BrokerUnavailable, MetierError
 from metier.runtime.queue.broker import Broker, name_recovery
 from metier.runtime.queue.celery_broker import DRIVE, TIME_OUT, list_failures, send
 from metier.runtime.queue.detached import can_go_on
+from metier.runtime.queue.job import Job, logger, work_on
 from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.workspace.plugins import using_plugins
-from metier.worker.job import Job, logger, work_on
 from metier.worker.parent_watch import ParentWatch
 
 GRACE_SECONDS = 5

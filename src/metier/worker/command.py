@@ -12,8 +12,8 @@ from metier.runtime.cleaning import build_place_redactor
 from metier.runtime.host import Host
 from metier.runtime.opening import open_host
 from metier.runtime.queue.broker_opening import find_broker
+from metier.runtime.queue.job import Job
 from metier.telemetry.sanitize import sanitize_line
-from metier.worker.job import Job
 from metier.worker.store_worker import run_store_worker
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)

@@ -1,0 +1,102 @@
+"""Drive runs of a queue in this process, a bounded number at a time, claimed from the store.
+
+Nothing is kept here: a run whose process is killed has a lease that runs out, and any other process goes on with it.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+
+import anyio
+
+from metier.engine.stopping import Stopper
+from metier.errors import StoreError
+from metier.runtime.queue.job import Job, work_on
+from metier.runtime.queue.sweeper import sweep
+from metier.runtime.runs import Runtime
+from metier.store.base import Lease
+
+IDLE_SECONDS = 0.5
+"""How long a slot that found nothing waits before it looks again."""
+
+
+@dataclass(slots=True)
+class RunPool:
+    job: Job
+    runtime: Runtime
+    slots: int
+    is_leaving: bool = False
+    _stoppers: set[Stopper] = field(default_factory=set[Stopper])
+    """Those of the runs that are being driven, so that all can be handed back at once."""
+    _woken: anyio.Event = field(default_factory=anyio.Event)
+
+    @property
+    def busy(self) -> int:
+        """How many runs are being driven."""
+        return len(self._stoppers)
+
+    def nudge(self) -> None:
+        """Have idle slots look now: this process has put a run into the queue."""
+        woken, self._woken = self._woken, anyio.Event()
+        woken.set()
+
+    def leave(self, reason: str) -> None:
+        """Claim nothing more, and hand runs back after the step under way; a second time, at once."""
+        self.is_leaving = True
+        for stopper in self._stoppers:
+            stopper.hand_back(reason)
+        self.nudge()
+
+    async def work(self, *, once: bool = False) -> None:
+        """Until `leave`; with `once`, until there is nothing that can go on."""
+        if once:
+            await self._sweep()
+        async with anyio.create_task_group() as helpers:
+            if not once:
+                helpers.start_soon(self._keep_sweeping)
+            async with anyio.create_task_group() as slots:
+                for _ in range(self.slots):
+                    slots.start_soon(partial(self._serve, once=once))
+            helpers.cancel_scope.cancel()
+
+    async def _serve(self, *, once: bool) -> None:
+        while not self.is_leaving:
+            lease = await self._claim()
+            if lease is None and once:
+                return
+            if lease is None:
+                await self._idle(IDLE_SECONDS)
+                continue
+            stopper = self.job.build_stopper()
+            self._stoppers.add(stopper)
+            try:
+                state = await work_on(self.job, self.runtime, lease.run_id, stopper=stopper, lease=lease)
+            finally:
+                self._stoppers.discard(stopper)
+            if state is None:
+                await self._idle(IDLE_SECONDS)
+
+    async def _claim(self) -> Lease | None:
+        try:
+            return await self.runtime.store.claim_run(
+                queue=self.job.queue, owner=self.runtime.place.owner, seconds=self.job.options.lease_seconds
+            )
+        except StoreError as failure:
+            self.job.report(f"store: {failure.sentence}")
+            return None
+
+    async def _keep_sweeping(self) -> None:
+        while not self.is_leaving:
+            await self._sweep()
+            with anyio.move_on_after(self.job.options.sweep_seconds):
+                while not self.is_leaving:
+                    await self._woken.wait()
+
+    async def _sweep(self) -> None:
+        try:
+            await sweep(self.runtime, self.job.queue, None)
+        except StoreError as failure:
+            self.job.report(f"sweep: {failure.sentence}")
+
+    async def _idle(self, seconds: float) -> None:
+        with anyio.move_on_after(seconds):
+            await self._woken.wait()

@@ -1,0 +1,31 @@
+"""The HTTP API under `/api/v1`: which routers it is made of."""
+
+from fastapi import APIRouter, FastAPI
+
+from metier.server.api import health
+from metier.server.problems import ProblemDocument
+from metier.server.state import ServerState
+
+PREFIX = "/api/v1"
+FAILURES: dict[int | str, dict[str, object]] = {
+    status: {"model": ProblemDocument, "description": text}
+    for status, text in (
+        (400, "The request is wrong."),
+        (401, "No token, or one that is not good."),
+        (403, "The user may not do this, or the request comes from another site."),
+        (404, "There is no such thing."),
+        (409, "It is decided, driven or changed already."),
+        (413, "The body is too long."),
+        (421, "Another host name."),
+        (422, "The request does not have the form of the schema."),
+        (429, "Too many requests."),
+        (503, "The store or the model cannot be reached."),
+    )
+}
+
+
+def mount(app: FastAPI, _state: ServerState) -> None:
+    api = APIRouter(prefix=PREFIX, responses={**FAILURES})
+    for module in (health,):
+        api.include_router(module.router)
+    app.include_router(api)

@@ -1,0 +1,132 @@
+"""The application: the API, the pages and the doors over one opened runtime, behind one guard."""
+
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+
+import anyio
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from metier.engine.unwrapping import unwrapped
+from metier.errors import MetierError
+from metier.runtime.cleaning import build_place_redactor
+from metier.runtime.host import Host
+from metier.runtime.queue.job import Job
+from metier.runtime.queue.pool import RunPool
+from metier.runtime.runs import open_runtime
+from metier.runtime.workspace.plugins import using_plugins
+from metier.server.mounts import Lifespan, mount_all
+from metier.server.problems import HttpProblem, describe_problem, render_problem
+from metier.server.recipe import Recipe
+from metier.server.security.guard import Access, Guard, build_access_limits
+from metier.server.security.hosts import build_allowed
+from metier.server.security.login_codes import LoginCodes
+from metier.server.security.users import Sessions, build_users
+from metier.server.state import ServerState
+from metier.version import __version__
+
+logger = logging.getLogger("metier.server")
+
+DESCRIPTION = (
+    "Runs of one workspace: start, follow, answer, decide, cancel, export. Errors are RFC 9457 problems with the codes "
+    "and hints of the command line. Every POST takes an `Idempotency-Key`."
+)
+
+
+def create_app(recipe: Recipe) -> FastAPI:
+    """The application of one server process; its runtime opens when it starts. Raises `UsageError`, `ConfigError`."""
+    host = recipe.open().host
+    state = build_state(recipe, host)
+    app = FastAPI(
+        title="Metier",
+        version=__version__,
+        description=DESCRIPTION,
+        openapi_url="/api/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        root_path=host.settings.server.root_path,
+    )
+    app.state.server = state
+    lifespans = mount_all(app, state)
+    app.router.lifespan_context = lambda _app: _serving(state, lifespans)
+    app.add_exception_handler(MetierError, _answer_known)
+    app.add_exception_handler(HTTPException, _answer_http)
+    app.add_exception_handler(RequestValidationError, _answer_invalid)
+    app.add_exception_handler(Exception, _answer_unexpected)
+    app.add_middleware(Guard, access=state.access)
+    return app
+
+
+def build_state(recipe: Recipe, host: Host) -> ServerState:
+    options = host.settings.server
+    users = build_users(token=recipe.token, owner=recipe.owner, entries=options.users)
+    requests, failures = build_access_limits(options.requests_per_minute, host.clock)
+    redactor = build_place_redactor(host)
+    access = Access(
+        users=users,
+        sessions=Sessions(key=recipe.key, users=users, lifetime=timedelta(hours=options.session_hours)),
+        allowed_hosts=build_allowed(host=options.host, port=recipe.port, named=options.allowed_hosts),
+        cookie=f"agent_session_{recipe.port}",
+        max_body_bytes=options.max_body_bytes,
+        requests=requests,
+        failures=failures,
+        redactor=redactor,
+        clock=host.clock,
+    )
+    return ServerState(host=host, access=access, codes=LoginCodes(recipe.private), redactor=redactor)
+
+
+@asynccontextmanager
+async def _serving(state: ServerState, lifespans: Sequence[Lifespan]) -> AsyncGenerator[None]:
+    """Open the runtime and drive runs until the server stops; then hand them back, for another process to go on."""
+    with unwrapped(), using_plugins(state.host, report=logger.warning) as extended:
+        async with open_runtime(extended) as runtime, AsyncExitStack() as stack:
+            slots = state.options.concurrency
+            job = Job(place=extended, report=logger.info)
+            pool = RunPool(job, runtime, slots) if slots else None
+            state.begin(runtime, pool)
+            for lifespan in lifespans:
+                await stack.enter_async_context(lifespan())
+            async with anyio.create_task_group() as group:
+                if pool is not None:
+                    group.start_soon(pool.work)
+                yield
+                if pool is not None:
+                    pool.leave("the server stops")
+
+
+async def _answer_known(request: Request, error: Exception) -> Response:
+    assert isinstance(error, MetierError)
+    return render_problem(describe_problem(error, _get_redactor(request)))
+
+
+async def _answer_http(request: Request, error: Exception) -> Response:
+    """What the framework refuses itself: a path or a method that is not there."""
+    assert isinstance(error, HTTPException)
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, f"http_{error.status_code}")
+    problem = HttpProblem(error.status_code, code, str(error.detail))
+    return render_problem(describe_problem(problem, _get_redactor(request)), headers=dict(error.headers or {}))
+
+
+async def _answer_invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    wrong = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+    problem = HttpProblem(422, "request_invalid", "; ".join(wrong)[:2000], hint="/api/openapi.json has the schema")
+    return render_problem(describe_problem(problem, _get_redactor(request)))
+
+
+async def _answer_unexpected(request: Request, error: Exception) -> Response:
+    logger.error("unexpected failure of %s %s", request.method, request.url.path, exc_info=error)
+    problem = HttpProblem(
+        500, "unexpected", f"Unexpected {type(error).__name__}", hint="The log of the server has the details"
+    )
+    return render_problem(describe_problem(problem, _get_redactor(request)))
+
+
+def _get_redactor(request: Request):  # noqa: ANN202 - that of the state
+    state: ServerState = request.app.state.server
+    return state.redactor

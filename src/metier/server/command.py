@@ -1,0 +1,164 @@
+"""`agent serve`: the HTTP API and the web console of this workspace, until it is stopped."""
+
+import importlib
+import json
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from metier.errors import UsageError
+from metier.extras import hint_extra
+from metier.runtime.opening import open_host
+from metier.server.recipe import Recipe
+from metier.server.security.hosts import is_loopback
+from metier.server.security.login_codes import LoginCodes
+from metier.server.security.users import User, build_entry, make_token
+from metier.settings.server_options import ServerOptions
+from metier.settings.server_token import TOKEN_VARIABLE, find_private_folder, remove_token, write_token
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+SECRET_VARIABLE = "AGENT_SERVER_SECRET"  # noqa: S105 - the name of the variable
+_SHORTEST_SECRET = 32
+
+
+@app.command()
+def serve(
+    *,
+    host: Annotated[str | None, typer.Option("--host", help="Listen at this address instead of server.host.")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Listen at this port; 0 takes a free one.")] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="So many processes share the requests.")] = 1,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one line, {url, token_file, pid}, when it listens.")
+    ] = False,
+    new_user: Annotated[
+        str, typer.Option("--new-user", help="Print a token for this user and the entry for server.users, and end.")
+    ] = "",
+    role: Annotated[
+        Literal["viewer", "approver", "operator"], typer.Option("--role", help="The role of the new user.")
+    ] = "viewer",
+    config: Annotated[Path | None, typer.Option("--config", help="The settings file to use.")] = None,
+) -> int:
+    """Serve the HTTP API and the web console of this workspace, until you stop it.
+
+    Only this machine can reach it unless you say otherwise, and every request needs a token.
+    """
+    if new_user:
+        return _print_user(new_user, role, as_json=as_json)
+    flags = {"server.host": host, "server.port": port}
+    given = {key: str(value) for key, value in flags.items() if value is not None}
+    home = Path.home()
+    opened = open_host(Path.cwd(), environ=os.environ, home=home, flags=given, config=config)
+    for problem in opened.warnings:
+        sys.stderr.write(f"{problem.render()}\n")
+    options = opened.host.settings.server
+    _check_open(options)
+    _check_extra()
+    listening = _listen(options)
+    bound: int = listening.getsockname()[1]
+    token = os.environ.get(TOKEN_VARIABLE, "").strip() or make_token()
+    private = find_private_folder(home, host=options.host, port=bound)
+    token_file = write_token(private, token)
+    recipe = Recipe(
+        folder=Path.cwd(), home=home, environ=dict(os.environ), token=token, key=_find_key(), private=private,
+        port=bound, config=config, flags=given,
+    )  # fmt: skip
+    codes = LoginCodes(private)
+    codes.clear()
+    announce = _build_announcement(recipe, options, token_file, as_json=as_json)
+    try:
+        run: Callable[..., int] = importlib.import_module("metier.server.processes").run_server
+        return run(recipe, listening, workers=workers, announce=announce)
+    finally:
+        remove_token(token_file, token)
+        codes.clear()
+
+
+def _build_announcement(
+    recipe: Recipe, options: ServerOptions, token_file: Path, *, as_json: bool
+) -> Callable[[], None]:
+    """Said when the server listens. The link is for a person: it signs a browser in, once."""
+    name = f"[{options.host}]" if ":" in options.host else options.host
+    url = f"http://{name}:{recipe.port}{options.root_path}"
+
+    def announce() -> None:
+        if as_json:
+            line = {"url": url, "token_file": str(token_file), "pid": os.getpid()}
+            sys.stdout.write(f"{json.dumps(line)}\n")
+            sys.stdout.flush()
+            return
+        code = LoginCodes(recipe.private).issue(User(name=recipe.owner, role="operator"))
+        sys.stderr.write(f"Serving {url}; the token is in {token_file}\nOpen {url}/login?code={code}\n")
+        sys.stderr.flush()
+
+    return announce
+
+
+def _check_open(options: ServerOptions) -> None:
+    """Raises `UsageError` for a server that others could reach and that is not prepared for it."""
+    if is_loopback(options.host):
+        return
+    if not options.allowed_hosts:
+        raise UsageError(
+            f"Address {options.host!r} can be reached from other machines, and no host is named",
+            hint="Name the host under which it is reached in server.allowed_hosts",
+        )
+    if not options.users and not os.environ.get(TOKEN_VARIABLE, "").strip():
+        raise UsageError(
+            f"Address {options.host!r} can be reached from other machines, and no user has a token",
+            hint=f"Add users with `agent serve --new-user NAME`, or set {TOKEN_VARIABLE}",
+        )
+
+
+def _check_extra() -> None:
+    if find_spec("fastapi") is None or find_spec("uvicorn") is None:
+        raise UsageError("The server is not installed", hint=hint_extra("server"))
+
+
+def _listen(options: ServerOptions) -> socket.socket:
+    """Raises `UsageError` where the address is taken or not of this machine."""
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((options.host.strip("[]"), options.port))
+        listening.listen(2048)
+    except OSError as error:
+        listening.close()
+        raise UsageError(
+            f"The server cannot listen at {options.host}:{options.port}: {error.strerror}",
+            hint="Choose another with --port; 0 takes a free one",
+        ) from error
+    listening.set_inheritable(True)
+    return listening
+
+
+def _find_key() -> bytes:
+    """Servers behind one name share the key of sessions. Raises `UsageError` for one that is too short."""
+    given = os.environ.get(SECRET_VARIABLE, "").strip()
+    if given and len(given) < _SHORTEST_SECRET:
+        raise UsageError(
+            f"{SECRET_VARIABLE} is shorter than {_SHORTEST_SECRET} characters",
+            hint="Make one with `python3 -c 'import secrets; print(secrets.token_hex(32))'`",
+        )
+    return given.encode() or secrets.token_bytes(32)
+
+
+def _print_user(name: str, role: Literal["viewer", "approver", "operator"], *, as_json: bool) -> int:
+    if not name.strip() or len(name) > 64 or any(mark.isspace() or mark == ":" for mark in name):
+        raise UsageError(f"{name!r} is no name of a user", hint="Use up to 64 characters without blanks and colons")
+    token = make_token()
+    entry = build_entry(name, role, token)
+    if as_json:
+        sys.stdout.write(f"{json.dumps({'name': name, 'role': role, 'token': token, 'entry': entry})}\n")
+    else:
+        sys.stdout.write(f"token: {token}\nentry: {entry}\n")
+        sys.stderr.write("Give the token to the user; add the entry to server.users in agent.yaml\n")
+    return 0

@@ -1,0 +1,37 @@
+"""Everything that a server process is started with. Plain values: the process of every worker gets the same."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from metier.ids import find_user
+from metier.runtime.host import Host
+from metier.runtime.opening import OpenedHost, open_host
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    folder: Path
+    home: Path
+    environ: Mapping[str, str] = field(repr=False)
+    token: str = field(repr=False)
+    """The server's own token, which makes its holder an operator."""
+    key: bytes = field(repr=False)
+    """Signs sessions."""
+    private: Path
+    """A folder of this server that its user alone may read, for one-time codes."""
+    port: int
+    """The one that it listens at."""
+    config: Path | None = None
+    flags: Mapping[str, str] = field(default_factory=dict[str, str])
+    owner: str = field(default_factory=lambda: find_user() or "operator")
+    """Under which name the holder of the server's own token goes."""
+
+    def open(self) -> OpenedHost:
+        """Raises `UsageError`, `ConfigError`."""
+        return open_host(self.folder, environ=self.environ, home=self.home, flags=self.flags, config=self.config)
+
+
+def get_base_path(host: Host) -> str:
+    """What links of pages begin with: empty, or the path under which a proxy offers the server."""
+    return host.settings.server.root_path

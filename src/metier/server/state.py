@@ -1,0 +1,98 @@
+"""What the routes of one server process share. Typed, made once, found by `get_state`."""
+
+from dataclasses import dataclass, field, replace
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from metier.runtime.host import Host
+from metier.runtime.queue.pool import RunPool
+from metier.runtime.runs import Runtime
+from metier.server.problems import HttpProblem
+from metier.server.security.guard import Access
+from metier.server.security.login_codes import LoginCodes
+from metier.server.security.users import Role, User
+from metier.settings.server_options import ServerOptions
+from metier.telemetry.redaction import Redactor
+
+
+@dataclass(slots=True, kw_only=True)
+class ServerState:
+    host: Host
+    access: Access
+    codes: LoginCodes
+    redactor: Redactor
+    """Takes the secrets of the host out of what is sent."""
+    _runtime: Runtime | None = field(default=None, repr=False)
+    _pool: RunPool | None = field(default=None, repr=False)
+
+    @property
+    def options(self) -> ServerOptions:
+        return self.host.settings.server
+
+    @property
+    def runtime(self) -> Runtime:
+        """The runs of the workspace: open while the application serves."""
+        assert self._runtime is not None, "the application has not started"
+        return self._runtime
+
+    @property
+    def pool(self) -> RunPool | None:
+        """Drives runs in this process; None where they are left to workers."""
+        return self._pool
+
+    @property
+    def base_path(self) -> str:
+        """What links begin with."""
+        return self.options.root_path
+
+    @property
+    def queue(self) -> str:
+        """The queue that runs of this server go to."""
+        return self.host.settings.worker.queue
+
+    def begin(self, runtime: Runtime, pool: RunPool | None) -> None:
+        self._runtime, self._pool = runtime, pool
+        self.host = replace(self.host, clients=runtime.place.clients)
+
+    def nudge(self) -> None:
+        """A run was put into the queue, or can go on."""
+        if self._pool is not None:
+            self._pool.nudge()
+
+
+def get_state(request: Request) -> ServerState:
+    state: ServerState = request.app.state.server
+    return state
+
+
+def get_user(request: Request) -> User:
+    """The user of the request. Raises `HttpProblem` where a public path has none."""
+    user: User | None = request.state.user
+    if user is None:
+        raise HttpProblem(401, "token_missing", "The request carries no token of this server")
+    return user
+
+
+def get_nonce(request: Request) -> str:
+    """What `script` and `style` elements of the page must carry."""
+    nonce: str = request.state.nonce
+    return nonce
+
+
+def get_csrf_token(request: Request) -> str:
+    """For the hidden field `csrf_token` of forms, or the header `X-CSRF-Token` of scripts."""
+    user: User | None = request.state.user
+    return get_state(request).access.sessions.csrf_token(user) if user is not None else ""
+
+
+def check_role(user: User, role: Role) -> None:
+    """Raises `HttpProblem`."""
+    if not user.may(role):
+        raise HttpProblem(403, "role_too_low", f"User {user.name!r} may not do this; it needs the role {role!r}")
+
+
+type State = Annotated[ServerState, Depends(get_state)]
+type CurrentUser = Annotated[User, Depends(get_user)]
+type Nonce = Annotated[str, Depends(get_nonce)]
+type CsrfToken = Annotated[str, Depends(get_csrf_token)]

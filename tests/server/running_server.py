@@ -1,0 +1,119 @@
+"""A server in a thread of the test process: a real socket, real requests; quick to start. And one as a process."""
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import httpx2
+
+from metier.server.processes import build_config, uvicorn
+from metier.server.recipe import Recipe
+from metier.server.security.login_codes import LoginCodes
+from metier.server.security.users import User
+from metier.server.state import ServerState
+
+AGENT = Path(sys.executable).parent / "agent"
+WAIT_SECONDS = 30.0
+
+
+@dataclass(slots=True, kw_only=True)
+class RunningServer:
+    url: str
+    token: str = field(repr=False)
+    recipe: Recipe | None = None
+    state: ServerState | None = None
+
+    def client(self, token: str | None = None) -> httpx2.Client:
+        """A client that sends the token; an empty one sends none."""
+        sent = self.token if token is None else token
+        headers = {"authorization": f"Bearer {sent}"} if sent else {}
+        return httpx2.Client(base_url=self.url, headers=headers, timeout=WAIT_SECONDS, trust_env=False)
+
+    def get(self, path: str, **params: str | int) -> dict[str, Any]:
+        with self.client() as client:
+            answer = client.get(path, params=params)
+        assert answer.status_code == 200, answer.text
+        return cast("dict[str, Any]", answer.json())
+
+    def post(self, path: str, body: Mapping[str, object] | None = None, *, status: int = 200) -> dict[str, Any]:
+        with self.client() as client:
+            answer = client.post(path, json={} if body is None else body)
+        assert answer.status_code == status, answer.text
+        return cast("dict[str, Any]", answer.json())
+
+    def sign_in(self, *, name: str = "tester", role: str = "operator") -> httpx2.Client:
+        """A client with the cookie of a browser, by a one-time code."""
+        assert self.recipe is not None
+        code = LoginCodes(self.recipe.private).issue(User(name=self.recipe.owner, role="operator"))
+        client = httpx2.Client(base_url=self.url, timeout=WAIT_SECONDS, trust_env=False)
+        answer = client.get("/login", params={"code": code})
+        assert answer.status_code == 303, (name, role, answer.text)
+        return client
+
+
+@contextmanager
+def serving(folder: Path, **environ: str) -> Generator[RunningServer]:
+    """In a thread. The home folder is that of the environment."""
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    listening.listen(2048)
+    port = int(listening.getsockname()[1])
+    home = Path(os.environ["HOME"])
+    private = home / ".agent/servers" / f"127.0.0.1-{port}"
+    private.mkdir(parents=True, mode=0o700)
+    recipe = Recipe(
+        folder=folder, home=home, environ={**os.environ, **environ}, token=secrets.token_urlsafe(32),
+        key=secrets.token_bytes(32), private=private, port=port, owner="tester",
+    )  # fmt: skip
+    config = build_config(recipe)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    state = cast("ServerState", cast("Any", config.app).state.server)
+    running = RunningServer(url=f"http://127.0.0.1:{port}", token=recipe.token, recipe=recipe, state=state)
+    try:
+        with running.client() as client:
+            assert client.get("/api/v1/health").status_code == 200
+        yield running
+    finally:
+        server.should_exit = True
+        thread.join(WAIT_SECONDS)
+        listening.close()
+        assert not thread.is_alive(), "the server did not stop"
+
+
+@dataclass(slots=True)
+class ServerProcess:
+    process: subprocess.Popen[str]
+    running: RunningServer
+    token_file: Path
+
+
+@contextmanager
+def serving_process(folder: Path, *args: str, **environ: str) -> Generator[ServerProcess]:
+    """The installed command `agent serve --port 0 --json`, as a user starts it."""
+    process = subprocess.Popen(
+        [AGENT, "serve", "--port", "0", "--json", *args], cwd=folder, env={**os.environ, **environ}, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, process.communicate(timeout=WAIT_SECONDS)[1]
+        said = cast("dict[str, Any]", json.loads(line))
+        token_file = Path(str(said["token_file"]))
+        running = RunningServer(url=str(said["url"]), token=token_file.read_text().strip())
+        yield ServerProcess(process, running, token_file)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.communicate(timeout=WAIT_SECONDS)
