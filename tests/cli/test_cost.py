@@ -7,8 +7,8 @@ import pytest
 from model_server import ModelServer, calls, says
 from run_workspace import Workspace
 
-from metier.cli.cost import parse_since
 from metier.errors import UsageError
+from metier.runtime.history.spending import parse_since
 from metier.views.run_view import Usage
 from metier.views.spending import Spent, render_totals, sum_up
 

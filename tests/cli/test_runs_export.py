@@ -302,3 +302,25 @@ def test_runs_that_work_for_each_other_in_a_circle_are_refused(
     assert run(["runs", "import", str(file)]) == 1
 
     assert "works for" in capsys.readouterr().err
+
+
+def test_an_html_export_is_one_page_without_script_address_or_secret(
+    run_id: str, elsewhere: Path, capsys: Capture
+) -> None:
+    page = elsewhere / "run.html"
+
+    assert run(["runs", "export", run_id, "--html", "-o", str(page)]) == 0
+
+    text = page.read_text(encoding="utf-8")
+    assert capsys.readouterr().out == f"{page}\n"
+    assert "script_run" in text
+    assert "Greeted" in text
+    assert SECRET not in text
+    assert "<script" not in text
+    assert "src=" not in text
+    assert "default-src &#39;none&#39;" in text or "default-src 'none'" in text
+
+
+def test_an_html_export_with_every_secret_is_refused(run_id: str, elsewhere: Path) -> None:
+    assert run(["runs", "export", run_id, "--html", "--exact", "-o", str(elsewhere / "x.html")]) == 2
+    assert not (elsewhere / "x.html").exists()

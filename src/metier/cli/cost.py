@@ -1,8 +1,7 @@
 """`agent cost`: what the runs of this workspace used and cost, by model, agent, skill, task or day."""
 
-import re
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated
 
 import anyio
@@ -11,18 +10,13 @@ import typer
 from metier.cli.run.command import Config
 from metier.cli.run.driving import open_place
 from metier.cli.shared.output import warn_line, write_json
-from metier.errors import LogError, UsageError
-from metier.runtime.runs import Runtime, open_runtime
-from metier.telemetry.jsonl import FILE_NAME, read_events
+from metier.runtime.history.spending import ReadSpending, parse_since, read_spent
+from metier.runtime.runs import open_runtime
 from metier.views.painter import build_painter
 from metier.views.run_view import Usage
-from metier.views.spending import Grouping, Spent, Total, describe_usage, list_spent, render_totals, sum_up
+from metier.views.spending import Grouping, Total, describe_usage, render_totals, sum_up
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
-
-_AGE = re.compile(r"(\d{1,5})([hdw])")
-_HOURS = {"h": 1, "d": 24, "w": 168}
-_PAGE = 500
 
 
 @app.command()
@@ -41,14 +35,14 @@ def cost(
     """
     begun = parse_since(since, now=datetime.now(UTC)) if since else None
 
-    async def read() -> tuple[list[Spent], int]:
+    async def read() -> ReadSpending:
         async with open_runtime(open_place(config)) as runtime:
-            return await _read_spent(runtime, begun)
+            return await read_spent(runtime, begun)
 
-    spent, missing = anyio.run(read)
-    totals = sum_up(spent, by)
-    if missing:
-        warn_line(f"{missing} runs have no event log here, and are not counted")
+    found = anyio.run(read)
+    totals = sum_up(found.spent, by)
+    if found.missing:
+        warn_line(f"{found.missing} runs have no event log here, and are not counted")
     if as_json:
         write_json([_as_json(total, by) for total in totals])
         return
@@ -63,33 +57,6 @@ def cost(
             whole = whole.plus(total.usage)
         painter.print(f"all: {describe_usage(whole, calls=sum(total.calls for total in totals))}")
     painter.close()
-
-
-def parse_since(text: str, *, now: datetime) -> datetime:
-    """Raises `UsageError`."""
-    if age := _AGE.fullmatch(text.strip().lower()):
-        return now - timedelta(hours=int(age[1]) * _HOURS[age[2]])
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError as error:
-        raise UsageError(f"{text!r} is no time", hint="Use 24h, 7d, 4w, or a date such as 2026-01-31") from error
-    return moment if moment.tzinfo else moment.astimezone()
-
-
-async def _read_spent(runtime: Runtime, begun: datetime | None) -> tuple[list[Spent], int]:
-    """What the event logs of the runs say, and of how many runs there is none here."""
-    spent: list[Spent] = []
-    missing = last = 0
-    while page := await runtime.store.list_runs(before=last, limit=_PAGE):
-        last = page[-1].number
-        for row in page:
-            if begun is not None and row.created_at < begun:
-                continue
-            try:
-                spent += list_spent(read_events(runtime.folder(row.run_id) / FILE_NAME))
-            except LogError:
-                missing += 1
-    return spent, missing
 
 
 def _as_json(total: Total, by: Grouping) -> dict[str, object]:

@@ -122,6 +122,15 @@ class Approvals:
     async def attempts(self, question: ApprovalQuestion) -> list[ApprovalAttempt]:
         return await self._store.list_attempts(question.row.approval_id)
 
+    async def look(self, question: ApprovalQuestion, arguments: dict[str, JsonValue] | None = None) -> Found:
+        """What the call would meet if it ran now, as it stands or with other arguments. Only files can be looked at."""
+        return await self._look(question.tool, question.arguments if arguments is None else arguments)
+
+    async def is_stale(self, question: ApprovalQuestion) -> bool:
+        """What the call would change is no longer what its preview was made from."""
+        base = question.asked.base if question.asked is not None else ""
+        return bool(base) and (await self.look(question)).base != base
+
     async def decide(self, question: ApprovalQuestion, reply: Reply) -> ApprovalQuestion:
         """Record a decision. The first one counts; for every later one raises `ApprovalClosed` and says whose did."""
         edited: bytes | None = None

@@ -3,6 +3,8 @@
 import difflib
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, assert_never
 
 from pydantic import JsonValue
 from rich.text import Text
@@ -14,6 +16,15 @@ MAX_LINES = 80
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 _MAX_COMPARED = 2_000
 """Lines; comparing more costs the square of their number."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiffLine:
+    kind: Literal["file", "hunk", "added", "removed", "same", "note"]
+    number: int
+    """In the old file for what is removed, else in the new one; 0 where the line is of neither."""
+    text: str
+    """With its sign."""
 
 
 def build_diff(before: str, after: str, *, path: str) -> str:
@@ -43,7 +54,7 @@ def build_step_diff(step: StepView) -> str:
 
 def render_diff(unified: str, *, width: int, most: int | None = MAX_LINES) -> list[Text]:
     """One line of the screen per line of the diff; the rest is counted."""
-    lines = list(_list_lines(sanitize(unified)))
+    lines = list(_list_lines(unified))
     shown = lines if most is None else lines[:most]
     rendered = [_fit(text, width) for text in shown]
     if left := len(lines) - len(shown):
@@ -51,27 +62,47 @@ def render_diff(unified: str, *, width: int, most: int | None = MAX_LINES) -> li
     return rendered
 
 
-def _list_lines(unified: str) -> Iterator[Text]:
+def parse_diff(unified: str) -> Iterator[DiffLine]:
+    """The lines of a unified diff with their numbers, safe to show. What is no diff is context."""
     old = new = 0
-    for line in unified.splitlines():
+    for line in sanitize(unified).splitlines():
         if hunk := _HUNK.match(line):
             old, new = int(hunk[1]), int(hunk[2])
-            yield Text(line, "cyan")
+            yield DiffLine("hunk", 0, line)
         elif line.startswith("--- ") and not old:
             continue
         elif line.startswith("+++ ") and not new:
-            yield Text(line[4:], "bold")
+            yield DiffLine("file", 0, line[4:])
         elif line.startswith("+"):
-            yield _numbered(new, line, "green")
+            yield DiffLine("added", new, line)
             new += 1
         elif line.startswith("-"):
-            yield _numbered(old, line, "red")
+            yield DiffLine("removed", old, line)
             old += 1
         elif line.startswith("\\"):
-            yield Text(f"      {line}", "dim")
+            yield DiffLine("note", 0, line)
         else:
-            yield _numbered(new, line, "")
+            yield DiffLine("same", new, line)
             old, new = old + 1, new + 1
+
+
+def _list_lines(unified: str) -> Iterator[Text]:
+    for line in parse_diff(unified):
+        match line.kind:
+            case "hunk":
+                yield Text(line.text, "cyan")
+            case "file":
+                yield Text(line.text, "bold")
+            case "added":
+                yield _numbered(line.number, line.text, "green")
+            case "removed":
+                yield _numbered(line.number, line.text, "red")
+            case "note":
+                yield Text(f"      {line.text}", "dim")
+            case "same":
+                yield _numbered(line.number, line.text, "")
+            case _:
+                assert_never(line.kind)
 
 
 def _numbered(number: int, line: str, style: str) -> Text:

@@ -15,6 +15,7 @@ from metier.definitions.files.whole_file import replace_file
 from metier.engine.state import RunState
 from metier.errors import UsageError
 from metier.runtime.history.archive import Archive, load_archive, render_archive
+from metier.runtime.history.shared_page import render_shared_run
 from metier.runtime.history.transfer import export_run, import_run
 from metier.runtime.runs import open_runtime
 
@@ -32,13 +33,24 @@ def export(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="The file to write; by default named after the run.")
     ] = None,
+    as_html: Annotated[
+        bool, typer.Option("--html", help="Write one HTML file for people to read: no script, nothing to fetch.")
+    ] = False,
     exact: Annotated[
         bool, typer.Option("--exact", help="Keep texts as they are, secrets included. Guard the file accordingly.")
     ] = False,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """Write a run, and those that it handed work to, into one file that can be imported and replayed elsewhere."""
+    """Write a run, and those that it handed work to, into one file that can be imported and replayed elsewhere.
+
+    With --html the file is a page to read in a browser; it cannot be imported.
+    """
+    if as_html:
+        if exact:
+            raise UsageError("--html leaves secrets out, and --exact keeps them", hint="Use one of them")
+        _export_page(run, output, as_json=as_json, config=config)
+        return
 
     async def work() -> Archive:
         async with open_runtime(open_place(config)) as runtime:
@@ -65,6 +77,21 @@ def export(
     if exact:
         warn_line("warning: the file holds every text exactly as it was, secrets included")
     write_line(str(path))
+
+
+def _export_page(run: str, output: Path | None, *, as_json: bool, config: Config) -> None:
+    async def work() -> tuple[str, str]:
+        async with open_runtime(open_place(config)) as runtime:
+            run_id = (await runtime.find(run)).run_id
+            return run_id, await render_shared_run(runtime, run_id)
+
+    run_id, page = anyio.run(work)
+    path, data = output or Path(f"{run_id}.html"), page.encode()
+    _write(path, data)
+    if as_json:
+        write_json({"run_id": run_id, "file": str(path), "bytes": len(data)})
+    else:
+        write_line(str(path))
 
 
 def import_file(

@@ -27,6 +27,8 @@ class Found:
 
     base: str = ""
     leads_to: tuple[str, ...] = ()
+    preview: str = ""
+    """What it would change, as it is: not yet without secrets."""
 
 
 async def ask_approval(action: a.AskApproval, log: RunLog, services: Services) -> None:

@@ -142,6 +142,33 @@ async def render_change(runtime: Runtime, change: FileChange) -> str:
     return _render_diff(change.path, (change.before, before), (change.after, after))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepChanges:
+    """What one step, or one undo, did to files."""
+
+    step: str
+    """Its id, with its run's before it where that is a child run."""
+    tool: str
+    unknown: str
+    """Why nothing is known of its changes."""
+    changes: dict[str, str]
+    """Path → unified diff; texts are as they are, secrets included."""
+
+
+async def read_changes(runtime: Runtime, run_id: str) -> list[StepChanges]:
+    """Of a run and the runs it started, in order; steps without a change are left out."""
+    return [
+        StepChanges(
+            step=effect.name,
+            tool=effect.what,
+            unknown=effect.unknown,
+            changes={change.path: await render_change(runtime, change) for change in effect.changes},
+        )
+        for effect in await read_effects(runtime, run_id)
+        if effect.changes or effect.unknown
+    ]
+
+
 async def _restore(runtime: Runtime, files: Sequence[PlannedFile]) -> tuple[list[str], list[str]]:
     """What goes comes first, deepest first: a folder may have to make room for a file."""
     restored: list[str] = []

@@ -1,0 +1,93 @@
+"""Everything that waits for a person, over all runs of a workspace: approvals, questions, doubts, failures, limits."""
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from metier.engine.orders import CHILD
+from metier.engine.state import RunState
+from metier.events import TaskState
+from metier.runtime.approvals import ApprovalQuestion
+from metier.runtime.records.causes import get_cause
+from metier.runtime.reopening import Limit, can_reopen, find_limit, suggest_limit
+from metier.runtime.runs import Runtime
+from metier.store.base import RunRow
+
+LOOK_BACK = timedelta(days=7)
+"""How long a run that reached a limit is shown as waiting: it has ended, and may never go on."""
+MOST_RUNS = 200
+"""Of each kind."""
+
+type WaitKind = Literal["input", "in_doubt", "step_failed", "changed_code", "stopped", "limit"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingRun:
+    """A run that goes on when a person says something, beside those that wait for an approval."""
+
+    row: RunRow
+    state: RunState
+    kind: WaitKind
+    reason: str
+    cause: str = ""
+    """What a step that failed gave back."""
+    limit: Limit | None = None
+    suggested: float = 0.0
+    """What the limit would be raised to: twice what was allowed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inbox:
+    approvals: tuple[ApprovalQuestion, ...]
+    """Oldest first."""
+    runs: tuple[WaitingRun, ...]
+    """Newest first."""
+
+    def __len__(self) -> int:
+        return len(self.approvals) + len(self.runs)
+
+
+async def read_inbox(runtime: Runtime) -> Inbox:
+    """What waits now. An approval that ran out of time is closed on the way."""
+    approvals = await runtime.approvals.find_all(status="open")
+    found = [run async for run in _list_waiting(runtime)]
+    return Inbox(approvals=tuple(approvals), runs=tuple(sorted(found, key=lambda run: -run.row.number)))
+
+
+async def count_waiting(runtime: Runtime) -> int:
+    """How many, without reading a journal: runs that reached a limit are left out."""
+    rows = await runtime.store.list_approvals(status="open", limit=MOST_RUNS)
+    asking = await runtime.store.list_runs(status="input_required", limit=MOST_RUNS)
+    paused = await runtime.store.list_runs(status="paused", limit=MOST_RUNS)
+    return len(rows) + len(asking) + len({row.run_id for row in paused} - {row.run_id for row in rows})
+
+
+async def _list_waiting(runtime: Runtime) -> AsyncGenerator[WaitingRun]:
+    since = runtime.place.clock.now() - LOOK_BACK
+    wanted: tuple[TaskState, ...] = ("input_required", "paused", "failed", "timeout")
+    for status in wanted:
+        for row in await runtime.store.list_runs(status=status, limit=MOST_RUNS):
+            if (found := await _look(runtime, row, since=since)) is not None:
+                yield found
+
+
+async def _look(runtime: Runtime, row: RunRow, *, since: datetime) -> WaitingRun | None:
+    """Nothing where the run waits for an approval, which stands for itself, or has ended for good."""
+    is_ended = row.status in ("failed", "timeout")
+    # A child run that a limit ended is gone on with through the run above it.
+    if is_ended and (row.updated_at < since or row.run_id.startswith(CHILD)):
+        return None
+    state = await runtime.read(row.run_id)
+    if is_ended:
+        limit = find_limit(state)
+        if limit is None or not can_reopen(state) or state.failure is None:
+            return None
+        reason, suggested = state.failure.message, suggest_limit(state, limit)
+        return WaitingRun(row=row, state=state, kind="limit", reason=reason, limit=limit, suggested=suggested)
+    if state.pause is None or state.pause.pause in ("approval", "delegation"):
+        return None
+    kind: WaitKind = "stopped"
+    if state.pause.pause in ("input", "in_doubt", "step_failed", "changed_code"):
+        kind = state.pause.pause
+    return WaitingRun(row=row, state=state, kind=kind, reason=state.pause.reason, cause=get_cause(state))
