@@ -473,7 +473,8 @@ class RunFinished(Payload):
     turns: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
-    cost_usd: float = 0
+    cost_usd: float | None = 0
+    """None where a model without a known price answered."""
     duration_ms: float = 0
 
 

@@ -50,7 +50,8 @@ class ChildRunFinished(Payload):
     child_run_id: str
     status: TaskState
     turns: int = 0
-    cost_usd: float = 0
+    cost_usd: float | None = 0
+    """None where a model without a known price answered."""
 
 
 class ResultChecked(Payload):

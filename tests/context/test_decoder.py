@@ -170,6 +170,13 @@ def test_wrong_arguments_are_answered_with_their_place(arguments: dict[str, Json
     assert f"(at {place})" in outcome.rejected[0].message
 
 
+def test_everything_that_is_wrong_with_a_call_is_told_at_once() -> None:
+    outcome = decoded(reply(call("Read", "a", file="x", limit=0)))
+
+    for wrong in ("'path' is a required property", "'file' was unexpected", "(at $.limit)"):
+        assert wrong in outcome.rejected[0].message
+
+
 def test_arguments_that_are_almost_json_are_read_and_broken_ones_are_answered() -> None:
     almost = ToolCallPart(id="a", name="Read", raw_arguments='{"path": "x",}')
     broken = ToolCallPart(id="b", name="Read", raw_arguments='{"path": ')

@@ -78,6 +78,16 @@ def test_every_tool_has_a_text_and_every_text_a_tool() -> None:
         assert described == set(properties), spec.name
 
 
+def test_every_parameter_has_the_description_that_was_written_for_it() -> None:
+    for spec in (*build_control_specs(), *BUILT_IN):
+        properties = spec.input_schema["properties"]
+        assert isinstance(properties, dict)
+        for name, text in load_tool_text(spec.name).parameters.items():
+            parameter = properties[name.partition(".")[0]]
+            assert isinstance(parameter, dict)
+            assert "." in name or parameter["description"] == text, f"{spec.name}: {name}"
+
+
 def test_subject_that_a_run_has_no_tools_for_is_left_out() -> None:
     bare = build_operating(Subjects(tools={"Read"}), "")
 

@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from metier.event_record import EventRecord, payload_types
 from metier.events import LlmDecisionDecoded, LlmRequestMeta, Payload, RunFailed, RunStarted, SkillStepExecuted
 from metier.ids import SystemClock
+from metier.task_events import ChildRunFinished, TaskPlanned
 from metier.telemetry.console import WORDINGS, ConsoleSink
 
 
@@ -37,6 +38,18 @@ def test_line_shows_trace_turn_skill_action_and_status() -> None:
 
     last = stream.getvalue().splitlines()[-1].split()
     assert last[1:] == ["abcdef01", "turn", "3", "notes", "skill_step_executed", "failed", "call_tool", "Bash"]
+
+
+def test_values_stand_in_a_line_as_people_write_them() -> None:
+    stream = io.StringIO()
+    sink = ConsoleSink(stream, level="debug")
+
+    sink.write(_record(TaskPlanned(task_id="pack", steps=("TASK.md", "second.md"))))
+    sink.write(_record(ChildRunFinished(step_id="1.1", child_run_id="c", status="completed", turns=1, cost_usd=None)))
+
+    planned, child = stream.getvalue().splitlines()
+    assert planned.endswith("pack: TASK.md, second.md")
+    assert child.endswith("c, 1 turn, unknown cost")
 
 
 def test_outside_text_cannot_break_or_colour_a_line() -> None:

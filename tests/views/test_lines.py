@@ -47,6 +47,12 @@ def test_step_that_did_not_succeed_says_how_it_stands(state: StepState, line: st
     assert render_step(step, width=80).plain == line
 
 
+def test_step_that_never_ran_says_why() -> None:
+    step = StepView(step_id="1", tool="use_skill", line="x", state="failed", error="'skill' is a required property")
+
+    assert [line.plain.strip() for line in render_output(step, width=80)] == ["'skill' is a required property"]
+
+
 def test_running_step_turns_and_says_how_long() -> None:
     step = StepView(step_id="1", tool="Bash", line="sleep 9", started_at=START)
 

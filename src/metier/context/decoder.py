@@ -128,7 +128,7 @@ class Decoder:
     def _find_wrong_argument(self, tool: str, arguments: dict[str, JsonValue]) -> str:
         if tool not in self._checks:
             self._checks[tool] = SchemaCheck(tool, self._schemas[tool])
-        wrong = self._checks[tool].find_error(arguments)
+        wrong = self._checks[tool].describe_errors(arguments)
         return f"Invalid input for {tool!r}: {wrong}" if wrong else ""
 
     def _from_text(self, text: str) -> Decoded | Undecodable:

@@ -17,6 +17,7 @@ from metier.engine.projection_work import project_task_step, project_work
 from metier.engine.state import RunState
 from metier.engine.steps import Step, describe_plan, read_plan
 from metier.messages import ToolCallPart
+from metier.providers.cost import find_cost
 from metier.task_events import RunAdopted, SkillCodeAccepted
 from metier.undo_events import UndoFinished, UndoStarted
 
@@ -117,7 +118,7 @@ def _project_run(
                 turns=state.turn,
                 input_tokens=state.input_tokens,
                 output_tokens=state.output_tokens,
-                cost_usd=state.cost_usd,
+                cost_usd=find_cost(state.cost_usd, tokens=state.input_tokens + state.output_tokens),
                 duration_ms=entry.duration_ms,
             )
         case e.RunFailed():

@@ -5,6 +5,7 @@ from metier.decisions import describe_failure
 from metier.engine import entries as e
 from metier.engine.state import RunState
 from metier.events import Payload
+from metier.providers.cost import find_cost
 
 SUMMARY_CHARACTERS = 400
 
@@ -31,8 +32,9 @@ def project_work(
             )
             return [started, *_change(entry.step_id, state, "running")]
         case e.ChildEnded():
-            shared = {"step_id", "child_run_id", "status", "turns", "cost_usd"}
-            return [ev.ChildRunFinished(**entry.model_dump(include=shared))]
+            shared = {"step_id", "child_run_id", "status", "turns"}
+            cost = find_cost(entry.cost_usd, tokens=entry.input_tokens + entry.output_tokens)
+            return [ev.ChildRunFinished(**entry.model_dump(include=shared), cost_usd=cost)]
         case e.ResultChecked():
             return [ev.ResultChecked(accepted=not entry.failures, failures=entry.failures)]
         case e.DoubtResolved():

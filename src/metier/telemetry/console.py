@@ -5,7 +5,8 @@ Elsewhere, and with `NO_COLOR`, it is plain text.
 """
 
 import os
-from typing import NamedTuple, TextIO
+import string
+from typing import NamedTuple, TextIO, cast, override
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
@@ -78,7 +79,7 @@ WORDINGS: dict[str, Wording] = {
     "task_planned": Wording("info", "planned", "{p.task_id}: {p.steps}"),
     "task_step_changed": Wording("info", "{p.state}", "{p.file} {p.name} {p.message}"),
     "child_run_started": Wording("info", "started", "{p.agent} {p.child_run_id}: {p.task}"),
-    "child_run_finished": Wording("info", "{p.status}", "{p.child_run_id}, {p.turns} turns, {p.cost_usd:.4f} USD"),
+    "child_run_finished": Wording("info", "{p.status}", "{p.child_run_id}, {p.turns:turns}, {p.cost_usd:usd}"),
     "result_checked": Wording("info", "accepted={p.accepted}", "{p.failures}"),
     "run_finished": Wording("info", "{p.status}", "{p.result_summary}"),
     "run_failed": Wording("error", "{p.status}", "{p.reason}: {p.message}"),
@@ -93,6 +94,29 @@ _WIDE = 120
 """Columns of a terminal from which on the columns of a line fit, with room for its detail."""
 _MAX_LINES = 3
 _MAX_SAID = 120
+
+
+class _Words(string.Formatter):
+    """Fills in values as people write them: a list with commas, nothing for None."""
+
+    @override
+    def format_field(self, value: object, format_spec: str) -> str:
+        match value, format_spec:
+            case None, "usd":
+                return "unknown cost"
+            case float() | int(), "usd":
+                return f"{value:.4f} USD"
+            case int(), "turns":
+                return "1 turn" if value == 1 else f"{value} turns"
+            case None, _:
+                return ""
+            case tuple(), _:
+                return ", ".join(str(part) for part in cast("tuple[object, ...]", value))
+            case _:
+                return format(value, format_spec)
+
+
+_WORDS = _Words()
 
 
 class Line(NamedTuple):
@@ -169,7 +193,7 @@ def render_line(record: EventRecord, *, turn: int, skill: str) -> Line:
 
 def _build_detail(wording: Wording, payload: Payload) -> str:
     """In words; of a step that failed also what it said last, where programs say why."""
-    detail = wording.detail.format(p=payload).strip()
+    detail = _WORDS.format(wording.detail, p=payload).strip()
     said = getattr(payload, "stderr_summary", "")
     lines = [line.strip() for line in said.splitlines() if line.strip()] if isinstance(said, str) else []
     if lines and (code := getattr(payload, "exit_code", None)):

@@ -80,6 +80,10 @@ class SchemaCheck:
         told = [f"{error.message[:_SHOWN_CHARACTERS]} (at {error.json_path})" for error in errors[:_MOST_ERRORS]]
         return told if len(told) > 1 else [best]
 
+    def describe_errors(self, value: JsonValue) -> str:
+        """All of them in one line, for a model that is to send it again; empty when nothing is wrong."""
+        return "; ".join(self.list_errors(value))
+
     def find_error(self, value: JsonValue) -> str:
         """What is wrong and where; empty when nothing is."""
         if not self._schema or (self._plain is not None and self._plain.holds(value)):

@@ -116,7 +116,7 @@ class Toolbox:
     def find_wrong_input(self, name: str, arguments: JsonValue) -> str:
         """What is wrong with the arguments of a call; empty when nothing is."""
         tool = self.find(name)
-        return "" if tool is None else self._input_checks[tool.info.name].find_error(arguments)
+        return "" if tool is None else self._input_checks[tool.info.name].describe_errors(arguments)
 
     def _describe_unknown(self, name: str) -> str:
         known = [*self._tools, *self._aliases]

@@ -219,7 +219,7 @@ def _complete(usage: Usage, payload: ev.RunFinished) -> Usage:
         usage,
         input_tokens=max(usage.input_tokens, payload.input_tokens),
         output_tokens=max(usage.output_tokens, payload.output_tokens),
-        cost_usd=max(usage.cost_usd, payload.cost_usd),
+        cost_usd=max(usage.cost_usd, payload.cost_usd or 0.0),
     )
 
 

@@ -76,7 +76,7 @@ def _list_end(step: StepView, now: datetime | None) -> Iterator[str]:
 def render_output(step: StepView, *, width: int, most: int | None = EXCERPT_LINES) -> list[Text]:
     """The excerpt of what came back, indented; what is not shown is counted. `most=None` shows all of the excerpt."""
     is_bad = step.state in ("failed", "timeout", "denied", "in_doubt")
-    shown = step.error if step.state == "denied" and step.error else step.output
+    shown = step.error if step.error and (step.state == "denied" or not step.output) else step.output
     given = sanitize(shown).splitlines()
     lines = [line for line in given if not _EXIT_CODE.fullmatch(line) and not _LABEL.fullmatch(line)]
     while lines and not lines[-1].strip():

@@ -35,6 +35,7 @@ from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
 from metier.errors import LogError, UsageError
 from metier.ids import find_user
+from metier.providers.cost import find_cost
 from metier.providers.options import ModelOptions
 from metier.runtime.answers import Answer
 from metier.runtime.changed_code import ACCEPT
@@ -42,7 +43,6 @@ from metier.runtime.cleaning import build_place_redactor, find_place_secrets
 from metier.runtime.host import Host
 from metier.runtime.opening import open_host
 from metier.runtime.records.causes import find_failed, get_cause
-from metier.runtime.records.known_cost import find_cost
 from metier.runtime.records.resume_tokens import issue_token
 from metier.runtime.reopening import RaisedLimits, find_chain, find_limit
 from metier.runtime.runs import Runtime, Watch, open_runtime

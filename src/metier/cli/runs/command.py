@@ -34,8 +34,9 @@ from metier.engine.state import RunState, fold
 from metier.errors import MetierError, UsageError
 from metier.events import TaskState
 from metier.ids import find_user
+from metier.providers.cost import find_cost
 from metier.runtime.history.entries import read_history
-from metier.runtime.records.known_cost import find_cost, find_listed_cost, render_cost
+from metier.runtime.records.known_cost import find_listed_cost, render_cost
 from metier.runtime.records.record import build_record
 from metier.runtime.runs import Runtime, open_runtime
 from metier.store.base import ENDED, RUNNABLE, RunRow
@@ -97,7 +98,7 @@ def list_runs(
 def _write_row(row: RunRow) -> None:
     # What another run ordered stands above the run that ordered it, which is older.
     task = one_line(("↳ " if row.run_id.startswith(CHILD) else "") + row.task, _TASK_WIDTH)
-    write_line(f"{row.run_id}  {_status(row):<14}  {row.turns:>2} turns  {render_cost(_cost(row)):>12}  {task}")
+    write_line(f"{row.run_id:<30}  {_status(row):<14}  {_turns(row):>8}  {_listed(row):>12}  {task}")
 
 
 @app.command()
@@ -208,6 +209,15 @@ def _row_as_json(row: RunRow) -> dict[str, JsonValue]:
         "created_at": _iso(row.created_at),
         "updated_at": _iso(row.updated_at),
     }
+
+
+def _turns(row: RunRow) -> str:
+    return "1 turn " if row.turns == 1 else f"{row.turns} turns"
+
+
+def _listed(row: RunRow) -> str:
+    """Nothing for a run that asked no model itself: what the runs that it started cost stands in their lines."""
+    return render_cost(_cost(row)) if row.turns else ""
 
 
 def _cost(row: RunRow) -> float | None:

@@ -1,11 +1,7 @@
 """What a run cost, or that it is not known: a model without a price is not a free one. Pure."""
 
+from metier.providers.cost import find_cost
 from metier.providers.registry import OFFLINE
-
-
-def find_cost(cost_usd: float, *, tokens: int) -> float | None:
-    """US dollars, or None where tokens were used and no price was counted for them."""
-    return None if tokens and not cost_usd else round(cost_usd, 6)
 
 
 def find_listed_cost(cost_usd: float, *, turns: int, model: str) -> float | None:
