@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -79,6 +80,15 @@ with open(fifo) as stream:
 print(json.dumps({"summary": words}))
 """
 """Says that it began, then waits until somebody writes into the pipe; says so by opening it."""
+
+
+def close_after_reader(pipe: int) -> None:
+    """Close our end of a pipe once the program at the other end is gone: an end of file must not wake it before."""
+    poller = select.poll()
+    poller.register(pipe, 0)
+    assert poller.poll(60_000), "the program that reads the pipe is still there"
+    os.close(pipe)
+
 
 BREAK = 'import sys\nsys.stderr.write("no luck\\n")\nsys.exit(3)\n'
 

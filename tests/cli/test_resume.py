@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 from model_server import ModelServer, calls, says
-from run_workspace import AGENT, WAIT, Workspace
+from run_workspace import AGENT, WAIT, Workspace, close_after_reader
 
 from metier.ids import SystemClock
 from metier.store.base import RunRow
@@ -110,7 +110,7 @@ def killed_run(workspace: Workspace, model: ModelServer) -> tuple[Path, str]:
     pipe = os.open(fifo, os.O_WRONLY)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    os.close(pipe)
+    close_after_reader(pipe)
     return fifo, workspace.run_ids()[0]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from model_server import ModelServer, calls, says
-from run_workspace import Workspace
+from run_workspace import Workspace, close_after_reader
 
 type Capture = pytest.CaptureFixture[str]
 
@@ -180,7 +180,7 @@ def test_run_killed_while_a_skill_works_goes_on_or_asks(workspace: Workspace, ca
     writer = os.open(pipe, os.O_WRONLY)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)
-    os.close(writer)
+    close_after_reader(writer)
     pipe.unlink()
     pipe.write_text("ended", encoding="utf-8")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from model_server import ModelServer, calls, says
-from run_workspace import WAIT, Workspace
+from run_workspace import WAIT, Workspace, close_after_reader
 
 type Capture = pytest.CaptureFixture[str]
 
@@ -30,7 +30,7 @@ def kill_in_the_script(workspace: Workspace, model: ModelServer, fifo: Path) -> 
     pipe = os.open(fifo, os.O_WRONLY)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=30)
-    os.close(pipe)
+    close_after_reader(pipe)
     return workspace.run_ids()[0]
 
 

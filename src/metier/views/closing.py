@@ -28,7 +28,7 @@ def render_closing(view: RunView, *, width: int) -> Text:
 
 def _list_parts(view: RunView) -> list[str]:
     usage = view.total_usage
-    parts = [_WORDS.get(view.status, view.status or "not started"), _count(view.turn, "turn")]
+    parts = [_WORDS.get(view.status, view.status or "not started"), _count(view.total_turns, "turn")]
     if usage.input_tokens or usage.output_tokens:
         cached = f" ({format_tokens(usage.cached_tokens)} cached)" if usage.cached_tokens else ""
         parts += [f"{format_tokens(usage.input_tokens)} in{cached}", f"{format_tokens(usage.output_tokens)} out"]

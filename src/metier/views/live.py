@@ -6,6 +6,7 @@ by block; the block that is not complete is in the region.
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from rich.console import RenderableType
@@ -74,6 +75,11 @@ class LiveRun:
     def is_reading(self) -> bool:
         """True while text is held back that may turn out to be harmless."""
         return self.shows_text and self._text.is_holding
+
+    def follow(self, run_id: str) -> None:
+        """Say whose view it is before the first event: a run that goes on may tell of those below it first."""
+        if not self.view.run_id:
+            self.view = replace(self.view, run_id=run_id)
 
     def write(self, record: EventRecord) -> None:
         if record.event_type in ("llm_response_received", "llm_request_failed") and record.run_id == self._run_id():

@@ -210,6 +210,11 @@ class RunView:
             total = total.plus(child.total_usage)
         return total
 
+    @property
+    def total_turns(self) -> int:
+        """With those of child runs: a task asks no model itself."""
+        return sum(run.turn for run in self.walk())
+
     def find_step(self, step_id: str) -> StepView | None:
         return next((step for step in reversed(self.steps) if step.step_id == step_id), None)
 

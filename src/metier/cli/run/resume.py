@@ -21,6 +21,7 @@ from metier.runtime.queue.detached import wake
 from metier.runtime.records.resume_tokens import check_run_token
 from metier.runtime.reopening import RaisedLimits
 from metier.runtime.runs import Runtime, Watch
+from metier.views.live import LiveRun
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -119,6 +120,9 @@ class _Wanted:
 
     async def go_on(self, runtime: Runtime, watch: Watch) -> RunState:
         run_id, given = await self.find(runtime)
+        for sink in watch.sinks:
+            if isinstance(sink, LiveRun):
+                sink.follow(run_id)
         return await runtime.resume(run_id, given, replace(watch, accepts_loss=self.accepts_loss))
 
     async def leave(self, runtime: Runtime) -> RunState:
