@@ -4,7 +4,7 @@ from typing import Literal, Self, cast
 
 from pydantic import AwareDatetime, SerializeAsAny, model_validator
 
-from metier import events, project_events, task_events, undo_events
+from metier import events, hook_events, project_events, task_events, undo_events
 from metier.events import Payload
 from metier.messages import Value
 
@@ -13,7 +13,13 @@ SCHEMA_VERSION = 1
 type RedactionMode = Literal["redacted", "full"]
 """`full` is written only where `logging.redact_secrets` is off."""
 
-VOCABULARY = (events.__name__, task_events.__name__, project_events.__name__, undo_events.__name__)
+VOCABULARY = (
+    events.__name__,
+    task_events.__name__,
+    project_events.__name__,
+    undo_events.__name__,
+    hook_events.__name__,
+)
 """The modules that declare payloads."""
 
 

@@ -276,6 +276,7 @@ def test_every_setting_is_free_ordered_or_the_persons_own() -> None:
 
     assert FREE | LOWERED | set(ORDERED) <= set(leaves)
     assert own == {
+        "hooks",
         "model.allowed_models",
         "model.facts_file",
         "model.providers.anthropic.api_key_env",

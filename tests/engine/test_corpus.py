@@ -19,6 +19,7 @@ ENDINGS = {
     "limits-raised": "completed",
     "changed-code": "completed",
     "undone": "completed",
+    "hooks": "completed",
     "repair-and-signal": "completed",
     "adopted": "completed",
     "in-doubt": "completed",

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from metier.events import TaskState
+from metier.tools.hooks.definition import HookEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +152,14 @@ class Fail:
 
 
 @dataclass(frozen=True, slots=True)
+class RunHooks:
+    """Run the user's commands for this moment, and record what they said."""
+
+    event: HookEvent
+    step_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """Nothing to do until an answer comes; nothing at all in a run that has ended."""
 
@@ -177,5 +186,6 @@ type Action = (
     | HandOff
     | Finish
     | Fail
+    | RunHooks
     | Wait
 )

@@ -20,8 +20,8 @@ def find_authority(entries: Sequence[e.Entry]) -> e.RunStarted | None:
 
 def take_authority(started: e.RunStarted, adopted: e.RunAdopted) -> e.RunStarted:
     """How the run stands since it was adopted."""
-    update = adopted.model_dump(exclude={"kind", "limits", "nonce"})
-    return started.model_copy(update=update | {"limits": adopted.limits})
+    update = adopted.model_dump(exclude={"kind", "limits", "nonce", "hooks"})
+    return started.model_copy(update=update | {"limits": adopted.limits, "hooks": adopted.hooks})
 
 
 def put_back(steps: Iterable[Step], *, answering: str) -> None:

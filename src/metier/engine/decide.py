@@ -9,6 +9,7 @@ from metier.definitions.names import canonical_name
 from metier.engine import actions as a
 from metier.engine.calls import build_identity, build_memory_key
 from metier.engine.entries import Limits
+from metier.engine.hooks.due import find_before, find_due, find_ending, find_permission, find_question
 from metier.engine.orders import find_refusal, is_delegation
 from metier.engine.state import RunState
 from metier.engine.steps import Step
@@ -38,6 +39,10 @@ class ToolPolicy(Protocol):
 
 def decide(state: RunState, policy: Policy) -> a.Action:
     """The next action. The same state always gives the same one."""
+    return find_due(state) or _choose(state, policy)
+
+
+def _choose(state: RunState, policy: Policy) -> a.Action:
     if state.pause is not None or state.phase in ("INIT", "DONE", "ERROR"):
         return a.Wait()
     match state.phase:
@@ -135,13 +140,25 @@ def _start(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
     if verdict.decision == "deny":
         # Also what a person approved: they may have edited it into something that is denied.
         return _refuse(first, verdict)
-    if first.phase == "asking" or (first.phase == "pending" and (verdict.decision == "ask" or first.is_foreign)):
-        return a.AskApproval(first.step_id, verdict.reason or _FOREIGN if first.is_foreign else verdict.reason)
+    if (said := find_before(state, first)) is not None:
+        return said
+    if (question := _find_question(first, verdict)) is not None:
+        return find_permission(state, first) or a.AskApproval(first.step_id, question)
     if first.action.type == "ask_user":
         return a.AskInput(first.step_id)
     if is_delegation(first.action):
         return a.Delegate(first.step_id)
     return _run_or_stop(state, pending, policy)
+
+
+def _find_question(step: Step, verdict: Verdict) -> str | None:
+    """Why a person is asked about the step; None where they are not, or have answered."""
+    asks = verdict.decision == "ask" or step.is_foreign or bool(find_question(step))
+    if step.phase != "asking" and not (step.phase == "pending" and asks):
+        return None
+    if step.is_foreign:
+        return verdict.reason or _FOREIGN
+    return verdict.reason if verdict.decision == "ask" else find_question(step)
 
 
 def _refuse(step: Step, verdict: Verdict) -> a.RefuseStep:
@@ -178,6 +195,8 @@ def _together(state: RunState, pending: list[Step], policy: Policy) -> tuple[str
         if not is_free or policy.effect(step.action) != "read":
             break
         if name_call(step.action)[0] in state.disabled or judge_step(state, step, policy).decision != "allow":
+            break
+        if find_before(state, step) is not None or find_question(step):
             break
         group.append(step.step_id)
     return tuple(group)
@@ -247,7 +266,8 @@ def _hand_off_or_finish(state: RunState) -> a.Action:
     assert finish is not None, "a run comes here to finish or to hand off"
     order = state.started.order if state.started is not None else None
     wants_json = order is not None and order.output_schema is not None
-    return _check_or_finish(state, render_result(finish.action.params.get("result", ""), wants_json=wants_json))
+    action = _check_or_finish(state, render_result(finish.action.params.get("result", ""), wants_json=wants_json))
+    return find_ending(state) or action if isinstance(action, a.Finish) else action
 
 
 def _end_call(step: Step) -> a.Action:

@@ -10,6 +10,7 @@ from pydantic import Field, JsonValue, TypeAdapter
 from metier.context.trimming import Trim
 from metier.decisions import ActionStep, ModelDecision, SkillCall
 from metier.definitions.acceptance import Criterion
+from metier.engine.hooks.entries import HooksRan
 from metier.engine.limit_entries import LimitsRaised, RunReopened, SkillCodeAccepted
 from metier.engine.step_entries import (
     DoubtResolved,
@@ -22,6 +23,7 @@ from metier.engine.step_entries import (
 from metier.engine.undo_entries import UndoFinished, UndoStarted
 from metier.events import Candidate, DisclosedFile, TaskState
 from metier.messages import ModelReply, Spent, Value
+from metier.tools.hooks.definition import HookCommand
 
 
 class Limits(Value):
@@ -94,6 +96,8 @@ class RunStarted(Value):
     """Nothing where a person put the task in words."""
     seal: str = ""
     """Made with a secret of the store that the run was started in; in no archive. Without it the run is foreign."""
+    hooks: tuple[HookCommand, ...] = Field(default=(), exclude_if=lambda hooks: not hooks)
+    """The commands that run at named moments, as they were when the run began."""
     environment: str = ""
     """What the model is told about date, system and folder: as they were when the run began."""
     started_at: str = ""
@@ -114,6 +118,8 @@ class RunAdopted(Value):
     workspace: str
     limits: Limits = Limits()
     pins: dict[str, str] = Field(default_factory=dict)
+    hooks: tuple[HookCommand, ...] = Field(default=(), exclude_if=lambda hooks: not hooks)
+    """Those of this host."""
     nonce: str = ""
     """Makes the ids of approvals that are asked from now on ones that could not be known, and answered, before."""
     seal: str = ""
@@ -398,6 +404,7 @@ type Entry = Annotated[
     | LimitsRaised
     | UndoStarted
     | UndoFinished
+    | HooksRan
     | SkillCodeAccepted
     | RunReopened
     | RunFinished

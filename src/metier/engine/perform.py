@@ -7,6 +7,7 @@ from metier.engine import entries as e
 from metier.engine.execution.approvals import ask_again, ask_approval
 from metier.engine.execution.checking import check_result
 from metier.engine.execution.delegating import await_child, delegate, plan_task, stop_at_step
+from metier.engine.execution.hooking import run_hooks
 from metier.engine.execution.recovery import settle_doubt
 from metier.engine.execution.stepping import ask_input, refuse_step, retry_step, run_steps, tell_failure
 from metier.engine.journal import RunLog
@@ -31,6 +32,8 @@ async def perform(action: a.Action, log: RunLog, services: Services) -> None:
             await _perform_work(action, log, services)
         case a.Proceed() | a.HandOff() | a.Finish() | a.Fail():
             await _record_turn_end(action, log)
+        case a.RunHooks():
+            await run_hooks(action, log, services)
         case a.Wait():
             return
         case _:

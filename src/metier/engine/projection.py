@@ -16,6 +16,7 @@ from metier.engine import entries as e
 from metier.engine.projection_work import project_task_step, project_work
 from metier.engine.state import RunState
 from metier.engine.steps import Step, describe_plan, read_plan
+from metier.hook_events import HooksRan
 from metier.messages import ToolCallPart
 from metier.providers.cost import find_cost
 from metier.task_events import RunAdopted, SkillCodeAccepted
@@ -48,6 +49,7 @@ def _project(entry: e.Entry, state: RunState) -> Iterable[ev.Payload]:
             | e.SkillCodeAccepted()
             | e.UndoStarted()
             | e.UndoFinished()
+            | e.HooksRan()
         ):
             return [_project_change(entry)]
         case e.CatalogLoaded() | e.SkillsRanked() | e.HandedOff():
@@ -75,12 +77,35 @@ def _project(entry: e.Entry, state: RunState) -> Iterable[ev.Payload]:
             return []
 
 
+def _project_hooks(entry: e.HooksRan) -> ev.Payload:
+    failed = [each for each in entry.outcomes if each.status != "ok"]
+    return HooksRan(
+        hook_event=entry.event,
+        step_id=entry.step_id,
+        commands=tuple(each.command for each in entry.outcomes),
+        failures=tuple(f"{each.command}: {each.message}" for each in failed),
+        messages=tuple(each.message for each in entry.outcomes if each.status == "ok" and each.message),
+        decision=entry.decision,
+        reason=entry.reason,
+        changed_call=entry.updated_input is not None,
+        added_text=bool(entry.context),
+    )
+
+
 def _project_change(
-    entry: e.RunAdopted | e.LimitsRaised | e.RunReopened | e.SkillCodeAccepted | e.UndoStarted | e.UndoFinished,
+    entry: e.RunAdopted
+    | e.LimitsRaised
+    | e.RunReopened
+    | e.SkillCodeAccepted
+    | e.UndoStarted
+    | e.UndoFinished
+    | e.HooksRan,
 ) -> ev.Payload:
     match entry:
         case e.UndoStarted() | e.UndoFinished():
             return _project_undo(entry)
+        case e.HooksRan():
+            return _project_hooks(entry)
         case e.RunAdopted():
             return RunAdopted(provider=entry.provider, model=entry.model, profile=entry.profile)
         case e.LimitsRaised():

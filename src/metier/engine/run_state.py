@@ -7,6 +7,7 @@ from metier.decisions import ModelDecision, StepExecutionResult
 from metier.engine import entries as e
 from metier.engine.authority import KEPT_PAUSES, put_back, take_authority
 from metier.engine.child import Child
+from metier.engine.hooks.memory import HookMemory
 from metier.engine.phases import IllegalTransition, Phase, check_transition
 from metier.engine.steps import Step
 from metier.events import Candidate, PlanStep, TaskState
@@ -100,6 +101,7 @@ class RunState:
     """Correction of the token estimate, learnt from what the vendor reported."""
     attempts: int = 0
     """How often the run was gone on with since it last got any further."""
+    hooks: HookMemory = field(default_factory=HookMemory)
     nonce: str = ""
     """Of the adoption; see `RunAdopted`."""
     is_foreign: bool = False

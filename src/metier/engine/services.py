@@ -10,6 +10,7 @@ from metier.context.layers import PrefixHashes, Prompt
 from metier.context.tokens import TokenCounter
 from metier.definitions.task import TaskDefinition
 from metier.engine.decide import Policy
+from metier.engine.hooks.seam import Hooking
 from metier.engine.model.fingerprints import Fingerprints
 from metier.engine.model.offer import Offer, OfferKey
 from metier.engine.model.same_messages import SameMessages
@@ -123,6 +124,8 @@ class Services:
     """Looks at what confined programs must not change; None where none is confined."""
     snapshots: Snapshotting | None = None
     """Takes snapshots around programs, so that their changes can be undone; None where nothing is run."""
+    hooks: Hooking | None = None
+    """Runs the user's commands; None where nothing is run."""
     nearby: Nearby | None = None
     """Finds the project instructions of folders that the run comes to; None where results come from a record."""
     notices: tuple[Payload, ...] = ()

@@ -14,6 +14,7 @@ from metier.decisions import ActionStep, find_invocation
 from metier.engine import entries as e
 from metier.engine.calls import build_identity, build_memory_key, edit_arguments
 from metier.engine.child import Child
+from metier.engine.hooks.due import apply_hooks
 from metier.engine.phases import IllegalTransition
 from metier.engine.run_state import RunState, adopt, reopen
 from metier.engine.steps import Step, add_candidates, build_exchange, read_plan
@@ -56,7 +57,7 @@ def apply(state: RunState, entry: e.Entry) -> None:
             _apply_step(state, entry)
         case e.ApprovalAsked() | e.ApprovalDecided() | e.InputAsked() | e.InputGiven():
             _apply_answer(state, entry)
-        case e.TaskPlanned() | e.CallPlanned() | e.ChildRequested() | e.ChildEnded() | e.ResultChecked():
+        case e.TaskPlanned() | e.CallPlanned() | e.ChildRequested() | e.ChildEnded() | e.ResultChecked() | e.HooksRan():
             _apply_work(state, entry)
         case _:
             assert_never(entry)
@@ -68,7 +69,7 @@ def _apply_run(state: RunState, entry: e.RunStarted | e.RunPaused | e.RunResumed
             state.started, state.status, state.limits = entry, "in_progress", entry.limits
             state.enter("LOAD_SKILL_CATALOG")
         case e.RunPaused():
-            state.pause = entry
+            state.pause, state.hooks.is_notified = entry, False
             state.status = _STATUS_OF_PAUSE.get(entry.pause, "paused")
         case e.RunResumed():
             if state.pause is not None and state.pause.pause == "step_failed":
@@ -125,6 +126,7 @@ def _apply_model(state: RunState, entry: e.ModelCallStarted | e.ModelReplied | e
             if not entry.repair and (state.call is None or state.call.turn != entry.turn):
                 state.turn = entry.turn
             state.call, state.disabled, state.is_json = entry, frozenset(entry.disabled_tools), entry.is_json
+            state.hooks.is_asked_to_stop = False
             state.is_foreign = False
             _forget(state, entry.trims)
         case e.ModelReplied():
@@ -210,6 +212,7 @@ def _apply_step(
     match entry:
         case e.StepStarted():
             step.phase, step.started, step.attempts = "running", entry, entry.attempt
+            step.is_hooked_after = False
         case e.StepFinished():
             _finish_step(state, step, entry)
         case e.StepRetried():
@@ -283,7 +286,8 @@ def _choose_skill(state: RunState, skill: str) -> None:
 
 
 def _apply_work(
-    state: RunState, entry: e.TaskPlanned | e.CallPlanned | e.ChildRequested | e.ChildEnded | e.ResultChecked
+    state: RunState,
+    entry: e.TaskPlanned | e.CallPlanned | e.ChildRequested | e.ChildEnded | e.ResultChecked | e.HooksRan,
 ) -> None:
     match entry:
         case e.TaskPlanned():
@@ -302,6 +306,8 @@ def _apply_work(
             _count_spent(state, entry.spent)
         case e.ChildEnded():
             _count_child(state, entry)
+        case e.HooksRan():
+            _apply_hooks(state, entry)
         case e.ResultChecked():
             state.accepted = not entry.failures
             state.unaccepted = entry if entry.failures else None
@@ -326,9 +332,21 @@ def _count_child(state: RunState, entry: e.ChildEnded) -> None:
 
 
 def _send_back(state: RunState, entry: e.ResultChecked) -> None:
+    """What was asked of the result does not hold."""
+    _answer_finish(state, "Not accepted:\n" + "\n".join(f"- {failure}" for failure in entry.failures))
+
+
+def _apply_hooks(state: RunState, entry: e.HooksRan) -> None:
+    apply_hooks(state, entry)
+    if entry.event in ("Stop", "SubagentStop") and entry.decision == "deny":
+        state.hooks.blocks += 1
+        state.accepted = False
+        _answer_finish(state, f"Not finished yet. A hook says: {entry.reason}")
+
+
+def _answer_finish(state: RunState, text: str) -> None:
     """The result is answered like a call that failed, and the model has another turn."""
     finish = next(step for step in state.steps if step.action.type == "finish")
-    text = "Not accepted:\n" + "\n".join(f"- {failure}" for failure in entry.failures)
     finish.phase = "finished"
     finish.finished = e.StepFinished(step_id=finish.step_id, status="failed", text=text, is_error=True)
     _close_turn(state)
@@ -350,7 +368,7 @@ def _apply_answer(state: RunState, entry: e.ApprovalAsked | e.ApprovalDecided | 
             step.times_asked += 1
         case e.ApprovalDecided():
             step = state.step(entry.step_id)
-            step.phase = "approved"
+            step.phase, step.is_edited_after_approval = "approved", False
             if entry.decision != "approved":
                 step.denied = entry.reason or f"The approval was {entry.decision}"
             else:
@@ -379,6 +397,7 @@ def _approve(step: Step, entry: e.ApprovalDecided) -> None:
     if entry.edited_arguments is not None:
         step.action, step.edited = edit_arguments(step.action, entry.edited_arguments), entry.edited_arguments
         step.approved_base, step.approved_leads = entry.edited_base, entry.edited_leads_to
+        step.hooked = None  # hooks see every call as it will be made
     elif step.asked is not None:
         step.approved_base, step.approved_leads = step.asked.base, step.asked.leads_to
 

@@ -48,6 +48,15 @@ class Step:
     """The arguments that a person gave the call while approving it."""
     answers: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     """What was given to the questions of the step itself."""
+    hooked: e.HooksRan | None = None
+    """What hooks said before the call, with the arguments that it has now."""
+    permission: e.HooksRan | None = None
+    """What hooks said before a person was asked."""
+    is_hooked_after: bool = False
+    is_edited_after_approval: bool = False
+    """By a hook."""
+    notes: list[str] = field(default_factory=list[str])
+    """What hooks add to the result that the model reads."""
     delegated: e.ChildRequested | None = None
     """The run that does it, while it is under way and after."""
 
@@ -120,11 +129,12 @@ def _answer_calls(reply: ModelReply, steps: Sequence[Step], rejected: Sequence[e
 
 
 def _render_text(step: Step, finished: e.StepFinished) -> str:
-    """What came of a step, and that it was not the call which the model made, where that is so."""
+    """What came of a step, that it was not the call which the model made, where that is so, and what hooks add."""
+    text = "\n".join((finished.text, *step.notes)) if step.notes else finished.text
     if step.edited is None:
-        return finished.text
+        return text
     arguments = json.dumps(step.edited, ensure_ascii=False)
-    return f"[A person edited this call before approving it. It was made with {arguments}]\n{finished.text}"
+    return f"[A person edited this call before approving it. It was made with {arguments}]\n{text}"
 
 
 def _tell_in_words(steps: Sequence[Step], rejected: Sequence[e.Rejection]) -> list[Part]:

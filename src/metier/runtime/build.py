@@ -56,6 +56,7 @@ from metier.tools.base import Tool
 from metier.tools.builtin import build_builtin_tools, build_shell_tools
 from metier.tools.files.scope import Scope
 from metier.tools.files.snapshots import Snapshots
+from metier.tools.hooks.run import HookRunner
 from metier.tools.process.leftovers import clear_leftovers
 from metier.tools.process.sandbox.confinement import ARTIFACTS, Confinement
 from metier.tools.process.sandbox.masks import find_masked
@@ -79,8 +80,7 @@ async def build_services(
     settings, agent = place.settings, run.agent
     packages, changed = await use_pinned(agent.packages, run.pins, store)
     policy = await use_pinned_policy(read_policy_file(place.workspace), run.pins, store)
-    access = _open_access(place)
-    confinement = await _confine(place, run)
+    access, confinement = _open_access(place), await _confine(place, run)
     async with AsyncExitStack() as opened:
         toolsets = await opened.enter_async_context(_open_toolsets(packages, place, run=run, confinement=confinement))
         servers = await opened.enter_async_context(open_servers(place, store, run=run, confinement=confinement))
@@ -125,6 +125,7 @@ async def build_services(
             task=run.task if run.is_planned else None,
             given_results=run.given_results,
             snapshots=_open_snapshots(place, run),
+            hooks=_open_hooks(place, run, confinement),
             nearby=NearbyFiles(workspace=place.workspace, clean=cleaner.text, is_own=place.trust.is_trusted),
             notices=(*servers.notices, *find_notices(packages, tools), *told.notices),
             not_listed=servers.not_listed,
@@ -155,6 +156,12 @@ async def _find_instructions(run: PreparedRun, tools: Toolbox, partners: Partner
 
 def _open_snapshots(place: Host, run: PreparedRun) -> Snapshots | None:
     return None if run.is_plan_only else open_snapshots(place, run.folder)
+
+
+def _open_hooks(place: Host, run: PreparedRun, confinement: Confinement) -> HookRunner | None:
+    if run.is_plan_only:
+        return None
+    return HookRunner(workspace=place.workspace, environ=place.environ, confinement=confinement)
 
 
 def open_snapshots(place: Host, folder: Path) -> Snapshots:

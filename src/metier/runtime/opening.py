@@ -7,6 +7,7 @@ from pathlib import Path
 from metier.definitions.problems import Problem
 from metier.errors import UsageError
 from metier.runtime.host import Host
+from metier.runtime.workspace.hooks import list_withheld_hooks
 from metier.runtime.workspace.trust import list_withheld
 from metier.settings.load import LoadedSettings, load_settings
 
@@ -31,4 +32,6 @@ def open_host(
         raise UsageError(f"Folder {str(folder)!r} does not exist", hint="Give the folder of a workspace")
     loaded = load_settings(flags=flags or {}, environ=environ, cwd=folder, home=home, config=config)
     host = Host(settings=loaded.settings, workspace=folder, home=home, environ=dict(environ), trust=loaded.trust)
-    return OpenedHost(host=host, loaded=loaded, warnings=(*loaded.warnings, *list_withheld(host)))
+    return OpenedHost(
+        host=host, loaded=loaded, warnings=(*loaded.warnings, *list_withheld(host), *list_withheld_hooks(host))
+    )

@@ -9,6 +9,9 @@ from metier.engine.entries import ChildRequest
 from metier.runtime.host import Host
 from metier.runtime.workspace.agents import AgentInForce
 from metier.runtime.workspace.instructions import Said
+from metier.tools.hooks.definition import HookCommand
+
+type Hooks = tuple[HookCommand, ...]
 
 RESULTS = "results"
 """The pin under which a step of a task has what the steps before it gave."""
@@ -33,6 +36,8 @@ class PreparedRun:
     inherited: Mapping[str, str] = field(default_factory=dict[str, str])
     """What it has from the run above it: the files of its task, and what binds every run above."""
 
+    hooks: Hooks | None = None
+    """Those of the run above; None where there is none."""
     is_foreign: bool = False
     """It was not started in this store, and is about to be adopted."""
 

@@ -41,7 +41,7 @@ from metier.runtime.history.journal_events import tell_of_cuts
 from metier.runtime.history.losses import check_journal, describe_lost_run, find_lost_run
 from metier.runtime.host import Host
 from metier.runtime.output_schema import check_output_schema
-from metier.runtime.prepared_run import PreparedRun
+from metier.runtime.prepared_run import Hooks, PreparedRun
 from metier.runtime.queue.lease_terms import LeaseTerms, begin_attempt, keep_claimable
 from metier.runtime.records.first_entry import build_start
 from metier.runtime.records.pins import pin
@@ -63,10 +63,6 @@ from metier.telemetry.sinks import EventWriter, FanOut, RunScope, Sink, get_reda
 type Asker = Callable[[ApprovalQuestion], Awaitable[Reply | None]]
 
 
-def _ignore(_problem: str) -> None:
-    return None
-
-
 _BY_HAND = LeaseTerms()
 
 
@@ -81,7 +77,7 @@ class Watch:
     """Whom to ask in place when an approval is needed; without it, or if it answers nothing, the run parks."""
     timeout_seconds: float | None = None
     """How long the run may be driven, all in all."""
-    report: Callable[[str], None] = _ignore
+    report: Callable[[str], None] = lambda _problem: None
     """Told when a sink breaks; the run goes on without it."""
     shift: LeaseTerms = _BY_HAND
     """On what terms the run is held."""
@@ -146,10 +142,12 @@ class Runtime:
         request = replace(request, commission=check_commission(request.commission, above))
         host = await use_settings(self.place, request.commission, self.store)
         agent = resolve_agent(host, request.agent, model=request.model)
-        run = await self._prepare(run_id, agent, request, host=host)
+        run = await self._prepare(run_id, agent, request, host=host, hooks=above.hooks if above else None)
         return await self._begin(run, request, watch or Watch())
 
-    async def _prepare(self, run_id: str, agent: AgentInForce, request: RunRequest, *, host: Host) -> PreparedRun:
+    async def _prepare(
+        self, run_id: str, agent: AgentInForce, request: RunRequest, *, host: Host, hooks: Hooks | None = None
+    ) -> PreparedRun:
         check_budget(agent.place)
         run = await prepare_run(
             agent,
@@ -159,7 +157,7 @@ class Runtime:
             commission=request.commission,
             is_dry=request.mode == "dry_run",
         )
-        return replace(run, said=request.said)
+        return replace(run, said=request.said, hooks=hooks)
 
     async def resume(self, run_id: str, answer: Answer | None = None, watch: Watch | None = None) -> RunState:
         """Go on with a run: after an answer, an approval, a signal or a crash. An ended run is left as it is."""
@@ -293,7 +291,7 @@ class Runtime:
         """Put together everything that the run is started with, then make it exist with that, then drive it."""
         shift, owner = watch.shift, self.place.owner
         async with build_services(run.agent.place, self.store, run=run, observe=watch.observe) as services:
-            started = build_start(request, run.agent, services, pins=await pin(services, run))
+            started = build_start(request, run, services, pins=await pin(services, run))
             started = seal(started, self.place, run.folder.name)
             row = build_row(run.folder.name, started, now=self.place.clock.now(), queue=queue)
             # One transaction: a kill leaves no run, or one that knows its pins, limits, profile and model.

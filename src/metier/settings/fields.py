@@ -10,7 +10,7 @@ import annotated_types
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from metier.settings.model import Settings
+from metier.settings.model import STRUCTURED, Settings
 
 PATH_KEYS = frozenset({"skills.dir", "logging.jsonl_dir"})
 """Relative to the current directory; a leading `~` is the home folder."""
@@ -48,6 +48,8 @@ class Leaf:
     bounds: tuple[str, ...]
     default: object
     description: str
+    is_structured: bool = False
+    """A file may hold lists and mappings here; the value is their JSON."""
 
     @property
     def is_bool(self) -> bool:
@@ -98,6 +100,7 @@ def _leaves_of(model: type[BaseModel], prefix: str) -> Iterator[Leaf]:
             bounds=tuple(_bounds_of(field)),
             default=field.default,
             description=field.description or "",
+            is_structured=STRUCTURED in field.metadata,
         )
 
 

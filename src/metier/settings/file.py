@@ -1,5 +1,6 @@
 """Read one settings file against the models: which keys it sets, on which lines, and all that is wrong with it."""
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -89,6 +90,9 @@ class _Walk:
         self.report("secret_in_file", message, line=line, hint=_ONLY_VARIABLES.format(variable))
 
     def read_leaf(self, leaf: Leaf, entry: Entry) -> None:
+        if leaf.is_structured and not isinstance(entry.value, Scalar):
+            self.set(leaf, json.dumps(plain_value(entry.value)), line=entry.line)
+            return
         match entry.value:
             case Scalar() as scalar:
                 self.read_scalar(leaf, scalar, line=entry.line)

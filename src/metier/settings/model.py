@@ -1,6 +1,9 @@
 """`Settings`: the options of every room under one roof, each section of `agent.yaml` one field. Values only."""
 
-from pydantic import Field
+from typing import Annotated
+
+from pydantic import Field, field_validator
+from pydantic_core import PydanticCustomError
 
 from metier.context.conversation import ChatOptions
 from metier.engine.options import RuntimeOptions
@@ -12,9 +15,13 @@ from metier.settings.worker_options import WorkerOptions
 from metier.skills.options import SkillsOptions
 from metier.store.options import StoreOptions
 from metier.telemetry.options import LoggingOptions
+from metier.tools.hooks.reading import read_hooks_text
 from metier.tools.mcp.options import McpOptions
 from metier.tools.process.sandbox.options import SandboxOptions
 from metier.tools.shell.options import ShellOptions
+
+STRUCTURED = "structured"
+"""Marks a setting that files write as lists and mappings, and that is read as their JSON."""
 
 
 class Settings(Value):
@@ -36,6 +43,14 @@ class Settings(Value):
     mcp: McpOptions = Field(
         default=McpOptions(), description="Which external tool servers (MCP) are used, and within which limits."
     )
+    hooks: Annotated[str, STRUCTURED] = Field(
+        default="",
+        description=(
+            "Commands that run at named moments of a run, by event, as in `.agent/hooks.yaml`; "
+            "`import: claude` reads those of `.claude/settings.json` too."
+        ),
+        json_schema_extra={"type": ["object", "string"]},
+    )
     chat: ChatOptions = Field(default=ChatOptions(), description="When a long conversation is summed up, and by whom.")
     store: StoreOptions = Field(default=StoreOptions(), description="Which database holds the runs.")
     worker: WorkerOptions = Field(default=WorkerOptions(), description="How workers drive runs that were left to them.")
@@ -48,3 +63,11 @@ class Settings(Value):
     plugins: PluginsOptions = Field(
         default=PluginsOptions(), description="Which installed plugins are used, and how long they may take."
     )
+
+    @field_validator("hooks")
+    @classmethod
+    def _read_hooks(cls, hooks: str) -> str:
+        if problems := read_hooks_text(hooks, file="agent.yaml").problems:
+            said = "; ".join(problem.message for problem in problems)
+            raise PydanticCustomError("hooks", "cannot be used: {said}", {"said": said})
+        return hooks

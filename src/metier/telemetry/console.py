@@ -33,6 +33,7 @@ WORDINGS: dict[str, Wording] = {
     "prompt_layer_cut": Wording("warning", "cut", "{p.source}: {p.left_out_characters} characters are left out"),
     "undo_started": Wording("info", "undo", "{p.undo_id}: {p.files}"),
     "undo_finished": Wording("info", "undone", "{p.undo_id}: {p.files} files; left alone: {p.left_alone}"),
+    "hooks_ran": Wording("info", "{p.hook_event}", "{p.summary}"),
     "project_instructions_loaded": Wording("info", "told", "{p.summary}"),
     "run_adopted": Wording(
         "warning",

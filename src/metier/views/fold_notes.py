@@ -9,6 +9,7 @@ from typing import Any
 
 from metier import events as ev
 from metier import task_events as tv
+from metier.hook_events import HooksRan
 from metier.telemetry.console import WORDINGS
 from metier.telemetry.sanitize import sanitize_line
 from metier.views.run_view import NoteLevel, NoteView, RunView
@@ -79,6 +80,10 @@ def _describe_signal(payload: ev.SignalReceived) -> str:
     return f"{payload.signal} received; once more ends it at once" if payload.count == 1 else f"{payload.signal} again"
 
 
+def _describe_hooks(payload: HooksRan) -> str:
+    return f"hook {payload.hook_event}: {payload.summary}" if payload.summary else ""
+
+
 def _describe_start(payload: ev.RunStarted) -> str:
     is_bold = payload.profile == "permissive" and payload.mode == "live" and not payload.parent_run_id
     return "profile permissive: nothing will be asked" if is_bold and payload.provider != "offline" else ""
@@ -86,6 +91,7 @@ def _describe_start(payload: ev.RunStarted) -> str:
 
 NOTES: dict[type[ev.Payload], Words] = {
     ev.RunStarted: ("detail", _describe_start),
+    HooksRan: ("warning", _describe_hooks),
     ev.SkillInvocationStarted: ("heading", lambda p: f"{p.skill_name}  {p.rationale}"),
     ev.SkillLoadFailed: ("warning", lambda p: f"skill {p.skill_name} could not be loaded: {p.reason} ({p.path})"),
     ev.PromptLayerCut: (

@@ -131,17 +131,17 @@ def build_prompt(state: RunState, services: Services, texts: Mapping[str, str]) 
         catalog=build_catalog(state, services),
         disclosed=disclosed,
         environment=state.started.environment,
-        input=render_input(state.started.extra_context, order.inputs if order else {}),
+        input=render_input(state.started.extra_context, order.inputs if order else {}, hooks=state.hooks.context),
         run=(*state.run, *_repair_exchange(state)),
         earlier=state.earlier,
         skill=state.skill,
     )
 
 
-def render_input(piped: str, inputs: Mapping[str, str]) -> str:
-    """The inputs of a task as JSON, then what was piped in."""
+def render_input(piped: str, inputs: Mapping[str, str], *, hooks: Sequence[str] = ()) -> str:
+    """The inputs of a task as JSON, then what was piped in, then what hooks added."""
     written = f"```json\n{json.dumps(dict(inputs), ensure_ascii=False, indent=2)}\n```" if inputs else ""
-    return "\n\n".join(piece for piece in (written, piped) if piece)
+    return "\n\n".join(piece for piece in (written, piped, *hooks) if piece)
 
 
 def render_step(order: ChildRequest) -> str:

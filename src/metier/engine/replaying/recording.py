@@ -166,6 +166,7 @@ _SENTENCES = {
     "decode_failed": "The recorded reply is understood differently",
     "step_started": "Another call would be made, or with another effect class",
     "step_finished": "The step would end differently without running",
+    "hooks_ran": "Other hooks would run at this moment",
     "approval_asked": "Another approval would be asked for",
     "progress_verified": "The run would go on elsewhere after this turn",
     "handed_off": "The run would be handed to another skill",

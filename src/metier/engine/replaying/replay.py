@@ -139,8 +139,8 @@ class _Player:
                 await self._delegate(action, log, services)
             case a.AwaitChild():
                 await self._give_results([log.state.step(action.step_id)], log)
-            case a.CheckResult():
-                await self._give_verdict(log)
+            case a.CheckResult() | a.RunHooks():
+                await self._give_verdict(action, log)
             case _:
                 await perform(action, log, services)
                 await log.record()  # compared at once: what comes next may have come from outside
@@ -164,10 +164,20 @@ class _Player:
             return
         await self._give_results([step], log)
 
-    async def _give_verdict(self, log: RunLog) -> None:
+    async def _give_verdict(self, action: a.CheckResult | a.RunHooks, log: RunLog) -> None:
         """Files and programs may be other ones now: whether the result held is part of the record."""
+        if isinstance(action, a.RunHooks):
+            await self._give_answer(action, log)
+            return
         entry = self.tape.peek()
         await self._record(entry if isinstance(entry, e.ResultChecked) else e.ResultChecked(), log)
+
+    async def _give_answer(self, action: a.RunHooks, log: RunLog) -> None:
+        """A replay runs no hook: what they said is part of the record."""
+        entry = self.tape.peek()
+        is_it = isinstance(entry, e.HooksRan) and (entry.event, entry.step_id) == (action.event, action.step_id)
+        ran = e.HooksRan(event=action.event, step_id=action.step_id)
+        await self._record(entry if is_it and entry is not None else ran, log)
 
     async def _disclose(self, log: RunLog) -> None:
         """The files may be gone; their text is kept with the run."""

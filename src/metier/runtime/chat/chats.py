@@ -18,7 +18,6 @@ from metier.runtime.build import check_budget
 from metier.runtime.chat.conversations import (
     CHOICES,
     OWN_FACTS,
-    SUMMARIZER,
     TOLD_FACTS,
     Conversation,
     build_said,
@@ -35,7 +34,7 @@ from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.reopening import build_raise, can_reopen
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Answer, LeaseHolder, Runtime, Watch
-from metier.runtime.workspace.agents import BUILT_IN, AgentInForce, resolve_agent
+from metier.runtime.workspace.agents import BUILT_IN, SUMMARIZER, AgentInForce, resolve_agent
 from metier.store.base import RunRow
 from metier.store.contexts import (
     MAX_POCKET_FACTS_PER_BUCKET,

@@ -25,6 +25,7 @@ from metier.engine import entries as e
 from metier.engine.journal import read_entries
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState, fold
+from metier.runtime.workspace.agents import SUMMARIZER
 from metier.runtime.workspace.instructions import Said
 from metier.settings.model import Settings
 from metier.store.base import RunRow, Store
@@ -38,8 +39,6 @@ OWN_FACTS = "remembered"
 TOLD_FACTS = "told"
 CHOICES = "chat"
 """The bucket of facts that says with which agent and model a chat goes on."""
-SUMMARIZER = "built-in:summary"
-"""The agent of the runs that sum up; they belong to the context, and are no turns of it."""
 CROWDED = MAX_EVENTS_PER_CONTEXT * 4 // 5
 LOOKED_AT = 20
 """How many runs are looked at for turns that are not in the log; a crash leaves one."""

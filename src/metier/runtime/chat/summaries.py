@@ -23,7 +23,6 @@ from metier.engine.state import RunState
 from metier.providers.registry import OFFLINE
 from metier.runtime.chat.conversations import (
     SUMMARIZED,
-    SUMMARIZER,
     Conversation,
     build_told_facts,
     get_measures,
@@ -32,7 +31,7 @@ from metier.runtime.chat.conversations import (
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, Watch
-from metier.runtime.workspace.agents import AgentInForce, resolve_agent, restore_agent
+from metier.runtime.workspace.agents import SUMMARIZER, AgentInForce, resolve_agent, restore_agent
 from metier.store.contexts import (
     MAX_SUMMARY_SIZE_CHARS,
     NEVER,

@@ -19,6 +19,7 @@ from metier.runtime.host import Host
 from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.records.pins import HOST, SETTINGS, find_instructions
 from metier.runtime.workspace.agents import AgentInForce, resolve_agent
+from metier.runtime.workspace.hooks import choose_hooks
 from metier.runtime.workspace.instructions import Said
 from metier.runtime.workspace.tasks import apply_step, get_task
 from metier.store.base import Store
@@ -59,6 +60,7 @@ def build_adoption(started: RunStarted, services: Services, *, run: PreparedRun,
         workspace=str(agent.place.workspace),
         limits=narrow_limits(build_limits(agent.place.settings.runtime), started.limits),
         pins=pins,
+        hooks=choose_hooks(run),
         nonce=secrets.token_hex(8),
     )
 

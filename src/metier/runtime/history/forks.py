@@ -22,6 +22,7 @@ from metier.runtime.records.rows import build_row
 from metier.runtime.records.seals import is_started_here, seal
 from metier.runtime.runs import Runtime, Watch
 from metier.runtime.workspace.agents import AgentInForce, resolve_agent
+from metier.runtime.workspace.hooks import choose_hooks
 from metier.runtime.workspace.tasks import apply_step
 from metier.store.base import Store
 
@@ -149,6 +150,7 @@ async def _build_start(
             "forked_at": request.at,
             "workspace": str(place.workspace),
             "pins": pins,
+            "hooks": choose_hooks(run),
             "started_at": place.clock.now().isoformat(),
         }
     )

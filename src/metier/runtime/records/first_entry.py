@@ -5,12 +5,15 @@ import hashlib
 from metier.engine import entries as e
 from metier.engine.services import Services
 from metier.runtime.delegation.child_runs import build_limits
+from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.requests import RunRequest
 from metier.runtime.workspace.agents import AgentInForce
+from metier.runtime.workspace.hooks import choose_hooks
 from metier.runtime.workspace.surroundings import describe_surroundings
 
 
-def build_start(request: RunRequest, agent: AgentInForce, services: Services, *, pins: dict[str, str]) -> e.RunStarted:
+def build_start(request: RunRequest, run: PreparedRun, services: Services, *, pins: dict[str, str]) -> e.RunStarted:
+    agent = run.agent
     runtime = agent.place.settings.runtime
     run_id = services.run_folder.name
     commission = request.commission
@@ -30,6 +33,7 @@ def build_start(request: RunRequest, agent: AgentInForce, services: Services, *,
         pins=pins,
         extra_context=request.extra_context,
         order=commission.order if commission else _order_result(request, agent),
+        hooks=choose_hooks(run),
         environment=describe_surroundings(agent.place.workspace, services.clock.now()),
         started_at=services.clock.now().isoformat(),
     )

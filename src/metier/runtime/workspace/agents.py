@@ -38,6 +38,8 @@ from metier.tools.web.fetch import WebAccess
 
 BUILT_IN = ""
 """The ID of the agent that needs no file."""
+SUMMARIZER = "built-in:summary"
+"""The agent of the runs that sum up a chat; they belong to its context, and are no turns of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

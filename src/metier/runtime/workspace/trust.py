@@ -11,6 +11,7 @@ from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.errors import ConfigError, UsageError
 from metier.runtime.host import Host
 from metier.runtime.workspace.catalog import find_all_skills, list_definitions
+from metier.runtime.workspace.hooks import digest_workspace_hooks, list_hook_lines
 from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE, read_policy_file
 from metier.skills.git.clones import is_tracked
 from metier.skills.trust.judgement import TRUSTED_UNREAD
@@ -52,6 +53,7 @@ def list_decided(place: Host, settings: Sequence[str]) -> list[str]:
     reader = ScopeReader(root=str(place.workspace))
     host = reader.read_policy(read_policy_file(place.workspace).decode("utf-8", "replace"), file=POLICY_FILE)
     found += [f"{POLICY_FILE}: {line}" for line in _list_allows(host)]
+    found += list_hook_lines(place)
     for listed in list_definitions(place.workspace, "agents", AGENT_FILE).values():
         file = Path(listed.path)
         found += [
@@ -97,7 +99,11 @@ def note_runs(place: Host) -> None:
 
 def trust_place(place: Host, *, words: str, origin: str) -> TrustRecord:
     """The folder as it is now speaks for the person. `words` is the digest of its settings. Raises `OSError`."""
-    digests: Mapping[Part, str] = {"settings": words, "policy": digest_bytes(read_policy_file(place.workspace))}
+    digests: Mapping[Part, str] = {
+        "settings": words,
+        "policy": digest_bytes(read_policy_file(place.workspace)),
+        "hooks": digest_workspace_hooks(place),
+    }
     return record_trust(Path(place.workspace), home=place.home, origin=origin, digests=digests, now=place.clock.now())
 
 

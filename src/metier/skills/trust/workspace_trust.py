@@ -28,14 +28,14 @@ from metier.skills.trust.brought_files import Brought, digest_brought, stamp_bro
 VARIABLE = "AGENT_TRUST"
 """`all`: every folder is trusted. `named`: only those that `agent trust` named. Unset: all but clones."""
 _FOLDER = ".agent/trust"
-_OWN_FILES = ("policy.yaml", "mcp.json", "tool-access.json")
-_OWN_FOLDERS = ("agents", "tasks", "skills")
+_OWN_FILES = ("policy.yaml", "mcp.json", "tool-access.json", "hooks.yaml")
+_OWN_FOLDERS = ("agents", "tasks", "skills", "hooks")
 _CONTEXT = ("context/system_prompt.md", "context/soul.json", "context/user_profile.json")
 
 _SEEN_LINES = 2
 """Of the note about a folder that was made here: a stamp of its files, and a digest of their bytes."""
 
-type Part = Literal["settings", "policy"]
+type Part = Literal["settings", "policy", "hooks"]
 """What is trusted by content."""
 
 

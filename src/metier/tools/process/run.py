@@ -89,11 +89,13 @@ class Command:
     """What encloses the program and limits what it uses; None only for programs of our own, such as `uv`."""
 
 
-async def run_process(command: Command, limits: ProcessLimits | None = None, *, spill: Path | None = None) -> Outcome:
+async def run_process(
+    command: Command, limits: ProcessLimits | None = None, *, spill: Path | None = None, stdin: bytes | None = None
+) -> Outcome:
     """Run to the end, to the time limit or to cancellation; in each case every process it started is gone.
 
-    `spill` receives all of standard output, also what the outcome leaves out. Raises `ToolFailed` when the program
-    cannot be started.
+    `spill` receives all of standard output, also what the outcome leaves out; the program reads `stdin`, as much of it
+    as it wants. Raises `ToolFailed` when the program cannot be started.
     """
     limits = limits or ProcessLimits()
     started = time.monotonic()
@@ -101,10 +103,12 @@ async def run_process(command: Command, limits: ProcessLimits | None = None, *, 
     with ExitStack() as files:
         file = files.enter_context(spill.open("wb")) if spill else None
         stdout, stderr = Capture(limits.max_stdout_bytes, spill=file), Capture(limits.max_stderr_bytes)
-        tree = await ProcessTree.start(command, limits)
+        tree = await ProcessTree.start(command, limits, with_stdin=stdin is not None)
         async with tree, anyio.create_task_group() as readers:
             readers.start_soon(_collect, tree.stdout, stdout)
             readers.start_soon(_collect, tree.stderr, stderr)
+            if stdin is not None:
+                readers.start_soon(_feed, tree.stdin, stdin)
             with anyio.move_on_after(limits.timeout_seconds) as clock:
                 await tree.wait()
             timed_out = clock.cancelled_caught
@@ -324,6 +328,13 @@ async def _collect(stream: ByteReceiveStream, capture: Capture) -> None:
             capture.add(await stream.receive(_CHUNK_BYTES))
     except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
         return
+
+
+async def _feed(stream: ByteSendStream, data: bytes) -> None:
+    """A program that does not read its input, or ends before it has, is not disturbed by that."""
+    with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+        await stream.send(data)
+        await stream.aclose()
 
 
 async def _kill_marked(mark: str) -> int:

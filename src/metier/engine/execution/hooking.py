@@ -1,0 +1,144 @@
+"""Run the user's commands for one moment and record what they said together. What follows from it is `hooks`' to say.
+
+A kill before the record is written means that they run again: like a call of a model, a hook runs at least once.
+"""
+
+from collections.abc import Callable, Mapping
+
+from pydantic import JsonValue
+
+from metier.approval.judge import name_call
+from metier.engine import actions as a
+from metier.engine import entries as e
+from metier.engine.hooks.due import find_notification, list_due
+from metier.engine.hooks.entries import HookOutcome
+from metier.engine.journal import RunLog
+from metier.engine.services import Services
+from metier.engine.state import RunState
+from metier.telemetry.jsonl import FILE_NAME
+from metier.tools.hooks.answer import HookAnswer, HookDecision
+from metier.tools.hooks.definition import HookCommand
+from metier.tools.hooks.run import HookRun
+from metier.tools.hooks.wire import HookMoment, build_input, describe_call, describe_result, restore_arguments
+
+_STRICTNESS: tuple[HookDecision, ...] = ("", "ask", "deny", "stop")
+_FAILED_CLOSED = frozenset({"changed"})
+"""A file of the hook is not the one that the run began with: what it would say is not what the user wrote."""
+
+
+async def run_hooks(action: a.RunHooks, log: RunLog, services: Services) -> None:
+    """One after the other, in the order in which they are written: each sees the call as those before it left it."""
+    due = list_due(log.state, action)
+    arguments = _find_arguments(log.state, action)
+    ran = e.HooksRan(event=action.event, step_id=action.step_id)
+    for hook in due:
+        data = build_input(_build_moment(action, log.state, services, arguments=arguments))
+        result = await services.hooks.run(hook, data) if services.hooks is not None else _refuse()
+        ran = _add(ran, hook, result, clean=services.clean)
+        if result.answer.updated_input is not None and action.event == "PreToolUse":
+            tool, _ = name_call(log.state.step(action.step_id).action)
+            updated = result.answer.updated_input
+            arguments = restore_arguments(tool, updated, before=arguments, workspace=services.workspace)
+            ran = ran.model_copy(update={"updated_input": arguments})
+        if ran.decision in ("deny", "stop"):
+            break
+    await log.record(ran, durable=True)
+
+
+def _refuse() -> HookRun:
+    return HookRun(status="not_started", problem="Hooks cannot be run here")
+
+
+def _add(ran: e.HooksRan, hook: HookCommand, result: HookRun, *, clean: Callable[[str], str]) -> e.HooksRan:
+    """What was said so far, and what one more hook said: the strictest decision counts, texts are joined."""
+    answer = _close(hook, result)
+    outcome = HookOutcome(
+        command=clean(" ".join((hook.command, *(hook.args or ())))),
+        source=hook.source,
+        status=result.status,
+        decision=answer.decision,
+        exit_code=result.exit_code,
+        message=clean(result.problem or answer.message),
+        ignored=answer.ignored,
+        duration_ms=round(result.duration_seconds * 1000, 3),
+    )
+    is_stricter = _STRICTNESS.index(answer.decision) > _STRICTNESS.index(ran.decision)
+    return ran.model_copy(
+        update={
+            "outcomes": (*ran.outcomes, outcome),
+            "decision": answer.decision if is_stricter else ran.decision,
+            "reason": clean(answer.reason) if is_stricter else ran.reason,
+            "context": "\n".join(text for text in (ran.context, clean(answer.context)) if text),
+        }
+    )
+
+
+def _close(hook: HookCommand, result: HookRun) -> HookAnswer:
+    """The answer; of a hook that failed nothing, but where its failure counts as a no."""
+    if result.status == "ok":
+        return result.answer
+    if hook.required or result.status in _FAILED_CLOSED:
+        return HookAnswer(decision="deny", reason=f"A required hook failed. {result.problem}")
+    return HookAnswer()
+
+
+def _find_arguments(state: RunState, action: a.RunHooks) -> Mapping[str, JsonValue]:
+    return name_call(state.step(action.step_id).action)[1] if action.step_id else {}
+
+
+def _build_moment(
+    action: a.RunHooks, state: RunState, services: Services, *, arguments: Mapping[str, JsonValue]
+) -> HookMoment:
+    assert state.started is not None
+    return HookMoment(
+        event=action.event,
+        session_id=state.started.context_id,
+        run_id=state.run_id,
+        workspace=services.workspace,
+        transcript=services.run_folder / FILE_NAME,
+        profile=state.started.profile,
+        fields=_build_fields(action, state, services, arguments=arguments),
+    )
+
+
+def _build_fields(
+    action: a.RunHooks, state: RunState, services: Services, *, arguments: Mapping[str, JsonValue]
+) -> dict[str, JsonValue]:
+    assert state.started is not None
+    match action.event:
+        case "SessionStart":
+            return {"source": "startup", "model": state.started.model}
+        case "UserPromptSubmit":
+            return {"prompt": state.started.task}
+        case "Notification":
+            reason = state.pause.reason if state.pause is not None else ""
+            return {"message": reason, "notification_type": find_notification(state), "title": "agent"}
+        case "PreCompact":
+            return {"trigger": "auto", "custom_instructions": ""}
+        case "Stop":
+            return _describe_end(state)
+        case "SubagentStop":
+            return {**_describe_end(state), "agent_id": state.run_id, "agent_type": state.started.agent}
+        case _:
+            return _describe_step(action, state, services, arguments=arguments)
+
+
+def _describe_end(state: RunState) -> dict[str, JsonValue]:
+    finish = next((step for step in state.steps if step.action.type == "finish"), None)
+    said = str(finish.action.params.get("result", "")) if finish is not None else ""
+    return {"stop_hook_active": state.hooks.blocks > 0, "last_assistant_message": said}
+
+
+def _describe_step(
+    action: a.RunHooks, state: RunState, services: Services, *, arguments: Mapping[str, JsonValue]
+) -> dict[str, JsonValue]:
+    step = state.step(action.step_id)
+    tool, _ = name_call(step.action)
+    call = {**describe_call(tool, arguments, services.workspace), "tool_use_id": step.action.call_id or step.step_id}
+    finished = step.finished
+    if finished is None:
+        return call
+    if finished.is_error:
+        return {**call, "error": finished.text, "is_interrupt": finished.error_type == "interrupted"}
+    response = describe_result(tool, arguments, text=finished.text, is_error=False)
+    return {**call, "tool_response": response}

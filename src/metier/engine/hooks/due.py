@@ -1,0 +1,178 @@
+"""Which hooks are due, and what becomes of a run when they have spoken. Pure: `decide` asks, `apply_hooks` folds.
+
+A run without hooks pays for one look at an empty tuple.
+"""
+
+import json
+
+from metier.approval.judge import name_call
+from metier.engine import actions as a
+from metier.engine.calls import edit_arguments
+from metier.engine.hooks.entries import HooksRan
+from metier.engine.run_state import RunState
+from metier.engine.steps import Step
+from metier.tools.hooks.definition import HookCommand, HookEvent, list_names, matches
+
+BLOCKED = "hook_blocked"
+"""Why a run failed that a hook did not let begin, or ended."""
+_TOLD_PAUSES = {"approval": "permission_prompt", "input": "elicitation_dialog", "in_doubt": "elicitation_dialog"}
+_SUBJECTS: dict[HookEvent, tuple[str, ...]] = {"SessionStart": ("startup",), "PreCompact": ("auto",)}
+"""What matchers of an event without a tool look at."""
+
+
+def list_hooks(state: RunState, event: HookEvent, subjects: tuple[str, ...] = ("",)) -> tuple[HookCommand, ...]:
+    """The hooks of the run that this moment is for."""
+    if state.started is None:
+        return ()
+    return tuple(hook for hook in state.started.hooks if hook.event == event and matches(hook, subjects))
+
+
+def list_due(state: RunState, action: a.RunHooks) -> tuple[HookCommand, ...]:
+    """The hooks that an action runs, in the order in which they are written."""
+    return list_hooks(state, action.event, _find_subjects(state, action))
+
+
+def _find_subjects(state: RunState, action: a.RunHooks) -> tuple[str, ...]:
+    if action.step_id:
+        return list_names(name_call(state.step(action.step_id).action)[0])
+    if action.event == "Notification":
+        return (find_notification(state),)
+    return _SUBJECTS.get(action.event, ("",))
+
+
+def find_notification(state: RunState) -> str:
+    """What the user is told of, in the words of the convention; empty where nothing is wanted of them."""
+    return _TOLD_PAUSES.get(state.pause.pause, "") if state.pause is not None else ""
+
+
+def find_due(state: RunState) -> a.RunHooks | a.Fail | None:
+    """What hooks want to happen before anything else does; nothing where none is due."""
+    if state.started is None or not state.started.hooks or state.phase in ("INIT", "DONE", "ERROR"):
+        return None
+    if state.pause is not None:
+        return _find_notice(state)
+    memory = state.hooks
+    if memory.blocked is not None:
+        return a.Fail(BLOCKED, memory.blocked.reason or "A hook ended the run", "blocked")
+    if state.phase == "LOAD_SKILL_CATALOG":
+        return _find_opening(state)
+    if state.phase in ("EXECUTE_STEP", "VERIFY_PROGRESS"):
+        return _find_after(state)
+    return None
+
+
+def _find_notice(state: RunState) -> a.RunHooks | None:
+    kind = find_notification(state)
+    if not kind or state.hooks.is_notified or not list_hooks(state, "Notification", (kind,)):
+        return None
+    return a.RunHooks("Notification")
+
+
+def _find_opening(state: RunState) -> a.RunHooks | None:
+    """A session begins and a prompt is submitted once, by a person; work that is handed on is neither."""
+    assert state.started is not None
+    order = state.started.order
+    if order is not None and (order.task_id or order.call or state.started.parent_run_id):
+        return None
+    openings: tuple[HookEvent, ...] = ("PreCompact", "SessionStart", "UserPromptSubmit")
+    for event in openings:
+        if event not in state.hooks.done and list_hooks(state, event, _SUBJECTS.get(event, ("",))):
+            return a.RunHooks(event)
+    return None
+
+
+def _find_after(state: RunState) -> a.RunHooks | None:
+    for step in state.steps:
+        finished = step.finished
+        if finished is None or step.started is None or step.is_hooked_after:
+            continue
+        event: HookEvent = "PostToolUseFailure" if finished.is_error else "PostToolUse"
+        if list_hooks(state, event, list_names(name_call(step.action)[0])):
+            return a.RunHooks(event, step.step_id)
+    return None
+
+
+def find_before(state: RunState, step: Step) -> a.RunHooks | a.RefuseStep | None:
+    """What hooks say to a call that the rules do not deny, before it is made or asked about."""
+    if step.hooked is None:
+        due = list_hooks(state, "PreToolUse", list_names(name_call(step.action)[0]))
+        return a.RunHooks("PreToolUse", step.step_id) if due else None
+    return _refuse(step, step.hooked) if step.hooked.decision == "deny" else None
+
+
+def find_permission(state: RunState, step: Step) -> a.RunHooks | a.RefuseStep | None:
+    """The same before a person is asked."""
+    if step.permission is None:
+        due = list_hooks(state, "PermissionRequest", list_names(name_call(step.action)[0]))
+        return a.RunHooks("PermissionRequest", step.step_id) if due and step.phase != "asking" else None
+    return _refuse(step, step.permission) if step.permission.decision == "deny" else None
+
+
+def _refuse(step: Step, said: HooksRan) -> a.RefuseStep:
+    source = next((each.source for each in said.outcomes if each.decision == "deny"), "")
+    return a.RefuseStep(step.step_id, said.reason, verdict="deny", rule=f"{said.event} hook in {source}")
+
+
+def find_question(step: Step) -> str:
+    """Why a hook wants a person to be asked about the call; empty where none does."""
+    if step.is_edited_after_approval:
+        return "A hook changed the call after it was approved"
+    if step.hooked is None or step.hooked.decision != "ask":
+        return ""
+    return step.hooked.reason or "A hook asks"
+
+
+def find_ending(state: RunState) -> a.RunHooks | None:
+    """The hooks that a run passes before it finishes; once for every result."""
+    assert state.started is not None
+    if not state.started.hooks or state.hooks.is_asked_to_stop:
+        return None
+    event: HookEvent = "SubagentStop" if is_child(state) else "Stop"
+    return a.RunHooks(event) if list_hooks(state, event) else None
+
+
+def is_child(state: RunState) -> bool:
+    return state.started is not None and state.started.order is not None and bool(state.started.parent_run_id)
+
+
+def apply_hooks(state: RunState, entry: HooksRan) -> None:
+    """All but the answer to `Stop`, which `state.apply` folds: it gives the model another turn."""
+    memory = state.hooks
+    memory.done.add(entry.event)
+    if entry.decision == "stop":
+        memory.blocked = entry
+    match entry.event:
+        case "Notification":
+            memory.is_notified = True
+        case "SessionStart" | "UserPromptSubmit" | "PreCompact":
+            memory.context += [entry.context] if entry.context else []
+            if entry.decision == "deny" and entry.event != "SessionStart":
+                memory.blocked = entry
+        case "PreToolUse":
+            _apply_before(state.step(entry.step_id), entry)
+        case "PermissionRequest":
+            state.step(entry.step_id).permission = entry
+        case "PostToolUse" | "PostToolUseFailure":
+            step = state.step(entry.step_id)
+            step.is_hooked_after = True
+            _note(step, entry)
+        case "Stop" | "SubagentStop":
+            memory.is_asked_to_stop = True
+
+
+def _apply_before(step: Step, entry: HooksRan) -> None:
+    step.hooked = entry
+    if entry.updated_input is not None:
+        # What a person approved is no longer what would be done: they are asked again.
+        step.is_edited_after_approval = step.phase == "approved" and step.asked is not None
+        if step.is_edited_after_approval:
+            step.phase = "pending"
+        step.action = edit_arguments(step.action, entry.updated_input)
+        step.notes.append(f"[A hook changed this call. It was made with {json.dumps(entry.updated_input)}]")
+    if entry.context:
+        step.notes.append(f"[From a hook] {entry.context}")
+
+
+def _note(step: Step, entry: HooksRan) -> None:
+    said = [entry.reason if entry.decision == "deny" else "", entry.context]
+    step.notes += [f"[From a hook] {text}" for text in said if text]

@@ -1,0 +1,155 @@
+"""The hooks of a workspace: where they stand, and whose word they are.
+
+They run code, so they are trusted like the scripts of a skill: those of a clone do not run until `agent trust`.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from metier.definitions.files.contained_file import read_contained
+from metier.definitions.problems import Problem
+from metier.definitions.skills.sources import WORKSPACE_FOLDERS
+from metier.definitions.text.yaml_text import plain_value, read_yaml
+from metier.errors import ConfigError
+from metier.runtime.host import Host
+from metier.runtime.prepared_run import PreparedRun
+from metier.runtime.workspace.agents import SUMMARIZER
+from metier.tools.hooks.definition import HookCommand
+from metier.tools.hooks.reading import HookReading, read_hooks, read_hooks_text
+from metier.tools.hooks.run import pin_files
+
+FILES = tuple(f"{folder}/hooks.yaml" for folder in WORKSPACE_FOLDERS)
+SETTINGS = "agent.yaml"
+CLAUDE_FILES = (".claude/settings.json", ".claude/settings.local.json")
+MAX_BYTES = 256 * 1024
+
+
+def choose_hooks(run: PreparedRun) -> tuple[HookCommand, ...]:
+    """The hooks that a run is pinned to when it begins. Work that is handed on has those of the run above."""
+    if run.is_dry:
+        return ()
+    hooks = load_hooks(run.agent.place).hooks if run.hooks is None else run.hooks
+    # A conversation is summed up by a run of its own: that it begins is the moment before the summary.
+    is_summary = run.agent.id == SUMMARIZER
+    is_begun = run.said is not None and bool(run.said.conversation)
+    return tuple(
+        hook
+        for hook in hooks
+        if (hook.event == "PreCompact") == is_summary and not (hook.event == "SessionStart" and is_begun)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HooksInForce:
+    hooks: tuple[HookCommand, ...] = ()
+    withheld: tuple[str, ...] = ()
+    """Files whose hooks do not run, because the user has not trusted them."""
+
+
+def load_hooks(place: Host) -> HooksInForce:
+    """The hooks that a run which begins now has. Raises `ConfigError` with every problem of their files."""
+    found = _find_hooks(place)
+    if not found.shared and not found.own:
+        return HooksInForce()
+    is_counted = place.trust.counts("hooks", digest_hooks(found.shared))
+    own = found.own if place.trust.is_trusted else tuple(hook for hook in found.own if not hook.files)
+    left_out = [hook.source for hook in found.shared if not is_counted]
+    left_out += [hook.source for hook in found.own if hook not in own]
+    return HooksInForce(hooks=(*own, *(found.shared if is_counted else ())), withheld=tuple(dict.fromkeys(left_out)))
+
+
+def list_hook_lines(place: Host) -> list[str]:
+    """In words, what a person should read before trusting the folder."""
+    return [f"{hook.source}: {hook.event} runs {hook.command}" for hook in _find_hooks(place).shared]
+
+
+def digest_workspace_hooks(place: Host) -> str:
+    """Names what a person trusts: the commands and the files of the workspace that they name."""
+    return digest_hooks(_find_hooks(place).shared)
+
+
+def digest_hooks(hooks: Iterable[HookCommand]) -> str:
+    words = [hook.model_dump(mode="json") for hook in hooks]
+    return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()
+
+
+def list_withheld_hooks(place: Host) -> tuple[Problem, ...]:
+    """A warning where hooks of this folder do not run."""
+    try:
+        withheld = load_hooks(place).withheld
+    except ConfigError:
+        return ()  # said by the command that needs them
+    return tuple(
+        Problem(
+            severity="warning",
+            code="hooks_withheld",
+            message="Hooks do not run: this folder came from elsewhere, and you have not trusted what they are now",
+            file=file,
+            hint="Read them and the scripts they name, then run `agent trust`",
+        )
+        for file in withheld
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    own: tuple[HookCommand, ...]
+    """Of the settings, which are judged on their own, and of the home folder."""
+    shared: tuple[HookCommand, ...]
+    """Of files in the workspace."""
+
+
+def _find_hooks(place: Host) -> _Found:
+    settings = read_hooks_text(place.settings.hooks, file=SETTINGS)
+    files = [_read_yaml(place, name) for name in FILES]
+    own, shared = [settings], files
+    if "claude" in {settings.imports, *(file.imports for file in files)}:
+        own.append(_read_claude(place.home / CLAUDE_FILES[0], within=place.home))
+        shared = [*files, *(_read_claude(place.workspace / name, within=place.workspace) for name in CLAUDE_FILES)]
+    if problems := [problem for reading in (*own, *shared) for problem in reading.problems]:
+        raise ConfigError("The hooks cannot be used", hint="Correct the lines above", problems=problems)
+    return _Found(own=_collect(own, place.workspace), shared=_collect(shared, place.workspace))
+
+
+def _collect(readings: Iterable[HookReading], workspace: Path) -> tuple[HookCommand, ...]:
+    return pin_files([hook for reading in readings for hook in reading.hooks], workspace)
+
+
+def _read_yaml(place: Host, name: str) -> HookReading:
+    text = _read_text(place.workspace / name, within=place.workspace)
+    if text is None:
+        return HookReading()
+    document = read_yaml(text, file=name)
+    if document.root is None:
+        return HookReading(problems=document.problems)
+    data = plain_value(document.root)
+    return read_hooks(data.get("hooks", data) if isinstance(data, dict) else data, file=name)
+
+
+def _read_claude(file: Path, *, within: Path) -> HookReading:
+    text = _read_text(file, within=within)
+    name = str(file.relative_to(within)) if within != Path.home() else f"~/{file.relative_to(within)}"
+    if text is None:
+        return HookReading()
+    try:
+        data: object = json.loads(text)
+    except (ValueError, RecursionError):
+        message = "The file is not JSON, so its hooks cannot be read"
+        return HookReading(problems=(Problem(severity="error", code="not_json", message=message, file=name),))
+    known = cast("dict[str, object]", data) if isinstance(data, dict) else {}
+    return read_hooks(known.get("hooks"), file=name, is_foreign=True)
+
+
+def _read_text(file: Path, *, within: Path) -> str | None:
+    """None where there is no such file. Raises `ConfigError`."""
+    try:
+        return read_contained(file, within=within, limit=MAX_BYTES).decode("utf-8-sig")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"The hooks '{file}' cannot be read: {reason}") from error
