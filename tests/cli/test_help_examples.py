@@ -32,6 +32,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (package / "SKILL.md").write_text(SKILL, encoding="utf-8")
         (folder / ".agent/agents/careful").mkdir()
         (folder / ".agent/agents/careful/AGENT.md").write_text(CAREFUL, encoding="utf-8")
+        assert run(["schedule", "add", "morning", "list the open tasks", "--cron", "@daily"]) == 0
         assert run(["run", "list the open tasks", "--quiet"]) == 0
         assert run(["run", "list the open tasks", "--quiet", "--agent", "careful"]) == 3
     return home

@@ -4,9 +4,23 @@ import inspect
 
 import pytest
 
-from metier.testing import store_context_checks, store_index_checks, store_journal_checks, store_queue_checks
+from metier.testing import (
+    store_context_checks,
+    store_index_checks,
+    store_journal_checks,
+    store_queue_checks,
+    store_schedule_checks,
+)
 from metier.testing.store_case import Check, Subject
 from metier.testing.store_contract import CHECKS, run_check
+
+CHECK_MODULES = (
+    store_journal_checks,
+    store_index_checks,
+    store_queue_checks,
+    store_context_checks,
+    store_schedule_checks,
+)
 
 
 @pytest.mark.anyio
@@ -24,7 +38,7 @@ async def test_postgres_keeps_the_contract(check: Check, postgres_subject: Subje
 def test_no_check_is_left_out() -> None:
     written = {
         name
-        for module in (store_journal_checks, store_index_checks, store_queue_checks, store_context_checks)
+        for module in CHECK_MODULES
         for name, value in inspect.getmembers(module, inspect.iscoroutinefunction)
         if value.__module__ == module.__name__ and not name.startswith("_")
     }

@@ -161,6 +161,23 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     Row(
+        name="schedules that cannot be fired",
+        files={
+            ".agent/schedules.yaml": "schedules:\n  a:\n    cron: soon\n    prompt: go\n  b:\n    every: 1h\n    task: ghost\n  c: 3\n  d:\n    evry: 1h\n"
+        },
+        says=(
+            ".agent/schedules.yaml:2: error: Schedule 'a': 'soon' is no cron expression: Wrong number of fields [schedule_invalid]",
+            ".agent/schedules.yaml:8: error: Schedule 'c' must have fields [schedule_invalid]",
+            ".agent/schedules.yaml:10: error: Unknown key 'evry' [unknown_key] (Did you mean 'every'?)",
+            ".agent/schedules.yaml:5: error: Schedule 'b': no task is called 'ghost' [unknown_task] (Add the task, or take the name out)",
+        ),
+    ),
+    Row(
+        name="schedules that are no mapping",
+        files={".agent/schedules.yaml": "- a\n"},
+        says=(".agent/schedules.yaml:1: error: It must begin with 'schedules:' [schedule_invalid]",),
+    ),
+    Row(
         name="settings with several problems",
         files={"agent.yaml": "model:\n  temprature: 1\nruntime:\n  max_turns: x\nskills: 3\n", **agent("tols: []\n")},
         says=(

@@ -46,6 +46,7 @@ COMMANDS: dict[str, Lazy] = {
     "resume": Lazy("run.resume", "Go on with a run: after an answer, an approval, a signal or a crash.", _WORK),
     "worker": Lazy("metier.worker.command", "Drive runs that were left to workers, until you stop it.", _WORK),
     "serve": Lazy("metier.server.command", "Serve the HTTP API and the web console, until you stop it.", _WORK),
+    "schedule": Lazy("schedule", "Give work to an agent at set times: add, list, show, pause, remove, run now.", _WORK),
     "runs": Lazy("runs.command", "List, show, watch, cancel, export, compare and delete runs.", _SEE),
     "replay": Lazy("runs.replay", "Show a run again, drive it again without effects, or fork it.", _SEE),
     "undo": Lazy("undo", "Make files what they were before a run, or before one of its steps.", _SEE),

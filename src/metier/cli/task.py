@@ -148,7 +148,7 @@ def run(
     }
     given_flags = {key: str(value) for key, value in flags.items() if value is not None}
     place = open_place(config, given_flags, is_new_run=not model)
-    given = {**(_read_inputs(input_file) if input_file else {}), **_parse_texts(inputs or [])}
+    given = {**(_read_inputs(input_file) if input_file else {}), **parse_inputs(inputs or [])}
     commission = request_task(place, task, given, agent=agent, model=model or "")
     mode = "dry_run" if dry_run else "live"
     request = RunRequest(task=commission.order.task, mode=mode, model=model or "", commission=commission)
@@ -237,7 +237,7 @@ def _task_as_json(task: TaskDefinition) -> dict[str, JsonValue]:
     }
 
 
-def _parse_texts(texts: Sequence[str]) -> dict[str, JsonValue]:
+def parse_inputs(texts: Sequence[str]) -> dict[str, JsonValue]:
     """`name=value` each; a value stays the text that it is: `1.10` is not 1.1. Raises `UsageError`."""
     values: dict[str, JsonValue] = {}
     for text in texts:

@@ -26,6 +26,8 @@ class RunRequest:
     """The conversation before it, and the step of a task that it carries out."""
     context_id: str = ""
     """The conversation it belongs to; empty for a run that is its own."""
+    run_id: str = ""
+    """The id of the run where it follows from what asks for it; starting it twice raises `RunExists`."""
     output_schema: dict[str, JsonValue] | None = None
     """The JSON schema that its result must have; what a commission orders has its own."""
 

@@ -127,7 +127,7 @@ class Runtime:
             check_output_schema(request.output_schema)
         if request.mode == "live":
             await open_confinement(agent.place)
-        run_id = self.place.ids.run_id(self.place.clock.now())
+        run_id = request.run_id or self.place.ids.run_id(self.place.clock.now())
         run = await self._prepare(run_id, agent, request, host=self.place)
         return await self._begin(run, request, watch or Watch(), queue=queue)
 

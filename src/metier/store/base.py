@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 
 from metier.events import TaskState
 from metier.store.contexts import ContextStore
+from metier.store.schedules import ScheduleStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +108,13 @@ ENDED: tuple[TaskState, ...] = ("completed", "failed", "timeout", "escalated", "
 
 
 class Store(Protocol):
-    """The journal, leases, blobs, the run index, approvals and conversations. `close` may be called twice."""
+    """The journal, leases, blobs, the run index, approvals, conversations, schedules. `close` may be called twice."""
 
     @property
     def contexts(self) -> ContextStore: ...
+
+    @property
+    def schedules(self) -> ScheduleStore: ...
 
     async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:
         """Put a new run into the index together with the beginning of its journal, all or nothing. Raises `RunExists`.

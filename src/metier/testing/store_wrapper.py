@@ -7,6 +7,7 @@ from typing import Literal
 from metier.events import TaskState
 from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, Store, StoredEntry
 from metier.store.contexts import ContextStore
+from metier.store.schedules import ScheduleStore
 
 
 class StoreWrapper:
@@ -18,6 +19,10 @@ class StoreWrapper:
     @property
     def contexts(self) -> ContextStore:
         return self.inner.contexts
+
+    @property
+    def schedules(self) -> ScheduleStore:
+        return self.inner.schedules
 
     async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:
         await self.inner.create_run(row, entries)

@@ -103,9 +103,9 @@ async def _keep_sweeping(job: Job, address: Address) -> None:
         try:
             async with open_runtime(job.place) as runtime:
                 while True:
-                    await sweep(runtime, job.queue, broker)
+                    due_in = await sweep(runtime, job.queue, broker, report=job.report, fires=job.fires)
                     told = ""
-                    await anyio.sleep(job.options.sweep_seconds)
+                    await anyio.sleep(min(job.options.sweep_seconds, due_in))
         except (StoreError, BrokerUnavailable) as failure:
             if failure.message != told:  # once, however long it lasts
                 told = failure.message

@@ -33,7 +33,7 @@ def worker(
     ] = False,
     config: Annotated[Path | None, typer.Option("--config", help="The settings file to use.")] = None,
 ) -> int:
-    """Drive runs that were started with `agent run --detach`, until you stop it.
+    """Drive runs that were started with `agent run --detach` and fire schedules that are due, until you stop it.
 
     With a broker (AGENT_WORKER_BROKER_URL or CELERY_BROKER_URL) its messages say which; without one, the run store
     does. A first SIGTERM or Ctrl-C hands runs back after the step under way, a second one at once.
@@ -46,7 +46,7 @@ def worker(
         sys.stderr.write(f"worker: {sanitize_line(redact(text))}\n")
         sys.stderr.flush()
 
-    job = Job(place=place, report=report)
+    job = Job(place=place, report=report, fires=queue is None)
     broker = None if once else find_broker(place.settings.worker, place.environ)
     if broker is None:
         report(f"takes runs of queue {job.queue!r} from the {place.settings.store.backend} store")

@@ -10,6 +10,7 @@ from metier.engine.replaying.recorded_contexts import RecordedContexts
 from metier.engine.replaying.recording import Recording
 from metier.events import TaskState
 from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, Store, StoredEntry
+from metier.store.schedules import ScheduleStore
 
 
 class RecordedStore:
@@ -25,6 +26,11 @@ class RecordedStore:
     @property
     def contexts(self) -> RecordedContexts:
         return self._contexts
+
+    @property
+    def schedules(self) -> ScheduleStore:
+        """Those of the real store: no run reads or writes them."""
+        return self._store.schedules
 
     async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:
         del row, entries

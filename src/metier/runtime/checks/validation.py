@@ -19,12 +19,13 @@ from metier.definitions.ids import fold_id
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.permits import Permits
 from metier.definitions.problems import Problem, has_errors
+from metier.definitions.schedule import load_schedules
 from metier.definitions.skills.catalog import Catalog, load_catalog
 from metier.definitions.skills.catalog_cache import find_cache_folder
 from metier.definitions.skills.naming import hint_skill
 from metier.definitions.skills.scripts import discover_scripts
 from metier.definitions.skills.skill import SkillDefinition, load_skill
-from metier.definitions.skills.sources import build_search_path
+from metier.definitions.skills.sources import WORKSPACE_FOLDERS, build_search_path
 from metier.definitions.skills.versions import find_version_fault
 from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.definitions.text.yaml_text import Node
@@ -128,6 +129,7 @@ def validate_workspace(place: Host, catalog: Catalog, *, strict: bool = False) -
             *_check_policy(place.workspace, checker),
             *_check_access(place.workspace, known),
             *servers.files,
+            *_check_schedules(place, workspace.checked),
             *_check_context(place),
         ),
     )
@@ -321,6 +323,24 @@ def _check_servers(place: Host) -> _Servers:
         return _Servers(None, (CheckedFile("mcp", str(file), _list_problems(error, str(file))),))
     files = (CheckedFile("mcp", str(file), config.warnings),) if file.exists() else ()
     return _Servers(frozenset(server.name for server in config.servers), files)
+
+
+def _check_schedules(place: Host, checked: Iterable[Checked]) -> tuple[CheckedFile, ...]:
+    """The file of schedules, and that the agents and tasks that it names exist."""
+    found = load_schedules(place.workspace, WORKSPACE_FOLDERS)
+    if not found.content and not found.problems:
+        return ()
+    known = {(item.kind, fold_id(item.id)): item.id for item in checked}
+    problems = list(found.problems)
+    for schedule in found.schedules:
+        for kind, name in (("agent", schedule.agent), ("task", schedule.task)):
+            if name and (kind, fold_id(name)) not in known:
+                there = [item_id for (of, _), item_id in known.items() if of == kind]
+                message = f"Schedule {schedule.name!r}: no {kind} is called {name!r}"
+                hint = hint_nearest(name, there) or f"Add the {kind}, or take the name out"
+                line = found.lines[schedule.name]
+                problems.append(_error(f"unknown_{kind}", message, file=found.file, line=line, hint=hint))
+    return (CheckedFile("schedules", found.file, tuple(problems)),)
 
 
 def _check_policy(workspace: Path, checker: _Checker) -> tuple[CheckedFile, ...]:

@@ -22,6 +22,8 @@ class Job:
     place: Host
     report: Callable[[str], None]
     """Told, in one line, what is taken, what came of it, and what goes wrong."""
+    fires: bool = True
+    """It fires schedules: they belong to the queue of the settings, not to one that a flag names."""
     let_through: tuple[type[Exception], ...] = ()
     """Failures that are no fault of the run: they are raised to the owner of the worker."""
 

@@ -5,6 +5,7 @@ Nothing is kept here: a run whose process is killed has a lease that runs out, a
 
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 
 import anyio
 
@@ -86,16 +87,18 @@ class RunPool:
 
     async def _keep_sweeping(self) -> None:
         while not self.is_leaving:
-            await self._sweep()
-            with anyio.move_on_after(self.job.options.sweep_seconds):
+            due_in = await self._sweep()
+            with anyio.move_on_after(min(self.job.options.sweep_seconds, due_in)):
                 while not self.is_leaving:
                     await self._woken.wait()
 
-    async def _sweep(self) -> None:
+    async def _sweep(self) -> float:
+        """In how many seconds the next schedule is due."""
         try:
-            await sweep(self.runtime, self.job.queue, None)
+            return await sweep(self.runtime, self.job.queue, None, report=self.job.report, fires=self.job.fires)
         except StoreError as failure:
             self.job.report(f"sweep: {failure.sentence}")
+            return inf
 
     async def _idle(self, seconds: float) -> None:
         with anyio.move_on_after(seconds):

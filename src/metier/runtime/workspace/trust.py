@@ -7,6 +7,9 @@ from metier.approval.rules import Scope
 from metier.approval.scopes import POLICY_FILE, ScopeReader
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.problems import Problem
+from metier.definitions.schedule import FILE_NAME as SCHEDULES_FILE
+from metier.definitions.schedule import load_schedules
+from metier.definitions.skills.sources import WORKSPACE_FOLDERS
 from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.errors import ConfigError, UsageError
 from metier.runtime.host import Host
@@ -66,6 +69,8 @@ def list_decided(place: Host, settings: Sequence[str]) -> list[str]:
                 f"{_shorten(file, place)}: {line}"
                 for line in _list_allows(reader.read_definition(file, within=place.workspace))
             ]
+    for schedule in load_schedules(place.workspace, WORKSPACE_FOLDERS).schedules:
+        found.append(f"{SCHEDULES_FILE}: starts {schedule.task or schedule.prompt!r} by itself ({schedule.timing})")
     for package in find_all_skills(place).packages:
         if package.source in TRUSTED_UNREAD and _has_code(package.folder):
             found.append(f"{_shorten(package.folder, place)}: code of skill {package.definition.name!r}")
@@ -103,6 +108,7 @@ def trust_place(place: Host, *, words: str, origin: str) -> TrustRecord:
         "settings": words,
         "policy": digest_bytes(read_policy_file(place.workspace)),
         "hooks": digest_workspace_hooks(place),
+        "schedules": digest_bytes(load_schedules(place.workspace, WORKSPACE_FOLDERS).content),
     }
     return record_trust(Path(place.workspace), home=place.home, origin=origin, digests=digests, now=place.clock.now())
 

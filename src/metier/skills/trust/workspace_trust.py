@@ -1,8 +1,8 @@
 """Whose word the files of a folder are: `~/.agent/trust/<digest of its path>.json`.
 
 A folder that was made on this machine speaks for the person who made it. One that came from elsewhere speaks for its
-author until the person says otherwise, once: `agent trust`. Its policy and its settings are trusted by content, because
-they speak with the person's own voice; its definitions and skills by place, because they are what the project is.
+author until the person says otherwise, once: `agent trust`. Its policy, settings and schedules are trusted by content,
+because they speak with the person's own voice; its definitions and skills by place: they are what the project is.
 """
 
 import hashlib
@@ -28,14 +28,14 @@ from metier.skills.trust.brought_files import Brought, digest_brought, stamp_bro
 VARIABLE = "AGENT_TRUST"
 """`all`: every folder is trusted. `named`: only those that `agent trust` named. Unset: all but clones."""
 _FOLDER = ".agent/trust"
-_OWN_FILES = ("policy.yaml", "mcp.json", "tool-access.json", "hooks.yaml")
+_OWN_FILES = ("policy.yaml", "mcp.json", "tool-access.json", "schedules.yaml", "hooks.yaml")
 _OWN_FOLDERS = ("agents", "tasks", "skills", "hooks")
 _CONTEXT = ("context/system_prompt.md", "context/soul.json", "context/user_profile.json")
 
 _SEEN_LINES = 2
 """Of the note about a folder that was made here: a stamp of its files, and a digest of their bytes."""
 
-type Part = Literal["settings", "policy", "hooks"]
+type Part = Literal["settings", "policy", "hooks", "schedules"]
 """What is trusted by content."""
 
 

@@ -187,7 +187,38 @@ CREATE TABLE agent_journal (
 ALTER TABLE agent_journal ATTACH PARTITION agent_journal_rest DEFAULT;
 """
 
-MIGRATIONS: tuple[LiteralString, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH)
+_SCHEDULES: LiteralString = """
+CREATE TABLE agent_schedules (
+    queue TEXT NOT NULL,
+    name TEXT NOT NULL,
+    definition TEXT NOT NULL,  -- empty: a file of the workspace defines it
+    is_paused BOOLEAN NOT NULL,
+    created_at TIMESTAMPTZ NOT NULL,
+    PRIMARY KEY (queue, name)
+);
+CREATE TABLE agent_schedule_marks (
+    queue TEXT NOT NULL,
+    name TEXT NOT NULL,
+    timing TEXT NOT NULL,
+    since TIMESTAMPTZ NOT NULL,
+    decided_to TIMESTAMPTZ NOT NULL,
+    PRIMARY KEY (queue, name, timing)
+);
+CREATE TABLE agent_schedule_firings (
+    queue TEXT NOT NULL,
+    name TEXT NOT NULL,
+    due_at TIMESTAMPTZ NOT NULL,
+    outcome TEXT NOT NULL,
+    run_id TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    decided_at TIMESTAMPTZ NOT NULL,
+    is_open BOOLEAN NOT NULL,
+    PRIMARY KEY (queue, name, due_at)
+);
+CREATE INDEX agent_schedule_firings_open ON agent_schedule_firings (queue, due_at) WHERE is_open;
+"""
+
+MIGRATIONS: tuple[LiteralString, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _SCHEDULES)
 """Step N leads from version N to N + 1. A step that was released is never changed."""
 
 _LOCK = 7_265_118_301_442

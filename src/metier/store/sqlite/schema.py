@@ -164,7 +164,38 @@ CREATE INDEX runs_by_queue ON runs (queue, status, number) WHERE queue != '';
 CREATE INDEX approval_attempts_by_run ON approval_attempts (run_id);
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH)
+_SCHEDULES = """
+CREATE TABLE schedules (
+    queue TEXT NOT NULL,
+    name TEXT NOT NULL,
+    definition TEXT NOT NULL,  -- empty: a file of the workspace defines it
+    is_paused INTEGER NOT NULL,
+    created_at TEXT NOT NULL,
+    PRIMARY KEY (queue, name)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE schedule_marks (
+    queue TEXT NOT NULL,
+    name TEXT NOT NULL,
+    timing TEXT NOT NULL,
+    since TEXT NOT NULL,
+    decided_to TEXT NOT NULL,
+    PRIMARY KEY (queue, name, timing)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE schedule_firings (
+    queue TEXT NOT NULL,
+    name TEXT NOT NULL,
+    due_at TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    run_id TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    decided_at TEXT NOT NULL,
+    is_open INTEGER NOT NULL,
+    PRIMARY KEY (queue, name, due_at)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX schedule_firings_open ON schedule_firings (queue, due_at) WHERE is_open = 1;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SCHEDULES)
 """Step N leads from version N to N + 1. A step that was released is never changed."""
 
 

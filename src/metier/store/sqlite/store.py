@@ -28,6 +28,7 @@ from metier.store.sqlite.context_store import SqliteContexts
 from metier.store.sqlite.contexts import Times
 from metier.store.sqlite.database import Database, open_database
 from metier.store.sqlite.journal import find_entries, has_entries, insert_entries, name_blobs
+from metier.store.sqlite.schedules import SqliteSchedules
 
 _PAGE = 256
 """Journal entries read in one go, between which other tasks have their turn."""
@@ -64,10 +65,15 @@ class SqliteStore:
         self._clock = clock
         self._machine = machine
         self._contexts = SqliteContexts(database, Times(clock, machine))
+        self._schedules = SqliteSchedules(database)
 
     @property
     def contexts(self) -> SqliteContexts:
         return self._contexts
+
+    @property
+    def schedules(self) -> SqliteSchedules:
+        return self._schedules
 
     async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:
         check_order(entries, 1)

@@ -1,0 +1,242 @@
+"""`agent schedule`: work that an agent is given by itself, at set times. Workers fire it, see `runtime.schedules`."""
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Annotated, Literal
+from zoneinfo import ZoneInfo
+
+import anyio
+import typer
+
+from metier.cli.run.command import Config
+from metier.cli.run.detaching import tell_workers
+from metier.cli.run.driving import open_place
+from metier.cli.shared.output import warn_line, write_json, write_line
+from metier.cli.skill.catalog import AsJson
+from metier.cli.task import parse_inputs
+from metier.definitions.schedule import build_schedule
+from metier.engine.unwrapping import unwrapped
+from metier.runtime.host import Host
+from metier.runtime.runs import Runtime, open_runtime
+from metier.runtime.schedules.changes import add_schedule, pause_schedule, remove_schedule
+from metier.runtime.schedules.firing import start_now
+from metier.runtime.schedules.known import (
+    KnownSchedule,
+    ScheduleHistory,
+    get_schedule,
+    list_schedule_problems,
+    list_schedules,
+    read_history,
+)
+from metier.runtime.workspace.plugins import using_plugins
+from metier.store.schedules import Firing
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    help="Give work to an agent at set times: add, list, show, pause, resume, remove, run now.",
+)
+
+Name = Annotated[str, typer.Argument(help="The name of the schedule.")]
+
+
+@app.command()
+def add(
+    name: Name,
+    prompt: Annotated[str, typer.Argument(help="What to do.")] = "",
+    *,
+    cron: Annotated[str, typer.Option("--cron", help="When: five fields, six with seconds, or @daily.")] = "",
+    every: Annotated[str, typer.Option("--every", help="Instead: after so long each, as 90s, 15m, 2h, 1d.")] = "",
+    timezone: Annotated[str, typer.Option("--timezone", help="Where the cron expression is meant.")] = "UTC",
+    task: Annotated[str, typer.Option("--task", help="Instead of a prompt: a task definition, by its ID.")] = "",
+    inputs: Annotated[
+        list[str] | None, typer.Option("--input", help="An input of the task, as name=value; several times.")
+    ] = None,
+    agent: Annotated[str, typer.Option("--agent", help="The agent that does it, by its ID.")] = "",
+    profile: Annotated[
+        Literal["permissive", "guarded", "strict"] | None,
+        typer.Option("--profile", help="What happens where no rule speaks."),
+    ] = None,
+    overlap: Annotated[
+        Literal["skip", "queue", "cancel"],
+        typer.Option("--overlap", help="While an earlier run goes on: leave it out, wait, or cancel that run."),
+    ] = "skip",
+    missed: Annotated[
+        Literal["skip", "once"], typer.Option("--missed", help="Times at which nothing ran: forget, or run once.")
+    ] = "skip",
+    jitter: Annotated[str, typer.Option("--jitter", help="Start up to so much later, as 30s or 5m.")] = "0s",
+    replace: Annotated[bool, typer.Option("--replace", help="Change one that was added before.")] = False,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> None:
+    """Add a schedule to the run store. Workers of this workspace fire it; `.agent/schedules.yaml` is the other way."""
+    definition = build_schedule(
+        {
+            "name": name,
+            "prompt": prompt,
+            "cron": cron,
+            "every": every or "0s",
+            "timezone": timezone,
+            "task": task,
+            "inputs": {key: str(value) for key, value in parse_inputs(inputs or []).items()},
+            "agent": agent,
+            "profile": profile or "",
+            "overlap": overlap,
+            "missed": missed,
+            "jitter": jitter,
+        }
+    )
+
+    async def work(runtime: Runtime) -> ScheduleHistory:
+        known = await add_schedule(runtime, definition, replaces=replace)
+        return await read_history(runtime, known, times=3, firings=0)
+
+    added = _in_runtime(open_place(config), work)
+    if as_json:
+        write_json(_as_json(added))
+        return
+    write_line(f"added:   {name}  {definition.timing}")
+    for line in _describe_next(added):
+        write_line(line)
+    warn_line("A worker of this workspace fires it: `agent worker`")
+
+
+@app.command("list")
+def list_all(*, as_json: AsJson = False, config: Config = None) -> int:
+    """List schedules with their next time. Exit code 1: something is wrong with `.agent/schedules.yaml`."""
+    place = open_place(config)
+
+    async def work(runtime: Runtime) -> list[ScheduleHistory]:
+        return [await read_history(runtime, known, times=1, firings=1) for known in await list_schedules(runtime)]
+
+    problems = list_schedule_problems(place)
+    found = _in_runtime(place, work)
+    if as_json:
+        write_json([_as_json(history) for history in found])
+    for history in [] if as_json else found:
+        schedule = history.schedule
+        last = _describe_firing(history.firings[0], history) if history.firings else "never fired"
+        write_line(f"{schedule.name}  {schedule.definition.timing}  {_describe_state(history)}  {last}")
+    for problem in problems:
+        warn_line(problem.render())
+    if not found and not problems:
+        warn_line("There are no schedules here; add one with `agent schedule add`")
+    return 1 if any(problem.severity == "error" for problem in problems) else 0
+
+
+@app.command()
+def show(name: Name, *, as_json: AsJson = False, config: Config = None) -> None:
+    """Show a schedule: what it does, when it is due next, and what became of its last due times."""
+
+    async def work(runtime: Runtime) -> ScheduleHistory:
+        return await read_history(runtime, await get_schedule(runtime, name), times=5, firings=10)
+
+    history = _in_runtime(open_place(config), work)
+    if as_json:
+        write_json(_as_json(history))
+        return
+    schedule, definition = history.schedule, history.schedule.definition
+    write_line(f"schedule: {schedule.name}  {definition.timing}  {_describe_state(history)}")
+    write_line(f"does:     {f'task {definition.task}' if definition.task else definition.prompt}")
+    write_line(f"overlap:  {definition.overlap}   missed: {definition.missed}   jitter: {definition.jitter} s")
+    for line in _describe_next(history):
+        write_line(line)
+    for firing in history.firings:
+        write_line(f"{_in_zone(firing.due_at, schedule)}  {_describe_firing(firing, history)}")
+
+
+@app.command()
+def pause(name: Name, *, config: Config = None) -> None:
+    """Stop firing a schedule until `agent schedule resume`. A run that goes on is left alone."""
+    _in_runtime(open_place(config), lambda runtime: pause_schedule(runtime, name, is_paused=True))
+    write_line(f"paused:  {name}")
+
+
+@app.command()
+def resume(name: Name, *, config: Config = None) -> None:
+    """Fire a paused schedule again. Due times of the pause are not made up for."""
+    _in_runtime(open_place(config), lambda runtime: pause_schedule(runtime, name, is_paused=False))
+    write_line(f"resumed: {name}")
+
+
+@app.command()
+def remove(name: Name, *, config: Config = None) -> None:
+    """Remove a schedule that was added. Its runs stay."""
+    _in_runtime(open_place(config), lambda runtime: remove_schedule(runtime, name))
+    write_line(f"removed: {name}")
+
+
+@app.command("run-now")
+def run_now(name: Name, *, as_json: AsJson = False, config: Config = None) -> None:
+    """Start a run of the schedule at once and leave it to a worker; its due times stay as they are."""
+    place = open_place(config)
+
+    async def work(runtime: Runtime) -> Firing:
+        return await start_now(runtime, await get_schedule(runtime, name))
+
+    started = _in_runtime(place, work)
+    tell_workers(place, started.run_id, queue=started.queue)
+    if as_json:
+        write_json({"schedule": name, "run_id": started.run_id})
+    else:
+        write_line(started.run_id)
+    warn_line(f"watch:   agent runs watch {started.run_id}")
+
+
+def _in_runtime[T](place: Host, work: Callable[[Runtime], Awaitable[T]]) -> T:
+    async def inside() -> T:
+        with unwrapped(), using_plugins(place, report=warn_line) as extended:
+            async with open_runtime(extended) as runtime:
+                return await work(runtime)
+        raise AssertionError("the block above returns or raises")
+
+    return anyio.run(inside)
+
+
+def _describe_state(history: ScheduleHistory) -> str:
+    schedule = history.schedule
+    if schedule.is_paused:
+        return "paused"
+    if schedule.withheld:
+        return f"does not fire: {schedule.withheld}"
+    return f"next {_in_zone(history.next_times[0], schedule)}"
+
+
+def _describe_next(history: ScheduleHistory) -> list[str]:
+    if not history.schedule.is_active:
+        return []
+    return [f"next:     {_in_zone(moment, history.schedule)}" for moment in history.next_times]
+
+
+def _describe_firing(firing: Firing, history: ScheduleHistory) -> str:
+    run = history.runs.get(firing.run_id)
+    status = "" if firing.outcome != "started" else run.status if run else "deleted"
+    parts = (firing.outcome, firing.run_id if firing.outcome == "started" else "", status, firing.reason)
+    return "  ".join(part for part in parts if part)
+
+
+def _in_zone(moment: datetime, schedule: KnownSchedule) -> str:
+    zone = ZoneInfo(schedule.definition.timezone)
+    return f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def _as_json(history: ScheduleHistory) -> dict[str, object]:
+    schedule = history.schedule
+    return {
+        **schedule.definition.model_dump(mode="json"),
+        "origin": schedule.origin,
+        "paused": schedule.is_paused,
+        "withheld": schedule.withheld or None,
+        "next": [moment.isoformat() for moment in history.next_times] if schedule.is_active else [],
+        "firings": [
+            {
+                "due_at": firing.due_at.isoformat(),
+                "outcome": firing.outcome,
+                "run_id": firing.run_id or None,
+                "status": run.status if (run := history.runs.get(firing.run_id)) else None,
+                "reason": firing.reason,
+            }
+            for firing in history.firings
+        ],
+    }

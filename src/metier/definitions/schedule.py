@@ -1,0 +1,209 @@
+"""A schedule: when an agent is given which work. From `.agent/schedules.yaml`, or made by `agent schedule add`.
+
+    schedules:
+      nightly-report:
+        cron: "30 6 * * mon-fri"
+        timezone: Europe/Berlin
+        prompt: Summarize what changed since yesterday.
+
+Reads and checks; `definitions.schedule_times` says when one is due.
+"""
+
+import re
+from collections.abc import Mapping as MappingOf
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Literal, Self
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+
+from metier.definitions.files.contained_file import read_contained
+from metier.definitions.problems import Problem, has_errors
+from metier.definitions.text.fields import Fields, is_nothing
+from metier.definitions.text.yaml_text import Mapping, Node, read_yaml
+from metier.errors import ConfigError
+from metier.messages import Value
+
+FILE_NAME = "schedules.yaml"
+ROOT_KEY = "schedules"
+MAX_BYTES = 64 * 1024
+
+_DURATION = re.compile(r"(\d{1,7})\s*(s|m|h|d)", re.ASCII)
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_SHORTCUTS = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+_ANY_DAY = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+def parse_seconds(text: object) -> object:
+    """`90s`, `15m`, `2h`, `1d` as seconds; what is no text is left to the caller's own check."""
+    if not isinstance(text, str):
+        return text
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None:
+        raise ValueError(f"{text!r} is no length of time; write 90s, 15m, 2h or 1d")
+    return int(found[1]) * _SECONDS[found[2]]
+
+
+type Seconds = Annotated[int, BeforeValidator(parse_seconds)]
+
+
+class ScheduleDefinition(Value):
+    """When an agent is given which work, and what happens when a due time cannot be kept."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$")]
+    cron: str = ""
+    """Five fields, or six with seconds first; or a word such as `@daily`."""
+    every: Annotated[Seconds, Field(ge=0, le=366 * 86400)] = 0
+    """Instead of `cron`: seconds between two due times, counted from when the schedule was first seen."""
+    timezone: str = "UTC"
+    prompt: str = ""
+    task: str = ""
+    """Instead of `prompt`: the ID of a task definition."""
+    inputs: dict[str, str] = Field(default_factory=dict[str, str])
+    agent: str = ""
+    profile: Literal["", "permissive", "guarded", "strict"] = ""
+    overlap: Literal["skip", "queue", "cancel"] = "skip"
+    """What a due time means while the run of an earlier one has not ended."""
+    missed: Literal["skip", "once"] = "skip"
+    """What becomes of due times at which no process was there: none of them is run, or one for all."""
+    jitter: Annotated[Seconds, Field(ge=0, le=86400)] = 0
+    """Up to so many seconds later, the same for every process."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if bool(self.cron) == bool(self.every):
+            raise ValueError("A schedule needs either 'cron' or 'every'")
+        if bool(self.prompt.strip()) == bool(self.task):
+            raise ValueError("A schedule needs either 'prompt' or 'task'")
+        if self.inputs and not self.task:
+            raise ValueError("'inputs' are for a 'task'")
+        if self.task and self.profile == "permissive":
+            raise ValueError("A task is never less than guarded")
+        try:
+            zone = ZoneInfo(self.timezone)
+        except (KeyError, OSError, ValueError) as error:
+            raise ValueError(f"No time zone is called {self.timezone!r}") from error
+        if self.cron:
+            try:
+                next(CronSim(self.cron_fields, _ANY_DAY.astimezone(zone)))
+            except (CronSimError, StopIteration) as error:
+                raise ValueError(f"{self.cron!r} is no cron expression: {error or 'it is never due'}") from error
+        return self
+
+    @property
+    def cron_fields(self) -> str:
+        return _SHORTCUTS.get(self.cron.strip().lower(), self.cron)
+
+    @property
+    def timing(self) -> str:
+        """What decides the due times, as text: where it changes, earlier due times no longer count."""
+        return f"every {self.every} s" if self.every else f"{self.cron_fields} {self.timezone}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleFile:
+    """What a workspace's file of schedules says."""
+
+    schedules: tuple[ScheduleDefinition, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    content: bytes = b""
+    file: str = ""
+    lines: MappingOf[str, int] = field(default_factory=dict[str, int])
+    """Where each schedule begins, by name."""
+
+
+def build_schedule(values: MappingOf[str, object]) -> ScheduleDefinition:
+    """Raises `ConfigError` that says all that is wrong."""
+    try:
+        return ScheduleDefinition.model_validate(dict(values))
+    except ValidationError as error:
+        sentences = [_describe(each["loc"], each["msg"]) for each in error.errors()]
+        raise ConfigError(f"The schedule cannot be used: {'; '.join(sentences)}") from error
+
+
+def load_schedules(workspace: Path, folders: tuple[str, ...]) -> ScheduleFile:
+    """The first file that is there, with its problems; nothing where there is none."""
+    for folder in folders:
+        file = workspace / folder / FILE_NAME
+        try:
+            data = read_contained(file, within=workspace, limit=MAX_BYTES)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            problem = Problem(
+                severity="error",
+                code="schedule_invalid",
+                message=f"It cannot be read: {error.strerror}",
+                file=str(file),
+            )
+            return ScheduleFile(problems=(problem,), file=str(file))
+        return parse_schedules(data, file=str(file))
+    return ScheduleFile()
+
+
+def parse_schedules(data: bytes, *, file: str) -> ScheduleFile:
+    """Every schedule that is right, and every problem of the others."""
+    document = read_yaml(data.decode("utf-8", "replace"), file=file)
+    problems = list(document.problems)
+    mapping = document.root if isinstance(document.root, Mapping) else Mapping((), 1)
+    root = Fields(mapping, file, strict=True, problems=problems)
+    if document.root is not None and mapping is not document.root:
+        root.report("error", "schedule_invalid", f"It must begin with '{ROOT_KEY}:'", line=1)
+    root.check_keys((ROOT_KEY,))
+    node = root.node(ROOT_KEY)
+    found: list[ScheduleDefinition] = []
+    lines = {entry.key: entry.line for entry in node.entries} if isinstance(node, Mapping) else {}
+    if isinstance(node, Mapping):
+        read = [_read_one(entry.key, entry.value, line=entry.line, root=root) for entry in node.entries]
+        found = [schedule for schedule in read if schedule is not None]
+    elif node is not None:
+        root.report("error", "schedule_invalid", f"Field {ROOT_KEY!r} must name schedules", line=root.line_of(ROOT_KEY))
+    return ScheduleFile(schedules=tuple(found), problems=tuple(problems), content=data, file=file, lines=lines)
+
+
+def _read_one(name: str, node: Node, *, line: int, root: Fields) -> ScheduleDefinition | None:
+    if not isinstance(node, Mapping):
+        root.report("error", "schedule_invalid", f"Schedule {name!r} must have fields", line=line)
+        return None
+    fields = Fields(node, root.file, strict=True, problems=root.problems, first_line=line)
+    before = len(root.problems)
+    fields.check_keys(tuple(key for key in ScheduleDefinition.model_fields if key != "name"))
+    values: dict[str, object] = {"name": name}
+    for key in ScheduleDefinition.model_fields:
+        if key not in ("name", "inputs") and (text := fields.text(key)) is not None:
+            values[key] = text
+    inputs = fields.node("inputs")
+    if isinstance(inputs, Mapping):
+        inner = Fields(inputs, root.file, strict=True, problems=root.problems, first_line=line)
+        values["inputs"] = {
+            entry.key: inner.text(entry.key) or "" for entry in inputs.entries if not is_nothing(entry.value)
+        }
+    if has_errors(root.problems[before:]):
+        return None
+    try:
+        return ScheduleDefinition.model_validate(values)
+    except ValidationError as error:
+        for each in error.errors():
+            key = str(each["loc"][0]) if each["loc"] else ""
+            at = fields.line_of(key) if key else line
+            root.report(
+                "error", "schedule_invalid", f"Schedule {name!r}: {_describe(each['loc'], each['msg'])}", line=at
+            )
+        return None
+
+
+def _describe(place: tuple[int | str, ...], message: str) -> str:
+    """The words of a check without the library's own beginning, which says nothing to a reader."""
+    text = message.removeprefix("Value error, ")
+    return f"{place[0]}: {text}" if place else text

@@ -1,0 +1,96 @@
+"""Schedules are fired once per due time, whichever process sees it, whoever dies, whatever the clock does."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import anyio
+import pytest
+from schedule_fleet import build_place, set_clock
+
+from metier.definitions.schedule import build_schedule
+from metier.runtime.runs import Runtime, open_runtime
+from metier.runtime.schedules.changes import add_schedule
+from metier.store.base import ENDED
+from metier.store.schedules import Firing
+
+pytestmark = pytest.mark.anyio
+
+BEGIN = datetime(2026, 10, 25, 0, 0, tzinfo=UTC)
+SCHEDULES = 10
+ROUNDS = int(os.environ.get("METIER_SCHEDULE_ROUNDS", "4"))
+"""20 for the whole size: 200 due times."""
+
+
+def start_fleet(folder: Path) -> subprocess.Popen[bytes]:
+    program = Path(__file__).with_name("schedule_fleet.py")
+    return subprocess.Popen([sys.executable, program, folder], start_new_session=True)
+
+
+async def read_firings(runtime: Runtime) -> list[Firing]:
+    return await runtime.store.schedules.list_firings("agent", limit=100_000)
+
+
+async def wait_until_started(runtime: Runtime, due_at: datetime) -> None:
+    """Every schedule has a run for the due time. Then these runs end, so that the next ones do not overlap."""
+    with anyio.fail_after(90):
+        while True:
+            found = [firing for firing in await read_firings(runtime) if firing.due_at == due_at]
+            if len(found) == SCHEDULES and all(firing.outcome == "started" for firing in found):
+                break
+            await anyio.sleep(0.02)
+    for firing in found:
+        row = await runtime.store.find_run(firing.run_id)
+        assert row is not None
+        lease = None
+        with anyio.fail_after(60):
+            while lease is None:
+                claimed = await runtime.store.claim_run(queue="agent", owner="test", seconds=60)
+                lease = claimed or lease
+                await anyio.sleep(0 if claimed else 0.02)
+        await runtime.store.update_run(lease, {"status": "completed"})
+        await runtime.store.release_lease(lease)
+
+
+async def test_two_processes_that_are_killed_around_due_times_and_a_jumping_clock_fire_each_once(
+    tmp_path: Path,
+) -> None:
+    set_clock(tmp_path, BEGIN)
+    async with open_runtime(build_place(tmp_path)) as runtime:
+        for number in range(SCHEDULES):
+            values = {"name": f"s{number}", "every": "60s", "prompt": "go", "missed": "skip"}
+            await add_schedule(runtime, build_schedule(values))
+        fleet = start_fleet(tmp_path)
+        try:
+            wanted: list[datetime] = []
+            now = BEGIN
+            for number in range(ROUNDS):
+                if number == ROUNDS // 2:
+                    # An hour back, for long enough to be noticed, then an hour further than it was.
+                    set_clock(tmp_path, now - timedelta(hours=1))
+                    await anyio.sleep(0.1)
+                    now += timedelta(hours=1)
+                now += timedelta(seconds=60)
+                set_clock(tmp_path, now + timedelta(seconds=1))
+                wanted.append(now)
+                await wait_until_started(runtime, now)
+        finally:
+            os.killpg(fleet.pid, signal.SIGKILL)
+            fleet.wait()
+
+        firings = await read_firings(runtime)
+        runs = await runtime.store.list_runs(limit=10_000)
+
+    started = [firing for firing in firings if firing.outcome == "started"]
+    assert Counter(firing.due_at for firing in started) == dict.fromkeys(wanted, SCHEDULES)
+    assert sorted(firing.run_id for firing in started) == sorted(run.run_id for run in runs)
+    assert len({(firing.name, firing.due_at) for firing in firings}) == len(firings)
+    # The hour that the clock left out was missed, each minute of it on record once.
+    assert {firing.outcome for firing in firings} == {"started", "missed"}
+    assert len(firings) == SCHEDULES * (ROUNDS + 60)
+    assert all(run.status in ENDED for run in runs)
+    assert (tmp_path / "deaths").read_text(encoding="ascii")
