@@ -112,7 +112,7 @@ def test_numbers_read_as_people_write_them() -> None:
         "0", "999", "1.0k", "12.3k", "999.9k", "1.2M",
     ]  # fmt: skip
     assert [format_cost(n) for n in (None, 0.0, 0.0213, 0.00004, 3.5)] == [
-        "cost unknown", "$0.000", "$0.021", "$4e-05", "$3.50",
+        "cost unknown", "$0.000", "$0.021", "$0.00004", "$3.50",
     ]  # fmt: skip
     assert [format_seconds(n) for n in (0.2, 14.2, 125, 3780)] == ["0.2 s", "14 s", "2 min 5 s", "1 h 3 min"]
 

@@ -12,7 +12,7 @@ from metier.runtime.approvals import ApprovalQuestion
 from metier.runtime.records.causes import get_cause
 from metier.runtime.reopening import Limit, can_reopen, find_limit, suggest_limit
 from metier.runtime.runs import Runtime
-from metier.store.base import RunRow
+from metier.store.base import ENDED, RunRow
 
 LOOK_BACK = timedelta(days=7)
 """How long a run that reached a limit is shown as waiting: it has ended, and may never go on."""
@@ -51,7 +51,8 @@ class Inbox:
 async def read_inbox(runtime: Runtime) -> Inbox:
     """What waits now. An approval that ran out of time is closed on the way."""
     approvals = await runtime.approvals.find_all(status="open")
-    found = [run async for run in _list_waiting(runtime)]
+    asking = frozenset(question.row.run_id for question in approvals)
+    found = [run async for run in _list_waiting(runtime, asking)]
     return Inbox(approvals=tuple(approvals), runs=tuple(sorted(found, key=lambda run: -run.row.number)))
 
 
@@ -63,18 +64,19 @@ async def count_waiting(runtime: Runtime) -> int:
     return len(rows) + len(asking) + len({row.run_id for row in paused} - {row.run_id for row in rows})
 
 
-async def _list_waiting(runtime: Runtime) -> AsyncGenerator[WaitingRun]:
+async def _list_waiting(runtime: Runtime, asking: frozenset[str]) -> AsyncGenerator[WaitingRun]:
     since = runtime.place.clock.now() - LOOK_BACK
-    wanted: tuple[TaskState, ...] = ("input_required", "paused", "failed", "timeout")
+    wanted: tuple[TaskState, ...] = ("input_required", "paused", "failed", "timeout", "escalated")
     for status in wanted:
         for row in await runtime.store.list_runs(status=status, limit=MOST_RUNS):
-            if (found := await _look(runtime, row, since=since)) is not None:
+            found = None if row.run_id in asking else await _look(runtime, row, since=since)
+            if found is not None:
                 yield found
 
 
 async def _look(runtime: Runtime, row: RunRow, *, since: datetime) -> WaitingRun | None:
-    """Nothing where the run waits for an approval, which stands for itself, or has ended for good."""
-    is_ended = row.status in ("failed", "timeout")
+    """Nothing where the run waits for a child run, is about to go on, or has ended for good."""
+    is_ended = row.status in ENDED
     # A child run that a limit ended is gone on with through the run above it.
     if is_ended and (row.updated_at < since or row.run_id.startswith(CHILD)):
         return None
@@ -85,7 +87,9 @@ async def _look(runtime: Runtime, row: RunRow, *, since: datetime) -> WaitingRun
             return None
         reason, suggested = state.failure.message, suggest_limit(state, limit)
         return WaitingRun(row=row, state=state, kind="limit", reason=reason, limit=limit, suggested=suggested)
-    if state.pause is None or state.pause.pause in ("approval", "delegation"):
+    # One of a queue whose approval is decided goes on by itself; another one needs a person who says so.
+    is_decided = state.pause is not None and state.pause.pause == "approval" and bool(row.queue)
+    if state.pause is None or state.pause.pause == "delegation" or is_decided or row.driver:
         return None
     kind: WaitKind = "stopped"
     if state.pause.pause in ("input", "in_doubt", "step_failed", "changed_code"):

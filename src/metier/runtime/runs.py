@@ -334,7 +334,7 @@ class Runtime:
     async def _come_to_rest(self, log: RunLog, watch: Watch) -> RunState:
         await self._settle(log)
         if watch.stopper is not None and watch.stopper.is_handing_back:
-            await keep_claimable(log, self.store)
+            await keep_claimable(log, self.store, queue=watch.shift.queue)
         return log.state
 
     async def _apply_requested_end(self, log: RunLog) -> None:

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from metier.server.state import ServerState
 
-MOUNTS: tuple[str, ...] = ("metier.server.api.routes", "metier.server.login")
+MOUNTS: tuple[str, ...] = ("metier.server.api.routes", "metier.server.login", "metier.server.console.pages")
 """In this order: of two routes for one path the first answers."""
 
 type Lifespan = Callable[[], AbstractAsyncContextManager[None]]

@@ -97,7 +97,7 @@ class ApprovalAttempt:
     """It was the first one."""
 
 
-CHANGEABLE = frozenset({"status", "turns", "cost_usd", "reason", "model", "ending"})
+CHANGEABLE = frozenset({"status", "turns", "cost_usd", "reason", "model", "ending", "queue"})
 """The columns of a run that its driver may change."""
 
 RUNNABLE: tuple[TaskState, ...] = ("pending", "in_progress")

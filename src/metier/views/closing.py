@@ -62,7 +62,10 @@ def format_cost(cost_usd: float | None) -> str:
         return "cost unknown"
     if cost_usd >= 1:
         return f"${cost_usd:,.2f}"
-    return f"${cost_usd:.3f}" if cost_usd >= 0.001 or not cost_usd else f"${cost_usd:.1g}"
+    if cost_usd >= 0.001 or cost_usd <= 0:
+        return f"${cost_usd:.3f}"
+    zeros = len(f"{cost_usd:.12f}".partition(".")[2]) - len(f"{cost_usd:.12f}".partition(".")[2].lstrip("0"))
+    return f"${cost_usd:.{min(9, zeros + 1)}f}"
 
 
 def format_seconds(seconds: float) -> str:

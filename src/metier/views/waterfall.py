@@ -155,6 +155,8 @@ def _list_rows(view: RunView, scale: _Scale, *, origin: datetime | None, depth: 
         row = _build_call(call, scale, key=f"{view.run_id}-c{number}", times=times, depth=depth)
         rows.setdefault(call.turn, []).append(row)
     for number, item in enumerate(view.items):
+        if isinstance(item, NoteView) and item.level == "detail":
+            continue
         rows.setdefault(item.turn, []).append(
             _build_item(item, scale, key=f"{view.run_id}-i{number}", times=times, depth=depth)
         )

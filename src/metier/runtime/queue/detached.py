@@ -26,19 +26,20 @@ _MOST_LOOKED_AT = 1000
 
 async def submit(runtime: Runtime, request: RunRequest, *, queue: str) -> RunState:
     """Begin a run, with everything it is pinned to, and leave it to the workers of a queue."""
-    return await runtime.start(request, Watch(stopper=_left_to_workers()), queue=queue)
+    return await runtime.start(request, leave_to_workers(queue), queue=queue)
 
 
-async def wake(runtime: Runtime, run_id: str, answer: Answer | None = None) -> RunState:
+async def wake(runtime: Runtime, run_id: str, answer: Answer | None = None, *, queue: str = "") -> RunState:
     """Record an answer or a decision, so that a worker can continue. Raises `LeaseHeld` while a process drives the run.
 
-    The answer is for the run that really waits: this one, or the lowest of those it delegated to.
+    The answer is for the run that really waits: this one, or the lowest of those it delegated to. With a `queue`, also
+    a run that a person drove so far is left to its workers.
     """
     waiting = await runtime.find_waiting(await runtime.read(run_id))
     if waiting.run_id != run_id:
-        await runtime.resume(waiting.run_id, answer, Watch(stopper=_left_to_workers()))
+        await runtime.resume(waiting.run_id, answer, leave_to_workers())
         answer = Answer(by=answer.by, accepts_changed_skills=answer.accepts_changed_skills) if answer else None
-    return await runtime.resume(run_id, answer, Watch(stopper=_left_to_workers()))
+    return await runtime.resume(run_id, answer, leave_to_workers(queue))
 
 
 async def find_owner(runtime: Runtime, run_id: str) -> RunRow:
@@ -124,7 +125,8 @@ async def _is_answered(runtime: Runtime, waiting: RunState, *, left_by: str) -> 
     return bool(await runtime.approvals.find_decisions(waiting.run_id, asking))
 
 
-def _left_to_workers() -> Stopper:
+def leave_to_workers(queue: str = "") -> Watch:
+    """Record what there is to record, drive nothing, and hand the run back: to this queue, or to the one it has."""
     stopper = Stopper()
     stopper.hand_back("a queue of workers")
-    return stopper
+    return Watch(stopper=stopper, shift=LeaseTerms(queue=queue))

@@ -19,6 +19,8 @@ class LeaseTerms:
     lease_seconds: float = LEASE_SECONDS
     max_attempts: int | None = None
     """How many workers in a row may take the run without getting any further; None for a person, who may try on."""
+    queue: str = ""
+    """The queue that the run is left to when it is handed back; empty where it keeps the one it has."""
 
 
 async def begin_attempt(log: RunLog, shift: LeaseTerms) -> bool:
@@ -37,7 +39,10 @@ async def begin_attempt(log: RunLog, shift: LeaseTerms) -> bool:
     return True
 
 
-async def keep_claimable(log: RunLog, store: Store) -> None:
+async def keep_claimable(log: RunLog, store: Store, *, queue: str = "") -> None:
     """Mark a run in the index as claimable: one released while it waits for a child has no pending request."""
-    if log.state.status == "delegating":
-        await store.update_run(log.lease, {"status": "in_progress"})
+    changes = {"status": "in_progress"} if log.state.status == "delegating" else {}
+    if queue:
+        changes["queue"] = queue
+    if changes:
+        await store.update_run(log.lease, changes)

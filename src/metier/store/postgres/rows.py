@@ -27,6 +27,8 @@ _CHANGES: Mapping[str, LiteralString] = {
     "cost_usd": "cost_usd = %s",
     "reason": "reason = %s",
     "model": "model = %s",
+    "ending": "ending = %s",
+    "queue": "queue = %s",
 }
 
 type Conditions = Mapping[LiteralString, str | int]

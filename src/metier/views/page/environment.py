@@ -5,6 +5,7 @@ Text is escaped by default. Only `markdown` gives markup, and it writes that by 
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import cast
@@ -21,6 +22,7 @@ from metier.views.page.markdown_html import render_markdown_html
 
 FOLDER = Path(__file__).parent
 STYLE_FILE = FOLDER / "style.css"
+_MOST_LINES = 400
 
 _STATUS_WORDS = {"input_required": "needs an answer", "in_progress": "running", "delegating": "waits for a child run"}
 _STATUS_KINDS = {
@@ -39,8 +41,8 @@ _STATUS_KINDS = {
 _STEP_KINDS = {"succeeded": "ok", "running": "live", "waiting": "warn", "skipped": "", "in_doubt": "warn"}
 
 
-def build_environment(folders: Sequence[Path] = ()) -> Environment:
-    """`folders` are searched before the templates of this package."""
+def build_environment(folders: Sequence[Path] = (), *, clean: Callable[[str], str] = str) -> Environment:
+    """`folders` are searched before the templates of this package; `clean` takes secrets out of every outside text."""
     loaders = [FileSystemLoader(folder) for folder in (*folders, FOLDER / "templates")]
     environment = Environment(
         loader=ChoiceLoader(loaders),
@@ -49,20 +51,22 @@ def build_environment(folders: Sequence[Path] = ()) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    texts = _OutsideTexts(clean)
     filters = cast("dict[str, Callable[..., object]]", environment.filters)  # of the types of those that Jinja brings
     filters |= {
         "cost": format_cost,
         "tokens": format_tokens,
         "seconds": format_seconds,
+        "duration": format_duration,
         "moment": format_moment,
-        "pretty": render_json,
-        "safe_text": sanitize,
-        "line": _cut_line,
-        "markdown": _render_markdown,
+        "pretty": texts.render_json,
+        "safe_text": texts.sanitize,
+        "line": texts.cut_line,
+        "markdown": texts.render_markdown,
         "status": _name_status,
         "status_kind": _find_status_kind,
         "step_kind": _find_step_kind,
-        "diff_lines": _list_diff_lines,
+        "diff_lines": texts.list_diff_lines,
         "step_diff": build_step_diff,
         "count": count,
         "took": find_seconds,
@@ -75,31 +79,41 @@ def count(number: int, noun: str, many: str = "") -> str:
     return f"{number:,} {noun if number == 1 else many or f'{noun}s'}"
 
 
+def format_duration(seconds: float) -> str:
+    """`30 ms` where it is less than a second."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 0.9995 else format_seconds(seconds)
+
+
 def format_moment(moment: datetime | None) -> str:
     return "" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
-def render_json(value: JsonValue) -> str:
-    """As people read it; a text stays the text that it is."""
-    if isinstance(value, str):
-        return sanitize(value)
-    return sanitize(json.dumps(value, indent=2, ensure_ascii=False))
+@dataclass(frozen=True, slots=True)
+class _OutsideTexts:
+    """The filters that every text from outside passes: without secrets, nothing hidden in it, bounded."""
 
+    clean: Callable[[str], str]
 
-def _cut_line(text: str, most: int = 90) -> str:
-    return one_line(sanitize(text), most)
+    def render_json(self, value: JsonValue) -> str:
+        """As people read it; a text stays the text that it is."""
+        return self.sanitize(value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False))
 
+    def sanitize(self, text: str) -> str:
+        """Sanitised first: a secret that colour codes cut into pieces is whole again when it is looked for."""
+        return self.clean(sanitize(text))
 
-def _render_markdown(text: str) -> Markup:
-    return Markup(render_markdown_html(text))  # noqa: S704 - written by an allowlist, tested with hostile text
+    def cut_line(self, text: str, most: int = 90) -> str:
+        return one_line(self.sanitize(text), most)
 
+    def render_markdown(self, text: str) -> Markup:
+        return Markup(render_markdown_html(self.sanitize(text)))  # noqa: S704 - by an allowlist
 
-def _list_diff_lines(unified: str, most: int = 400) -> list[tuple[str, str, str]]:
-    """Kind, number and text of each line; the rest is counted."""
-    lines = list(parse_diff(unified))
-    shown = [(line.kind, str(line.number or ""), line.text) for line in lines[:most]]
-    left = len(lines) - len(shown)
-    return [*shown, ("note", "", f"… {left:,} more lines")] if left else shown
+    def list_diff_lines(self, unified: str) -> list[tuple[str, str, str]]:
+        """Kind, number and text of each line; the rest is counted."""
+        lines = list(parse_diff(self.sanitize(unified)))
+        shown = [(line.kind, str(line.number or ""), line.text) for line in lines[:_MOST_LINES]]
+        left = len(lines) - len(shown)
+        return [*shown, ("note", "", f"… {left:,} more lines")] if left else shown
 
 
 def _name_status(status: str) -> str:

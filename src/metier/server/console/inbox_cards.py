@@ -1,0 +1,126 @@
+"""What the inbox shows of each thing that waits: pure values from what the runtime knows."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import cast
+
+from pydantic import JsonValue
+
+from metier.runtime.approvals import ApprovalQuestion
+from metier.runtime.inbox import WaitingRun, WaitKind
+from metier.runtime.reopening import Limit
+from metier.store.base import RunRow
+from metier.views.call_words import describe_call
+from metier.views.form_fields import FormField, build_fields
+
+type Clean = Callable[[JsonValue], JsonValue]
+
+_LABELS: dict[WaitKind, tuple[str, str]] = {
+    "input": ("A question", "question"),
+    "in_doubt": ("Did this step happen?", "in doubt"),
+    "step_failed": ("A step failed", "step failed"),
+    "changed_code": ("Files of a skill changed", "changed files"),
+    "stopped": ("The run was stopped", "stopped"),
+    "limit": ("A limit is reached", "limit"),
+}
+_LIMITS: dict[Limit, str] = {
+    "max_turns": "Turns",
+    "max_cost_usd": "Cost in US dollars",
+    "timeout_seconds": "More seconds",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalCard:
+    approval_id: str
+    run_id: str
+    task: str
+    agent: str
+    tool: str
+    sentence: str
+    arguments: JsonValue
+    hash: str
+    preview: str
+    base: str
+    leads: tuple[str, ...]
+    reason: str
+    justification: str
+    risk: str
+    created_at: datetime
+    expires_at: datetime | None
+    is_stale: bool
+    can_edit: bool
+    """The arguments hold no secret, so that what is edited is what is there."""
+    status: str = ""
+    """Empty while it is open."""
+    decided_by: str = ""
+    decision_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingCard:
+    run_id: str
+    kind: WaitKind
+    title: str
+    label: str
+    reason: str
+    cause: str
+    task: str
+    agent: str
+    since: datetime
+    fields: tuple[FormField, ...] = ()
+    limit: str = ""
+    limit_label: str = ""
+    suggested: str = ""
+
+
+def build_approval_card(
+    question: ApprovalQuestion, run: RunRow | None, *, is_stale: bool, clean: Clean
+) -> ApprovalCard:
+    row, asked = question.row, question.asked
+    given = cast("dict[str, JsonValue]", clean(dict(question.arguments)))  # a cleaned object is an object
+    is_open = row.status == "open"
+    return ApprovalCard(
+        approval_id=row.approval_id,
+        run_id=row.run_id,
+        task=str(clean(run.task)) if run is not None else row.run_id,
+        agent=run.agent if run is not None else "",
+        tool=question.tool,
+        sentence=describe_call(question.tool, given),
+        arguments=given,
+        hash=question.hash,
+        preview=asked.preview if asked is not None else "",
+        base=asked.base if asked is not None else "",
+        leads=asked.leads_to if asked is not None else (),
+        reason=asked.reason if asked is not None else "",
+        justification=str(clean(asked.justification)) if asked is not None else "",
+        risk=asked.risk if asked is not None else "",
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        is_stale=is_stale and is_open,
+        can_edit=is_open and given == question.arguments,
+        status="" if is_open else row.status,
+        decided_by=row.decided_by,
+        decision_reason=row.reason,
+    )
+
+
+def build_waiting_card(run: WaitingRun, *, clean: Clean) -> WaitingCard:
+    title, label = _LABELS[run.kind]
+    question = run.state.question
+    return WaitingCard(
+        run_id=run.row.run_id,
+        kind=run.kind,
+        title=title,
+        label=label,
+        reason=str(clean(question.question if run.kind == "input" and question is not None else run.reason)),
+        cause=str(clean(run.cause)),
+        task=str(clean(run.row.task)),
+        agent=run.row.agent,
+        since=run.row.updated_at,
+        fields=build_fields(question.fields) if run.kind == "input" and question is not None else (),
+        limit=run.limit or "",
+        limit_label=_LIMITS[run.limit] if run.limit is not None else "",
+        suggested=f"{run.suggested:g}",
+    )

@@ -1,0 +1,213 @@
+"""The inbox: everything that waits for a person, and what they say to it."""
+
+import json
+from typing import Literal
+
+from fastapi import APIRouter
+from pydantic import JsonValue
+from starlette.responses import Response
+
+from metier.errors import ApprovalClosed, MetierError, UsageError
+from metier.runtime.answers import Answer
+from metier.runtime.approvals import ApprovalQuestion, Reply
+from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.inbox import read_inbox
+from metier.runtime.reopening import RaisedLimits
+from metier.server.console.actions import answer, decide, go_on
+from metier.server.console.inbox_cards import ApprovalCard, build_approval_card, build_waiting_card
+from metier.server.console.rendering import Here, Page, PageRoute
+from metier.server.problems import describe_problem
+from metier.telemetry.sanitize import escape_json
+from metier.views.form_fields import build_fields, parse_values
+
+router = APIRouter(include_in_schema=False, route_class=PageRoute)
+
+
+@router.get("/")
+async def show_inbox(page: Here) -> Response:
+    return await _render(page, "inbox.html")
+
+
+@router.get("/inbox/list")
+async def show_list(page: Here) -> Response:
+    return await _render(page, "inbox_list.html")
+
+
+async def _render(page: Page, template: str) -> Response:
+    runtime = page.state.runtime
+    inbox = await read_inbox(runtime)
+    clean = build_place_cleaner(runtime.place).value
+    cards = [await _build_card(page, question) for question in inbox.approvals]
+    runs = [build_waiting_card(run, clean=clean) for run in inbox.runs]
+    return await page.render(template, "inbox", cards=cards, runs=runs)
+
+
+async def _build_card(page: Page, question: ApprovalQuestion) -> ApprovalCard:
+    runtime = page.state.runtime
+    run = await runtime.store.find_run(question.row.run_id)
+    is_stale = question.row.status == "open" and await runtime.approvals.is_stale(question)
+    return build_approval_card(question, run, is_stale=is_stale, clean=build_place_cleaner(runtime.place).value)
+
+
+@router.get("/approvals/{name}")
+async def show_approval(page: Here, name: str) -> Response:
+    question = await page.state.runtime.approvals.get(name)
+    return await _render_approval(page, question)
+
+
+async def _render_approval(
+    page: Page,
+    question: ApprovalQuestion,
+    *,
+    edited: str = "",
+    diff: str | None = None,
+    refused: str = "",
+    status: int = 200,
+) -> Response:
+    return await page.render(
+        "approval.html",
+        "inbox",
+        status=status,
+        card=await _build_card(page, question),
+        attempts=await page.state.runtime.approvals.attempts(question),
+        edited_text=edited or escape_json(json.dumps(question.arguments, indent=2, ensure_ascii=False)),
+        edited_diff=diff,
+        refused=refused,
+    )
+
+
+@router.post("/approvals/{name}")
+async def decide_one(page: Here, name: str) -> Response:
+    """One decision counts. Where another one was first, the page says whose."""
+    form = await page.read_form()
+    question = await page.state.runtime.approvals.get(name)
+    word = _read_decision(form.get("decision", ""))
+    try:
+        await decide(
+            page.state,
+            question,
+            Reply(decision=word, by=page.user.name, reason=form.get("reason", "")),
+            seen=form.get("hash", ""),
+        )
+    except MetierError as error:
+        return await _tell_refusal(page, name, error)
+    return page.go(f"/?done={word}")
+
+
+async def _tell_refusal(page: Page, name: str, error: MetierError) -> Response:
+    """The approval as it stands now, with why nothing was done."""
+    problem = describe_problem(error, page.state.redactor)
+    question = await page.state.runtime.approvals.get(name)
+    said = " ".join(part for part in (f"{problem.detail}.", problem.hint) if part)
+    return await _render_approval(page, question, refused=said, status=problem.status)
+
+
+@router.post("/approvals/{name}/edit")
+async def edit_call(page: Here, name: str) -> Response:
+    """Look at what the edited call would change, then approve it as edited."""
+    form = await page.read_form()
+    runtime, text = page.state.runtime, form.get("arguments", "")
+    question = await runtime.approvals.get(name)
+    arguments = _parse_arguments(text)
+    wrong = "they are not a JSON object" if arguments is None else await question.find_wrong_arguments(arguments)
+    if arguments is None or wrong:
+        return await _render_approval(
+            page, question, edited=text, refused=f"These arguments cannot be used: {wrong}", status=422
+        )
+    if form.get("do") == "approve":
+        reply = Reply(decision="approved", by=page.user.name, reason=form.get("reason", ""), arguments=arguments)
+        try:
+            await decide(page.state, question, reply, seen=form.get("hash", ""))
+        except ApprovalClosed as error:
+            return await _tell_refusal(page, name, error)
+        return page.go("/?done=approved")
+    found = await runtime.approvals.look(question, arguments)
+    diff = build_place_cleaner(runtime.place).text(found.preview)
+    return await _render_approval(page, question, edited=text, diff=diff)
+
+
+def _parse_arguments(text: str) -> dict[str, JsonValue] | None:
+    try:
+        value: JsonValue = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+@router.post("/inbox/many")
+async def decide_many(page: Here) -> Response:
+    """Each is decided for itself: one that another person was faster with does not stop the others."""
+    word = _read_decision((await page.read_form()).get("decision", ""))
+    marked = await page.read_list("approval")
+    if not marked:
+        raise UsageError("Nothing is marked", hint="Mark the approvals to decide together")
+    late: list[str] = []
+    for each in marked:
+        name, _, seen = each.partition(":")
+        try:
+            question = await page.state.runtime.approvals.get(name)
+            await decide(page.state, question, Reply(decision=word, by=page.user.name), seen=seen)
+        except MetierError as error:
+            late.append(f"{name}: {error.message}")
+    if late:
+        raise UsageError("Not all of them were decided", hint="; ".join(late))
+    return page.go("/?done=decided")
+
+
+@router.post("/runs/{run_id}/answer")
+async def answer_question(page: Here, run_id: str) -> Response:
+    form = await page.read_form()
+    state = await page.state.runtime.read(run_id)
+    fields = build_fields(state.question.fields if state.question is not None else None)
+    await answer(page.state, run_id, Answer(values=parse_values(fields, form), by=page.user.name))
+    return page.go("/?done=answered")
+
+
+@router.post("/runs/{run_id}/doubt")
+async def answer_doubt(page: Here, run_id: str) -> Response:
+    word = (await page.read_form()).get("answer", "")
+    if word not in ("done", "retry", "skip", "abort"):
+        raise UsageError(f"{word[:40]!r} is no answer to a doubt", hint="Use one of the buttons")
+    await answer(page.state, run_id, Answer(doubt=word, by=page.user.name))
+    return page.go("/?done=answered")
+
+
+@router.post("/runs/{run_id}/accept")
+async def accept_code(page: Here, run_id: str) -> Response:
+    await answer(page.state, run_id, Answer(accepts_changed_skills=True, by=page.user.name))
+    return page.go("/?done=resumed")
+
+
+@router.post("/runs/{run_id}/raise")
+async def raise_limit(page: Here, run_id: str) -> Response:
+    form = await page.read_form()
+    raised = _read_limit(form.get("limit", ""), form.get("value", ""))
+    await answer(page.state, run_id, Answer(raised=raised, reopens=True, by=page.user.name))
+    return page.go("/?done=raised")
+
+
+@router.post("/runs/{run_id}/resume")
+async def resume(page: Here, run_id: str) -> Response:
+    await go_on(page.state, run_id)
+    return page.go(f"/runs/{run_id}?done=resumed")
+
+
+def _read_limit(name: str, text: str) -> RaisedLimits:
+    try:
+        match name:
+            case "max_turns":
+                return RaisedLimits(max_turns=int(float(text)))
+            case "max_cost_usd":
+                return RaisedLimits(max_cost_usd=float(text))
+            case "timeout_seconds":
+                return RaisedLimits(timeout_seconds=float(text))
+            case _:
+                raise UsageError(f"There is no limit {name[:40]!r}")
+    except (ValueError, OverflowError) as error:
+        raise UsageError("The limit is not a number", hint="Write a number") from error
+
+
+def _read_decision(word: str) -> Literal["approved", "denied"]:
+    if word not in ("approved", "denied"):
+        raise UsageError(f"{word[:40]!r} is no decision", hint="Approve or deny")
+    return word

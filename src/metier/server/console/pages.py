@@ -1,0 +1,46 @@
+"""The web console: pages over `runtime` and `views`, rendered on the server. It owns nothing that a kill could lose."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+from fastapi import APIRouter, FastAPI
+from starlette.responses import FileResponse, Response
+from starlette.staticfiles import StaticFiles
+
+from metier.server.console import inbox_pages, live, run_pages
+from metier.server.console.live import Pulse
+from metier.server.console.rendering import build_console_environment
+from metier.server.mounts import Lifespan
+from metier.server.state import ServerState
+from metier.views.page.environment import STYLE_FILE
+
+STATIC = Path(__file__).parent / "static"
+_ROUTERS: tuple[APIRouter, ...] = (inbox_pages.router, run_pages.router, live.router)
+_DECISIONS = (r"/approvals/[^/]+(/edit)?", r"/inbox/many", r"/runs/[^/]+/(answer|doubt|accept|raise)")
+
+
+def mount(app: FastAPI, state: ServerState) -> Lifespan:
+    pulse = Pulse()
+    app.state.console = build_console_environment(state.redactor)
+    app.state.pulse = pulse
+    for router in _ROUTERS:
+        app.include_router(router)
+    app.add_api_route("/static/style.css", _send_style, include_in_schema=False)
+    app.mount("/static", StaticFiles(directory=STATIC))
+    for path in _DECISIONS:
+        state.access.allow_writes(path, "approver")
+
+    @asynccontextmanager
+    async def beat() -> AsyncGenerator[None]:
+        async with anyio.create_task_group() as group:
+            group.start_soon(pulse.beat, state.runtime)
+            yield
+            group.cancel_scope.cancel()
+
+    return beat
+
+
+async def _send_style() -> Response:
+    return FileResponse(STYLE_FILE, media_type="text/css", headers={"cache-control": "no-cache"})

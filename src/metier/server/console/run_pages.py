@@ -1,0 +1,150 @@
+"""The list of runs, and one run: what happened over time, its state at any entry, fork, undo, export."""
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from metier.errors import UsageError
+from metier.runtime.history.archive import render_archive
+from metier.runtime.history.forks import ForkRequest
+from metier.runtime.history.moments import read_moment
+from metier.runtime.history.run_views import read_run_view, read_step_diffs
+from metier.runtime.history.shared_page import render_shared_run
+from metier.runtime.history.transfer import export_run
+from metier.runtime.history.undo import CANNOT, plan_undo, undo
+from metier.server.console.actions import fork
+from metier.server.console.rendering import Here, Page, PageRoute
+from metier.server.console.run_filter import STATES, find_status, parse_filter
+from metier.server.console.run_list import list_page, read_last_day
+from metier.store.base import ENDED
+from metier.views.waterfall import build_waterfall
+
+router = APIRouter(include_in_schema=False, route_class=PageRoute)
+
+VIEWS = (
+    ("All", ""),
+    ("Running", "status=in_progress,delegating,pending"),
+    ("Waiting", "status=paused,input_required,interrupted"),
+    ("Failed", "status=failed,timeout,blocked,escalated"),
+    ("Last 24 hours", "since=24h"),
+    ("Not completed", "status=-completed"),
+)
+
+
+@router.get("/runs")
+async def show_runs(page: Here) -> Response:
+    return await _render_list(page, "runs.html")
+
+
+@router.get("/runs/rows")
+async def show_rows(page: Here) -> Response:
+    return await _render_list(page, "run_rows.html")
+
+
+async def _render_list(page: Page, template: str) -> Response:
+    runtime, params = page.state.runtime, page.request.query_params
+    now = page.state.host.clock.now()
+    wanted = parse_filter(params, now=now)
+    cursor = params.get("before", "")
+    before = int(cursor) if cursor.isdecimal() and len(cursor) < 12 else 0
+    listed = await list_page(runtime, wanted, before=before)
+    hours = await read_last_day(runtime, now=now)
+    return await page.render(
+        template, "runs", listed=listed, wanted=wanted, views=VIEWS, states=STATES, hours=hours, before=before
+    )
+
+
+@router.get("/runs/{name}")
+async def show_run(page: Here, name: str) -> Response:
+    return await _render_run(page, name, "run.html")
+
+
+@router.get("/runs/{name}/body")
+async def show_body(page: Here, name: str) -> Response:
+    """What changes while the run goes on."""
+    return await _render_run(page, name, "run_body.html")
+
+
+async def _render_run(page: Page, name: str, template: str) -> Response:
+    runtime = page.state.runtime
+    row = await runtime.find(name)
+    view = await read_run_view(runtime, row.run_id)
+    entries = len(await runtime.store.read_journal(row.run_id))
+    return await page.render(
+        template,
+        "runs",
+        row=row,
+        run_id=row.run_id,
+        shown_status=find_status(row),
+        is_over=row.status in ENDED,
+        view=view,
+        fall=build_waterfall(view),
+        changes=await read_step_diffs(runtime, row.run_id),
+        entries=entries,
+        moment=await read_moment(runtime, row.run_id, entries) if entries and template == "run.html" else None,
+    )
+
+
+@router.get("/runs/{name}/at")
+async def show_moment(page: Here, name: str, k: int = 1) -> Response:
+    """The state after entry `k`; a part of the page where htmx asks for it."""
+    row = await page.state.runtime.find(name)
+    moment = await read_moment(page.state.runtime, row.run_id, k)
+    is_part = page.request.headers.get("hx-request") == "true"
+    template = "moment_part.html" if is_part else "moment.html"
+    return await page.render(template, "runs", run_id=row.run_id, task=row.task, moment=moment)
+
+
+@router.post("/runs/{name}/fork")
+async def fork_here(page: Here, name: str) -> Response:
+    form = await page.read_form()
+    row = await page.state.runtime.find(name)
+    at = form.get("at", "")
+    if not at.isdecimal() or len(at) > 9:
+        raise UsageError("The entry to fork at is not a number", hint="Use the slider of the run")
+    wanted = ForkRequest(at=int(at), model=form.get("model", "").strip(), task=form.get("task", "").strip())
+    new_id = await fork(page.state, row.run_id, wanted)
+    return page.go(f"/runs/{new_id}?done=forked")
+
+
+@router.post("/runs/{name}/cancel")
+async def cancel(page: Here, name: str) -> Response:
+    row = await page.state.runtime.find(name)
+    await page.state.runtime.cancel(row.run_id, by=page.user.name)
+    return page.go(f"/runs/{row.run_id}?done=canceled")
+
+
+@router.get("/runs/{name}/undo")
+async def show_undo(page: Here, name: str) -> Response:
+    row = await page.state.runtime.find(name)
+    plan = await plan_undo(page.state.runtime, row.run_id)
+    return await page.render("undo.html", "runs", run_id=row.run_id, task=row.task, plan=plan, cannot=CANNOT)
+
+
+@router.post("/runs/{name}/undo")
+async def undo_run(page: Here, name: str) -> Response:
+    """Files that changed since are left alone, unless the form says otherwise."""
+    form = await page.read_form()
+    row = await page.state.runtime.find(name)
+    plan = await plan_undo(page.state.runtime, row.run_id)
+    await undo(page.state.runtime, plan, by=page.user.name, overwrite=form.get("overwrite") == "true")
+    return page.go(f"/runs/{row.run_id}?done=undone")
+
+
+@router.get("/runs/{name}/export")
+async def export(page: Here, name: str) -> Response:
+    row = await page.state.runtime.find(name)
+    data = render_archive(await export_run(page.state.runtime, row.run_id))
+    return _send_file(data, f"{row.run_id}.metier-run", media_type="application/zip")
+
+
+@router.get("/runs/{name}/share")
+async def share(page: Here, name: str) -> Response:
+    row = await page.state.runtime.find(name)
+    text = await render_shared_run(page.state.runtime, row.run_id)
+    return _send_file(text.encode(), f"{row.run_id}.html", media_type="text/html")
+
+
+def _send_file(data: bytes, name: str, *, media_type: str) -> Response:
+    """As a download that could do nothing even where a browser showed it."""
+    headers = {"content-disposition": f'attachment; filename="{name}"', "content-security-policy": "sandbox"}
+    return Response(data, media_type=media_type, headers=headers)

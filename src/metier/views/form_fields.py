@@ -1,0 +1,125 @@
+"""A form from a JSON schema, and values from what was typed into it. Pure; the schema itself is checked elsewhere."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from pydantic import JsonValue
+
+from metier.errors import UsageError
+
+type FieldKind = Literal["text", "lines", "integer", "number", "boolean", "choice", "json"]
+_LONG_WORDS = ("text", "content", "notes", "body", "description", "prompt", "message")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormField:
+    name: str
+    kind: FieldKind = "text"
+    label: str = ""
+    description: str = ""
+    required: bool = False
+    default: str = ""
+    choices: tuple[str, ...] = ()
+
+
+def build_fields(schema: JsonValue) -> tuple[FormField, ...]:
+    """Of an object schema, or of a list of names or fields; one field `answer` where nothing is said."""
+    if isinstance(schema, dict):
+        properties = schema.get("properties")
+        wanted = schema.get("required")
+        required = {str(name) for name in wanted} if isinstance(wanted, list) else set[str]()
+        named = properties if isinstance(properties, dict) else schema
+        return tuple(build_field(str(name), each, required=str(name) in required) for name, each in named.items())
+    if isinstance(schema, list) and schema:
+        return tuple(_build_listed(each) for each in schema)
+    return (FormField(name="answer", kind="lines", label="Answer", required=True),)
+
+
+def build_field(name: str, schema: JsonValue, *, required: bool = False, default: JsonValue = None) -> FormField:
+    """One input. What has no widget of its own is typed as JSON."""
+    rules = schema if isinstance(schema, dict) else {}
+    options = rules.get("enum")
+    told = rules.get("default", default)
+    choices = tuple(_write(each) for each in options) if isinstance(options, list) else ()
+    return FormField(
+        name=name,
+        kind="choice" if choices else _choose_kind(name, rules),
+        label=str(rules.get("title") or name.replace("_", " ").capitalize()),
+        description=str(rules.get("description") or (schema if isinstance(schema, str) else "")),
+        required=required,
+        default="" if told is None else _write(told),
+        choices=choices,
+    )
+
+
+def parse_values(fields: tuple[FormField, ...], given: Mapping[str, str]) -> dict[str, JsonValue]:
+    """What was typed, as the schema wants it; a field that is left empty is left out. Raises `UsageError`."""
+    values: dict[str, JsonValue] = {}
+    for each in fields:
+        if each.kind == "boolean":
+            values[each.name] = given.get(each.name, "") == "true"
+            continue
+        text = given.get(each.name, "")
+        if not text.strip():
+            if each.required:
+                raise UsageError(f"{each.label or each.name} is missing", hint="Fill in the field")
+            continue
+        values[each.name] = _parse(each, text.replace("\r\n", "\n"))
+    return values
+
+
+def _build_listed(each: JsonValue) -> FormField:
+    if isinstance(each, dict):
+        name = str(each.get("name", "answer"))
+        return build_field(name, each, required=each.get("required") is True)
+    return FormField(name=str(each), label=str(each).replace("_", " ").capitalize(), required=True)
+
+
+def _choose_kind(name: str, rules: Mapping[str, JsonValue]) -> FieldKind:
+    match rules.get("type", "string"):
+        case "integer":
+            return "integer"
+        case "number":
+            return "number"
+        case "boolean":
+            return "boolean"
+        case "string":
+            longest = rules.get("maxLength")
+            is_long = any(word in name.lower() for word in _LONG_WORDS) or (isinstance(longest, int) and longest > 200)
+            return "lines" if is_long else "text"
+        case _:
+            return "json"
+
+
+def _parse(field: FormField, text: str) -> JsonValue:
+    try:
+        match field.kind:
+            case "integer":
+                return int(text)
+            case "number":
+                return float(text)
+            case "json":
+                return cast("JsonValue", json.loads(text))
+            case "choice":
+                return text if text in field.choices else _refuse(field, text)
+            case _:
+                return text
+    except (ValueError, RecursionError) as error:
+        raise UsageError(
+            f"{field.label or field.name} is not {_NOUNS[field.kind]}", hint="Correct the field"
+        ) from error
+
+
+_NOUNS: dict[str, str] = {"integer": "a whole number", "number": "a number", "json": "JSON"}
+
+
+def _refuse(field: FormField, text: str) -> JsonValue:
+    raise UsageError(
+        f"{field.label or field.name} cannot be {text[:60]!r}", hint=f"Use one of {', '.join(field.choices)}"
+    )
+
+
+def _write(value: JsonValue) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,292 @@
+"""The console without JavaScript: what its pages show, and what their forms do to runs."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from console_client import ConsoleClient
+from console_scene import NOTES, ask_question, prepare, wait_for_approval
+from model_server import ModelServer, Reply, calls, running_model, says
+from run_workspace import Workspace
+from running_server import serving
+
+from metier.server.console import pages
+from metier.server.security.users import build_entry, make_token
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: ModelServer) -> Workspace:
+    home, folder = tmp_path / "home", tmp_path / "notebook"
+    home.mkdir()
+    folder.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("OPENAI_API_KEY", "k" * 12)
+    monkeypatch.chdir(folder)
+    return prepare(folder, model)
+
+
+@pytest.fixture
+def console(scene: Workspace) -> Iterator[ConsoleClient]:
+    with serving(scene.folder) as server, closing(ConsoleClient(server)) as client:
+        yield client
+
+
+def wait_until_done(console: ConsoleClient, run_id: str) -> str:
+    """The page of a run that the server drives, once it has ended."""
+    for _ in range(300):
+        page = console.open(f"/runs/{run_id}")
+        if re.search(r'data-status="(completed|failed|canceled)"', page):
+            return page
+        console.http.get("/api/v1/health")
+    raise AssertionError(console.page)
+
+
+def test_an_empty_inbox_says_so(console: ConsoleClient) -> None:
+    console.open("/")
+
+    assert "Nothing waits for you" in console.words()
+
+
+def test_an_approval_is_shown_with_its_diff_and_approving_it_lets_the_run_go_on(
+    scene: Workspace, model: ModelServer, console: ConsoleClient
+) -> None:
+    wait_for_approval(scene, model)
+    console.open("/")
+    words = console.words()
+    (name,) = re.findall(r'id="approval-(ap-\w+)"', console.page)
+
+    assert "This will change the file notes/roadmap.md" in words
+    assert "+- write the docs" in words
+    assert (scene.folder / "notes/roadmap.md").read_text() == NOTES
+
+    console.submit(f"/approvals/{name}", decision="approved", reason="as agreed")
+    assert "Approved" in console.words()
+    wait_until_done(console, scene.run_ids()[-1])
+
+    assert (scene.folder / "notes/roadmap.md").read_text().startswith("# Roadmap\n\n- write the docs\n")
+    assert "Approved by tester: as agreed" in console.open(f"/approvals/{name}") or "as agreed" in console.words()
+
+
+def test_of_two_people_one_decides_and_the_other_is_told_who_did(
+    scene: Workspace, model: ModelServer, console: ConsoleClient
+) -> None:
+    wait_for_approval(scene, model)
+    console.open("/")
+    (name,) = re.findall(r'id="approval-(ap-\w+)"', console.page)
+    first = console.page
+    console.submit(f"/approvals/{name}", decision="denied", reason="not today")
+    console.page = first  # the other one has had the page open meanwhile
+
+    console.submit(f"/approvals/{name}", decision="approved")
+
+    assert console.status == 409
+    assert "was already denied by 'tester'" in console.words()
+    assert (scene.folder / "notes/roadmap.md").read_text() == NOTES
+
+
+def test_a_file_that_changed_after_its_diff_was_shown_is_not_approved(
+    scene: Workspace, model: ModelServer, console: ConsoleClient
+) -> None:
+    wait_for_approval(scene, model)
+    console.open("/")
+    (name,) = re.findall(r'id="approval-(ap-\w+)"', console.page)
+    scene.write("notes/roadmap.md", NOTES + "- one more\n")
+
+    console.submit(f"/approvals/{name}", decision="approved")
+
+    assert console.status == 409
+    assert "The file changed since this diff was made" in console.words()
+    console.open("/")
+    assert 'value="approved"' not in console.page, "there is no button that would be refused"
+
+
+def test_an_edited_call_is_shown_with_its_new_diff_before_it_is_approved(
+    scene: Workspace, model: ModelServer, console: ConsoleClient
+) -> None:
+    wait_for_approval(scene, model)
+    console.open("/")
+    (name,) = re.findall(r'id="approval-(ap-\w+)"', console.page)
+    console.open(f"/approvals/{name}")
+    edited = '{"path": "notes/roadmap.md", "old": "- rest", "new": "- rest well"}'
+
+    console.submit(f"/approvals/{name}/edit", arguments=edited, do="look")
+    assert "+- rest well" in console.words()
+    console.submit(f"/approvals/{name}/edit", arguments=edited, do="approve")
+    wait_until_done(console, scene.run_ids()[-1])
+
+    assert (scene.folder / "notes/roadmap.md").read_text() == NOTES.replace("- rest", "- rest well")
+
+
+def test_edited_arguments_that_are_no_object_are_refused_and_nothing_is_decided(
+    scene: Workspace, model: ModelServer, console: ConsoleClient
+) -> None:
+    wait_for_approval(scene, model)
+    console.open("/")
+    (name,) = re.findall(r'id="approval-(ap-\w+)"', console.page)
+    console.open(f"/approvals/{name}")
+
+    console.submit(f"/approvals/{name}/edit", arguments="[1]", do="approve")
+
+    assert console.status == 422
+    assert 'value="approved"' in console.page
+
+
+def test_several_approvals_are_decided_together(scene: Workspace, model: ModelServer, console: ConsoleClient) -> None:
+    wait_for_approval(scene, model, task="One")
+    wait_for_approval(scene, model, task="Two")
+    console.open("/")
+    marked = re.findall(r'name="approval" value="(ap-\w+:\w+)"', console.page)
+    token = re.findall(r'name="csrf_token" value="(\w+)"', console.page)[0]
+
+    answer = console.http.post("/inbox/many", data={"csrf_token": token, "decision": "denied", "approval": marked})
+
+    assert (len(marked), answer.status_code) == (2, 303)
+    assert 'id="approval-' not in console.open("/")
+
+
+def test_a_question_is_a_form_and_its_answer_reaches_the_model(
+    scene: Workspace, model: ModelServer, console: ConsoleClient
+) -> None:
+    ask_question(scene, model)
+    run_id = scene.run_ids()[-1]
+    console.open("/")
+    assert "When shall the release be, and where?" in console.words()
+
+    console.submit(f"/runs/{run_id}/answer", date="2026-02-01", channel="stable", announce="true")
+    wait_until_done(console, run_id)
+
+    assert "2026-02-01" in str(model.received[-1]["messages"])
+
+
+def test_a_limit_is_raised_in_the_inbox_and_the_run_goes_on(
+    scene: Workspace, model: ModelServer, console: ConsoleClient
+) -> None:
+    model.follow(calls("Read", path="notes/roadmap.md"), says("Done."))
+    scene.agent("run", "Read it", "--max-turns", "1", "-q")
+    run_id = scene.run_ids()[-1]
+    console.open("/")
+    assert "A limit is reached" in console.words()
+
+    console.submit(f"/runs/{run_id}/raise", value="4")
+    page = wait_until_done(console, run_id)
+
+    assert 'data-status="completed"' in page
+
+
+def test_a_run_shows_its_steps_the_state_at_an_entry_and_forks_there(
+    scene: Workspace, model: ModelServer, console: ConsoleClient
+) -> None:
+    model.follow(calls("Read", path="notes/roadmap.md"), says("It is short."))
+    scene.agent("run", "Read the roadmap", "-q")
+    run_id = scene.run_ids()[-1]
+
+    console.open(f"/runs/{run_id}")
+    assert "ship the server" in console.words(), "the output of the step"
+    assert "It is short." in console.words()
+    forkable = next(k for k in range(2, 40) if "Fork after entry" in console.open(f"/runs/{run_id}/at?k={k}"))
+    assert f"State after entry {forkable}" in console.words()
+    model.follow(says("It has three lines."))
+    console.submit(f"/runs/{run_id}/fork", task="Count the lines")
+    forked = scene.run_ids()[-1]
+    page = wait_until_done(console, forked)
+
+    assert forked != run_id
+    assert "It has three lines." in page
+
+
+def test_an_entry_that_a_run_does_not_have_is_a_page_that_says_so(
+    scene: Workspace, model: ModelServer, console: ConsoleClient
+) -> None:
+    model.follow(says("Hello."))
+    scene.agent("run", "Say hello", "-q")
+
+    console.open(f"/runs/{scene.run_ids()[-1]}/at?k=999")
+
+    assert console.status == 400
+    assert "has no entry 999" in console.words()
+
+
+@pytest.mark.parametrize(
+    ("query", "shown", "hidden"),
+    [
+        ("", ("Alpha", "Beta"), ()),
+        ("q=alpha", ("Alpha",), ("Beta",)),
+        ("q=-alpha", ("Beta",), ("Alpha",)),
+        ("status=completed", ("Alpha",), ("Beta",)),
+        ("status=-completed", ("Beta",), ("Alpha",)),
+        ("q=status:failed", ("Beta",), ("Alpha",)),
+        ("since=1h&model=gpt-5.6-luna", ("Alpha", "Beta"), ()),
+        ("cost=1", (), ("Alpha", "Beta")),
+    ],
+)
+def test_the_address_of_the_list_says_which_runs_it_shows(
+    query: str, shown: tuple[str, ...], hidden: tuple[str, ...], listed: ConsoleClient
+) -> None:
+    page = listed.open(f"/runs?{query}")
+
+    assert all(f">{task}</a>" in page for task in shown)
+    assert not any(f">{task}</a>" in page for task in hidden)
+
+
+@pytest.fixture(scope="module")
+def listed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleClient]:
+    """A run that completed and one that failed."""
+    with pytest.MonkeyPatch.context() as patch, running_model() as model:
+        base = tmp_path_factory.mktemp("listed")
+        (base / "home").mkdir()
+        (base / "work").mkdir()
+        patch.setenv("HOME", str(base / "home"))
+        patch.setenv("OPENAI_API_KEY", "k" * 12)
+        patch.chdir(base / "work")
+        scene = prepare(base / "work", model)
+        model.follow(says("Done."))
+        scene.agent("run", "Alpha", "-q")
+        model.follow(Reply(status=401))
+        scene.agent("run", "Beta", "-q")
+        with serving(scene.folder) as server, closing(ConsoleClient(server)) as client:
+            yield client
+
+
+def test_a_filter_that_no_run_can_have_is_refused_with_what_there_is(listed: ConsoleClient) -> None:
+    listed.open("/runs?status=nearly")
+
+    assert listed.status == 400
+    assert "Use one of" in listed.words()
+
+
+def test_a_shared_run_and_an_export_are_downloads_that_cannot_run(listed: ConsoleClient) -> None:
+    (run_id,) = re.findall(r'/runs/([\w-]+)">Alpha', listed.open("/runs"))
+
+    for kind in ("share", "export"):
+        answer = listed.http.get(f"/runs/{run_id}/{kind}")
+
+        assert answer.status_code == 200
+        assert answer.headers["content-disposition"].startswith("attachment")
+        assert answer.headers["content-security-policy"] == "sandbox"
+
+
+def test_the_vendored_scripts_are_those_that_their_page_names() -> None:
+    folder = pages.STATIC / "vendor"
+    told = dict(re.findall(r"\| `([\w.-]+)` \| `(\w{64})` \|", (folder / "README.md").read_text()))
+
+    assert {file.name for file in folder.glob("*.js")} == set(told)
+    for name, digest in told.items():
+        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
+
+
+def test_a_viewer_sees_the_inbox_without_buttons(scene: Workspace, model: ModelServer) -> None:
+    token = make_token()
+    settings = json.loads((scene.folder / "agent.yaml").read_text())
+    scene.configure(**settings, server={"users": [build_entry("ada", "viewer", token)]})
+    wait_for_approval(scene, model)
+    with serving(scene.folder) as server, server.client("") as client:
+        assert client.post("/login", data={"token": token}).status_code == 303
+        page = client.get("/", headers={"accept": "text/html"}).text
+
+        assert "This will change the file notes/roadmap.md" in page
+        assert 'value="approved"' not in page
+        assert "may look, and not decide" in page
