@@ -8,6 +8,7 @@ import anyio
 import typer
 from pydantic import JsonValue
 
+from metier.cli.mcp_change import add, remove
 from metier.cli.run.command import Config
 from metier.cli.run.driving import open_place
 from metier.cli.shared.output import warn_line, write_json, write_line
@@ -27,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="List and accept the external tool servers (MCP) of this workspace.",
+    help="List, add, accept and remove the external tool servers (MCP) of this workspace.",
 )
 _SHOWN_CHARACTERS = 100
 _ENCLOSURES = {
@@ -73,6 +74,10 @@ class Standing:
         return "changed" if self.differences else "ok"
 
 
+app.command("add", no_args_is_help=True)(add)
+app.command("remove")(remove)
+
+
 @app.command("list")
 def list_servers(
     *,
@@ -92,7 +97,7 @@ def list_servers(
         for standing in standings:
             _write_standing(standing)
         if not standings:
-            warn_line(f"No servers: there is no '{place.settings.mcp.file}', or it names none")
+            warn_line(f"No servers: there is no '{place.settings.mcp.file}' and no '.mcp.json', or they name none")
     return int(any(standing.state in ("does not start", "changed") for standing in standings))
 
 

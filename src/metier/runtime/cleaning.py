@@ -1,15 +1,35 @@
 """What must not show in a place: the secrets of its environment, and those that its servers are given."""
 
+from pathlib import Path
+
 from metier.runtime.host import Host
 from metier.telemetry.environment_secrets import find_secret_values
 from metier.telemetry.redaction import Redactor, build_redactor
 from metier.telemetry.sinks import Cleaner, build_cleaner
-from metier.tools.mcp.config import McpConfig, find_server_secrets, load_mcp_config
+from metier.tools.mcp.config import (
+    McpConfig,
+    add_servers,
+    find_server_secrets,
+    load_mcp_config,
+    load_shared_config,
+)
+
+SHARED_FILE = ".mcp.json"
+"""Names servers for every program that reads the convention; at the top of the workspace."""
 
 
 def load_place_config(place: Host) -> McpConfig:
-    """The external tool servers of a place. Raises `ConfigError`."""
-    return load_mcp_config(place.workspace / place.settings.mcp.file, workspace=place.workspace)
+    """The external tool servers of a place, those of our own file first. Raises `ConfigError`."""
+    return load_servers(place.workspace, place.settings.mcp.file)
+
+
+def load_servers(workspace: Path, file: str) -> McpConfig:
+    """Those of `file`, and of `.mcp.json` those with other names."""
+    own = load_mcp_config(workspace / file, workspace=workspace)
+    if file == SHARED_FILE:
+        return own
+    shared = load_shared_config(workspace / SHARED_FILE, workspace=workspace)
+    return add_servers(own, shared)
 
 
 def find_place_secrets(place: Host) -> tuple[str, ...]:

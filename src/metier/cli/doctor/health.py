@@ -15,13 +15,14 @@ from metier.cli.doctor.finding import Finding, State
 from metier.cli.doctor.store_health import examine_store
 from metier.errors import ConfigError
 from metier.extras import hint_extra
+from metier.runtime.cleaning import load_servers
 from metier.runtime.confinement import build_confinement, find_place_rung, requires_sandbox, wants_sandbox
 from metier.runtime.host import Host
 from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import find_trust
 from metier.skills.trusted_programs import build_trusted_environment, find_trusted_program
 from metier.tools.mcp.acceptance import AcceptedServers
-from metier.tools.mcp.config import choose_servers, load_mcp_config
+from metier.tools.mcp.config import choose_servers
 from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
 from metier.tools.process.sandbox.confinement import Level
 from metier.tools.process.sandbox.ladder import Rung, try_rung
@@ -176,7 +177,7 @@ def examine_servers(settings: Settings, environ: Mapping[str, str]) -> Iterator[
 def examine_mcp(settings: Settings, cwd: Path, *, home: Path) -> Iterator[Finding]:
     """The external tool servers of this workspace; none is started, `agent mcp list` does that."""
     try:
-        servers = choose_servers(load_mcp_config(cwd / settings.mcp.file, workspace=cwd), settings.mcp.servers)
+        servers = choose_servers(load_servers(cwd, settings.mcp.file), settings.mcp.servers)
     except ConfigError as error:
         detail = f"{error.message}{''.join(f'; {problem.render()}' for problem in error.problems)}"
         yield Finding(area="mcp", name="servers", state="problem", detail=detail, hint="Correct the file")

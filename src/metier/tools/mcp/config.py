@@ -1,4 +1,4 @@
-"""`.agent/mcp.json`: which servers of the Model Context Protocol exist here, as other programs write it too.
+"""`.agent/mcp.json` and `.mcp.json`: which servers of the Model Context Protocol exist here, as others write it too.
 
     {"mcpServers": {"time": {"command": "uvx", "args": ["mcp-server-time"]},
                     "docs": {"url": "https://docs.example/mcp", "headers": {"Authorization": "Bearer ${DOCS_TOKEN}"}}}}
@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -69,14 +69,38 @@ class McpConfig:
 
 def load_mcp_config(file: Path, *, workspace: Path) -> McpConfig:
     """What the file says; nothing where there is none. Raises `ConfigError` with every problem found."""
+    data = _read_file(file, workspace=workspace)
+    return McpConfig() if data is None else parse_mcp_config(data, file=str(file))
+
+
+def load_shared_config(file: Path, *, workspace: Path) -> McpConfig:
+    """The same of a file that was written for other programs too: what we cannot use of it is left out with a warning.
+
+    Raises `ConfigError` where it cannot be read.
+    """
+    data = _read_file(file, workspace=workspace)
+    if data is None:
+        return McpConfig()
+    reader = _Reader(str(file), data)
+    servers = reader.read()
+    return McpConfig(tuple(servers), tuple(replace(problem, severity="warning") for problem in reader.problems))
+
+
+def add_servers(own: McpConfig, shared: McpConfig) -> McpConfig:
+    """Both together; of two servers with one name the first counts."""
+    names = {server.name for server in own.servers}
+    others = tuple(server for server in shared.servers if server.name not in names)
+    return McpConfig((*own.servers, *others), (*own.warnings, *shared.warnings))
+
+
+def _read_file(file: Path, *, workspace: Path) -> bytes | None:
     try:
         within = workspace if file.is_relative_to(workspace) else file.parent
-        data = read_contained(file, within=within, limit=MAX_BYTES)
+        return read_contained(file, within=within, limit=MAX_BYTES)
     except FileNotFoundError:
-        return McpConfig()
+        return None
     except OSError as error:
         raise ConfigError(f"The MCP servers '{file}' cannot be read: {error.strerror}") from error
-    return parse_mcp_config(data, file=str(file))
 
 
 def parse_mcp_config(data: bytes, *, file: str) -> McpConfig:
