@@ -20,6 +20,7 @@ from metier.engine.step_entries import (
     StepRetried,
     StepStarted,
 )
+from metier.engine.timed_entry import TimedEntry
 from metier.engine.undo_entries import UndoFinished, UndoStarted
 from metier.events import Candidate, DisclosedFile, TaskState
 from metier.messages import ModelReply, Spent, Value
@@ -83,6 +84,8 @@ class RunStarted(Value):
     sandbox: str = "none"
     context_id: str
     trace_id: str
+    trace_parent: str = ""
+    """The W3C `traceparent` of the request or step that the run works for; empty where it begins a trace."""
     parent_run_id: str = ""
     forked_at: int = 0
     """So many entries, this one among them, were taken over from the parent; none of them was done by this run."""
@@ -159,7 +162,7 @@ class ContextDisclosed(Value):
     refused: tuple[str, ...] = ()
 
 
-class ModelCallStarted(Value):
+class ModelCallStarted(TimedEntry):
     """The intent: a request is about to be sent."""
 
     kind: Literal["model_call_started"] = "model_call_started"
@@ -178,7 +181,7 @@ class ModelCallStarted(Value):
     """The decision was asked for in JSON, not by tool calls; in older journals the settings say it."""
 
 
-class ModelReplied(Value):
+class ModelReplied(TimedEntry):
     """Recorded before it is decoded: a reply that was paid for is never asked for again."""
 
     kind: Literal["model_replied"] = "model_replied"
@@ -270,7 +273,7 @@ class ResultChecked(Value):
     repair: bool = False
 
 
-class ApprovalAsked(Value):
+class ApprovalAsked(TimedEntry):
     kind: Literal["approval_asked"] = "approval_asked"
     approval_id: str
     step_id: str
@@ -292,7 +295,7 @@ class ApprovalAsked(Value):
     """What the tool says of itself; empty where nothing is known of it."""
 
 
-class ApprovalDecided(Value):
+class ApprovalDecided(TimedEntry):
     kind: Literal["approval_decided"] = "approval_decided"
     approval_id: str
     step_id: str
@@ -308,7 +311,7 @@ class ApprovalDecided(Value):
     """The answer holds for the same tool until the run ends; for the shell, for the same command."""
 
 
-class InputAsked(Value):
+class InputAsked(TimedEntry):
     kind: Literal["input_asked"] = "input_asked"
     request_id: str
     step_id: str
@@ -319,7 +322,7 @@ class InputAsked(Value):
     spent: Spent | None = None
 
 
-class InputGiven(Value):
+class InputGiven(TimedEntry):
     kind: Literal["input_given"] = "input_given"
     request_id: str
     values: dict[str, JsonValue]
@@ -340,7 +343,7 @@ class HandedOff(Value):
     fallback: bool = False
 
 
-class RunPaused(Value):
+class RunPaused(TimedEntry):
     kind: Literal["run_paused"] = "run_paused"
     pause: Literal[
         "approval", "input", "delegation", "signal", "in_doubt", "storage", "explicit", "step_failed", "changed_code"
@@ -348,7 +351,7 @@ class RunPaused(Value):
     reason: str
 
 
-class RunResumed(Value):
+class RunResumed(TimedEntry):
     kind: Literal["run_resumed"] = "run_resumed"
     reason: str
     driver: str
@@ -356,13 +359,13 @@ class RunResumed(Value):
     """What the access file turns off now; nothing where it was not read."""
 
 
-class RunFinished(Value):
+class RunFinished(TimedEntry):
     kind: Literal["run_finished"] = "run_finished"
     result: str
     duration_ms: float = 0
 
 
-class RunFailed(Value):
+class RunFailed(TimedEntry):
     kind: Literal["run_failed"] = "run_failed"
     reason: str
     message: str

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from metier.engine.entries import Entry, RunFailed, RunFinished, parse_entry, render_entry
 from metier.engine.projection import project
 from metier.engine.state import RunState, apply
+from metier.engine.timed_entry import TimedEntry
 from metier.events import Payload
 from metier.store.base import Lease, Store, StoredEntry
 from metier.store.failures import StoreDamaged, StoreFull
@@ -71,11 +72,15 @@ class RunLog:
                 self._tell(self._note(payload, entry=self.state.seq))
 
     def _take_time(self, entry: Entry) -> Entry:
-        """The end of a run says how long it took from its beginning, waits among it."""
-        began = self.state.started.started_at if self.state.started else ""
-        if not began or not isinstance(entry, RunFinished | RunFailed):
+        """Note when it is written. The end of a run says how long it took from its beginning, waits among it."""
+        if not isinstance(entry, TimedEntry):
             return entry
-        return entry.model_copy(update={"duration_ms": measure(began, self._writer.now())})
+        now = self._writer.now()
+        noted: dict[str, str | float] = {"recorded_at": now.isoformat()}
+        began = self.state.started.started_at if self.state.started else ""
+        if began and isinstance(entry, RunFinished | RunFailed):
+            noted["duration_ms"] = measure(began, now)
+        return entry.model_copy(update=noted)
 
     def infer(self, entry: Entry) -> None:
         """Take in an entry that says nothing but what follows from those before it, without any effect.
@@ -83,6 +88,7 @@ class RunLog:
         It is written together with the next one that is recorded, and told of then. A kill before that loses nothing:
         the next driver infers it again. So it costs no write of its own.
         """
+        entry = self._take_time(entry)
         self._inferred += store_entries((entry,), after=self.state.seq)
         apply(self.state, entry)
         self._untold += [self._note(payload, entry=self.state.seq) for payload in project(entry, self.state)]

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from metier.engine.timed_entry import TimedEntry
 from metier.messages import Value
 
 
@@ -21,7 +22,7 @@ class LimitsRaised(Value):
     raised_by: str = ""
 
 
-class RunReopened(Value):
+class RunReopened(TimedEntry):
     """A run that failed goes on where it failed; one that a task waits for is waited for again."""
 
     kind: Literal["run_reopened"] = "run_reopened"

@@ -111,7 +111,7 @@ def _project_change(
         case e.LimitsRaised():
             return ev.LimitsRaised.model_validate(entry.model_dump(exclude={"kind"}))
         case e.RunReopened():
-            return ev.RunReopened.model_validate(entry.model_dump(exclude={"kind"}))
+            return ev.RunReopened.model_validate(entry.model_dump(exclude={"kind", "recorded_at"}))
         case e.SkillCodeAccepted():
             skills = tuple(name.partition(":")[2] for name in entry.code)
             return SkillCodeAccepted(skills=skills, code=entry.code, accepted_by=entry.accepted_by)

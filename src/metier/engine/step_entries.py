@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field, JsonValue
 
 from metier.decisions import ActionStep, StepStatus
+from metier.engine.timed_entry import TimedEntry
 from metier.engine.undo_entries import FileChange
 from metier.events import TaskState
 from metier.messages import Spent, Value
@@ -22,7 +23,7 @@ class SpoolIdentity(Value):
     """A random name that lies in the folder itself: a path says nothing about which disk is behind it."""
 
 
-class StepStarted(Value):
+class StepStarted(TimedEntry):
     """The intent, synced before the effect begins."""
 
     kind: Literal["step_started"] = "step_started"
@@ -41,7 +42,7 @@ class StepStarted(Value):
     """None for effects that may be repeated, and in journals of versions that did not record it."""
 
 
-class StepFinished(Value):
+class StepFinished(TimedEntry):
     kind: Literal["step_finished"] = "step_finished"
     step_id: str
     status: StepStatus

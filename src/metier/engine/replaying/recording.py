@@ -12,6 +12,7 @@ IGNORED = frozenset(
     {
         "duration_ms",
         "latency_ms",
+        "recorded_at",
         "driver",
         "expires_at",
         "cost_usd",

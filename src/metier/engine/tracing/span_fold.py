@@ -1,0 +1,240 @@
+"""The spans of a run as a fold of its journal: each is closed by one entry, and is the same whenever it is folded.
+
+Pure: times are those that entries note. A driver folds entry by entry and exports what closes; an export folds the
+whole journal again and gets spans with the same ids.
+"""
+
+from datetime import datetime, timedelta
+
+from metier.engine import entries as e
+from metier.engine.timed_entry import TimedEntry
+from metier.engine.tracing import span_attributes as attributes
+from metier.engine.tracing.open_span import OpenSpan
+from metier.telemetry.otel import names
+from metier.telemetry.otel.span import Span, SpanKind
+from metier.telemetry.otel.trace_context import TraceParent, build_entry_id, build_span_id
+
+RUN = "run"
+MODEL = "model"
+INTERRUPTED = "interrupted"
+"""`error.type` of a span whose process ended before it did."""
+
+
+class SpanFold:
+    """Takes the entries of one run in order, and gives the spans that each of them closes."""
+
+    def __init__(self, run_id: str, *, with_content: bool = False) -> None:
+        self.run_id = run_id
+        self.trace: TraceParent | None = None
+        """The span of the run; None until it has begun."""
+        self._seq = 0
+        self._forked_at = 0
+        self._with_content = with_content
+        self._started: e.RunStarted | None = None
+        self._now = datetime.min
+        self._open: dict[str, OpenSpan] = {}
+        self._planned: dict[str, e.ActionStep] = {}
+        self._totals = attributes.Totals()
+        self._fresh: list[attributes.Fresh] = []
+        """What the model has not been told yet, for spans that carry content."""
+
+    def take(self, entry: e.Entry) -> list[Span]:
+        """The spans that this entry closes, the innermost first."""
+        self._seq += 1
+        self._now = self._find_time(entry)
+        closed = self._close(entry)
+        # Entries that a fork took over were another run's work, which has spans of its own.
+        return closed if self._seq > self._forked_at else []
+
+    def find_context(self, key: str) -> str:
+        """The `traceparent` of what is under way: a step by its id, the model call by `MODEL`; empty where it is not."""
+        found = self._open.get(key)
+        if found is None or self.trace is None:
+            return ""
+        return TraceParent(self.trace.trace_id, found.span_id, is_sampled=self.trace.is_sampled).render()
+
+    def _find_time(self, entry: e.Entry) -> datetime:
+        """When it was written; in journals that do not say so, when it must have been by the durations they note."""
+        if isinstance(entry, e.RunStarted):
+            return datetime.fromisoformat(entry.started_at) if entry.started_at else self._now
+        if isinstance(entry, TimedEntry) and entry.recorded_at:
+            # A clock that was set back, or another machine's, must not give a span a negative length.
+            return max(self._now, datetime.fromisoformat(entry.recorded_at))
+        if isinstance(entry, e.ModelReplied):
+            return self._now + timedelta(milliseconds=entry.latency_ms)
+        if isinstance(entry, e.StepFinished):
+            return self._now + timedelta(milliseconds=entry.duration_ms)
+        return self._now
+
+    def _close(self, entry: e.Entry) -> list[Span]:
+        match entry:
+            case e.RunStarted():
+                return self._begin_run(entry)
+            case e.RunReopened():
+                return self._reopen(entry)
+            case e.RunFinished() | e.RunFailed():
+                return self._end_run(entry)
+            case e.RunResumed():
+                self._totals.resumes += 1
+                return []
+            case e.ModelCallStarted() | e.ModelReplied() | e.DecisionMade():
+                return self._follow_model(entry)
+            case e.StepStarted() | e.StepFinished() | e.DoubtResolved() | e.ChildRequested():
+                return self._follow_step(entry)
+            case e.ApprovalAsked() | e.ApprovalDecided() | e.InputAsked() | e.InputGiven():
+                return self._follow_wait(entry)
+            case _:
+                return []
+
+    def _begin_run(self, entry: e.RunStarted) -> list[Span]:
+        self._started, self._forked_at = entry, entry.forked_at
+        above = TraceParent.parse(entry.trace_parent)
+        span_id = build_span_id(self.run_id, RUN)
+        self.trace = TraceParent(entry.trace_id, span_id, is_sampled=above.is_sampled if above else True)
+        self._begin(RUN, attributes.name_run(entry), span_id=span_id, parent_id=above.span_id if above else "")
+        if self._with_content:
+            self._fresh.append(attributes.Fresh("user", entry.task))
+        return []
+
+    def _reopen(self, entry: e.RunReopened) -> list[Span]:
+        """The span of the run was exported when it failed: what follows is a span of its own below it."""
+        if entry.step_id or self._started is None or self.trace is None:
+            return []
+        self._begin(RUN, attributes.name_run(self._started), parent_id=self.trace.span_id)
+        return []
+
+    def _end_run(self, entry: e.RunFinished | e.RunFailed) -> list[Span]:
+        reason = entry.reason if isinstance(entry, e.RunFailed) else INTERRUPTED
+        inner = [key for key in self._open if key != RUN]
+        closed = [self._finish(key, {}, error=reason) for key in reversed(inner)]
+        if self._started is not None and RUN in self._open:
+            known = attributes.describe_run_end(self._started, entry, self._totals, with_content=self._with_content)
+            error = entry.reason if isinstance(entry, e.RunFailed) else ""
+            closed.append(self._finish(RUN, known, error=error))
+        return closed
+
+    def _follow_model(self, entry: e.ModelCallStarted | e.ModelReplied | e.DecisionMade) -> list[Span]:
+        match entry:
+            case e.ModelCallStarted():
+                assert self._started is not None
+                closed = [self._finish(MODEL, {}, error=INTERRUPTED)] if MODEL in self._open else []
+                self._totals.turns = max(self._totals.turns, entry.turn)
+                self._begin(MODEL, attributes.describe_model_call(self._started, entry), kind="client")
+                return closed
+            case e.ModelReplied():
+                self._totals.add(entry)
+                fresh, self._fresh = self._fresh, []
+                known = attributes.describe_reply(entry, fresh if self._with_content else None)
+                return [self._finish(MODEL, known)] if MODEL in self._open else []
+            case e.DecisionMade():
+                numbered = enumerate(entry.decision.planned_actions, start=1)
+                self._planned = {f"{entry.turn}.{number}": action for number, action in numbered}
+                return []
+
+    def _follow_step(self, entry: e.StepStarted | e.StepFinished | e.DoubtResolved | e.ChildRequested) -> list[Span]:
+        key = entry.step_id
+        match entry:
+            case e.StepStarted():
+                closed = [self._finish(key, {}, error=INTERRUPTED)] if key in self._open else []
+                self._begin(key, attributes.describe_step(entry, with_content=self._with_content))
+                return closed
+            case e.StepFinished():
+                return self._finish_step(entry)
+            case e.ChildRequested():
+                if key in self._open:
+                    self._open[key].attributes[names.CHILD_RUN_ID] = entry.child_run_id
+                return []
+            case e.DoubtResolved():
+                known: attributes.Attributes = {names.STEP_STATUS: "in_doubt"}
+                return [self._finish(key, known, error=INTERRUPTED)] if key in self._open else []
+
+    def _finish_step(self, entry: e.StepFinished) -> list[Span]:
+        closed: list[Span] = []
+        if entry.step_id not in self._open:
+            action = self._planned.get(entry.step_id)
+            if action is None or not entry.is_error:
+                return []  # an answer of the user, or a note of the model: nothing was executed
+            self._begin(entry.step_id, attributes.describe_action(action, entry.step_id))
+        if entry.script:
+            closed.append(self._build_script(entry))
+        if self._with_content:
+            self._fresh.append(attributes.Fresh("tool", entry.text, self._open[entry.step_id].call_id))
+        error = (entry.error_type or entry.status) if entry.is_error else ""
+        known = attributes.describe_result(entry, with_content=self._with_content)
+        return [*closed, self._finish(entry.step_id, known, error=error)]
+
+    def _build_script(self, entry: e.StepFinished) -> Span:
+        """The process of a script, inside the call that started it."""
+        open_span = OpenSpan(
+            span_id=build_entry_id(self.run_id, self._seq, "/script"),
+            parent_id=self._open[entry.step_id].span_id,
+            began=max(self._open[entry.step_id].began, self._now - timedelta(milliseconds=entry.duration_ms)),
+            attributes=attributes.describe_script(entry),
+        )
+        error = (entry.error_type or entry.status) if entry.is_error else ""
+        return self._build(open_span, error=error)
+
+    def _follow_wait(self, entry: e.ApprovalAsked | e.ApprovalDecided | e.InputAsked | e.InputGiven) -> list[Span]:
+        key = entry.approval_id if isinstance(entry, e.ApprovalAsked | e.ApprovalDecided) else entry.request_id
+        match entry:
+            case e.ApprovalAsked() | e.InputAsked():
+                self._begin(key, attributes.describe_wait(entry, self._planned.get(entry.step_id)))
+                return []
+            case e.ApprovalDecided():
+                known: attributes.Attributes = {names.APPROVAL_DECISION: entry.decision}
+                return [self._finish(key, known)] if key in self._open else []
+            case e.InputGiven():
+                return [self._finish(key, {})] if key in self._open else []
+
+    def _begin(
+        self,
+        key: str,
+        known: attributes.Attributes,
+        *,
+        kind: SpanKind = "internal",
+        span_id: str = "",
+        parent_id: str | None = None,
+    ) -> None:
+        above = self._open.get(RUN)
+        self._open[key] = OpenSpan(
+            span_id=span_id or build_entry_id(self.run_id, self._seq),
+            parent_id=(above.span_id if above else "") if parent_id is None else parent_id,
+            began=self._now,
+            attributes={**known, names.RUN_ID: self.run_id},
+            kind=kind,
+        )
+
+    def _finish(self, key: str, known: attributes.Attributes, *, error: str = "") -> Span:
+        open_span = self._open.pop(key)
+        open_span.attributes.update(known)
+        return self._build(open_span, error=error)
+
+    def _build(self, open_span: OpenSpan, *, error: str) -> Span:
+        assert self.trace is not None
+        is_root = open_span.span_id == self.trace.span_id
+        if error:
+            open_span.attributes[names.ERROR_TYPE] = error
+        return Span(
+            trace_id=self.trace.trace_id,
+            span_id=open_span.span_id,
+            parent_id=open_span.parent_id,
+            is_parent_remote=is_root,
+            is_sampled=self.trace.is_sampled,
+            name=open_span.name,
+            kind=open_span.kind,
+            start_ns=_nanoseconds(open_span.began),
+            end_ns=_nanoseconds(self._now),
+            attributes=open_span.attributes,
+            error=error,
+        )
+
+
+def _nanoseconds(moment: datetime) -> int:
+    """By integers: a float has not enough digits for microseconds since 1970."""
+    if moment.tzinfo is None:
+        return 0
+    since = moment - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1000
+
+
+_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")

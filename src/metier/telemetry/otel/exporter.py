@@ -1,0 +1,163 @@
+"""The seam to the OpenTelemetry SDK: the only module that imports it, and only where traces are exported.
+
+Spans are given to the SDK finished, with their own ids and times; batching, retries, compression, headers, sampling
+and the resource are the SDK's, with its `OTEL_*` variables.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import override
+
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.metrics import Histogram, MeterProvider
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import Decision, Sampler
+from opentelemetry.sdk.trace.sampling import _get_from_env_or_default as find_sampler  # pyright: ignore[reportPrivateUsage]
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace.propagation import set_span_in_context
+
+from metier.telemetry.otel import names
+from metier.telemetry.otel.span import Span
+from metier.version import __version__
+
+FLUSH_SECONDS = 10.0
+"""How long the end of a command waits for a receiver that does not answer."""
+_KINDS = {"internal": SpanKind.INTERNAL, "client": SpanKind.CLIENT, "server": SpanKind.SERVER}
+_SCOPE = InstrumentationScope(names.SCOPE, __version__, names.SCHEMA_URL)
+
+
+class _Complaints(logging.Handler):
+    """Keeps the first thing that the SDK says about an export that failed; it logs, and raises nothing."""
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._report = report
+        self._is_told = False
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        if not self._is_told:
+            self._is_told = True
+            self._report(f"Traces are not exported: {record.getMessage()}")
+
+
+class OtlpExporter:
+    """Sends spans, and what they come to as metrics, to the endpoint that the environment names."""
+
+    def __init__(self, *, with_metrics: bool, report: Callable[[str], None]) -> None:
+        logger = logging.getLogger("opentelemetry")
+        logger.propagate = False
+        self._complaints = _Complaints(report)
+        logger.addHandler(self._complaints)
+        self._resource = Resource.create({"service.name": names.SCOPE, "service.version": __version__})
+        self._resource = self._resource.merge(Resource.create())  # what the variables say comes first
+        self._sampler: Sampler = find_sampler()
+        exporter = OTLPSpanExporter()
+        self.endpoint = exporter._endpoint  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+        self._spans = BatchSpanProcessor(exporter)
+        self._metrics = Metrics(self._resource) if with_metrics else None
+
+    def export(self, spans: Iterable[Span], *, is_first: bool = True) -> int:
+        """Hand spans on, and return how many the sampler kept. Metrics count those that are exported for the first time."""
+        kept = [span for span in spans if self._is_sampled(span)]
+        for span in kept:
+            self._spans.on_end(_build(span, self._resource))
+            if is_first and self._metrics is not None:
+                self._metrics.add(span)
+        return len(kept)
+
+    def flush(self) -> bool:
+        """False where something could not be sent in time."""
+        is_sent = self._spans.force_flush(int(FLUSH_SECONDS * 1000))
+        return is_sent and not self._complaints_were_made
+
+    @property
+    def _complaints_were_made(self) -> bool:
+        return self._complaints._is_told  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+
+    def close(self) -> None:
+        """Send what is left, for a bounded time. Safe to call twice."""
+        self._spans.force_flush(int(FLUSH_SECONDS * 1000))
+        self._spans.shutdown()
+        if self._metrics is not None:
+            self._metrics.close()
+        logging.getLogger("opentelemetry").removeHandler(self._complaints)
+
+    def _is_sampled(self, span: Span) -> bool:
+        parent = None
+        if span.parent_id:
+            above = NonRecordingSpan(_context(span.trace_id, span.parent_id, is_sampled=span.is_sampled, is_remote=True))
+            parent = set_span_in_context(above)
+        found = self._sampler.should_sample(parent, int(span.trace_id, 16), span.name, _KINDS[span.kind])
+        return found.decision == Decision.RECORD_AND_SAMPLE
+
+
+class Metrics:
+    """The histograms of the GenAI conventions, fed by finished spans."""
+
+    def __init__(self, resource: Resource) -> None:
+        self._provider = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())], resource)
+        meter = self._provider.get_meter(names.SCOPE, __version__, names.SCHEMA_URL)
+
+        def histogram(name: str, unit: str, buckets: Iterable[float]) -> Histogram:
+            made = meter.create_histogram(name, unit, explicit_bucket_boundaries_advisory=list(buckets))
+            assert isinstance(made, Histogram)
+            return made
+
+        self._durations = {
+            operation: histogram(name, "s", names.DURATION_BUCKETS)
+            for operation, name in (
+                (names.CHAT, names.OPERATION_DURATION),
+                (names.EXECUTE_TOOL, names.TOOL_DURATION),
+                (names.INVOKE_AGENT, names.AGENT_DURATION),
+                (names.INVOKE_WORKFLOW, names.WORKFLOW_DURATION),
+            )
+        }
+        self._tokens = histogram(names.TOKEN_USAGE, "{token}", names.TOKEN_BUCKETS)
+
+    def add(self, span: Span) -> None:
+        operation = str(span.attributes.get(names.OPERATION, ""))
+        shared = {name: span.attributes[name] for name in _DIMENSIONS if name in span.attributes}
+        if (duration := self._durations.get(operation)) is not None:
+            duration.record(span.seconds, shared)
+        if operation == names.CHAT:
+            for kind, name in (("input", names.INPUT_TOKENS), ("output", names.OUTPUT_TOKENS)):
+                if isinstance(count := span.attributes.get(name), int):
+                    self._tokens.record(count, {**shared, names.TOKEN_TYPE: kind})
+
+    def close(self) -> None:
+        self._provider.shutdown(FLUSH_SECONDS * 1000)
+
+
+_DIMENSIONS = (
+    names.OPERATION, names.PROVIDER, names.REQUEST_MODEL, names.RESPONSE_MODEL, names.TOOL_NAME, names.AGENT_NAME,
+    names.WORKFLOW_NAME, names.ERROR_TYPE,
+)  # fmt: skip
+"""Attributes of few values: a metric must not have one row per run."""
+
+
+def _build(span: Span, resource: Resource) -> ReadableSpan:
+    is_remote = span.is_parent_remote
+    parent = _context(span.trace_id, span.parent_id, is_remote=is_remote) if span.parent_id else None
+    return ReadableSpan(
+        span.name,
+        context=_context(span.trace_id, span.span_id),
+        parent=parent,
+        resource=resource,
+        attributes=dict(span.attributes),
+        kind=_KINDS[span.kind],
+        status=Status(StatusCode.ERROR, span.error) if span.error else Status(StatusCode.UNSET),
+        start_time=span.start_ns,
+        end_time=span.end_ns,
+        instrumentation_scope=_SCOPE,
+    )
+
+
+def _context(trace_id: str, span_id: str, *, is_sampled: bool = True, is_remote: bool = False) -> SpanContext:
+    flags = TraceFlags(TraceFlags.SAMPLED if is_sampled else TraceFlags.DEFAULT)
+    return SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=is_remote, trace_flags=flags)

@@ -1,0 +1,32 @@
+"""A finished span as a value. Knows no SDK: what is exported is decided before one is loaded."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+type AttributeValue = str | int | float | bool | tuple[str, ...]
+type SpanKind = Literal["internal", "client", "server"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """One stretch of a run, from the entry that began it to the entry that closed it."""
+
+    trace_id: str
+    span_id: str
+    parent_id: str = ""
+    is_parent_remote: bool = False
+    """The parent is a span of another process, which exports it itself."""
+    is_sampled: bool = True
+    """False where the caller of the run said that its trace is not recorded."""
+    name: str
+    kind: SpanKind = "internal"
+    start_ns: int
+    end_ns: int
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict[str, AttributeValue])
+    error: str = ""
+    """`error.type`, where it failed."""
+
+    @property
+    def seconds(self) -> float:
+        return max(0, self.end_ns - self.start_ns) / 1e9
