@@ -47,6 +47,10 @@ class ModelServer:
     models: tuple[str, ...] = ("m",)
     """The models that it lists; a server without any has no such page."""
     refused: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    headers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    """Those of each request, names in lower case."""
+    cached: int = 0
+    """So many of the tokens of each request were cached, it says."""
 
     def follow(self, *script: Reply) -> None:
         self.script = list(script)
@@ -74,6 +78,7 @@ def running_model() -> Generator[ModelServer]:
 
         def do_POST(self) -> None:
             body = cast("dict[str, Any]", json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            model.headers.append({name.lower(): value for name, value in self.headers.items()})
             if missing := [name for name in model.lacking if name in body]:
                 model.refused.append(body)
                 self._send(json.dumps({"error": {"message": f"{missing[0]} is not supported"}}).encode(), status=400)
@@ -83,11 +88,11 @@ def running_model() -> Generator[ModelServer]:
             if reply.status != 200:
                 self._send(json.dumps({"error": {"message": "scripted failure"}}).encode(), status=reply.status)
             elif body.get("stream"):
-                pieces = list(_stream(reply, number))
+                pieces = list(_stream(reply, number, model.cached))
                 is_whole = not model.halting.is_set()
                 self._send(b"".join(pieces) if is_whole else pieces[0], kind="text/event-stream", is_whole=is_whole)
             else:
-                self._send(json.dumps(_whole(reply, number)).encode())
+                self._send(json.dumps(_whole(reply, number, model.cached)).encode())
 
         def do_GET(self) -> None:
             data, status = model.list_models(self.path)
@@ -146,20 +151,24 @@ def _tool_calls(reply: Reply, number: int) -> list[dict[str, object]]:
 _USAGE = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
 
 
+def _usage(cached: int) -> dict[str, object]:
+    return {**_USAGE, "prompt_tokens_details": {"cached_tokens": cached}} if cached else dict(_USAGE)
+
+
 def _finish(reply: Reply) -> str:
     return reply.finish or ("tool_calls" if reply.calls else "stop")
 
 
-def _whole(reply: Reply, number: int) -> dict[str, object]:
+def _whole(reply: Reply, number: int, cached: int) -> dict[str, object]:
     message: dict[str, object] = {"role": "assistant", "content": reply.text or None}
     if reply.calls:
         message["tool_calls"] = _tool_calls(reply, number)
     choice = {"index": 0, "message": message, "finish_reason": _finish(reply)}
     return {"id": f"r{number}", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice],
-            "usage": _USAGE}  # fmt: skip
+            "usage": _usage(cached)}  # fmt: skip
 
 
-def _stream(reply: Reply, number: int) -> Iterator[bytes]:
+def _stream(reply: Reply, number: int, cached: int) -> Iterator[bytes]:
     deltas: list[dict[str, object]] = [{"role": "assistant", "content": reply.text}]
     if reply.calls:
         deltas.append({"tool_calls": _tool_calls(reply, number)})
@@ -168,7 +177,7 @@ def _stream(reply: Reply, number: int) -> Iterator[bytes]:
         yield _event({**base, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
     last: dict[str, object] = {"index": 0, "delta": dict[str, str](), "finish_reason": _finish(reply)}
     yield _event({**base, "choices": [last]})
-    yield _event({**base, "choices": [], "usage": _USAGE})
+    yield _event({**base, "choices": [], "usage": _usage(cached)})
     yield b"data: [DONE]\n\n"
 
 

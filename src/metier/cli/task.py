@@ -37,6 +37,7 @@ from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, Watch
 from metier.runtime.workspace.catalog import list_definitions
 from metier.runtime.workspace.tasks import get_task
+from metier.telemetry.otel.trace_context import VARIABLE
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -151,7 +152,13 @@ def run(
     given = {**(_read_inputs(input_file) if input_file else {}), **parse_inputs(inputs or [])}
     commission = request_task(place, task, given, agent=agent, model=model or "")
     mode = "dry_run" if dry_run else "live"
-    request = RunRequest(task=commission.order.task, mode=mode, model=model or "", commission=commission)
+    request = RunRequest(
+        task=commission.order.task,
+        mode=mode,
+        model=model or "",
+        commission=commission,
+        trace_parent=place.environ.get(VARIABLE, ""),
+    )
 
     output = "json" if as_json and output_format == "text" else output_format
     if detach:

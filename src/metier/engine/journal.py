@@ -5,7 +5,7 @@ Entries that only follow from the journal may be folded first (`infer`): they ar
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from pydantic import ValidationError
 
@@ -29,6 +29,16 @@ class _Untold(NamedTuple):
     skill: str
 
 
+class Tracer(Protocol):
+    """Follows the entries of a run, once they are written; see `engine.tracing`."""
+
+    def take(self, entry: Entry) -> None: ...
+
+    def find_context(self, key: str) -> str:
+        """The W3C `traceparent` of the step or model call that is under way; empty where none is."""
+        ...
+
+
 class RunLog:
     """State, journal and event log of one run, moving together."""
 
@@ -43,6 +53,10 @@ class RunLog:
         """Already in the state, not yet in the journal."""
         self._untold: list[_Untold] = []
         """Events that wait for these."""
+        self._unfollowed: list[Entry] = []
+        """The inferred ones themselves."""
+        self.tracer: Tracer | None = None
+        """Set where spans of the run are exported."""
 
     @property
     def lease(self) -> Lease:
@@ -66,10 +80,21 @@ class RunLog:
             self.is_short_of_room = True
         self._inferred.clear()
         self._tell_inferred()
+        self._follow(*self._unfollowed, *entries)
         for entry in entries:
             apply(self.state, entry)
             for payload in project(entry, self.state):
                 self._tell(self._note(payload, entry=self.state.seq))
+
+    def _follow(self, *entries: Entry) -> None:
+        self._unfollowed.clear()
+        if self.tracer is not None:
+            for entry in entries:
+                self.tracer.take(entry)
+
+    def find_context(self, key: str) -> str:
+        """The `traceparent` for what is started on behalf of a step or model call; empty where traces are off."""
+        return self.tracer.find_context(key) if self.tracer is not None else ""
 
     def _take_time(self, entry: Entry) -> Entry:
         """Note when it is written. The end of a run says how long it took from its beginning, waits among it."""
@@ -90,6 +115,7 @@ class RunLog:
         """
         entry = self._take_time(entry)
         self._inferred += store_entries((entry,), after=self.state.seq)
+        self._unfollowed.append(entry)
         apply(self.state, entry)
         self._untold += [self._note(payload, entry=self.state.seq) for payload in project(entry, self.state)]
 

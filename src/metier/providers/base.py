@@ -53,6 +53,8 @@ class ModelRequest:
     """Left out where it is None and where the model takes none (`providers.facts`)."""
     timeout_seconds: float = 120.0
     """For the whole exchange, from the connection to the last byte."""
+    trace_parent: str = ""
+    """Sent as a header, so that a gateway can put its spans below ours; says nothing to the model."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from metier.providers.transport import (
     read_events,
     read_object,
 )
+from metier.telemetry.otel.trace_context import HEADER
 from metier.version import __version__
 
 _EXTENSIONS = {"timeout": httpx2.Timeout(None, connect=CONNECT_TIMEOUT_SECONDS).as_dict()}
@@ -47,13 +48,22 @@ class Rest:
         self._urls: dict[str, httpx2.URL] = {}
 
     async def fetch(
-        self, path: str, body: bytes, *, assembly: Assembly | None = None, check: CheckEvent | None = None
+        self,
+        path: str,
+        body: bytes,
+        *,
+        assembly: Assembly | None = None,
+        check: CheckEvent | None = None,
+        trace_parent: str = "",
     ) -> Wire:
         """The JSON object of the reply; with an `assembly` the reply may also be a stream of events.
 
         Raises `CallFailed` for an error status. Use it inside `exchange`, which bounds it and translates the rest.
         """
-        response = await self._client.send(self._build_request("POST", path, body), stream=True)
+        request = self._build_request("POST", path, body)
+        if trace_parent:
+            request.headers[HEADER] = trace_parent
+        response = await self._client.send(request, stream=True)
         try:
             if not response.is_success:
                 raise await self._read_failure(response)

@@ -15,6 +15,7 @@ from metier.providers.retry import Seams
 from metier.runtime.server_pool import ServerPool
 from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import WorkspaceTrust
+from metier.telemetry.otel.span import SpanExporter
 from metier.telemetry.sinks import Sink
 from metier.tools.base import Tool
 
@@ -46,6 +47,8 @@ class Host:
     """Told when a plugin is left out."""
     clients: SharedClients | None = None
     """The clients that runs ask models with; `open_runtime` brings them and closes them."""
+    traces: SpanExporter | None = None
+    """Gets the spans of every run, where traces are exported; `open_runtime` brings it and closes it."""
     servers: ServerPool | None = None
     """Keeps external servers from run to run; without it they end with the run that started them."""
     narrow: Callable[[Policy], Policy] | None = None

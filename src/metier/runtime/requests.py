@@ -28,6 +28,8 @@ class RunRequest:
     """The conversation it belongs to; empty for a run that is its own."""
     run_id: str = ""
     """The id of the run where it follows from what asks for it; starting it twice raises `RunExists`."""
+    trace_parent: str = ""
+    """The W3C `traceparent` of the request that asks for the run; anything else is ignored."""
     output_schema: dict[str, JsonValue] | None = None
     """The JSON schema that its result must have; what a commission orders has its own."""
 

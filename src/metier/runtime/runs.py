@@ -1,6 +1,5 @@
 """The door to runs: start, resume, answer, cancel, find. Every interface comes through here; it delegates."""
 
-import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field, replace
@@ -9,12 +8,13 @@ from pathlib import Path
 from typing import NoReturn
 
 import anyio
+from anyio.to_thread import run_sync
 
 from metier.engine import entries as e
 from metier.engine.authority import find_authority
 from metier.engine.decide import is_planned
 from metier.engine.journal import RunLog, read_entries, store_entries
-from metier.engine.loop import LEASE_SECONDS, Driver, LeaseKeeper, drive, hold_lease, open_log
+from metier.engine.loop import LEASE_SECONDS, Driver, LeaseKeeper, drive, hold_lease
 from metier.engine.orders import CHILD
 from metier.engine.phases import FINAL
 from metier.engine.services import Services
@@ -38,7 +38,7 @@ from metier.runtime.delegation.child_runs import ChildRunStart, prepare_run, res
 from metier.runtime.delegation.children import find_waiting, follow_child, lend
 from metier.runtime.history.adoption import adopt_run, build_adoption, check_commission
 from metier.runtime.history.journal_events import tell_of_cuts
-from metier.runtime.history.losses import check_journal, describe_lost_run, find_lost_run
+from metier.runtime.history.losses import describe_lost_run, find_lost_run
 from metier.runtime.host import Host
 from metier.runtime.output_schema import check_output_schema
 from metier.runtime.prepared_run import Hooks, PreparedRun
@@ -48,17 +48,19 @@ from metier.runtime.records.pins import pin
 from metier.runtime.records.record import write_record
 from metier.runtime.records.rows import build_row
 from metier.runtime.records.run_folders import find_folder
+from metier.runtime.records.run_log import LogOpening, open_run_log
 from metier.runtime.records.runs_folder import prepare_runs_folder
 from metier.runtime.records.seals import is_started_here, seal
 from metier.runtime.reopening import build_entries, can_reopen, check_raise, find_chain
 from metier.runtime.requests import RunRequest, order_run
+from metier.runtime.tracing.opening import open_live_exporter
 from metier.runtime.workspace.agents import BUILT_IN, AgentInForce, resolve_agent
 from metier.runtime.workspace.plugins import open_place_store
 from metier.runtime.workspace.trust import check_runs, note_runs
 from metier.store.base import Lease, RunRow, Store
 from metier.store.failures import LeaseHeld, RunUnknown, StoreUnavailable
-from metier.telemetry.jsonl import FILE_NAME, JsonlSink, LogPool
-from metier.telemetry.sinks import EventWriter, FanOut, RunScope, Sink, get_redaction_mode
+from metier.telemetry.jsonl import LogPool
+from metier.telemetry.sinks import Sink
 
 type Asker = Callable[[ApprovalQuestion], Awaitable[Reply | None]]
 
@@ -393,27 +395,15 @@ class Runtime:
             await log.record(e.RunFailed(reason=failure.reason, message=failure.sentence), durable=True)
 
     async def _open_log(self, lease: Lease, services: Driver, watch: Watch) -> RunLog:
-        path = self.folder(lease.run_id) / FILE_NAME
-        # The holder of the lease writes the log, even if a process that hangs still has it open.
-        entries = await read_entries(self.store, lease.run_id)
-        told = check_journal(path.parent, lease.run_id, entries, accepts_loss=watch.accepts_loss)
-        jsonl = JsonlSink.open(path, clock=self.place.clock, take_over=True, pool=self._logs)
-        fan_out = FanOut([jsonl, *self.place.sinks, *watch.sinks], report=watch.report)
-        trace_id = hashlib.sha256(lease.run_id.encode()).hexdigest()[:32]
-        mode = get_redaction_mode(self.place.settings.logging)
-        writer = EventWriter(
-            fan_out,
-            build_place_cleaner(self.place),
-            scope=RunScope(run_id=lease.run_id, trace_id=trace_id, redaction_mode=mode),
-            clock=self.place.clock,
-            ids=self.place.ids,
-            next_seq=jsonl.next_seq,
+        opening = LogOpening(
+            place=self.place,
+            folder=self.folder(lease.run_id),
+            pool=self._logs,
+            sinks=watch.sinks,
+            report=watch.report,
+            accepts_loss=watch.accepts_loss,
         )
-        try:
-            return await open_log(lease, services, writer, entries=entries, told=told)
-        except BaseException:
-            writer.close()
-            raise
+        return await open_run_log(lease, services, opening)
 
     async def _ask_person(self, log: RunLog, services: Services, ask: Asker | None, *, stopper: Stopper) -> bool:
         """Put an open approval to the user at the terminal; False when the run stays parked."""
@@ -489,10 +479,13 @@ async def open_runtime(place: Host) -> AsyncGenerator[Runtime]:
     store = await open_place_store(place)
     if is_first:
         note_runs(place)
-    clients = SharedClients()
+    clients, traces = SharedClients(), open_live_exporter(place)
     try:
-        yield Runtime(replace(place, clients=clients), store)
+        yield Runtime(replace(place, clients=clients, traces=traces), store)
     finally:
         with anyio.CancelScope(shield=True):
             await clients.aclose()
         await store.close()
+        if traces is not None:
+            with anyio.CancelScope(shield=True):
+                await run_sync(traces.close)

@@ -98,6 +98,8 @@ class ToolContext:
     """Where a file that belongs to the run may be put."""
     clean: Callable[[str], str] = str
     """Takes secrets out of text from outside, before it is written anywhere."""
+    trace_parent: str = ""
+    """The W3C `traceparent` of the step, for what it starts or asks; empty where traces are off."""
     base_hash: str | None = None
     """`Preview.base` of the change that a person approved: another state of what it changes is refused."""
     paths: PathGuard = field(default_factory=NoGuard)

@@ -19,6 +19,7 @@ from metier.runtime.output_schema import read_output_schema
 from metier.runtime.queue.detached import submit
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, Watch
+from metier.telemetry.otel.trace_context import VARIABLE
 
 FLAGS_WITH_WORD = ("--dry-run", "--debug-llm")
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -135,7 +136,13 @@ def run(
     mode = "dry_run" if dry_run else "live"
     schema = None if output_schema is None else read_output_schema(output_schema)
     request = RunRequest(
-        task=text, mode=mode, extra_context=context, agent=agent, model=model or "", output_schema=schema
+        task=text,
+        mode=mode,
+        extra_context=context,
+        agent=agent,
+        model=model or "",
+        output_schema=schema,
+        trace_parent=place.environ.get(VARIABLE, ""),
     )
     if detach:
         return leave_to_workers(place, request, output_format)

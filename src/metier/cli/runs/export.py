@@ -9,6 +9,7 @@ import typer
 from metier.cli.run.command import Config
 from metier.cli.run.driving import open_place
 from metier.cli.run.resume import RunName
+from metier.cli.runs.trace import send_trace
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill.catalog import AsJson
 from metier.definitions.files.whole_file import replace_file
@@ -39,13 +40,24 @@ def export(
     exact: Annotated[
         bool, typer.Option("--exact", help="Keep texts as they are, secrets included. Guard the file accordingly.")
     ] = False,
+    otlp: Annotated[
+        bool,
+        typer.Option(
+            "--otlp", help="Send the run as a trace to the OpenTelemetry endpoint of the OTEL_* variables instead."
+        ),
+    ] = False,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
     """Write a run, and those that it handed work to, into one file that can be imported and replayed elsewhere.
 
-    With --html the file is a page to read in a browser; it cannot be imported.
+    With --html the file is a page to read in a browser; it cannot be imported. With --otlp no file is written.
     """
+    if otlp:
+        if output is not None or exact or as_html:
+            raise UsageError("--otlp writes no file", hint="Leave out -o, --exact and --html")
+        send_trace(run, as_json=as_json, config=config)
+        return
     if as_html:
         if exact:
             raise UsageError("--html leaves secrets out, and --exact keeps them", hint="Use one of them")

@@ -293,6 +293,7 @@ def build_context(
         answers=step.answers,
         artifacts=services.run_folder / "artifacts",
         clean=services.clean,
+        trace_parent=log.find_context(step.step_id),
         base_hash=find_approved_base(step),
         paths=build_guard(step, log.state, services),
     )

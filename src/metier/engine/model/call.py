@@ -36,6 +36,7 @@ from metier.engine.model.prompting import (
 )
 from metier.engine.services import Services
 from metier.engine.state import RunState
+from metier.engine.tracing.span_fold import MODEL
 from metier.errors import ConfigError, PromptTooLarge
 from metier.events import PromptBudgetComputed, PromptComposed, StructuredOutputFallback
 from metier.messages import ModelReply, TextPart
@@ -112,6 +113,8 @@ async def _ask(action: CallModel, log: RunLog, services: Services, *, asking: As
 
 async def _reply(request: ModelRequest, log: RunLog, services: Services, *, turn: int) -> ModelReply:
     """Once more without the schema where the server takes none: the prompt has it in words."""
+    if context := log.find_context(MODEL):
+        request = replace(request, trace_parent=context)
     try:
         return await reply_with_retries(services.provider, request, _turn(turn, log, services))
     except SchemaUnsupported as failure:

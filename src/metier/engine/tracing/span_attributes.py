@@ -94,7 +94,6 @@ def describe_model_call(started: e.RunStarted, entry: e.ModelCallStarted) -> Att
         names.PROVIDER: names.name_provider(started.provider),
         names.REQUEST_MODEL: started.model,
         names.CONVERSATION_ID: started.context_id,
-        names.AGENT_NAME: started.agent or BUILT_IN_AGENT,
         names.TURN: entry.turn,
     }
 
@@ -108,14 +107,16 @@ def describe_reply(entry: e.ModelReplied, fresh: Sequence[Fresh] | None) -> Attr
         names.FINISH_REASONS: (reply.stop_reason,),
         names.INPUT_TOKENS: usage.input_tokens,
         names.OUTPUT_TOKENS: usage.output_tokens,
-        names.CACHE_READ_TOKENS: usage.cache_read_tokens,
-        names.CACHE_WRITE_TOKENS: usage.cache_write_tokens,
         names.COST_USD: round(entry.cost_usd, 9),
     }
-    if reply.response_id:
-        known[names.RESPONSE_ID] = reply.response_id
-    if usage.reasoning_tokens:
-        known[names.REASONING_TOKENS] = usage.reasoning_tokens
+    for name, value in (
+        (names.RESPONSE_ID, reply.response_id),
+        (names.CACHE_READ_TOKENS, usage.cache_read_tokens),
+        (names.CACHE_WRITE_TOKENS, usage.cache_write_tokens),
+        (names.REASONING_TOKENS, usage.reasoning_tokens),
+    ):
+        if value:
+            known[name] = value
     if fresh is not None:
         known[names.INPUT_MESSAGES] = _render([_message(each.role, [_part(each)]) for each in fresh])
         known[names.OUTPUT_MESSAGES] = _render([_render_reply(reply)])
@@ -135,7 +136,11 @@ def describe_action(action: ActionStep, step_id: str) -> Attributes:
 
 def describe_step(entry: e.StepStarted, *, with_content: bool) -> Attributes:
     known = describe_action(entry.action, entry.step_id)
-    known |= {names.STEP_ATTEMPT: entry.attempt, names.STEP_EFFECT: entry.effect, names.STEP_VERDICT: entry.verdict}
+    known[names.STEP_EFFECT] = entry.effect
+    if entry.verdict:
+        known[names.STEP_VERDICT] = entry.verdict
+    if entry.attempt > 1:
+        known[names.STEP_ATTEMPT] = entry.attempt
     if with_content:
         known[names.TOOL_ARGUMENTS] = json.dumps(name_call(entry.action)[1], ensure_ascii=False)
     return known

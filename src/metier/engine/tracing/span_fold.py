@@ -4,6 +4,7 @@ Pure: times are those that entries note. A driver folds entry by entry and expor
 whole journal again and gets spans with the same ids.
 """
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from metier.engine import entries as e
@@ -18,6 +19,7 @@ RUN = "run"
 MODEL = "model"
 INTERRUPTED = "interrupted"
 """`error.type` of a span whose process ended before it did."""
+_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
 class SpanFold:
@@ -31,7 +33,7 @@ class SpanFold:
         self._forked_at = 0
         self._with_content = with_content
         self._started: e.RunStarted | None = None
-        self._now = datetime.min
+        self._now = _EPOCH
         self._open: dict[str, OpenSpan] = {}
         self._planned: dict[str, e.ActionStep] = {}
         self._totals = attributes.Totals()
@@ -47,7 +49,7 @@ class SpanFold:
         return closed if self._seq > self._forked_at else []
 
     def find_context(self, key: str) -> str:
-        """The `traceparent` of what is under way: a step by its id, the model call by `MODEL`; empty where it is not."""
+        """The `traceparent` of what is under way: a step by its id, the model call by `MODEL`; else empty."""
         found = self._open.get(key)
         if found is None or self.trace is None:
             return ""
@@ -229,12 +231,15 @@ class SpanFold:
         )
 
 
+def find_context(run_id: str, entries: Iterable[e.Entry], key: str) -> str:
+    """The `traceparent` of a step that is under way, from the journal: for what is started on its behalf."""
+    folding = SpanFold(run_id)
+    for entry in entries:
+        folding.take(entry)
+    return folding.find_context(key)
+
+
 def _nanoseconds(moment: datetime) -> int:
     """By integers: a float has not enough digits for microseconds since 1970."""
-    if moment.tzinfo is None:
-        return 0
     since = moment - _EPOCH
     return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1000
-
-
-_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")

@@ -36,11 +36,11 @@ class AnthropicProvider:
         facts = self._facts.find(self.name, request.model)
         body = wire.build_body(request, facts, self._cache, stream=observe is not None)
         with exchange(self.name, request.timeout_seconds):
-            message = await self._ask(body, observe)
+            message = await self._ask(body, observe, request.trace_parent)
             for _ in range(MOST_CONTINUATIONS):
                 if not wire.is_paused(message):
                     break
-                more = await self._ask(wire.continue_body(body, message), observe)
+                more = await self._ask(wire.continue_body(body, message), observe, request.trace_parent)
                 message = wire.join_messages(message, more)
             return wire.parse_reply(message, request)
 
@@ -57,9 +57,10 @@ class AnthropicProvider:
     async def close(self) -> None:
         await self._rest.aclose()
 
-    async def _ask(self, body: bytes, observe: Observer | None) -> Wire:
+    async def _ask(self, body: bytes, observe: Observer | None, trace_parent: str) -> Wire:
         assembly = wire.StreamAssembly(observe) if observe is not None else None
-        return await self._rest.fetch("/v1/messages", body, assembly=assembly, check=partial(_check, self._server))
+        check = partial(_check, self._server)
+        return await self._rest.fetch("/v1/messages", body, assembly=assembly, check=check, trace_parent=trace_parent)
 
 
 def _check(server: Server, event: Wire) -> None:

@@ -57,7 +57,8 @@ class GeminiProvider:
         self, method: str, body: bytes, request: ModelRequest, *, assembly: Assembly | None = None
     ) -> Wire:
         path = f"/{VERSION}/models/{quote(request.model.removeprefix('models/'), safe='')}:{method}"
-        return await self._rest.fetch(path, body, assembly=assembly, check=partial(_check, self._server))
+        check = partial(_check, self._server)
+        return await self._rest.fetch(path, body, assembly=assembly, check=check, trace_parent=request.trace_parent)
 
 
 def _check(server: Server, chunk: Wire) -> None:

@@ -72,19 +72,22 @@ class OpenAIProvider:
         stream = observe is not None
         body = chat.build_body(request, facts, self._cache, stream=stream, own_server=self._is_own_server)
         assembly = chat.StreamAssembly(observe) if observe is not None else None
-        return chat.parse_reply(await self._fetch("/chat/completions", body, assembly), request)
+        return chat.parse_reply(
+            await self._fetch("/chat/completions", body, assembly, trace_parent=request.trace_parent), request
+        )
 
     async def _ask_responses(self, request: ModelRequest, observe: Observer | None) -> ModelReply:
         facts = self._facts.find(self.name, request.model)
         body = responses.build_body(request, facts, self._cache, stream=observe is not None)
         assembly = responses.StreamAssembly(observe) if observe is not None else None
-        reply = await self._fetch("/responses", body, assembly)
+        reply = await self._fetch("/responses", body, assembly, trace_parent=request.trace_parent)
         if reply.get("status") == "failed":
             raise failure_of_event(self._server, as_object(reply.get("error")))
         return responses.parse_reply(reply, request)
 
-    async def _fetch(self, path: str, body: bytes, assembly: Assembly | None) -> Wire:
-        return await self._rest.fetch(path, body, assembly=assembly, check=partial(_check, self._server))
+    async def _fetch(self, path: str, body: bytes, assembly: Assembly | None, *, trace_parent: str) -> Wire:
+        check = partial(_check, self._server)
+        return await self._rest.fetch(path, body, assembly=assembly, check=check, trace_parent=trace_parent)
 
 
 def _check(server: Server, event: Wire) -> None:

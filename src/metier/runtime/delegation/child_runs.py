@@ -32,6 +32,8 @@ class ChildRunStart(Value):
     """That of the run above."""
     inherited: dict[str, str] = Field(default_factory=dict)
     """Pins from the run above."""
+    trace_parent: str = ""
+    """The step of the run above, as a W3C `traceparent`."""
     settings: str = ""
     """The digest of the settings that it begins with; without it, those of the process that begins it."""
 

@@ -17,6 +17,7 @@ from metier.engine.phases import FINAL
 from metier.engine.services import Services
 from metier.engine.state import RunState, fold
 from metier.engine.stopping import Stopper
+from metier.engine.tracing.span_fold import find_context
 from metier.errors import UsageError
 from metier.event_record import EventRecord
 from metier.runtime.delegation.authority import hand_down
@@ -130,6 +131,7 @@ async def _commission(delegated: e.ChildRequested, above: RunState, store: Store
             **await hand_down(started, delegated.order, store),
             **await _collect_results(children, store),
         },
+        trace_parent=find_context(above.run_id, await read_entries(store, above.run_id), delegated.step_id),
         settings=started.pins.get(HOST) or started.pins.get(SETTINGS, ""),
     )
 

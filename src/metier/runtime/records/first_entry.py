@@ -1,7 +1,5 @@
 """The first entry of a run: what it was started with."""
 
-import hashlib
-
 from metier.engine import entries as e
 from metier.engine.services import Services
 from metier.runtime.delegation.child_runs import build_limits
@@ -10,6 +8,7 @@ from metier.runtime.requests import RunRequest
 from metier.runtime.workspace.agents import AgentInForce
 from metier.runtime.workspace.hooks import choose_hooks
 from metier.runtime.workspace.surroundings import describe_surroundings
+from metier.telemetry.otel.trace_context import TraceParent, build_trace_id
 
 
 def build_start(request: RunRequest, run: PreparedRun, services: Services, *, pins: dict[str, str]) -> e.RunStarted:
@@ -17,6 +16,7 @@ def build_start(request: RunRequest, run: PreparedRun, services: Services, *, pi
     runtime = agent.place.settings.runtime
     run_id = services.run_folder.name
     commission = request.commission
+    above = TraceParent.parse(commission.trace_parent if commission else "") or TraceParent.parse(request.trace_parent)
     return e.RunStarted(
         task=request.task,
         mode=request.mode,
@@ -26,7 +26,8 @@ def build_start(request: RunRequest, run: PreparedRun, services: Services, *, pi
         profile=agent.profile,
         sandbox=services.sandbox,
         context_id=request.context_id or run_id,
-        trace_id=hashlib.sha256(run_id.encode()).hexdigest()[:32],
+        trace_id=above.trace_id if above is not None else build_trace_id(run_id),
+        trace_parent=above.render() if above is not None else "",
         workspace=str(agent.place.workspace),
         parent_run_id=commission.parent_run_id if commission else "",
         limits=commission.order.limits if commission else build_limits(runtime),

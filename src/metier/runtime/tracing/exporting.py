@@ -1,8 +1,6 @@
 """Export the spans of runs that are on record: of one run and of those that it handed work to."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from metier.engine.journal import read_entries
 from metier.engine.state import fold
@@ -14,19 +12,6 @@ from metier.store.base import Store
 from metier.store.failures import RunUnknown
 from metier.telemetry.otel.span import Span
 from metier.telemetry.otel.switch import wants_content
-
-
-class Exporter(Protocol):
-    """`telemetry.otel.exporter.OtlpExporter`, named without loading it."""
-
-    @property
-    def endpoint(self) -> str: ...
-
-    def export(self, spans: Iterable[Span], *, is_first: bool = True) -> int: ...
-
-    def flush(self) -> bool: ...
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

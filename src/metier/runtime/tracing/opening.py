@@ -3,11 +3,11 @@
 from metier.errors import UsageError
 from metier.extras import hint_extra
 from metier.runtime.host import Host
-from metier.runtime.tracing.exporting import Exporter
+from metier.telemetry.otel.span import SpanExporter
 from metier.telemetry.otel.switch import exports_metrics, is_on
 
 
-def open_live_exporter(place: Host) -> Exporter | None:
+def open_live_exporter(place: Host) -> SpanExporter | None:
     """None where traces are off, or where the extra is not installed, which is reported."""
     if not is_on(place.environ):
         return None
@@ -18,12 +18,13 @@ def open_live_exporter(place: Host) -> Exporter | None:
         return None
 
 
-def open_exporter(place: Host, *, with_metrics: bool = False) -> Exporter:
+def open_exporter(place: Host, *, with_metrics: bool = False) -> SpanExporter:
     """Raises `UsageError` where the extra is not installed."""
     try:
         from metier.telemetry.otel.exporter import OtlpExporter
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("opentelemetry"):
             raise
-        raise UsageError("Traces cannot be exported: OpenTelemetry is not installed", hint=hint_extra("otel")) from error
+        message = "Traces cannot be exported: OpenTelemetry is not installed"
+        raise UsageError(message, hint=hint_extra("otel")) from error
     return OtlpExporter(with_metrics=with_metrics, report=place.report)

@@ -21,12 +21,14 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.trace.propagation import set_span_in_context
 
+from metier.telemetry.excerpt import one_line
 from metier.telemetry.otel import names
 from metier.telemetry.otel.span import Span
 from metier.version import __version__
 
-FLUSH_SECONDS = 10.0
+FLUSH_SECONDS = 5.0
 """How long the end of a command waits for a receiver that does not answer."""
+_QUOTED_CHARACTERS = 120
 _KINDS = {"internal": SpanKind.INTERNAL, "client": SpanKind.CLIENT, "server": SpanKind.SERVER}
 _SCOPE = InstrumentationScope(names.SCOPE, __version__, names.SCHEMA_URL)
 
@@ -34,16 +36,18 @@ _SCOPE = InstrumentationScope(names.SCOPE, __version__, names.SCHEMA_URL)
 class _Complaints(logging.Handler):
     """Keeps the first thing that the SDK says about an export that failed; it logs, and raises nothing."""
 
-    def __init__(self, report: Callable[[str], None]) -> None:
+    def __init__(self, endpoint: str, report: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
+        self._endpoint = endpoint
         self._report = report
-        self._is_told = False
+        self.is_told = False
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
-        if not self._is_told:
-            self._is_told = True
-            self._report(f"Traces are not exported: {record.getMessage()}")
+        if not self.is_told:
+            self.is_told = True
+            why = one_line(record.getMessage(), _QUOTED_CHARACTERS)
+            self._report(f"Traces are not exported to {self._endpoint}: {why}")
 
 
 class OtlpExporter:
@@ -52,21 +56,21 @@ class OtlpExporter:
     def __init__(self, *, with_metrics: bool, report: Callable[[str], None]) -> None:
         logger = logging.getLogger("opentelemetry")
         logger.propagate = False
-        self._complaints = _Complaints(report)
-        logger.addHandler(self._complaints)
         self._resource = Resource.create({"service.name": names.SCOPE, "service.version": __version__})
         self._resource = self._resource.merge(Resource.create())  # what the variables say comes first
         self._sampler: Sampler = find_sampler()
         exporter = OTLPSpanExporter()
         self.endpoint = exporter._endpoint  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+        self._complaints = _Complaints(self.endpoint, report)
+        logger.addHandler(self._complaints)
         self._spans = BatchSpanProcessor(exporter)
         self._metrics = Metrics(self._resource) if with_metrics else None
 
     def export(self, spans: Iterable[Span], *, is_first: bool = True) -> int:
-        """Hand spans on, and return how many the sampler kept. Metrics count those that are exported for the first time."""
+        """Hand spans on, and return how many the sampler kept. Metrics count those that are first exported now."""
         kept = [span for span in spans if self._is_sampled(span)]
         for span in kept:
-            self._spans.on_end(_build(span, self._resource))
+            self._spans.on_end(build_span(span, self._resource))
             if is_first and self._metrics is not None:
                 self._metrics.add(span)
         return len(kept)
@@ -74,11 +78,7 @@ class OtlpExporter:
     def flush(self) -> bool:
         """False where something could not be sent in time."""
         is_sent = self._spans.force_flush(int(FLUSH_SECONDS * 1000))
-        return is_sent and not self._complaints_were_made
-
-    @property
-    def _complaints_were_made(self) -> bool:
-        return self._complaints._is_told  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+        return is_sent and not self._complaints.is_told
 
     def close(self) -> None:
         """Send what is left, for a bounded time. Safe to call twice."""
@@ -91,7 +91,7 @@ class OtlpExporter:
     def _is_sampled(self, span: Span) -> bool:
         parent = None
         if span.parent_id:
-            above = NonRecordingSpan(_context(span.trace_id, span.parent_id, is_sampled=span.is_sampled, is_remote=True))
+            above = NonRecordingSpan(_context(span.trace_id, span.parent_id, is_sampled=span.is_sampled))
             parent = set_span_in_context(above)
         found = self._sampler.should_sample(parent, int(span.trace_id, 16), span.name, _KINDS[span.kind])
         return found.decision == Decision.RECORD_AND_SAMPLE
@@ -141,7 +141,7 @@ _DIMENSIONS = (
 """Attributes of few values: a metric must not have one row per run."""
 
 
-def _build(span: Span, resource: Resource) -> ReadableSpan:
+def build_span(span: Span, resource: Resource) -> ReadableSpan:
     is_remote = span.is_parent_remote
     parent = _context(span.trace_id, span.parent_id, is_remote=is_remote) if span.parent_id else None
     return ReadableSpan(

@@ -37,7 +37,7 @@ REASONING_TOKENS = "gen_ai.usage.reasoning.output_tokens"
 TOOL_NAME = "gen_ai.tool.name"
 TOOL_TYPE = "gen_ai.tool.type"
 TOOL_CALL_ID = "gen_ai.tool.call.id"
-TOKEN_TYPE = "gen_ai.token.type"
+TOKEN_TYPE = "gen_ai.token.type"  # noqa: S105
 ERROR_TYPE = "error.type"
 
 # Content: only where `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` asks for it.
@@ -45,7 +45,7 @@ INPUT_MESSAGES = "gen_ai.input.messages"
 OUTPUT_MESSAGES = "gen_ai.output.messages"
 TOOL_ARGUMENTS = "gen_ai.tool.call.arguments"
 TOOL_RESULT = "gen_ai.tool.call.result"
-CONTENT = frozenset({INPUT_MESSAGES, OUTPUT_MESSAGES, TOOL_ARGUMENTS, TOOL_RESULT})
+JSON_CONTENT = frozenset({INPUT_MESSAGES, OUTPUT_MESSAGES, TOOL_ARGUMENTS})
 
 RUN_ID = "metier.run.id"
 PARENT_RUN_ID = "metier.run.parent_id"
@@ -75,7 +75,7 @@ PROVIDERS = {"gemini": "gcp.gemini"}
 """How the conventions call a provider, where they call it differently."""
 
 OPERATION_DURATION = "gen_ai.client.operation.duration"
-TOKEN_USAGE = "gen_ai.client.token.usage"
+TOKEN_USAGE = "gen_ai.client.token.usage"  # noqa: S105
 TOOL_DURATION = "gen_ai.execute_tool.duration"
 AGENT_DURATION = "gen_ai.invoke_agent.duration"
 WORKFLOW_DURATION = "gen_ai.invoke_workflow.duration"

@@ -1,8 +1,8 @@
 """A finished span as a value. Knows no SDK: what is exported is decided before one is loaded."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 type AttributeValue = str | int | float | bool | tuple[str, ...]
 type SpanKind = Literal["internal", "client", "server"]
@@ -30,3 +30,22 @@ class Span:
     @property
     def seconds(self) -> float:
         return max(0, self.end_ns - self.start_ns) / 1e9
+
+
+class SpanExporter(Protocol):
+    """Where finished spans go; `telemetry.otel.exporter` is the one of a host."""
+
+    @property
+    def endpoint(self) -> str: ...
+
+    def export(self, spans: Iterable[Span], *, is_first: bool = True) -> int:
+        """Hand spans on, and return how many are sent. Metrics count those that are exported for the first time."""
+        ...
+
+    def flush(self) -> bool:
+        """False where something could not be sent in time."""
+        ...
+
+    def close(self) -> None:
+        """Send what is left, for a bounded time."""
+        ...

@@ -120,7 +120,8 @@ class ServerConnection:
         self._check_unchanged(info, life.listing, context.emit)
         if context.spool is not None and info.effect != "read":
             note_start(context.spool)
-        return await conversation.call(info.name.partition("/")[2], arguments)
+        tool = info.name.partition("/")[2]
+        return await conversation.call(tool, arguments, trace_parent=context.trace_parent)
 
     async def aclose(self) -> None:
         life, self._life = self._life, None

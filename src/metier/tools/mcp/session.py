@@ -17,6 +17,7 @@ from mcp.client.streamable_http import streamable_http_client
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from metier.errors import ToolFailed
+from metier.telemetry.otel.trace_context import HEADER
 from metier.tools.mcp.conversation import Conversation, Ending, Reply, SessionEnded, Target
 from metier.tools.mcp.http import BoundedTransport
 from metier.tools.mcp.listing import MAX_TOOLS, OfferedTool
@@ -95,11 +96,12 @@ class _SdkConversation:
                 break
         return tuple(found)
 
-    async def call(self, tool: str, arguments: dict[str, JsonValue]) -> Reply:
+    async def call(self, tool: str, arguments: dict[str, JsonValue], *, trace_parent: str = "") -> Reply:
         if self._http is not None:
             self._http.refused = 0
         try:
-            result = await self._client.call_tool(tool, arguments)
+            meta: types.RequestParamsMeta | None = {HEADER: trace_parent} if trace_parent else None
+            result = await self._client.call_tool(tool, arguments, meta=meta)
         except MCPError as error:
             if error.code == CONNECTION_CLOSED:
                 raise SessionEnded(error.message) from error

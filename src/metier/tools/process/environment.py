@@ -6,6 +6,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from metier.telemetry.otel.trace_context import VARIABLE
+
 ORDINARY = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TERM", "TMPDIR", "TEMP", "TMP",
     "SSL_CERT_FILE", "SSL_CERT_DIR", "NO_PROXY", "no_proxy",
@@ -75,3 +77,8 @@ def _has_password(url: str) -> bool:
         return "@" in urlsplit(url if "//" in url else f"//{url}").netloc
     except ValueError:
         return True
+
+
+def name_trace(trace_parent: str) -> dict[str, str]:
+    """The step that a process works for, as the variable that OpenTelemetry reads; nothing where traces are off."""
+    return {VARIABLE: trace_parent} if trace_parent else {}

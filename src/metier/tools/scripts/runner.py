@@ -12,7 +12,7 @@ from metier.errors import SkillError, SkillNotTrusted
 from metier.skills.package import SkillPackage
 from metier.skills.trust.code_copies import take_trusted_copy
 from metier.skills.trust.judgement import check_trusted
-from metier.tools.process.environment import build_environment
+from metier.tools.process.environment import build_environment, name_trace
 from metier.tools.process.run import Command, Outcome, ProcessLimits, run_process
 from metier.tools.process.sandbox.confinement import Confinement
 from metier.tools.scripts.contract import ScriptFailed
@@ -28,6 +28,7 @@ class ScriptCall:
     script: Script
     args: tuple[str, ...] = ()
     idempotency_key: str = ""
+    trace_parent: str = ""
     spool: Path | None = None
 
 
@@ -64,7 +65,7 @@ class ScriptRunner:
         }
         if call.idempotency_key:
             environment[IDEMPOTENCY_VARIABLE] = call.idempotency_key
-        return environment
+        return environment | name_trace(call.trace_parent)
 
 
 async def take_code(package: SkillPackage) -> SkillPackage:

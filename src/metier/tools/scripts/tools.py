@@ -212,6 +212,7 @@ class ScriptRun:
             script=script,
             args=tuple(add_json_flag(args) if has_flag else args),
             idempotency_key=context.idempotency_key,
+            trace_parent=context.trace_parent,
             spool=context.spool,
         )
         outcome = record.outcome = await self._runner.run(call, limits)

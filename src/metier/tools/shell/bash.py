@@ -15,7 +15,7 @@ from metier.prompts.tool_texts import describe_parameters, load_tool_text
 from metier.telemetry.excerpt import cut_middle
 from metier.tools.base import NoGuard, PathGuard, Preview, ToolContext, ToolInfo, ToolResult
 from metier.tools.files.scope import Scope
-from metier.tools.process.environment import build_environment
+from metier.tools.process.environment import build_environment, name_trace
 from metier.tools.process.run import Command, Outcome, ProcessLimits, run_process
 from metier.tools.process.sandbox.confinement import Confinement
 from metier.tools.shell.allowlist import find_refusal, is_direct
@@ -87,7 +87,7 @@ class Bash:
         self._check_line(line, followed, folder, text=text)
         if followed:
             context.paths.check(followed.render(), key="command")
-        environment = self._build_environment(folder)
+        environment = self._build_environment(folder) | name_trace(context.trace_parent)
         understood = line if isinstance(line, ShellLine) else None
         command = Command(
             arguments=self._build_arguments(understood, text, path=environment["PATH"]),

@@ -1,0 +1,249 @@
+"""Traces at the door of a tracing backend: what arrives over OTLP from the real command, live and exported again."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from model_server import ModelServer, calls, says
+from otlp_receiver import Received, Receiver, receiving
+from run_workspace import WAIT, Workspace
+
+SECRET = "ghp_" + "a1B2c3D4e5F6" * 3
+ALLOWED = "tool_approvals:\n  rules:\n    - {tool: delegate, allow: true}\n    - {tool: Glob, allow: true}\n"
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    for name in [name for name in os.environ if name.startswith("OTEL_") or name == "TRACEPARENT"]:
+        monkeypatch.delenv(name)
+    with receiving() as found:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", found.url)
+        yield found
+
+
+def greet(model: ModelServer, text: str = "Hello.") -> None:
+    model.follow(calls("script_run", skill_name="greeter", script_name="greet", args=[]), says(text))
+
+
+def test_a_run_arrives_as_a_tree_of_spans_with_the_names_kinds_and_tokens_of_the_conventions(
+    workspace: Workspace, model: ModelServer, receiver: Receiver
+) -> None:
+    greet(model)
+    model.cached = 40
+
+    assert workspace.agent("run", "Greet Ada") == 0
+
+    assert receiver.tree() == [
+        "invoke_agent metier",
+        "invoke_agent metier > chat m",
+        "invoke_agent metier > execute_tool script_run",
+        "invoke_agent metier > execute_tool script_run > run_script greeter/greet.py",
+        "invoke_agent metier > chat m",
+    ]
+    kinds = {span.name.partition(" ")[0]: span.kind for span in receiver.spans}
+    assert kinds == {
+        "invoke_agent": "internal",
+        "chat": "client",
+        "execute_tool": "internal",
+        "run_script": "internal",
+    }
+    chat, run = receiver.find("chat m"), receiver.find("invoke_agent metier")
+    assert chat.attributes["gen_ai.provider.name"] == "openai"
+    assert chat.attributes["gen_ai.usage.input_tokens"] == 100
+    assert chat.attributes["gen_ai.usage.cache_read.input_tokens"] == 40
+    assert chat.attributes["gen_ai.response.finish_reasons"] == ["tool_calls"]
+    assert run.attributes["gen_ai.usage.input_tokens"] == 200, "both calls, cached tokens among them"
+    assert run.attributes["metier.run.status"] == "completed"
+    assert run.attributes["gen_ai.conversation.id"] == run.attributes["metier.run.id"] == workspace.run_ids()[-1]
+    script = receiver.find("run_script greeter/greet.py")
+    assert script.attributes["process.exit.code"] == 0
+    assert int(str(script.attributes["metier.process.stdout.bytes"])) > 0
+    assert script.attributes["metier.step.status"] == "succeeded"
+    assert all(span.start <= span.end for span in receiver.spans)
+    assert receiver.service == "metier"
+    assert "gen_ai.client.operation.duration" in receiver.metrics
+    assert "gen_ai.client.token.usage" in receiver.metrics
+
+
+def test_export_sends_the_same_spans_with_the_same_ids_and_times_as_the_run_did(
+    workspace: Workspace, model: ModelServer, receiver: Receiver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    greet(model)
+    assert workspace.agent("run", "Greet Ada") == 0
+    live = receiver.forget()
+    capsys.readouterr()
+
+    assert workspace.agent("runs", "export", "latest", "--otlp", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    first = receiver.forget()
+    assert workspace.agent("runs", "export", "latest", "--otlp") == 0
+
+    assert by_id(first) == by_id(live) == by_id(receiver.spans)
+    assert told["spans"] == 5
+    assert told["trace_id"] == live[0].trace
+    assert "gen_ai.client.token.usage" in receiver.metrics
+
+
+def test_a_run_that_is_killed_and_finished_by_another_process_is_one_trace(
+    workspace: Workspace, model: ModelServer, receiver: Receiver
+) -> None:
+    workspace.add_skill("waiter", "Wait for a writer.", wait=WAIT)
+    fifo = workspace.folder / "pipe"
+    os.mkfifo(fifo)
+    step = calls("script_run", skill_name="waiter", script_name="wait", args=[str(fifo)])
+    model.follow(calls("script_run", skill_name="greeter", script_name="greet", args=[]), step, says("Done."))
+    process = workspace.start("run", "Wait")
+    pipe = os.open(fifo, os.O_WRONLY)
+    process.kill()
+    process.communicate(timeout=60)
+    os.close(pipe)
+
+    if workspace.agent("resume", "latest") != 0:  # how far the script came is not known
+        assert workspace.agent("resume", "latest", "--answer", "skip") == 0
+
+    spans = by_id(receiver.spans)
+    assert {span.trace for span in spans.values()} == {receiver.spans[0].trace}
+    assert len([span for span in spans.values() if span.name == "execute_tool script_run"]) == 2
+    root = receiver.find("invoke_agent metier")
+    assert all(span.parent in spans for span in spans.values() if span.id != root.id)
+    assert root.attributes["metier.run.resumes"] != 0
+    assert workspace.agent("runs", "export", "latest", "--otlp") == 0
+    assert by_id(receiver.spans) == spans
+
+
+def test_a_child_run_is_part_of_the_trace_of_the_run_that_delegates_to_it(
+    workspace: Workspace, model: ModelServer, receiver: Receiver
+) -> None:
+    for name in ("lead", "checker"):
+        workspace.write(f".agent/agents/{name}/AGENT.md", f"---\nname: {name}\n{ALLOWED}---\n\nWork.\n")
+    model.follow(
+        calls("delegate", agent="checker", task="Check it"),
+        calls("Glob", pattern="*.yaml"),
+        says("Checked."),
+        says("All done."),
+    )
+
+    assert workspace.agent("run", "--agent", "lead", "Have it checked") == 0
+
+    assert receiver.tree() == [
+        "invoke_agent lead",
+        "invoke_agent lead > chat m",
+        "invoke_agent lead > execute_tool delegate",
+        "invoke_agent lead > execute_tool delegate > invoke_agent checker",
+        "invoke_agent lead > execute_tool delegate > invoke_agent checker > chat m",
+        "invoke_agent lead > execute_tool delegate > invoke_agent checker > execute_tool Glob",
+        "invoke_agent lead > execute_tool delegate > invoke_agent checker > chat m",
+        "invoke_agent lead > chat m",
+    ]
+    lead = receiver.find("invoke_agent lead")
+    assert lead.attributes["gen_ai.usage.input_tokens"] == 200, "the child has its own"
+
+
+def test_an_approval_is_a_span_from_the_question_to_the_decision(
+    workspace: Workspace, model: ModelServer, receiver: Receiver
+) -> None:
+    model.follow(calls("Write", path="note.txt", content="x"), says("Written."))
+    assert workspace.agent("run", "--profile", "guarded", "Write it") == 3
+    approval = next(e["payload"]["approval_id"] for e in workspace.events() if e["event_type"] == "approval_requested")
+    assert workspace.agent("approvals", "approve", approval) == 0
+    assert workspace.agent("resume", "latest") == 0
+
+    wait = receiver.find("await_approval Write")
+    assert wait.attributes["metier.approval.decision"] == "approved"
+    assert receiver.find("execute_tool Write").start >= wait.end
+    assert receiver.find("invoke_agent metier").start <= wait.start
+
+
+def test_no_content_and_no_secret_leaves_the_machine_unless_content_is_asked_for(
+    workspace: Workspace, model: ModelServer, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model.follow(
+        calls("Write", path="secret-plan.txt", content=f"the plan is {SECRET}"), says(f"Wrote the plan, {SECRET}")
+    )
+    assert workspace.agent("run", "Write down the plan of Ada") == 0
+    sent = b"".join(receiver.bodies)
+    for word in (b"the plan", b"plan of Ada", b"secret-plan", SECRET.encode()):
+        assert word not in sent
+
+    receiver.bodies.clear()
+    monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "SPAN_ONLY")
+    assert workspace.agent("runs", "export", "latest", "--otlp") == 0
+    sent = b"".join(receiver.bodies)
+    assert b"plan of Ada" in sent
+    assert b"secret-plan" in sent
+    assert SECRET.encode() not in sent
+
+
+def test_the_context_of_the_caller_is_taken_and_handed_to_the_model_and_to_child_processes(
+    workspace: Workspace, model: ModelServer, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACEPARENT", PARENT)
+    show = 'import json, os\nprint(json.dumps({"summary": os.environ.get("TRACEPARENT", "none")}))\n'
+    workspace.add_skill("shower", "Show the context.", show=show)
+    model.follow(
+        calls("script_run", skill_name="shower", script_name="show", args=[]),
+        calls("Bash", command="echo $TRACEPARENT > context.txt"),
+        says("Shown."),
+    )
+
+    assert workspace.agent("run", "Show it") == 0
+
+    root = receiver.find("invoke_agent metier")
+    assert (root.trace, root.parent) == ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
+    script, shell = receiver.find("execute_tool script_run"), receiver.find("execute_tool Bash")
+    assert f"00-{root.trace}-{script.id}-01" in json.dumps(model.received[1])
+    assert (workspace.folder / "context.txt").read_text().strip() == f"00-{root.trace}-{shell.id}-01"
+    chats = [span for span in receiver.spans if span.name == "chat m"]
+    assert [headers["traceparent"] for headers in model.headers] == [f"00-{root.trace}-{span.id}-01" for span in chats]
+
+
+def test_a_trace_that_the_caller_does_not_record_is_not_exported(
+    workspace: Workspace, model: ModelServer, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACEPARENT", PARENT.removesuffix("01") + "00")
+    greet(model)
+
+    assert workspace.agent("run", "Greet Ada") == 0
+
+    assert receiver.spans == []
+
+
+def test_an_endpoint_that_does_not_answer_costs_a_warning_and_never_the_run(
+    workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    greet(model)
+
+    assert workspace.agent("run", "Greet Ada") == 0
+    assert "Traces are not exported" in capsys.readouterr().err
+    assert workspace.agent("runs", "export", "latest", "--otlp") == 1
+    assert "was not taken by http://127.0.0.1:9/v1/traces" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "variables", [{}, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_SDK_DISABLED": "true"}]
+)
+def test_switched_off_nothing_of_opentelemetry_is_imported(
+    variables: dict[str, str], workspace: Workspace, model: ModelServer
+) -> None:
+    greet(model)
+    code = (
+        "import sys; from metier.cli.main import run; run(['run', 'Greet Ada'])\n"
+        "print([name for name in sys.modules if name.startswith('opentelemetry')])"
+    )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env={**kept, **variables}, capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert ended.stdout.splitlines()[-1] == "[]"
+
+
+def by_id(spans: list[Received]) -> dict[str, Received]:
+    return {span.id: span for span in spans}
