@@ -36,10 +36,11 @@ def send_trace(run: str, *, as_json: bool, config: Path | None) -> None:
         found = anyio.run(work)
     finally:
         exporter.close()
+    run_id, below = found.runs[0], len(found.runs) - 1
     if as_json:
         write_json(
             {
-                "run_id": found.runs[0],
+                "run_id": run_id,
                 "trace_id": found.trace_id,
                 "runs": list(found.runs),
                 "spans": len(found.spans),
@@ -47,6 +48,6 @@ def send_trace(run: str, *, as_json: bool, config: Path | None) -> None:
             }
         )
         return
-    below = f" and {len(found.runs) - 1} below it" if len(found.runs) > 1 else ""
-    write_line(f"{len(found.spans)} spans of run {found.runs[0]}{below} sent to {exporter.endpoint}")
+    more = f" and {below} below it" if below else ""
+    write_line(f"{len(found.spans)} spans of run {run_id}{more} sent to {exporter.endpoint}")
     write_line(f"trace: {found.trace_id}")

@@ -56,8 +56,7 @@ class OtlpExporter:
     def __init__(self, *, with_metrics: bool, report: Callable[[str], None]) -> None:
         logger = logging.getLogger("opentelemetry")
         logger.propagate = False
-        self._resource = Resource.create({"service.name": names.SCOPE, "service.version": __version__})
-        self._resource = self._resource.merge(Resource.create())  # what the variables say comes first
+        self._resource = _build_resource()
         self._sampler: Sampler = find_sampler()
         exporter = OTLPSpanExporter()
         self.endpoint = exporter._endpoint  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
@@ -139,6 +138,14 @@ _DIMENSIONS = (
     names.WORKFLOW_NAME, names.ERROR_TYPE,
 )  # fmt: skip
 """Attributes of few values: a metric must not have one row per run."""
+
+
+def _build_resource() -> Resource:
+    """What the variables say, and our name where they name no service."""
+    resource = Resource.create({"service.version": __version__})
+    if str(resource.attributes.get("service.name", "")).startswith("unknown_service"):
+        resource = resource.merge(Resource({"service.name": names.SCOPE}))
+    return resource
 
 
 def build_span(span: Span, resource: Resource) -> ReadableSpan:
