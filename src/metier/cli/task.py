@@ -33,11 +33,10 @@ from metier.errors import UsageError
 from metier.runtime.checks.validation import find_all_problems
 from metier.runtime.delegation.child_runs import request_task
 from metier.runtime.host import Host
-from metier.runtime.requests import RunRequest
+from metier.runtime.requests import RunRequest, take_trace
 from metier.runtime.runs import Runtime, Watch
 from metier.runtime.workspace.catalog import list_definitions
 from metier.runtime.workspace.tasks import get_task
-from metier.telemetry.otel.trace_context import VARIABLE
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -152,20 +151,14 @@ def run(
     given = {**(_read_inputs(input_file) if input_file else {}), **parse_inputs(inputs or [])}
     commission = request_task(place, task, given, agent=agent, model=model or "")
     mode = "dry_run" if dry_run else "live"
-    request = RunRequest(
-        task=commission.order.task,
-        mode=mode,
-        model=model or "",
-        commission=commission,
-        trace_parent=place.environ.get(VARIABLE, ""),
-    )
+    request = RunRequest(task=commission.order.task, mode=mode, model=model or "", commission=commission)
 
     output = "json" if as_json and output_format == "text" else output_format
     if detach:
         return leave_to_workers(place, request, output)
 
     def start(runtime: Runtime, watch: Watch) -> Awaitable[RunState]:
-        return runtime.start(request, watch)
+        return runtime.start(take_trace(request, runtime.place), watch)
 
     verbosity = EVENTS if events else verbose
     return drive_run(place, start, View(output=output, quiet=quiet, verbosity=verbosity, timeout_seconds=timeout))

@@ -1,12 +1,14 @@
 """What is wanted of a new run."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pydantic import JsonValue
 
 from metier.runtime.delegation.child_runs import ChildRunStart
+from metier.runtime.host import Host
 from metier.runtime.workspace.instructions import Said
+from metier.telemetry.otel.trace_context import VARIABLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,3 +42,8 @@ def order_run(commission: ChildRunStart) -> RunRequest:
     return RunRequest(
         task=order.task, agent=order.agent, model=order.model, mode=commission.mode, commission=commission
     )
+
+
+def take_trace(request: RunRequest, place: Host) -> RunRequest:
+    """The same as part of the trace that a command was started in, where its environment names one."""
+    return replace(request, trace_parent=place.environ.get(VARIABLE, ""))

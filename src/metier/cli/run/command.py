@@ -17,9 +17,8 @@ from metier.errors import UsageError
 from metier.runtime.host import Host
 from metier.runtime.output_schema import read_output_schema
 from metier.runtime.queue.detached import submit
-from metier.runtime.requests import RunRequest
+from metier.runtime.requests import RunRequest, take_trace
 from metier.runtime.runs import Runtime, Watch
-from metier.telemetry.otel.trace_context import VARIABLE
 
 FLAGS_WITH_WORD = ("--dry-run", "--debug-llm")
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -136,13 +135,7 @@ def run(
     mode = "dry_run" if dry_run else "live"
     schema = None if output_schema is None else read_output_schema(output_schema)
     request = RunRequest(
-        task=text,
-        mode=mode,
-        extra_context=context,
-        agent=agent,
-        model=model or "",
-        output_schema=schema,
-        trace_parent=place.environ.get(VARIABLE, ""),
+        task=text, mode=mode, extra_context=context, agent=agent, model=model or "", output_schema=schema
     )
     if detach:
         return leave_to_workers(place, request, output_format)
@@ -153,7 +146,7 @@ def run(
 
 def _start(request: RunRequest) -> Work:
     def start(runtime: Runtime, watch: Watch) -> Awaitable[RunState]:
-        return runtime.start(request, watch)
+        return runtime.start(take_trace(request, runtime.place), watch)
 
     return start
 
@@ -186,4 +179,5 @@ def _check_options(timeout: float | None, skills_dir: Path | None, *, detach: bo
 
 
 def leave_to_workers(place: Host, request: RunRequest, output: OutputFormat) -> int:
-    return detach_run(place, lambda runtime: submit(runtime, request, queue=place.settings.worker.queue), output)
+    traced = take_trace(request, place)
+    return detach_run(place, lambda runtime: submit(runtime, traced, queue=place.settings.worker.queue), output)

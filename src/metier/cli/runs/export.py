@@ -53,15 +53,12 @@ def export(
 
     With --html the file is a page to read in a browser; it cannot be imported. With --otlp no file is written.
     """
-    if otlp:
-        if output is not None or exact or as_html:
-            raise UsageError("--otlp writes no file", hint="Leave out -o, --exact and --html")
-        send_trace(run, as_json=as_json, config=config)
-        return
-    if as_html:
-        if exact:
-            raise UsageError("--html leaves secrets out, and --exact keeps them", hint="Use one of them")
-        _export_page(run, output, as_json=as_json, config=config)
+    if otlp or as_html:
+        _check_form(output, otlp=otlp, as_html=as_html, exact=exact)
+        if otlp:
+            send_trace(run, as_json=as_json, config=config)
+        else:
+            _export_page(run, output, as_json, config)
         return
 
     async def work() -> Archive:
@@ -91,7 +88,15 @@ def export(
     write_line(str(path))
 
 
-def _export_page(run: str, output: Path | None, *, as_json: bool, config: Config) -> None:
+def _check_form(output: Path | None, *, otlp: bool, as_html: bool, exact: bool) -> None:
+    """Raises `UsageError` where options contradict each other."""
+    if otlp and (output is not None or exact or as_html):
+        raise UsageError("--otlp writes no file", hint="Leave out -o, --exact and --html")
+    if as_html and exact:
+        raise UsageError("--html leaves secrets out, and --exact keeps them", hint="Use one of them")
+
+
+def _export_page(run: str, output: Path | None, as_json: bool, config: Config) -> None:
     async def work() -> tuple[str, str]:
         async with open_runtime(open_place(config)) as runtime:
             run_id = (await runtime.find(run)).run_id
