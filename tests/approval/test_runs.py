@@ -120,9 +120,9 @@ async def test_a_person_at_the_terminal_says_yes_and_the_run_goes_on(
     assert state.status == "completed"
     assert (tmp_path / "a.txt").read_text() == "hello"
     shown = capsys.readouterr().err
-    assert "wants to run with\n  path: a.txt\n  text: hello\n\n-\n+hello\n" in shown
+    assert "? Call the tool Pen\n  path: a.txt\n  text: hello\n  -\n  +hello\n" in shown
     assert "the model said: It needs a note" in shown
-    assert "why: Profile 'guarded' asks before anything that is not reading" in shown
+    assert "asked because: Profile 'guarded' asks before anything that is not reading" in shown
 
 
 async def test_a_no_is_told_to_the_model_with_its_reason(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ async def test_a_no_is_told_to_the_model_with_its_reason(tmp_path: Path) -> None
 async def test_edited_arguments_run_and_those_that_do_not_fit_are_asked_for_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    edits = ("e", '{"path": "b.txt"}', "e", "nonsense", "e", "", "e", '{"path": "b.txt", "text": "bye"}')
+    edits = ("e", '{"path": "b.txt"}', "e", "nonsense", "e", "", "e", '{"path": "b.txt", "text": "bye"}', "y")
 
     state, _ = await run_with(tmp_path, Prompter(Person(*edits), "ada"), write("a.txt", "hello"), says("Done."))
 
@@ -148,7 +148,7 @@ async def test_edited_arguments_run_and_those_that_do_not_fit_are_asked_for_agai
 
 
 async def test_always_holds_for_the_tool_until_the_run_ends(tmp_path: Path) -> None:
-    person = Person("a")
+    person = Person("a", "")
     script = (write("a.txt", "1"), write("b.txt", "2"), says("Done."))
 
     state, _ = await run_with(tmp_path, Prompter(person, "ada"), *script)

@@ -17,6 +17,7 @@ STARTING = frozenset({
 })  # fmt: skip
 STARTERS = {
     "cli/doctor/health.py": ("git", "ripgrep", "bubblewrap", "uv"),
+    "cli/shared/editor.py": ("your editor",),
     "skills/git/process.py": ("git",),
     "tools/shell/line_runner.py": ("commands",),
     "tools/process/run.py": ("the supervisor",),

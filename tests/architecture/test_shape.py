@@ -125,7 +125,7 @@ def test_machine_paths_and_package_indexes_are_not_in_the_repository() -> None:
 def test_commands_write_through_the_output_boundary() -> None:
     """Streams of text and the command that redacts have a boundary of their own."""
     own = {
-        "cli/chat/view.py",
+        "cli/chat/terminal.py",
         "cli/completion.py",
         "cli/main.py",
         "cli/redact.py",

@@ -290,7 +290,7 @@ def test_person_who_leaves_the_question_has_the_shell_back_at_once(
     model.follow(calls("Write", path="a.txt", content="one"), says("done"))
 
     with agent_terminal(workspace.folder, "run", "-q", "--profile", "guarded", "write") as terminal:
-        terminal.wait_for("[q]uit: ")
+        terminal.wait_for("[?]: ")
         terminal.type(key)
         terminal.wait_for("approve: agent approvals approve")
         exit_code = terminal.wait_for_end()
@@ -303,7 +303,7 @@ def test_line_typed_ahead_is_the_next_answer(workspace: Workspace, model: ModelS
     model.follow(calls("Write", path="a.txt", content="one"), says("done"))
 
     with agent_terminal(workspace.folder, "run", "-q", "--profile", "guarded", "write") as terminal:
-        terminal.wait_for("[q]uit: ")
+        terminal.wait_for("[?]: ")
         terminal.type("what\ny\n")
         assert terminal.wait_for_end() == 0
 

@@ -34,7 +34,7 @@ def test_resume_at_a_terminal_asks_the_approval_that_it_waits_for(workspace: Wor
     assert not (workspace.folder / "made.txt").exists()
 
     with agent_terminal(workspace.folder, "resume", "latest") as terminal:
-        terminal.wait_for("[q]uit: ")
+        terminal.wait_for("[?]: ")
         terminal.type("y" + ENTER)
         terminal.wait_for("Done.")
         assert terminal.wait_for_end() == 0

@@ -44,7 +44,7 @@ def test_ctrl_c_at_the_approval_prompt_ends_at_once_and_leaves_the_question_open
 ) -> None:
     model.follow(calls("Bash", command="touch made"), says("Done."))
     with agent_terminal(workspace.folder, "run", "Make it", *GUARDED) as terminal:
-        terminal.wait_for("[q]uit: ")
+        terminal.wait_for("[?]: ")
         code, seconds = end_after(terminal, CTRL_C)
 
     assert (code, find_pause(workspace)) == (3, "approval")

@@ -49,6 +49,11 @@ def cost(
     if not totals:
         warn_line("No run of this workspace asked a model")
         return
+    print_totals(totals)
+
+
+def print_totals(totals: list[Total]) -> None:
+    """A line per group, and the sum of several."""
     painter = build_painter(sys.stdout)
     painter.print(*render_totals(totals, width=painter.width))
     if len(totals) > 1:

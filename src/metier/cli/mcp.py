@@ -90,12 +90,12 @@ def list_servers(
     Exit code 1: an accepted server does not start, or no longer offers what was accepted.
     """
     place = open_place(config)
-    standings = _examine(place, start=start)
+    standings = examine(place, start=start)
     if as_json:
         write_json([as_object(standing) for standing in standings])
     else:
         for standing in standings:
-            _write_standing(standing)
+            write_standing(standing)
         if not standings:
             warn_line(f"No servers: there is no '{place.settings.mcp.file}' and no '.mcp.json', or they name none")
     return int(any(standing.state in ("does not start", "changed") for standing in standings))
@@ -160,7 +160,8 @@ def as_object(standing: Standing) -> dict[str, JsonValue]:
     }
 
 
-def _examine(place: Host, *, start: bool) -> list[Standing]:
+def examine(place: Host, *, start: bool = False) -> list[Standing]:
+    """How every server of the workspace stands; `start` tries those that were accepted."""
     loaded = load_place_config(place)
     for problem in loaded.warnings:
         warn_line(problem.render())
@@ -231,7 +232,7 @@ def _accept_one(place: Host, server: ServerDefinition, trial: Trial, *, yes: boo
     return 0
 
 
-def _write_standing(standing: Standing) -> None:
+def write_standing(standing: Standing) -> None:
     server = standing.server
     write_line(f"{server.name}  {standing.state}  {server.target}")
     write_line(f"    {_ENCLOSURES.get(standing.enclosure, f'in the sandbox, level {standing.enclosure!r}')}")

@@ -37,6 +37,13 @@ class ApprovalQuestion:
     tool: str
     arguments: dict[str, JsonValue]
     refuse: Refuse = field(repr=False, compare=False)
+    look: "Look" = field(repr=False, compare=False)
+    others: "tuple[ApprovalQuestion, ...]" = ()
+    """Other calls of the same reply that wait as well."""
+
+    async def preview(self, arguments: dict[str, JsonValue]) -> str:
+        """What the call would change with other arguments, where its tool can show that."""
+        return (await self.look(self.tool, arguments)).preview
 
     @property
     def hash(self) -> str:
@@ -72,6 +79,8 @@ class Reply:
     """Approved with these instead."""
     remember: bool = False
     """The same tool is not asked about again in this run."""
+    is_for_all: bool = False
+    """The same is said to the other calls of the reply that wait."""
 
 
 type Look = Callable[[str, dict[str, JsonValue]], Awaitable[Found]]
@@ -169,7 +178,9 @@ class Approvals:
 
     def _build(self, row: ApprovalRow, asked: e.ApprovalAsked | None) -> ApprovalQuestion:
         tool, arguments = parse_call(row.payload)
-        return ApprovalQuestion(row=row, asked=asked, tool=tool, arguments=arguments, refuse=self._refuse)
+        return ApprovalQuestion(
+            row=row, asked=asked, tool=tool, arguments=arguments, refuse=self._refuse, look=self._look
+        )
 
     async def _expire_open(self, run_id: str) -> None:
         after = 0

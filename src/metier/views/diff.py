@@ -52,9 +52,28 @@ def build_step_diff(step: StepView) -> str:
             return ""
 
 
-def render_diff(unified: str, *, width: int, most: int | None = MAX_LINES) -> list[Text]:
+def is_diff(text: str) -> bool:
+    """True for a unified diff."""
+    return text.startswith("--- ") and "\n+++ " in text
+
+
+def render_change(step: StepView, *, width: int, most: int | None = MAX_LINES) -> list[Text]:
+    """What a step that wrote a file changed in it, below the line that names the file; nothing for other steps."""
+    unified = build_step_diff(step) if step.state in ("succeeded", "running", "waiting") else ""
+    return [_indent(line) for line in render_diff(unified, width=width - 2, most=most, names_file=False)]
+
+
+def _indent(line: Text) -> Text:
+    indented = Text("  ", no_wrap=True)
+    indented.append_text(line)
+    return indented
+
+
+def render_diff(unified: str, *, width: int, most: int | None = MAX_LINES, names_file: bool = True) -> list[Text]:
     """One line of the screen per line of the diff; the rest is counted."""
     lines = list(_list_lines(unified))
+    if not names_file and lines and unified.startswith("--- "):
+        lines = lines[1:]
     shown = lines if most is None else lines[:most]
     rendered = [_fit(text, width) for text in shown]
     if left := len(lines) - len(shown):

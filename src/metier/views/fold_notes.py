@@ -84,6 +84,11 @@ def _describe_hooks(payload: HooksRan) -> str:
     return f"hook {payload.hook_event}: {payload.summary}" if payload.summary else ""
 
 
+def _describe_resumed(payload: ev.RunResumed) -> str:
+    """The step that was decided about shows what became of it."""
+    return "" if payload.reason.startswith("Approval ") else f"resumed: {payload.reason}"
+
+
 def _describe_start(payload: ev.RunStarted) -> str:
     is_bold = payload.profile == "permissive" and payload.mode == "live" and not payload.parent_run_id
     return "profile permissive: nothing will be asked" if is_bold and payload.provider != "offline" else ""
@@ -110,7 +115,7 @@ NOTES: dict[type[ev.Payload], Words] = {
         lambda p: f"the reply could not be used{' and is asked for again' if p.repair else ''}: {p.message}",
     ),
     ev.StepRetryScheduled: ("warning", lambda p: f"step {p.step_id} is tried again: {p.reason}"),
-    ev.RunResumed: ("info", lambda p: f"resumed: {p.reason}"),
+    ev.RunResumed: ("info", _describe_resumed),
     ev.RunReopened: ("info", lambda p: f"reopened: {p.reason}"),
     ev.LimitsRaised: ("info", _describe_raised),
     ev.SignalReceived: ("warning", _describe_signal),

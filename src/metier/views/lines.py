@@ -1,5 +1,6 @@
 """Steps, their output, notes and waits as lines of text with styles, never wider than the screen. Pure."""
 
+import json
 import re
 from collections.abc import Iterator
 from datetime import datetime
@@ -9,6 +10,7 @@ from rich.text import Text
 
 from metier.telemetry.sanitize import sanitize, sanitize_line
 from metier.views.closing import format_seconds
+from metier.views.diff import render_change
 from metier.views.run_view import NoteLevel, NoteView, RunView, StepState, StepView
 
 EXCERPT_LINES = 6
@@ -37,6 +39,8 @@ _NOTES: dict[NoteLevel, tuple[str, str]] = {
     "warning": ("! ", "yellow"),
     "error": ("✗ ", "red"),
 }
+_CHANGED = frozenset({"content", "old", "new", "old_string", "new_string"})
+"""Arguments that a diff shows."""
 _EXIT_CODE = re.compile(r"\[exit code \d+\]")
 _LABEL = re.compile(r"\[(?:stderr|stdout)\]")
 _INDENT = "    "
@@ -93,6 +97,20 @@ def render_output(step: StepView, *, width: int, most: int | None = EXCERPT_LINE
     return rendered
 
 
+def render_whole_step(step: StepView, *, width: int) -> list[Text]:
+    """A step with all of its arguments, and all of what the event log has of its output."""
+    lines = [render_step(step, width=width)]
+    given = step.arguments if isinstance(step.arguments, dict) else {}
+    change = render_change(step, width=width, most=None)
+    for name, value in given.items():
+        if change and name in _CHANGED:
+            continue
+        written = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        shown = sanitize(f"{name}: {written}").splitlines()
+        lines += [_fit(Text(("  " if at else " ") * 2 + _expand(line), "cyan"), width) for at, line in enumerate(shown)]
+    return [*lines, *change, *render_output(step, width=width, most=None)]
+
+
 def render_note(note: NoteView, *, width: int) -> Text:
     """Warnings are broken over lines, because they must be read; the rest is cut."""
     mark, style = _NOTES[note.level]
@@ -115,7 +133,8 @@ def render_waiting(view: RunView, *, width: int, now: datetime, frame: int = 0) 
         left = max(0.0, waiting.delay_seconds - since)
         said = f"{sanitize_line(waiting.text)}; trying again in {format_seconds(left)}"
     else:
-        said = f"{sanitize_line(waiting.text)}   {format_seconds(since)}"
+        who = sanitize_line(waiting.text)
+        said = f"{f'{who} replies' if view.draft else f'waiting for {who}'}   {format_seconds(since)}"
     return _fit(Text.assemble((SPINNER[frame % len(SPINNER)], "cyan"), " ", (said, "dim")), width)
 
 

@@ -17,13 +17,16 @@ from metier.providers.base import Delta
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sanitize import sanitize
 from metier.views.closing import render_closing
+from metier.views.diff import render_change
 from metier.views.fold import add_text, drop_text, fold, with_answer
-from metier.views.lines import indent, render_note, render_output, render_step, render_waiting
+from metier.views.lines import EXCERPT_LINES, indent, render_note, render_output, render_step, render_waiting
 from metier.views.painter import Painter
 from metier.views.run_view import Item, NoteView, RunView, StepView, TextView
 from metier.views.text_stream import TextStream
 
 FRAMES_PER_SECOND = 10
+MAX_CHANGE = 20
+"""Lines of a diff below the step that made it."""
 
 
 def _now() -> datetime:
@@ -40,9 +43,11 @@ class LiveRun:
         *,
         verbosity: int = 0,
         shows_text: bool = True,
+        excerpt_lines: int = EXCERPT_LINES,
         clock: Callable[[], datetime] = _now,
     ) -> None:
         """`shows_text`: what the model says is shown as it arrives; else the answer goes elsewhere."""
+        self._excerpt_lines = excerpt_lines
         self.view = RunView()
         self._painter = painter
         self._redactor = redactor
@@ -226,7 +231,8 @@ class LiveRun:
             case StepView():
                 if item.kind != "control" or self._verbosity or item.state not in ("succeeded", "running"):
                     yield render_step(item, width=width)
-                    yield from render_output(item, width=width)
+                    change = render_change(item, width=width, most=MAX_CHANGE) if self._painter.is_live else []
+                    yield from change or render_output(item, width=width, most=self._excerpt_lines)
             case TextView():
                 # At a terminal the text was printed while it arrived, if it is that of this process.
                 if not self._text.has_printed or not self.shows_text or not self._painter.is_live:

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Sequence
 from typing import Protocol, TextIO
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleDimensions, RenderableType
 from rich.text import Text
 
 PLAIN_WIDTH = 120
@@ -63,7 +63,7 @@ class PlainPainter:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._console = _build_console(stream, is_terminal=_is_forced())
+        self._console = build_console(stream, is_terminal=_is_forced())
         self.width = self._console.width
 
     @property
@@ -71,8 +71,8 @@ class PlainPainter:
         return 0
 
     def print(self, *renderables: RenderableType) -> None:
-        text = _render(self._console, renderables, soft_wrap=True)
-        self._stream.write(_spell(text, self._stream))
+        text = render(self._console, renderables, soft_wrap=True)
+        self._stream.write(spell(text, self._stream))
         self._stream.flush()
 
     def show(self, lines: Sequence[Text]) -> None:
@@ -95,7 +95,7 @@ class TerminalPainter:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._console = _build_console(stream, is_terminal=True)
+        self._console = build_console(stream, is_terminal=True)
         self._shown: list[int] = []
         """The width in cells of each line of the region."""
         self._last = ""
@@ -111,14 +111,14 @@ class TerminalPainter:
 
     def print(self, *renderables: RenderableType) -> None:
         """The region is gone afterwards: who prints shows it again."""
-        self._paint(_render(self._console, renderables, width=self.width), [])
+        self._paint(render(self._console, renderables, width=self.width), [])
 
     def show(self, lines: Sequence[Text]) -> None:
         shown = [line[: 4 * self.width] for line in lines]
         for line in shown:
             # The last column stays free: a terminal may go to the next line when it is written.
             line.truncate(self.width - 1, overflow="ellipsis")
-        region = _render(self._console, shown, width=self.width)
+        region = render(self._console, shown, width=self.width)
         if region == self._last:
             return
         self._paint(region, [line.cell_len for line in shown])
@@ -149,7 +149,7 @@ class TerminalPainter:
         up = sum(max(1, -(-each // self.width)) for each in self._shown)
         clear = f"\x1b[{up}A\r\x1b[J" if up else ""
         if clear or text:
-            self._send(f"{_BEGIN}{clear}{_spell(text, self._stream)}{_END}")
+            self._send(f"{_BEGIN}{clear}{spell(text, self._stream)}{_END}")
         self._shown, self._last = widths, ""
 
     def _hide_cursor(self, *, is_hidden: bool) -> None:
@@ -181,6 +181,7 @@ def can_move(stream: TextIO) -> bool:
 
 def lay_out(console: Console, renderable: RenderableType, *, width: int) -> list[Text]:
     """Lines of text with styles, not padded."""
+    console.size = ConsoleDimensions(width, console.height)
     lines = console.render_lines(renderable, console.options.update(width=width), pad=False)
     return [Text.assemble(*((segment.text, segment.style or "") for segment in line)) for line in lines]
 
@@ -190,7 +191,8 @@ def _is_forced() -> bool:
     return os.environ.get("CLICOLOR_FORCE", "0") not in ("", "0") and not os.environ.get("NO_COLOR")
 
 
-def _build_console(stream: TextIO, *, is_terminal: bool) -> Console:
+def build_console(stream: TextIO, *, is_terminal: bool) -> Console:
+    """What renders for a stream; it writes nothing by itself, see `render`."""
     console = Console(
         file=stream,
         force_terminal=is_terminal,
@@ -207,11 +209,15 @@ def _build_console(stream: TextIO, *, is_terminal: bool) -> Console:
     return console
 
 
-def _render(
+def render(
     console: Console, renderables: Sequence[RenderableType], *, width: int | None = None, soft_wrap: bool = False
 ) -> str:
+    """The lines that things take, with their escape codes, each with its end."""
     if not renderables:
         return ""
+    if width is not None:
+        # Else the console would take `COLUMNS` for the width, which tells of the terminal as it was some time ago.
+        console.size = ConsoleDimensions(width, console.height)
     with console.capture() as captured:
         for renderable in renderables:
             console.print(renderable, width=width, soft_wrap=soft_wrap)
@@ -219,7 +225,7 @@ def _render(
     return "".join(f"{line.rstrip(' ')}\n" for line in captured.get().removesuffix("\n").split("\n"))
 
 
-def _spell(text: str, stream: TextIO) -> str:
+def spell(text: str, stream: TextIO) -> str:
     """In letters that the stream has."""
     try:
         text.encode(stream.encoding or "utf-8")

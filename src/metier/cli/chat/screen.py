@@ -3,12 +3,34 @@
 import asyncio
 import sys
 import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
+from metier.cli.shared.editor import edit_in_thread
 from metier.cli.shared.output import printable
+from metier.views.painter import Painter, build_painter
 
 CONTINUED = "\\"
 """At the end of a line: the message goes on."""
+
+
+class Sitting(Protocol):
+    """What a screen asks of the conversation that is held at it."""
+
+    def interrupt(self) -> bool:
+        """Stop the turn under way; False where there is none."""
+        ...
+
+    def expand(self) -> None:
+        """Show a step whole that was shown in part."""
+        ...
+
+    def list_queued(self) -> Sequence[str]:
+        """Messages that wait for the turn under way to end."""
+        ...
+
+    def describe_status(self) -> str: ...
 
 
 class Screen(Protocol):
@@ -17,19 +39,58 @@ class Screen(Protocol):
     @property
     def is_terminal(self) -> bool: ...
 
+    @property
+    def types_ahead(self) -> bool:
+        """Messages can be typed while a turn runs."""
+        ...
+
+    @property
+    def painter(self) -> Painter:
+        """Where turns are shown."""
+        ...
+
+    def attach(self, sitting: Sitting) -> None: ...
+
+    def showing(self) -> AbstractContextManager[None]:
+        """While this block lasts, what is written to stdout and stderr leaves the prompt whole."""
+        ...
+
+    def put_back(self, text: str) -> None:
+        """Into the prompt, to be sent or changed."""
+        ...
+
     async def read_message(self) -> str: ...
 
     async def read_line(self, prompt: str) -> str:
         """One line, with a prompt of its own; it is no message."""
         ...
 
+    async def edit(self, text: str, *, suffix: str) -> str | None:
+        """The text as the person's editor left it; None where it left it alone. Raises `UsageError`."""
+        ...
+
 
 class PlainScreen:
     """Lines of stdin. At a dumb terminal it shows what it waits for."""
 
+    types_ahead = False
+
     def __init__(self, *, is_terminal: bool = False) -> None:
         self.is_terminal = is_terminal
+        self.painter: Painter = build_painter(sys.stderr)
         self._pending: asyncio.Future[str] | None = None
+
+    def attach(self, sitting: Sitting) -> None:
+        """Nothing of it is shown here."""
+
+    def put_back(self, text: str) -> None:
+        """There is no prompt to put it into."""
+
+    def showing(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    async def edit(self, text: str, *, suffix: str) -> str | None:
+        return await edit_in_thread(text, suffix=suffix)
 
     async def read_message(self) -> str:
         lines: list[str] = []

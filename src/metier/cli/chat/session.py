@@ -1,20 +1,30 @@
-"""One sitting: read a message, drive its turn, say how it ended, until the person leaves."""
+"""One sitting: read messages, drive their turns, say how they ended, until the person leaves.
+
+At a terminal the prompt stays while a turn runs: what is typed meanwhile waits in a queue. Elsewhere a line is read
+when the turn before it has ended.
+"""
 
 import sys
+from collections import deque
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
 
+import anyio
+from rich.text import Text
+
+from metier.cli.chat.always_asker import AlwaysAsker
+from metier.cli.chat.desk import Desk, Leave, Turn
 from metier.cli.chat.screen import Screen
-from metier.cli.chat.slash_commands import Desk, Leave, Turn, run_command
-from metier.cli.chat.view import ChatView
+from metier.cli.chat.slash_commands import run_command, runs_at_once
+from metier.cli.chat.turn_view import TurnView
 from metier.cli.run.approval_dialog import Prompter
-from metier.cli.run.driving import Driven, build_outcome, describe_cause, find_standing
+from metier.cli.run.driving import build_outcome, describe_cause, find_standing
 from metier.cli.shared.exit_codes import SIGNALS
 from metier.cli.shared.failure import report
-from metier.cli.shared.output import build_output_redactor, warn_line, write_json_line
-from metier.cli.shared.signals import obeying_signals
+from metier.cli.shared.output import build_output_redactor, printable, warn_line, write_json_line
+from metier.cli.shared.signals import passing_signals
 from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
@@ -22,6 +32,7 @@ from metier.errors import MetierError
 from metier.ids import find_user
 from metier.runtime.answers import Answer
 from metier.runtime.chat.chats import Chat
+from metier.runtime.chat.typed_commands import MARK
 from metier.runtime.cleaning import build_place_redactor, find_place_secrets
 from metier.runtime.reopening import can_reopen
 from metier.runtime.runs import Watch
@@ -29,6 +40,8 @@ from metier.runtime.runs import Watch
 type Doubt = Literal["done", "retry", "skip", "abort"]
 
 DOUBTS: tuple[Doubt, ...] = get_args(Doubt.__value__)
+STEP_SECONDS = 0.5
+"""What a step gets to end by itself when the person interrupts: they wait at the prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,48 +62,149 @@ class Session:
     def __init__(self, chat: Chat, screen: Screen, manner: Manner) -> None:
         self._chat = chat
         self._screen = screen
-        self._quiet = manner.quiet
-        self._as_json = manner.as_json
-        self._first = manner.first
+        self._manner = manner
         self._exit_code = 0
-        self._signal = ""
+        self._idle = Stopper(0)
+        """Set by a signal that comes while no turn runs."""
+        self._stopper: Stopper | None = None
+        """Of the turn under way."""
+        self._queue: deque[str] = deque()
+        self._arrived = anyio.Event()
+        self._is_working = False
         place = chat.runtime.place
-        self._redactor = build_place_redactor(place)
         self._output = build_output_redactor(find_place_secrets(place))
-        self._prompter = Prompter(self._read_word, find_user())
-        self._desk = Desk(chat=chat, ask=self._prompter, drive=self._drive)
+        lasting = "in this conversation"
+        prompter = Prompter(self._read_word, find_user(), screen.painter, screen.edit, lasting)
+        self._ask_person = AlwaysAsker(chat, prompter)
+        self._turns = TurnView(chat, screen.painter, build_place_redactor(place), quiet=manner.quiet)
+        self._desk = Desk(
+            chat=chat,
+            ask=self._ask_person,
+            drive=self._drive,
+            turns=self._turns,
+            read=self._read_word,
+            is_terminal=screen.is_terminal,
+        )
+        screen.attach(self)
 
     async def run(self) -> int:
         """The exit code: of the last turn where a program listens, else whether the person could leave in peace."""
-        self._greet()
+        with self._screen.showing():
+            async with passing_signals(lambda: self._stopper or self._idle):
+                await self._greet()
+                with self._idle.interruptible():
+                    await (self._hold_at_prompt() if self._screen.types_ahead else self._hold_line_by_line())
+        if self._idle.signal:
+            return SIGNALS.get(self._idle.signal, 1)
+        return 0 if self._screen.is_terminal else self._exit_code
+
+    # What the screen asks; see `screen.Sitting`.
+
+    def interrupt(self) -> bool:
+        if self._stopper is None:
+            return False
+        self._stopper.request("you")
+        if self._queue:
+            # Nothing runs that the person has not confirmed after they stopped what ran.
+            self._screen.put_back("\n".join(self._queue))
+            self._queue.clear()
+        return True
+
+    def expand(self) -> None:
+        self._turns.expand()
+
+    def list_queued(self) -> Sequence[str]:
+        return tuple(self._queue)
+
+    def describe_status(self) -> str:
+        return self._turns.describe_status()
+
+    async def _hold_line_by_line(self) -> None:
         await self._guarded(self._look_back())
-        if self._first:
-            await self._guarded(self._take(self._first))
-        while not self._signal:
+        if self._manner.first:
+            await self._guarded(self._take(self._manner.first))
+        while not self._idle.is_set:
             try:
                 line = await self._screen.read_message()
             except EOFError:
-                break
+                return
             except KeyboardInterrupt:
                 warn_line("Ctrl-D or /quit leaves")
                 continue
             try:
                 await self._guarded(self._take(line))
             except Leave:
-                break
-        if self._signal:
-            return SIGNALS.get(self._signal, 1)
-        return 0 if self._screen.is_terminal else self._exit_code
+                return
 
-    def _greet(self) -> None:
-        if not self._screen.is_terminal or self._quiet:
+    async def _hold_at_prompt(self) -> None:
+        """Reads all the time; a second task works on what was read, one message after the other."""
+        with unwrapped():
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._work, group.cancel_scope)
+                await self._read_messages()
+                # A turn under way is stopped, not cancelled: its journal says so.
+                if self._stopper is not None:
+                    self._stopper.request("the end of the chat")
+                while self._is_working:
+                    self._arrived = anyio.Event()
+                    await self._arrived.wait()
+                group.cancel_scope.cancel()
+
+    async def _read_messages(self) -> None:
+        while True:
+            try:
+                line = await self._screen.read_message()
+            except EOFError:
+                return
+            except KeyboardInterrupt:
+                warn_line("Ctrl-D or /quit leaves")
+                continue
+            if not line.strip():
+                continue
+            try:
+                if self._is_working and runs_at_once(line):
+                    self._echo(line)
+                    await self._guarded(run_command(self._desk, line.strip()))
+                    continue
+            except Leave:
+                return
+            self._queue.append(line)
+            self._arrived.set()
+
+    async def _work(self, scope: anyio.CancelScope) -> None:
+        self._is_working = True
+        await self._guarded(self._look_back())
+        if self._manner.first:
+            self._queue.appendleft(self._manner.first)
+        try:
+            while not self._idle.is_set:
+                if not self._queue:
+                    self._is_working = False
+                    self._arrived.set()
+                    self._arrived = anyio.Event()
+                    await self._arrived.wait()
+                    continue
+                self._is_working = True
+                line = self._queue.popleft()
+                self._echo(line)
+                await self._guarded(self._take(line))
+        except Leave:
+            pass
+        self._is_working = False
+        scope.cancel()
+
+    def _echo(self, line: str) -> None:
+        """What was said, where the conversation has come to."""
+        said = Text(printable(f"\nyou> {line}"), "bold")
+        self._screen.painter.print(said)
+
+    async def _greet(self) -> None:
+        await self._turns.load_spent()
+        if not self._screen.is_terminal or self._manner.quiet:
             return
-        agent = self._chat.resolve()
-        who = agent.definition.name if agent.definition else "the built-in agent"
         word = "New conversation" if self._chat.is_new else "Conversation"
-        warn_line(
-            f"{word} {self._chat.context_id} with {who}, answered by {self._chat.answered_by}. /help lists commands."
-        )
+        warn_line(f"{word} {self._chat.context_id}, answered by {self._chat.answered_by}. /help lists commands.")
+        await self._turns.show_past()
 
     async def _guarded(self, work: Awaitable[None]) -> None:
         try:
@@ -123,19 +237,23 @@ class Session:
         if line.startswith("/") and not line.startswith("//"):
             await run_command(self._desk, line.strip())
             return
+        if line.startswith(MARK) and line.removeprefix(MARK).strip():
+            command = line.removeprefix(MARK).strip()
+            await self._drive(lambda watch: self._chat.run_typed(command, watch), is_typed=True)
+            return
         message = line.removeprefix("/") if line.startswith("//") else line
         await self._drive(lambda watch: self._chat.send(message, watch))
 
-    async def _drive(self, turn: Turn) -> None:
-        """One turn, with everything it asks on its way."""
-        state = await self._watch(turn)
+    async def _drive(self, turn: Turn, *, is_typed: bool = False) -> None:
+        """One turn, with everything it asks on its way. `is_typed`: it is a command of the person."""
+        state = await self._watch(turn, is_typed=is_typed)
         if state is not None:
             await self._answer(state)
 
     async def _answer(self, state: RunState) -> None:
         """Ask what the turn waits for, until it waits no longer or the user gives no answer."""
         following: RunState | None = state
-        while following is not None and following.pause is not None and not self._signal:
+        while following is not None and following.pause is not None and not self._idle.is_set:
             answer = await self._ask(following)
             if answer is None:
                 return
@@ -166,42 +284,46 @@ class Session:
         except KeyboardInterrupt as interrupt:
             raise EOFError from interrupt
 
-    async def _watch(self, turn: Turn) -> RunState | None:
+    async def _watch(self, turn: Turn, *, is_typed: bool = False) -> RunState | None:
         """Drive and show; what comes back is the run that is waited for, if one is."""
-        streams = sys.stdout.isatty() and not self._as_json
-        view = ChatView(self._redactor, streams=streams, quiet=self._quiet)
-        stopper = Stopper(self._chat.runtime.place.settings.runtime.signal_grace_seconds, waits_for_model=False)
-        watch = Watch(
-            sinks=[view],
-            observe=view.observe if streams else None,
-            stopper=stopper,
-            report=warn_line,
-            ask=self._prompter if self._screen.is_terminal else None,
-        )
-        try:
-            with unwrapped():
-                async with obeying_signals(stopper):
+        grace = self._chat.runtime.place.settings.runtime.signal_grace_seconds
+        stopper = Stopper(min(grace, STEP_SECONDS) if self._screen.types_ahead else grace, waits_for_model=False)
+        with self._turns.begin(as_json=self._manner.as_json, is_typed=is_typed) as shown:
+            watch = Watch(
+                sinks=shown.sinks,
+                observe=shown.observe,
+                stopper=stopper,
+                report=warn_line,
+                ask=self._ask_person if self._screen.is_terminal else None,
+            )
+            self._stopper = stopper
+            try:
+                with unwrapped():
                     state = await turn(watch)
-        finally:
-            view.close()
-        self._signal = stopper.signal if stopper.signal not in ("", "SIGINT") else self._signal
-        if state is None:
-            return None
-        driven = await find_standing(self._chat.runtime, state)
-        self._exit_code = driven.find_exit_code(signal=stopper.signal)
-        self._tell(driven, view)
-        return driven.waiting
-
-    def _tell(self, driven: Driven, view: ChatView) -> None:
-        state = driven.state
-        if self._as_json:
-            outcome = build_outcome(driven, exit_code=self._exit_code)
-            write_json_line({"context_id": self._chat.context_id, **outcome}, redactor=self._output)
-            sys.stdout.flush()
-        else:
-            view.finish(state.result)
+            finally:
+                self._stopper = None
+            await self._note_interruption(stopper, state)
+            if state is None:
+                return None
+            driven = await find_standing(self._chat.runtime, state)
+            self._exit_code = driven.find_exit_code(signal=stopper.signal)
+            if self._manner.as_json:
+                outcome = build_outcome(driven, exit_code=self._exit_code)
+                write_json_line({"context_id": self._chat.context_id, **outcome}, redactor=self._output)
+                sys.stdout.flush()
+            else:
+                shown.finish(driven)
         for line in (*describe_end(state if state.failure else driven.waiting), *describe_cause(driven.cause)):
             warn_line(line)
+        await self._turns.load_spent()
+        return driven.waiting
+
+    async def _note_interruption(self, stopper: Stopper, state: RunState | None) -> None:
+        """Ctrl-C stops the turn, another signal the sitting. What the model had said so far is kept."""
+        if stopper.signal not in ("", "SIGINT"):
+            self._idle.receive(stopper.signal)
+        if stopper.is_set and state is not None and state.pause is not None:
+            await self._chat.keep_partial(state.run_id, self._turns.draft)
 
 
 def describe_end(state: RunState) -> Sequence[str]:

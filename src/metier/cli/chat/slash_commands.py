@@ -1,160 +1,106 @@
-"""The commands of a chat: what a line that begins with `/` does. Each is one function; the table is at the end."""
+"""The commands of a chat: what a line that begins with `/` or `!` does. `looking` shows, `changing` changes something.
+
+Each command is one function; the table is at the end.
+"""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
-from metier.cli.chat.export import render_markdown
-from metier.cli.shared.output import warn_line, write_line
+from metier.cli.chat import changing, looking
+from metier.cli.chat.desk import Desk, Leave
+from metier.cli.shared.output import write_line
 from metier.definitions.nearest import hint_nearest
-from metier.engine.state import RunState
 from metier.errors import UsageError
 from metier.runtime.chat.chats import Chat
-from metier.runtime.runs import Asker, Watch
-
-type Turn = Callable[[Watch], Awaitable[RunState | None]]
-"""Something that drives a turn; nothing comes of it where there is none to drive."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Desk:
-    """What a command may use."""
-
-    chat: Chat
-    ask: Asker
-    drive: Callable[[Turn], Awaitable[None]]
+from metier.runtime.chat.own_commands import check_trusted, list_own_commands
 
 
 class Command(NamedTuple):
     summary: str
     run: Callable[[Desk, str], Awaitable[None]]
     takes: str = ""
-
-
-class Leave(Exception):
-    """The person wants to go."""
+    is_free: bool = False
+    """It only looks, so it can be used while a turn runs."""
 
 
 async def run_command(desk: Desk, line: str) -> None:
     """Raises `Leave`, and `UsageError` for a command that is not there."""
     name, _, rest = line.removeprefix("/").partition(" ")
     command = COMMANDS.get(ALIASES.get(name, name))
-    if command is None:
-        hint = hint_nearest(name, tuple(COMMANDS)) or "`/help` lists the commands; begin with `//` to say a slash"
-        raise UsageError(f"There is no command '/{name}'", hint=hint)
-    await command.run(desk, rest.strip())
+    if command is not None:
+        await command.run(desk, rest.strip())
+        return
+    place = desk.chat.runtime.place
+    own = list_own_commands(place)
+    if name in own:
+        message = own[name].fill(rest.strip())
+        await desk.drive(lambda watch: desk.chat.send(message, watch))
+        return
+    check_trusted(place, name)
+    hint = hint_nearest(name, (*COMMANDS, *own)) or "`/help` lists the commands; begin with `//` to say a slash"
+    raise UsageError(f"There is no command '/{name}'", hint=hint)
 
 
-async def _help(_: Desk, __: str) -> None:
+def runs_at_once(line: str) -> bool:
+    """True for a command that need not wait for the turn under way."""
+    name = line.strip().removeprefix("/").partition(" ")[0]
+    command = COMMANDS.get(ALIASES.get(name, name))
+    return line.startswith("/") and not line.startswith("//") and command is not None and command.is_free
+
+
+def list_commands(chat: Chat) -> list[tuple[str, str]]:
+    """Names and summaries, those of the workspace last."""
+    own = list_own_commands(chat.runtime.place)
+    listed = [(name, command.summary) for name, command in COMMANDS.items()]
+    return listed + [(name, command.description) for name, command in own.items() if name not in COMMANDS]
+
+
+async def _help(desk: Desk, _: str) -> None:
     for name, command in COMMANDS.items():
         usage = f"/{name} {command.takes}".rstrip()
-        write_line(f"{usage:<22} {command.summary}")
+        write_line(f"{usage:<24} {command.summary}")
+    own = list_own_commands(desk.chat.runtime.place)
+    for name, command in own.items():
+        write_line(f"{f'/{name}':<24} {command.description}")
     write_line()
-    write_line("Enter sends. Esc-Enter, or a backslash at the end of a line, begins a new line.")
-    write_line("Ctrl-C stops the turn, Ctrl-D leaves. A message that begins with // begins with a slash.")
-
-
-async def _skills(desk: Desk, name: str) -> None:
-    packages = desk.chat.resolve().packages
-    chosen = [package for package in packages if package.definition.name.startswith(name)]
-    if name and not chosen:
-        known = [package.definition.name for package in packages]
-        raise UsageError(f"No skill is called {name!r}", hint=hint_nearest(name, known) or "`/skills` lists them")
-    for package in chosen:
-        write_line(f"{package.definition.name:<22} {' '.join(package.definition.description.split())}")
-    if not packages:
-        warn_line("This agent has no skills")
-
-
-async def _model(desk: Desk, name: str) -> None:
-    if name:
-        await desk.chat.use_model(name)
-        warn_line(f"The next turn is answered by {name}")
-        return
-    current = desk.chat.answered_by
-    for choice in desk.chat.list_models():
-        write_line(f"{'*' if choice == current else ' '} {choice}")
-
-
-async def _approve(desk: Desk, approval: str) -> None:
-    found = [each for each in await desk.chat.find_approvals() if each.row.approval_id.startswith(approval)]
-    if not found:
-        warn_line("Nothing waits for a decision in this conversation")
-        return
-    for question in found:
-        reply = await desk.ask(question)
-        if reply is None:
-            warn_line("Left undecided")
-            return
-        await desk.chat.runtime.approvals.decide(question, reply)
-    await desk.drive(lambda watch: desk.chat.go_on(watch=watch))
-
-
-async def _continue(desk: Desk, _: str) -> None:
-    if await desk.chat.find_open_turn() is None and await desk.chat.find_reopenable() is None:
-        warn_line("The last turn has ended; there is nothing to go on with")
-        return
-    await desk.drive(lambda watch: desk.chat.go_on(watch=watch))
-
-
-async def _undo(desk: Desk, _: str) -> None:
-    turn = await desk.chat.undo()
-    warn_line(f"Taken back: {' '.join(turn.said.split())[:80]} (its journal stays, run {turn.run_id})")
-
-
-async def _facts(desk: Desk, _: str) -> None:
-    facts = await desk.chat.list_facts()
-    for fact in facts:
-        write_line(f"{fact.key}: {fact.text}{'' if fact.is_own else '  (told by the way)'}")
-    if not facts:
-        warn_line("No facts are kept yet; `/remember name: fact` keeps one")
-
-
-async def _remember(desk: Desk, text: str) -> None:
-    fact = await desk.chat.remember(text)
-    warn_line(f"Kept as {fact.key!r}")
-
-
-async def _forget(desk: Desk, key: str) -> None:
-    await desk.chat.forget(key)
-    warn_line(f"Forgotten: {key}")
-
-
-async def _export(desk: Desk, name: str) -> None:
-    text = await render_markdown(desk.chat)
-    if not name:
-        write_line(text)
-        return
-    try:
-        _write_new(Path(name), text)
-    except FileExistsError as error:
-        raise UsageError(f"File {name!r} is there already", hint="Name another one") from error
-    except OSError as error:
-        raise UsageError(f"File {name!r} cannot be written: {error.strerror}") from error
-    warn_line(f"Written to {name}")
-
-
-def _write_new(file: Path, text: str) -> None:
-    with file.expanduser().open("x", encoding="utf-8") as opened:
-        opened.write(text + "\n")
+    for line in KEYS:
+        write_line(line)
 
 
 async def _quit(_: Desk, __: str) -> None:
     raise Leave
 
 
+KEYS = (
+    "Enter sends. Esc-Enter, or a backslash at the end of a line, begins a new line.",
+    "Ctrl-G opens your editor. Ctrl-C stops the turn, Ctrl-D leaves.",
+    "Ctrl-O shows the last step in full; once more, the one before it.",
+    "`!command` runs a command of yours, `@path` completes a file.",
+    "What you send while a turn runs waits for its end; commands that only show do not.",
+    "A message that begins with // begins with a slash.",
+)
 COMMANDS: dict[str, Command] = {
-    "help": Command("Show this.", _help),
-    "skills": Command("List the skills of the agent.", _skills, "[name]"),
-    "model": Command("Show the models that may answer, or choose one.", _model, "[name]"),
-    "approve": Command("Decide what waits for your approval, and go on.", _approve, "[id]"),
-    "continue": Command("Go on with a turn that was stopped.", _continue),
-    "undo": Command("Take the last turn back.", _undo),
-    "facts": Command("Show what is kept in full, however long the conversation gets.", _facts),
-    "remember": Command("Keep a fact.", _remember, "[name:] fact"),
-    "forget": Command("Drop a fact.", _forget, "name"),
-    "export": Command("Write the conversation as Markdown, to the screen or a file.", _export, "[file]"),
-    "quit": Command("Leave; the conversation stays.", _quit),
+    "help": Command("Show this.", _help, is_free=True),
+    "model": Command("Show the models that may answer, or choose one.", changing.choose_model, "[name]"),
+    "agent": Command("Show the agents here, or talk to another.", changing.choose_agent, "[name]"),
+    "skills": Command("List the skills of the agent.", looking.show_skills, "[name]", is_free=True),
+    "tools": Command("List the tools of the agent with their risk.", looking.show_tools, "[name]", is_free=True),
+    "cost": Command("Show what this conversation used and cost.", looking.show_cost, "[model|skill|day]", is_free=True),
+    "context": Command("Show what fills the window of the model.", looking.show_context, is_free=True),
+    "compact": Command("Sum up what was said so far, to make room.", changing.compact),
+    "clear": Command("Begin a new conversation; this one stays.", changing.clear),
+    "undo": Command("Take the last turn back: the talk, its files, or both.", changing.undo, "[talk|files|both]"),
+    "approve": Command("Decide what waits for your approval, and go on.", changing.approve, "[id]"),
+    "continue": Command("Go on with a turn that was stopped.", changing.go_on),
+    "permissions": Command(
+        "Show what is asked about, and the rules that say so.", looking.show_permissions, is_free=True
+    ),
+    "mcp": Command("Show the external tool servers.", looking.show_servers, is_free=True),
+    "resume": Command("List the conversations, or go on with another.", changing.resume, "[number|id]"),
+    "facts": Command("Show the facts that are kept in full.", looking.show_facts, is_free=True),
+    "remember": Command("Keep a fact.", changing.remember, "[name:] fact"),
+    "forget": Command("Drop a fact.", changing.forget, "name"),
+    "export": Command("Write the conversation as Markdown.", changing.export, "[file]"),
+    "quit": Command("Leave; the conversation stays.", _quit, is_free=True),
 }
-ALIASES = {"exit": "quit", "q": "quit", "?": "help", "approvals": "approve"}
+ALIASES = {"exit": "quit", "q": "quit", "?": "help", "approvals": "approve", "new": "clear", "usage": "cost"}

@@ -1,102 +1,303 @@
-"""The terminal of a chat: history in a file, completion, many lines. The only file that knows prompt_toolkit."""
+"""The terminal of a chat: a prompt that stays while a turn runs, what moves above it, and the status below it.
 
-from collections.abc import Iterable
+With `prompt_keys` and `completion` the only file that knows prompt_toolkit.
+"""
+
+import asyncio
+import io
+import re
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import override
+from typing import TextIO, override
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.application import in_terminal
 from prompt_toolkit.document import Document
-from prompt_toolkit.filters import has_completions
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.formatted_text import ANSI, AnyFormattedText
 from prompt_toolkit.history import FileHistory
-from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
-from prompt_toolkit.output import create_output
+from prompt_toolkit.output import Output, create_output
+from prompt_toolkit.output.vt100 import Vt100_Output
+from prompt_toolkit.styles import Style
+from rich.console import RenderableType
+from rich.text import Text
 
-from metier.cli.chat.screen import CONTINUED
-from metier.cli.chat.slash_commands import COMMANDS
+from metier.cli.chat.completion import ChatCompleter, completes_by_itself
+from metier.cli.chat.prompt_keys import build_keys
+from metier.cli.chat.screen import Sitting
+from metier.cli.shared.editor import edit_in_thread
 from metier.cli.shared.output import printable
-from metier.errors import MetierError
+from metier.errors import UsageError
 from metier.runtime.chat.chats import Chat
+from metier.telemetry.excerpt import one_line
+from metier.views.markdown import render_block
+from metier.views.painter import build_console, lay_out, render, spell
+
+PROMPT = "you> "
+MOST_QUEUED = 4
+_STYLE = Style.from_dict({"bottom-toolbar": "noreverse", "bottom-toolbar.text": "dim", "you": "bold"})
+_LINK = re.compile(r"\x1b\]8;[^\x1b\x07]*(?:\x1b\\|\x07)")
+_BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"
+"""Terminals that know them show everything between at once; others ignore them."""
+
+
+@dataclass(slots=True)
+class _Question:
+    """A line that a turn asks for while a message may be half typed."""
+
+    prompt: str
+    answer: "asyncio.Future[str]"
 
 
 class Terminal:
-    """A `Screen` for a person."""
+    """A `Screen` for a person, and the `Painter` of the turns that are shown at it."""
 
     is_terminal = True
+    types_ahead = True
+    is_live = True
 
     def __init__(self, chat: Chat, *, history: Path) -> None:
         _make_private(history)
-        # Where stdout is a file, the prompt is still for the person.
-        output = create_output(always_prefer_tty=True)
-        self._messages: PromptSession[str] = PromptSession(
+        self._stream: TextIO = sys.stdout if sys.stdout.isatty() else sys.stderr
+        self._console = build_console(self._stream, is_terminal=True)
+        self._sitting: Sitting | None = None
+        self._question: _Question | None = None
+        self._region: list[Text] = []
+        self._pending: list[str] = []
+        """Written, and not shown yet: one frame takes it all."""
+        self._is_away = False
+        """An editor has the screen."""
+        completer = ChatCompleter(chat, is_answering=lambda: self._question is not None)
+        self._prompt: PromptSession[str] = PromptSession(
             history=FileHistory(str(history)),
-            completer=ChatCompleter(chat),
-            complete_while_typing=False,
-            key_bindings=build_keys(),
+            completer=completer,
+            complete_while_typing=Condition(self._completes),
+            key_bindings=build_keys(self),
             multiline=True,
             prompt_continuation="...> ",
-            output=output,
+            output=_open_output(self._stream),
+            bottom_toolbar=self._build_status,
+            style=_STYLE,
+            erase_when_done=True,
+            tempfile_suffix=".md",
         )
-        self._lines: PromptSession[str] = PromptSession(output=output)
+
+    # The screen.
+
+    @property
+    def painter(self) -> "Terminal":
+        return self
+
+    def attach(self, sitting: Sitting) -> None:
+        self._sitting = sitting
 
     async def read_message(self) -> str:
-        return await self._messages.prompt_async("you> ")
+        return await self._prompt.prompt_async(self._build_prompt, handle_sigint=False, set_exception_handler=False)
 
     async def read_line(self, prompt: str) -> str:
-        return await self._lines.prompt_async(printable(prompt))
+        """Above a message that may be half typed, which comes back afterwards."""
+        buffer = self._prompt.default_buffer
+        draft = buffer.document
+        question = _Question(printable(prompt), asyncio.get_running_loop().create_future())
+        self._question = question
+        buffer.reset(Document())
+        self._refresh()
+        try:
+            answer = await question.answer
+            self.print(Text(f"{question.prompt}{printable(answer)}", "dim"))
+            return answer
+        finally:
+            self._question = None
+            buffer.reset(draft)
+            self._refresh()
+
+    async def edit(self, text: str, *, suffix: str) -> str | None:
+        self._is_away = True
+        try:
+            async with in_terminal():
+                return await edit_in_thread(text, suffix=suffix)
+        finally:
+            self._is_away = False
+            self._flush()
+
+    @contextmanager
+    def showing(self) -> Generator[None]:
+        before = (sys.stdout, sys.stderr)
+        above = _Above(self)
+        sys.stdout, sys.stderr = (above if stream.isatty() else stream for stream in before)
+        try:
+            yield
+        finally:
+            sys.stdout, sys.stderr = before
+            self._region = []
+            self._flush()
+
+    # What keys do; see `prompt_keys`.
+
+    @property
+    def is_asked(self) -> bool:
+        return self._question is not None
+
+    def answer(self, text: str | None) -> None:
+        """To the question that is open; nothing leaves it open."""
+        question = self._question
+        if question is not None and not question.answer.done():
+            question.answer.set_exception(EOFError()) if text is None else question.answer.set_result(text)
+
+    def interrupt(self) -> bool:
+        return self._sitting is not None and self._sitting.interrupt()
+
+    def expand(self) -> None:
+        if self._sitting is not None:
+            self._sitting.expand()
+
+    async def edit_draft(self) -> None:
+        """Open what is typed in the person's editor."""
+        buffer = self._prompt.default_buffer
+        try:
+            edited = await self.edit(buffer.text, suffix=".md")
+        except UsageError as error:
+            self.print(Text(printable(f"error: {error.message}"), "red"))
+            return
+        if edited is not None:
+            text = edited.rstrip("\n")
+            buffer.reset(Document(text, len(text)))
+
+    def put_back(self, text: str) -> None:
+        """Into the prompt, before what is typed there."""
+        buffer = self._prompt.default_buffer
+        typed = buffer.text
+        whole = f"{text}\n{typed}" if typed else text
+        buffer.reset(Document(whole))
+
+    # The painter.
+
+    @property
+    def width(self) -> int:
+        return max(20, self._prompt.output.get_size().columns)
+
+    @property
+    def height(self) -> int:
+        """Without the prompt, the status and what is queued."""
+        return max(8, self._prompt.output.get_size().rows - 4)
+
+    def print(self, *renderables: RenderableType) -> None:
+        self._region = []
+        self.write_above(render(self._console, renderables, width=self.width))
+
+    def show(self, lines: Sequence[Text]) -> None:
+        self._region = [line[: 4 * self.width] for line in lines]
+        for line in self._region:
+            line.truncate(self.width - 1, overflow="ellipsis")
+        self._refresh()
+
+    def markdown(self, block: str) -> RenderableType:
+        return render_block(block)
+
+    def lay_out(self, renderable: RenderableType, *, width: int) -> list[Text]:
+        return lay_out(self._console, renderable, width=width)
+
+    def close(self) -> None:
+        self.show(())
+
+    # Painting.
+
+    def write_above(self, text: str) -> None:
+        """Lines that stay, above the prompt."""
+        if not self._pending:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._pending.append(text)
+
+    def _flush(self) -> None:
+        if self._is_away or not self._pending:
+            return
+        text, self._pending = spell("".join(self._pending), self._stream), []
+        output, app = self._prompt.output, self._prompt.app
+        if not app.is_running:
+            output.write_raw(text)
+            output.flush()
+            return
+        output.write_raw(_BEGIN)
+        app.renderer.erase()
+        output.write_raw(text)
+        app.render_counter += 1  # what the prompt shows is kept by this number
+        app.renderer.render(app, app.layout)
+        output.write_raw(_END)
+        output.flush()
+
+    def _refresh(self) -> None:
+        self._prompt.app.invalidate()
+
+    def _build_prompt(self) -> AnyFormattedText:
+        if self._prompt.app.is_done:
+            return [("class:you", PROMPT)]
+        if self._question is not None:
+            *above, last = self._question.prompt.split("\n")
+            return [*(("", f"{line}\n") for line in above), ("class:you", last)]
+        queued = self._sitting.list_queued() if self._sitting is not None else ()
+        lines = [*self._region, *(_render_queued(message, self.width) for message in queued[-MOST_QUEUED:])]
+        if not lines:
+            return [("", "\n"), ("class:you", PROMPT)]
+        painted = _LINK.sub("", spell(render(self._console, lines, width=self.width), self._stream))
+        return ANSI(f"{painted}\x1b[0;1m{PROMPT}\x1b[0m")
+
+    def _build_status(self) -> AnyFormattedText:
+        status = self._sitting.describe_status() if self._sitting is not None else ""
+        return printable(one_line(status, self.width - 1)) if status else None
+
+    def _completes(self) -> bool:
+        return self._question is None and completes_by_itself(self._prompt.default_buffer.document)
 
 
-class ChatCompleter(Completer):
-    """Commands after `/`, what they take after them, and the names of skills anywhere."""
+class _Above(io.TextIOBase):
+    """What commands write while the prompt is shown: whole lines, above it."""
 
-    def __init__(self, chat: Chat) -> None:
-        self._chat = chat
+    encoding = "utf-8"
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+        self._line = ""
 
     @override
-    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
-        before = document.text_before_cursor
-        word = before.split()[-1] if before.split() and not before[-1].isspace() else ""
-        for text, note in self._find(before, word):
-            if text.casefold().startswith(word.casefold()):
-                yield Completion(text, start_position=-len(word), display_meta=note)
+    def isatty(self) -> bool:
+        return True
 
-    def _find(self, before: str, word: str) -> list[tuple[str, str]]:
-        try:
-            if before.startswith("/") and " " not in before:
-                return [(f"/{name}", command.summary) for name, command in COMMANDS.items()]
-            if before.startswith("/model "):
-                return [(name, "") for name in self._chat.list_models()]
-            wants_skills = before.startswith("/skills ") or len(word) > 1
-            packages = self._chat.resolve().packages if wants_skills else ()
-        except MetierError:
-            # Whatever is wrong with the agent is said when the turn is sent.
-            return []
-        return [(package.definition.name, package.definition.description[:60]) for package in packages]
+    @override
+    def fileno(self) -> int:
+        return sys.__stderr__.fileno() if sys.__stderr__ is not None else 2
+
+    @override
+    def write(self, text: str) -> int:
+        lines, end, rest = (self._line + text).rpartition("\n")
+        self._line = rest
+        if end:
+            self._terminal.write_above(lines + end)
+        return len(text)
 
 
-def build_keys() -> KeyBindings:
-    """Enter sends; Esc-Enter, and Enter behind a backslash, begin a new line."""
-    keys = KeyBindings()
+class _BottomOutput(Vt100_Output):
+    """A terminal whose prompt takes the lines that it needs, wherever the cursor is: it is not asked where that is."""
 
-    @keys.add("enter", filter=~has_completions)
-    def _send(event: KeyPressEvent) -> None:
-        buffer = event.current_buffer
-        if buffer.document.text_before_cursor.endswith(CONTINUED):
-            buffer.delete_before_cursor()
-            buffer.insert_text("\n")
-            return
-        buffer.validate_and_handle()
+    @override
+    def get_rows_below_cursor_position(self) -> int:
+        return 1
 
-    @keys.add("enter", filter=has_completions)
-    def _take(event: KeyPressEvent) -> None:
-        event.current_buffer.complete_state = None
 
-    @keys.add("escape", "enter")
-    def _break(event: KeyPressEvent) -> None:
-        event.current_buffer.insert_text("\n")
+def _open_output(stream: TextIO) -> Output:
+    if sys.platform == "win32":
+        return create_output(always_prefer_tty=True)
+    opened = _BottomOutput.from_pty(stream)
+    opened.enable_cpr = False
+    return opened
 
-    del _send, _take, _break
-    return keys
+
+def _render_queued(message: str, width: int) -> Text:
+    line = Text(f"queued: {one_line(printable(message), width)}", "dim italic")
+    line.truncate(width - 1, overflow="ellipsis")
+    return line
 
 
 def _make_private(history: Path) -> None:

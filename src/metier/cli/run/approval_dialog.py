@@ -1,26 +1,40 @@
-"""Ask the person at the terminal about one call: yes, no, other arguments, always in this run, or why at all."""
+"""Ask the person at the terminal about calls that wait: yes, no, other arguments, always, or why at all."""
 
 import difflib
 import json
 import sys
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import anyio
 from pydantic import JsonValue
+from rich.text import Text
 
-from metier.cli.shared.output import printable, warn_line
+from metier.cli.run.argument_sheet import parse_sheet, write_sheet
+from metier.cli.run.saved_rule import save_rule
+from metier.cli.shared.editor import edit_in_thread
+from metier.cli.shared.output import build_output_redactor, printable, warn_line
 from metier.engine.state import RunState
 from metier.errors import UsageError
 from metier.ids import find_user
 from metier.runtime.approvals import ApprovalQuestion, Reply
 from metier.runtime.changed_code import ChangedCode
 from metier.runtime.reopening import FLAGS, Limit, RaisedLimits, build_raise, check_raise, find_limit
+from metier.views.approval_card import ApprovalCard, render_background, render_card
+from metier.views.painter import Painter, build_painter
 
 type ReadLine = Callable[[str], Awaitable[str]]
 """Shows a prompt and gives the line behind it. Raises `EOFError` when there is no more."""
 
-CHOICES = "[y]es  [n]o  [e]dit  [a]lways in this run  [w]hy  [q]uit: "
+CHOICES = "[y]es  [n]o  [e]dit  [a]lways  [q]uit  [?]: "
+CHOICES_OF_MANY = "[y]es  [n]o  [e]dit  [a]lways  [Y] yes to all {count}  [N] no to all  [q]uit  [?]: "
+
+
+class Edit(Protocol):
+    """Opens a text in the person's editor; None where that changed nothing. Raises `UsageError`."""
+
+    async def __call__(self, text: str, *, suffix: str) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,53 +43,134 @@ class Prompter:
 
     read_line: ReadLine
     by: str
+    painter: Painter | None = None
+    """Where the calls are shown; stderr where none is given."""
+    edit: Edit | None = None
+    """Without it, new arguments are typed as JSON."""
+    lasting: str = "in this run"
+    """What "always" extends to."""
 
     async def __call__(self, question: ApprovalQuestion) -> Reply | None:
-        for line in describe(question):
-            warn_line(line)
+        every = (question, *question.others)
+        for number, each in enumerate(every, start=1):
+            self._print(Text(), *self._render(each, number=number, total=len(every)))
         try:
             return await self._choose(question)
         except EOFError:
             return None
 
     async def _choose(self, question: ApprovalQuestion) -> Reply | None:
+        """Until there is an answer. Edited arguments are shown and asked about like those of the model."""
+        edited: dict[str, JsonValue] | None = None
+        many = len(question.others) + 1
         while True:
-            word = (await self.read_line(CHOICES)).strip().lower()
-            match word:
+            choices = CHOICES if many == 1 or edited is not None else CHOICES_OF_MANY.format(count=many)
+            word = (await self.read_line(choices)).strip()
+            reply: Reply | None = None
+            match word if word in ("Y", "N") and many > 1 else word.lower():
                 case "y" | "yes":
-                    return Reply(decision="approved", by=self.by)
-                case "n" | "no":
+                    reply = Reply(decision="approved", by=self.by, arguments=edited)
+                case "Y":
+                    reply = Reply(decision="approved", by=self.by, is_for_all=True)
+                case "n" | "no" | "N":
                     reason = (await self.read_line("Why not? (the model reads it) ")).strip()
-                    return Reply(decision="denied", by=self.by, reason=reason)
+                    reply = Reply(decision="denied", by=self.by, reason=reason, is_for_all=word == "N" and many > 1)
                 case "a" | "always":
-                    return Reply(decision="approved", by=self.by, remember=True)
+                    reply = await self._always(question, edited)
                 case "e" | "edit":
-                    arguments = await self._edit(question)
-                    if arguments is not None:
-                        return Reply(decision="approved", by=self.by, arguments=arguments)
-                case "w" | "why":
-                    for line in explain(question):
-                        warn_line(line)
+                    edited = await self._edit(question, edited or question.arguments) or edited
+                case "?" | "w" | "why":
+                    self._explain(question, edited)
                 case "q" | "quit":
                     return None
                 case _:
-                    warn_line("Answer with one of the letters")
+                    warn_line("Answer with one of the letters; ? tells what they do")
+            if reply is not None:
+                return reply
 
-    async def _edit(self, question: ApprovalQuestion) -> dict[str, JsonValue] | None:
-        warn_line(f"now: {json.dumps(question.arguments, ensure_ascii=False)}")
-        text = (await self.read_line("new arguments as JSON, empty to go back: ")).strip()
-        if not text:
+    async def _always(self, question: ApprovalQuestion, edited: dict[str, JsonValue] | None) -> Reply | None:
+        """For a while, or as a rule that is shown before it is written."""
+        prompt = f"[Enter] {self.lasting}  [s]ave a rule for every run here  [b]ack: "
+        word = (await self.read_line(prompt)).strip().lower()
+        if word in ("b", "back"):
             return None
+        if word in ("s", "save") and not await save_rule(
+            question.tool, edited or question.arguments, read_line=self.read_line
+        ):
+            return None
+        return Reply(decision="approved", by=self.by, arguments=edited, remember=True)
+
+    async def _edit(self, question: ApprovalQuestion, now: dict[str, JsonValue]) -> dict[str, JsonValue] | None:
         try:
-            arguments = parse_arguments(text)
+            arguments = await self._read_arguments(now)
         except ValueError as error:
             warn_line(f"Not JSON: {error}")
+            return None
+        except UsageError as error:
+            warn_line(error.message)
+            return None
+        if arguments is None:
+            warn_line("Nothing was changed")
             return None
         wrong = await question.find_wrong_arguments(arguments)
         if wrong or not isinstance(arguments, dict):
             warn_line(f"These arguments cannot be used: {wrong}")
             return None
+        preview = await question.preview(arguments)
+        self._print(Text(), *self._render(question, arguments=arguments, preview=preview))
         return arguments
+
+    async def _read_arguments(self, now: dict[str, JsonValue]) -> JsonValue:
+        """None where nothing was changed. Raises `ValueError`, `UsageError`."""
+        if self.edit is not None:
+            sheet = await self.edit(write_sheet(now), suffix=".txt")
+            return None if sheet is None else {**parse_sheet(sheet, now)}
+        warn_line(f"now: {json.dumps(now, ensure_ascii=False)}")
+        text = (await self.read_line("new arguments as JSON, empty to go back: ")).strip()
+        return parse_arguments(text) if text else None
+
+    def _explain(self, question: ApprovalQuestion, edited: dict[str, JsonValue] | None) -> None:
+        card = build_card(question, arguments=edited)
+        painter = self._find_painter()
+        self._print(*render_card(card, width=painter.width, most=None), *render_background(card))
+
+    def _render(
+        self,
+        question: ApprovalQuestion,
+        *,
+        number: int = 1,
+        total: int = 1,
+        arguments: dict[str, JsonValue] | None = None,
+        preview: str = "",
+    ) -> Sequence[Text]:
+        card = replace(build_card(question, arguments=arguments, preview=preview), number=number, total=total)
+        return render_card(card, width=self._find_painter().width)
+
+    def _print(self, *lines: Text) -> None:
+        self._find_painter().print(*lines)
+
+    def _find_painter(self) -> Painter:
+        return self.painter or build_painter(sys.stderr)
+
+
+def build_card(
+    question: ApprovalQuestion, *, arguments: dict[str, JsonValue] | None = None, preview: str = ""
+) -> ApprovalCard:
+    """What a person sees of a question, or of the call that they made of it. Known secrets are masked."""
+    asked, redactor = question.asked, build_output_redactor()
+    shown = {name: redactor.redact_value(value) for name, value in (arguments or question.arguments).items()}
+    told = (asked.preview if asked else "") if arguments is None else preview
+    return ApprovalCard(
+        approval_id=question.row.approval_id,
+        tool=question.tool,
+        arguments=shown,
+        preview=redactor.redact(told),
+        reason=redactor.redact(asked.reason) if asked else "",
+        risk=asked.risk if asked else "",
+        justification=redactor.redact(asked.justification) if asked else "",
+        expires_at=asked.expires_at if asked else "",
+        is_edited=arguments is not None,
+    )
 
 
 def find_asker() -> Prompter | None:
@@ -84,7 +179,7 @@ def find_asker() -> Prompter | None:
     streams = (sys.__stdin__, sys.__stderr__)
     if any(stream is None or stream.closed or not stream.isatty() for stream in streams):
         return None
-    return Prompter(_read_line, find_user())
+    return Prompter(_read_line, find_user(), build_painter(sys.stderr), edit_in_thread)
 
 
 async def ask_for_more(state: RunState, prompter: Prompter) -> RaisedLimits | None:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import FrameType
@@ -18,23 +18,34 @@ MOST_SIGNALS = 2
 """One more ends the process where it stands; the journal is whole at every moment."""
 
 
+type FindStopper = Callable[[], Stopper]
+"""Of the run that is driven at this moment."""
+
+
 @asynccontextmanager
 async def obeying_signals(stopper: Stopper) -> AsyncGenerator[None]:
     """Inside this block signals stop or suspend the run instead of the process.
 
     SIGINT, SIGTERM and SIGHUP (on Windows: Ctrl-C and Ctrl-Break) stop it; SIGTSTP suspends it with its lease kept.
     """
+    async with passing_signals(lambda: stopper):
+        yield
+
+
+@asynccontextmanager
+async def passing_signals(find_stopper: FindStopper) -> AsyncGenerator[None]:
+    """The same for one run after the other: a signal is for the stopper of the moment."""
     if sys.platform == "win32":
-        with _console_events(stopper):
+        with _console_events(find_stopper):
             yield
         return
     async with anyio.create_task_group() as group:
-        await group.start(_receive, stopper)
+        await group.start(_receive, find_stopper)
         yield
         group.cancel_scope.cancel()
 
 
-async def _receive(stopper: Stopper, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+async def _receive(find_stopper: FindStopper, *, task_status: anyio.abc.TaskStatus[None]) -> None:
     heard = [signal.SIGINT, signal.SIGTERM, signal.SIGTSTP]
     # `nohup` starts programs that are to ignore it.
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
@@ -42,6 +53,7 @@ async def _receive(stopper: Stopper, *, task_status: anyio.abc.TaskStatus[None])
     with anyio.open_signal_receiver(*heard) as signals:
         task_status.started()
         async for number in signals:
+            stopper = find_stopper()
             if number == signal.SIGTSTP:
                 await stopper.suspend(_stop_process)
                 continue
@@ -77,15 +89,15 @@ class _console_events:  # noqa: N801 - a context manager
     They hand over to the loop, so that the stopper is only ever touched by it.
     """
 
-    def __init__(self, stopper: Stopper) -> None:
-        self._stopper = stopper
+    def __init__(self, find_stopper: FindStopper) -> None:
+        self._find_stopper = find_stopper
         self._numbers = [signal.SIGINT, getattr(signal, "SIGBREAK", signal.SIGTERM)]
 
     def __enter__(self) -> None:
         loop = asyncio.get_running_loop()
 
         def hand_over(number: int, _frame: FrameType | None) -> None:
-            loop.call_soon_threadsafe(_stop, self._stopper, signal.Signals(number))
+            loop.call_soon_threadsafe(lambda: _stop(self._find_stopper(), signal.Signals(number)))
 
         self._before = [(number, signal.signal(number, hand_over)) for number in self._numbers]
 

@@ -4,14 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from pydantic import JsonValue
+
 from metier.context.conversation import KnownFact, PastTurn
 from metier.context.told_facts import LONGEST_FACT, LONGEST_KEY, find_facts, name_fact
+from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.engine.loop import hold_lease
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState
 from metier.engine.unwrapping import unwrapped
 from metier.errors import UsageError
 from metier.events import TaskState
+from metier.ids import find_user
 from metier.providers.registry import OFFLINE
 from metier.runtime.approvals import ApprovalQuestion
 from metier.runtime.build import check_budget
@@ -30,11 +34,14 @@ from metier.runtime.chat.conversations import (
     read_conversation,
 )
 from metier.runtime.chat.summaries import sum_up_if_due
+from metier.runtime.chat.typed_commands import MARK, TypedApproval, use_typed
 from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.records.known_cost import TYPED, find_listed_cost
 from metier.runtime.reopening import build_raise, can_reopen
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Answer, LeaseHolder, Runtime, Watch
 from metier.runtime.workspace.agents import BUILT_IN, SUMMARIZER, AgentInForce, resolve_agent
+from metier.runtime.workspace.catalog import list_definitions
 from metier.store.base import RunRow
 from metier.store.contexts import (
     MAX_POCKET_FACTS_PER_BUCKET,
@@ -50,6 +57,9 @@ CHAT = "chat"
 """The detail in the state of a context that is a chat."""
 UNDONE = "undone"
 """The reason in the index of a turn that was taken back."""
+PARTIAL = "partial"
+"""The bucket of what a reply had said when it was interrupted, by run."""
+MOST_PARTIAL = 8_000
 MOST_RUNS = 100_000
 """More than any conversation has."""
 
@@ -119,13 +129,66 @@ class Chat:
         self.model = name
         await self._commit(ContextChange(facts=self._build_choices()))
 
+    def list_agents(self) -> tuple[str, ...]:
+        """The IDs of those that the workspace defines."""
+        return tuple(
+            found.id for found in list_definitions(self.runtime.place.workspace, "agents", AGENT_FILE).values()
+        )
+
+    async def use_agent(self, agent_id: str) -> None:
+        """From the next turn on, with its own model. Raises `UsageError` for one that is not there."""
+        resolve_agent(self.runtime.place, agent_id or BUILT_IN)
+        self.agent_id, self.model = agent_id, ""
+        await self._commit(ContextChange(facts=self._build_choices()))
+
+    def begin_anew(self) -> None:
+        """The next message begins another conversation, with the same agent and model; this one stays."""
+        self.context_id = self.runtime.place.ids.run_id(self.runtime.place.clock.now())
+        self.is_new = True
+
+    async def switch(self, context_id: str) -> None:
+        """Go on with another conversation, with the agent and the model it had. Raises `UsageError`."""
+        conversation = await read_conversation(self.runtime.store, context_id)
+        if not conversation.state.version and not conversation.turns:
+            raise UsageError(f"There is no conversation {context_id!r}", hint="`/resume` lists them")
+        had = conversation.choices
+        self.context_id, self.is_new = context_id, False
+        self.agent_id, self.model = had.get("agent", self.agent_id), had.get("model", "")
+
+    async def find_cost(self) -> float | None:
+        """What all of its runs cost, those that summed up among them; None where a price is not known."""
+        rows = await self.runtime.store.list_runs(context_id=self.context_id, limit=MOST_RUNS)
+        costs = [find_listed_cost(row.cost_usd, turns=row.turns, model=row.model) for row in rows]
+        return None if None in costs else sum(cost or 0.0 for cost in costs)
+
+    async def compact(self, watch: Watch | None = None) -> int:
+        """Sum up all turns but the last one now; how many were."""
+        await self.close_open_turn()
+        before = await self._read()
+        after = await sum_up_if_due(self.runtime, before, agent=self.resolve(), watch=watch or Watch(), is_wanted=True)
+        return len(before.turns) - len(after.turns)
+
+    async def run_typed(self, command: str, watch: Watch | None = None) -> RunState:
+        """Run a command that the person typed, as a turn of the conversation that no model answers."""
+        agent = self.resolve()
+        typed = replace(agent, place=use_typed(agent.place, command))
+        watch = replace(watch or Watch(), ask=TypedApproval(command, by=find_user()))
+        return await self._send(f"{MARK}{command}", typed, watch)
+
+    async def keep_partial(self, run_id: str, text: str) -> None:
+        """What the model had said when its turn was interrupted: later turns are told that much."""
+        if text.strip():
+            value: JsonValue = {"text": self._clean(text)[:MOST_PARTIAL]}
+            await self._commit(ContextChange(facts=(NewFact(bucket=PARTIAL, key=run_id, value=value),)))
+
     async def send(self, message: str, watch: Watch | None = None) -> RunState:
         """Say something, and drive the turn until it ends or waits. A turn that is still open is ended first.
 
         Raises `UsageError`, `LeaseHeld` and `VersionConflictError` before anything is asked.
         """
-        watch = watch or Watch()
-        agent = self.resolve()
+        return await self._send(message, self.resolve(), watch or Watch())
+
+    async def _send(self, message: str, agent: AgentInForce, watch: Watch) -> RunState:
         check_budget(agent.place)
         await self.close_open_turn()
         conversation = await self._read()
@@ -147,12 +210,19 @@ class Chat:
         """Drive the open turn further; nothing where there is none. Raises `LeaseHeld` where another process does."""
         turn = await self.find_open_turn()
         if turn is not None:
-            return await self._keep(await self.runtime.resume(turn.state.run_id, answer, watch))
+            return await self._keep(await self._find_runtime(turn.state).resume(turn.state.run_id, answer, watch))
         ended = await self.find_reopenable()
         if ended is None:
             return None
         again = replace(answer or Answer(by=CHAT), raised=build_raise(ended), reopens=True)
         return await self._keep(await self.runtime.resume(ended.run_id, again, watch))
+
+    def _find_runtime(self, state: RunState) -> Runtime:
+        """A command that the person typed goes on without a model."""
+        started = state.started
+        if started is None or started.provider != TYPED:
+            return self.runtime
+        return Runtime(use_typed(self.runtime.place, started.task.removeprefix(MARK)), self.runtime.store)
 
     async def find_reopenable(self) -> RunState | None:
         """The last turn, if a limit or its provider ended it."""
@@ -188,6 +258,11 @@ class Chat:
         await self._commit(ContextChange(events=(build_undone_event(last.run_id),), forgotten=forgotten))
         await self._mark_undone(last.run_id)
         return last
+
+    async def find_last_turn(self) -> str:
+        """The run of the last turn that was not taken back; nothing where there is none."""
+        rows = await self.runtime.store.list_runs(context_id=self.context_id, limit=MOST_RUNS)
+        return next((row.run_id for row in rows if is_turn(row)), "")
 
     async def list_facts(self) -> tuple[KnownFact, ...]:
         return (await self._read()).facts
@@ -227,7 +302,18 @@ class Chat:
         """Every turn that was not taken back, from its journal, oldest first."""
         rows = await self.runtime.store.list_runs(context_id=self.context_id, limit=MOST_RUNS)
         wanted = [row for row in reversed(rows) if is_turn(row)]
-        return [await load_turn(self.runtime.store, row.run_id) for row in wanted]
+        return [await self._load(row.run_id) for row in wanted]
+
+    async def _load(self, run_id: str) -> tuple[RunState, PastTurn]:
+        """From its journal; of one that was interrupted, with what had been said."""
+        state, turn = await load_turn(self.runtime.store, run_id)
+        if state.failure is None or state.failure.status != "canceled":
+            return state, turn
+        facts = await self.runtime.store.contexts.list_facts(self.context_id, bucket=PARTIAL)
+        said = next((fact.value for fact in facts if fact.key == run_id), None)
+        if not isinstance(said, dict):
+            return state, turn
+        return state, replace(turn, answer=f"{said.get('text', '')}\n[The person stopped the reply here]")
 
     async def _read(self) -> Conversation:
         return await read_conversation(self.runtime.store, self.context_id)
@@ -257,7 +343,7 @@ class Chat:
         events: tuple[NewEvent, ...] = ()
         stored = (await self._read()).state
         if state.phase in FINAL:
-            _, turn = await load_turn(self.runtime.store, state.run_id)
+            _, turn = await self._load(state.run_id)
             cleaned = replace(
                 turn,
                 said=self._clean(turn.said),

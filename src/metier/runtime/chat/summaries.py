@@ -73,12 +73,16 @@ class _Draft:
 
 
 async def sum_up_if_due(
-    runtime: Runtime, conversation: Conversation, *, agent: AgentInForce, watch: Watch
+    runtime: Runtime, conversation: Conversation, *, agent: AgentInForce, watch: Watch, is_wanted: bool = False
 ) -> Conversation:
-    """The conversation as the next turn shall know it; the same where it is short enough."""
+    """The conversation as the next turn shall know it; the same where it is short enough.
+
+    `is_wanted`: the person asks for it, so all turns but the last one are summed up.
+    """
     measures = get_measures(agent.place.settings)
     count = count_folded(conversation.turns, measures, is_crowded=conversation.is_crowded)
-    if not count:
+    count = max(count, len(conversation.turns) - 1) if is_wanted else count
+    if count <= 0:
         return conversation
     old = conversation.turns[:count]
     draft = await _ask_model(runtime, conversation, old, agent=agent, watch=watch)

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from anyio.to_thread import run_sync
 
 from metier.errors import LogError, UsageError
+from metier.runtime.records.known_cost import TYPED
 from metier.runtime.runs import Runtime
 from metier.store.base import RunRow
 from metier.telemetry.jsonl import FILE_NAME, read_events
@@ -28,11 +29,11 @@ class ReadSpending:
     """Those of which there is no event log here."""
 
 
-async def read_spent(runtime: Runtime, begun: datetime | None) -> ReadSpending:
-    """Of runs that began since then."""
+async def read_spent(runtime: Runtime, begun: datetime | None = None, *, context_id: str = "") -> ReadSpending:
+    """Of runs that began since then, in one conversation or in all."""
     spent: list[Spent] = []
     runs = completed = missing = last = 0
-    while page := await runtime.store.list_runs(before=last, limit=_PAGE):
+    while page := await runtime.store.list_runs(context_id=context_id, before=last, limit=_PAGE):
         last = page[-1].number
         for row in page:
             if begun is not None and row.created_at < begun:
@@ -60,6 +61,8 @@ def parse_since(text: str, *, now: datetime) -> datetime:
 
 def _read_one(runtime: Runtime, row: RunRow) -> list[Spent] | None:
     try:
-        return list(list_spent(read_events(runtime.folder(row.run_id) / FILE_NAME)))
+        # A command that a person typed into a chat is a run that no model answered.
+        found = list_spent(read_events(runtime.folder(row.run_id) / FILE_NAME))
+        return [each for each in found if each.model != f"{TYPED}/{TYPED}"]
     except LogError:
         return None

@@ -3,10 +3,13 @@
 from metier.providers.cost import find_cost
 from metier.providers.registry import OFFLINE
 
+TYPED = "typed"
+"""Who answers a command that a person typed into a chat, as provider and as model."""
+
 
 def find_listed_cost(cost_usd: float, *, turns: int, model: str) -> float | None:
-    """The same for a row of the index, which does not count tokens: the offline backbone uses none."""
-    return find_cost(cost_usd, tokens=0 if model == OFFLINE else turns)
+    """The same for a row of the index, which does not count tokens: what no model answers uses none."""
+    return find_cost(cost_usd, tokens=0 if model in (OFFLINE, TYPED) else turns)
 
 
 def render_cost(cost: float | None) -> str:

@@ -1,0 +1,162 @@
+"""What a person sees of the turns of a conversation: each as a run is shown, what came before, and the status line."""
+
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from metier.cli.run.driving import Driven
+from metier.cli.run.live import ticking, write_answer
+from metier.cli.shared.output import printable
+from metier.errors import LogError
+from metier.providers.base import Observer
+from metier.runtime.chat.chats import Chat
+from metier.telemetry.excerpt import one_line
+from metier.telemetry.jsonl import FILE_NAME, read_events
+from metier.telemetry.redaction import Redactor
+from metier.telemetry.sinks import Sink
+from metier.views.closing import format_cost, format_tokens
+from metier.views.fold import fold_all
+from metier.views.lines import EXCERPT_LINES, render_whole_step
+from metier.views.live import LiveRun
+from metier.views.painter import Painter
+from metier.views.run_view import ContextUse, RunView, StepView, TextView
+
+PAST_TURNS = 3
+"""How many of the last turns are shown when a conversation is taken up again."""
+TYPED_LINES = 60
+"""Of what a command of the person said."""
+_PAST_LINES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTurn:
+    """One turn while it is driven."""
+
+    live: LiveRun | None
+    """Nothing where no steps and no text are shown."""
+    redactor: Redactor
+    is_typed: bool = False
+    """A command of the person: its step shows what it said."""
+
+    @property
+    def sinks(self) -> Sequence[Sink]:
+        return () if self.live is None else (self.live,)
+
+    @property
+    def observe(self) -> Observer | None:
+        return self.live.observe if self.live is not None and self.live.shows_text else None
+
+    def finish(self, driven: Driven) -> None:
+        """The answer once: what was shown while it arrived is not written again."""
+        result = driven.state.result
+        if self.is_typed and self.live is not None and self.live.is_live:
+            return
+        if self.live is not None and self.live.shows_text:
+            self.live.show_answer(result)
+        elif result.strip():
+            write_answer(printable(result, redactor=self.redactor))
+            sys.stdout.flush()
+
+
+class TurnView:
+    """Shows turns on a painter, and knows what the last one showed."""
+
+    def __init__(self, chat: Chat, painter: Painter, redactor: Redactor, *, quiet: bool) -> None:
+        self._chat = chat
+        self._painter = painter
+        self._redactor = redactor
+        self._quiet = quiet
+        self._live: LiveRun | None = None
+        self._expanded = 0
+        """How many steps of the last turn were expanded, from its end."""
+        self._cost = ""
+
+    @property
+    def view(self) -> RunView:
+        """Of the turn under way or the last one; empty before the first."""
+        return self._live.view if self._live is not None else RunView()
+
+    @property
+    def draft(self) -> str:
+        """What the last reply said before it was cut short."""
+        view = self.view
+        if not view.calls or view.calls[-1].state != "failed":
+            return ""
+        said = (item.text for item in reversed(view.items) if isinstance(item, TextView) and item.turn == view.turn)
+        return next(said, "")
+
+    @contextmanager
+    def begin(self, *, as_json: bool, is_typed: bool = False) -> Generator[ShownTurn]:
+        shows_text = self._painter.is_live and sys.stdout.isatty() and not as_json
+        if self._quiet and not shows_text:
+            yield ShownTurn(None, self._redactor)
+            return
+        most = TYPED_LINES if is_typed else EXCERPT_LINES
+        self._live = LiveRun(self._painter, self._redactor, shows_text=shows_text, excerpt_lines=most)
+        self._expanded = 0
+        try:
+            with ticking(self._live):
+                yield ShownTurn(self._live, self._redactor, is_typed)
+        finally:
+            self._live.close()
+
+    def expand(self) -> None:
+        """The last step in full; the one before it when asked again."""
+        steps = [step for run in self.view.walk() for step in run.steps if step.kind != "control"]
+        if not steps:
+            return
+        self._expanded = self._expanded % len(steps) + 1
+        step: StepView = steps[-self._expanded]
+        self._painter.print(*render_whole_step(step, width=self._painter.width))
+
+    async def show_past(self) -> None:
+        """The end of the conversation, so that a person knows where it stood."""
+        if self._chat.is_new:
+            return
+        turns = (await self._chat.list_turns())[-PAST_TURNS:]
+        for _, turn in turns:
+            said = one_line(printable(turn.said, redactor=self._redactor), self._painter.width - 6)
+            self._painter.print(Text(f"\nyou> {said}", "bold"))
+            self._painter.print(
+                *(Text(f"  · {printable(note, redactor=self._redactor)}", "dim") for note in turn.notes)
+            )
+            lines = printable(turn.answer, redactor=self._redactor).strip().splitlines()
+            shown = lines[-_PAST_LINES:]
+            if len(lines) > len(shown):
+                self._painter.print(Text(f"… {len(lines) - len(shown)} lines before", "dim italic"))
+            self._painter.print(self._painter.markdown("\n".join(shown)))
+        if turns:
+            self._painter.print(Text())
+
+    def forget(self) -> None:
+        """Another conversation is held now."""
+        self._live = None
+
+    async def find_context(self) -> ContextUse:
+        """What filled the window last, in this sitting or in the one before."""
+        if self.view.context.limit:
+            return self.view.context
+        turns = await self._chat.list_turns()
+        if not turns:
+            return ContextUse()
+        file = self._chat.runtime.folder(turns[-1][0].run_id) / FILE_NAME
+        try:
+            return fold_all(read_events(file)).context
+        except LogError:
+            return ContextUse()
+
+    async def load_spent(self) -> None:
+        """What the whole conversation cost so far, for the status line."""
+        spent = await self._chat.find_cost()
+        self._cost = "" if spent == 0 else format_cost(spent)
+
+    def describe_status(self) -> str:
+        """`model · agent · profile · context 12 % of 32.0k · $0.021`."""
+        agent = self._chat.resolve()
+        who = agent.definition.name if agent.definition else "built-in agent"
+        used = self.view.context
+        share = f"context {100 * used.tokens / used.limit:.0f} % of {format_tokens(used.limit)}" if used.limit else ""
+        return " · ".join(part for part in (self._chat.answered_by, who, agent.profile, share, self._cost) if part)

@@ -1,0 +1,51 @@
+"""The person's own editor, for a text that is long to type: `$VISUAL`, else `$EDITOR`, else one that is there."""
+
+import os
+import shlex
+import subprocess
+import tempfile
+from pathlib import Path
+
+import anyio
+
+from metier.errors import UsageError
+from metier.skills.trusted_programs import find_trusted_program
+
+_USUAL = ("sensible-editor", "nano", "vi", "notepad")
+
+
+def find_editor(workspace: Path) -> list[str]:
+    """The command; its program is never one of the workspace, which runs can write. Raises `UsageError`."""
+    named = os.environ.get("VISUAL", "").strip() or os.environ.get("EDITOR", "").strip()
+    program, *arguments = shlex.split(named) if named else ("",)
+    for name in (program,) if program else _USUAL:
+        if found := find_trusted_program(name, os.environ, writable=[workspace]):
+            return [found, *arguments]
+    said = f"The editor {program!r} is not found" if program else "There is no editor"
+    raise UsageError(said, hint="Name one of this machine, outside of the workspace, in the variable EDITOR")
+
+
+def edit_text(text: str, *, suffix: str = ".txt") -> str | None:
+    """The text as the editor left it; None where it changed nothing or failed. Raises `UsageError`.
+
+    The file is in a folder that only this person can read, and is gone afterwards.
+    """
+    command = find_editor(Path.cwd())
+    with tempfile.TemporaryDirectory(prefix="agent-edit-") as folder:
+        file = Path(folder) / f"text{suffix}"
+        file.write_text(text, encoding="utf-8")
+        try:
+            ended = subprocess.run([*command, str(file)], check=False)
+        except OSError as error:
+            raise UsageError(
+                f"The editor {command[0]!r} cannot be started: {error.strerror}", hint="Name yours in EDITOR"
+            ) from error
+        if ended.returncode:
+            return None
+        edited = file.read_text(encoding="utf-8", errors="replace")
+    return edited if edited != text else None
+
+
+async def edit_in_thread(text: str, *, suffix: str = ".txt") -> str | None:
+    """The same while the event loop goes on: the lease of a run is kept alive meanwhile."""
+    return await anyio.to_thread.run_sync(lambda: edit_text(text, suffix=suffix))

@@ -1,0 +1,152 @@
+"""A call that waits for a decision, as a person reads it: what happens in plain words, the call, who asks, the risk.
+
+Pure. What a person decides about it is asked elsewhere.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+from rich.text import Text
+
+from metier.telemetry.sanitize import sanitize, sanitize_line
+from metier.views.argument_line import build_line
+from metier.views.diff import is_diff, render_diff
+
+MAX_LINES = 40
+"""Of an argument or a preview; the rest is counted."""
+_RISKS = {"high": "bold red", "medium": "yellow", "low": "green"}
+_INDENT = "  "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalCard:
+    """Everything that the card shows; secrets are gone from it."""
+
+    approval_id: str
+    tool: str
+    arguments: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    preview: str = ""
+    """What the call would change, where its tool can show that."""
+    reason: str = ""
+    """Which rule asks, and why."""
+    risk: str = ""
+    justification: str = ""
+    expires_at: str = ""
+    number: int = 1
+    total: int = 1
+    """Of the calls of one reply that wait."""
+    is_edited: bool = False
+    """These are the arguments of a person, not of the model."""
+
+
+def render_card(card: ApprovalCard, *, width: int, most: int | None = MAX_LINES) -> list[Text]:
+    """Lines of the screen. What is longer than `most` is counted; None shows all."""
+    count = f" {card.number} of {card.total}" if card.total > 1 else ""
+    head = Text.assemble((f"?{count} ", "bold yellow"), (describe_call(card), "bold"))
+    if card.is_edited:
+        head.append("  (edited by you)", "yellow")
+    lines = [head, *_list_body(card, width=width, most=most)]
+    if card.reason:
+        lines.append(Text(f"{_INDENT}asked because: {sanitize_line(card.reason)}", "dim"))
+    risk = sanitize_line(card.risk)
+    if risk:
+        lines.append(Text.assemble((f"{_INDENT}risk: ", "dim"), (risk, _RISKS.get(risk, ""))))
+    return lines
+
+
+def render_background(card: ApprovalCard) -> list[Text]:
+    """What `?` tells: what the model said it wants this for, until when it waits, and what the keys do."""
+    said = sanitize_line(card.justification) or "nothing"
+    lines = [Text(f"{_INDENT}the model said: {said}")]
+    if card.expires_at:
+        lines.append(Text(f"{_INDENT}open until: {sanitize_line(card.expires_at)}"))
+    lines.append(Text(f"{_INDENT}approval: {card.approval_id}, decided elsewhere with `agent approvals`"))
+    return [*lines, *(Text(f"{_INDENT}{key}  {meaning}", "dim") for key, meaning in KEYS.items())]
+
+
+KEYS = {
+    "y": "run it, this once",
+    "n": "do not run it; the model is told, with your reason",
+    "e": "change its arguments in your editor; the new call is shown and asked about again",
+    "a": "run it, and do not ask about the like again, or write a rule that says so",
+    "q": "leave it open; the run waits",
+    "Y": "yes to all calls of this reply that wait",
+    "N": "no to all of them",
+}
+
+
+def describe_call(card: ApprovalCard) -> str:
+    """What will happen, in plain words."""
+    given = card.arguments
+
+    def name(key: str) -> str:
+        return sanitize_line(str(given.get(key, "")))
+
+    match card.tool:
+        case "Bash":
+            return "Run a command"
+        case "Write":
+            is_new = is_diff(card.preview) and not any(line.startswith("-") for line in _list_changes(card.preview))
+            return f"{'Write' if is_new else 'Replace'} the file {name('path')}"
+        case "Edit":
+            return f"Change the file {name('path')}"
+        case "WebFetch":
+            return f"Fetch a page from the web: {name('url')}"
+        case "script_run":
+            return f"Run the script {name('script_name')} of skill {name('skill_name')}"
+        case "delegate":
+            return f"Hand work to agent {name('agent')}"
+        case "run_task":
+            return f"Run the task {name('task')}"
+        case tool:
+            server, slash, called = tool.partition("/")
+            if slash:
+                return f"Call {sanitize_line(called)} of the server {sanitize_line(server)}"
+            return f"Call the tool {sanitize_line(tool)}"
+
+
+def _list_changes(unified: str) -> Iterator[str]:
+    return (line for line in unified.splitlines() if not line.startswith(("--- ", "+++ ")))
+
+
+def _list_body(card: ApprovalCard, *, width: int, most: int | None) -> Iterator[Text]:
+    if is_diff(card.preview):
+        for line in render_diff(card.preview, width=width - 2, most=most):
+            yield _indent(line)
+        return
+    if card.tool == "Bash" and isinstance(command := card.arguments.get("command"), str):
+        yield from _list_lines("$ ", command, style="bold cyan", most=most)
+        rest = {key: value for key, value in card.arguments.items() if key != "command"}
+    else:
+        rest = card.arguments
+    for key, value in rest.items():
+        written = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        yield from _list_lines(f"{sanitize_line(key)}: ", written, style="cyan", most=most)
+    # Of a plain command the preview only repeats it.
+    repeated = card.tool == "Bash" and card.preview.partition("\n")[2].strip() == str(card.arguments.get("command"))
+    if card.preview and not repeated:
+        yield from _list_lines("", card.preview, style="", most=most)
+
+
+def _list_lines(label: str, text: str, *, style: str, most: int | None) -> Iterator[Text]:
+    """A person decides about the text: nothing of a line is left out, it is broken over lines of the screen."""
+    lines = sanitize(text).splitlines() or [""]
+    shown = lines if most is None else lines[:most]
+    for number, line in enumerate(shown):
+        lead = label if number == 0 else " " * len(label)
+        yield Text.assemble(_INDENT, (lead, "dim"), (line.expandtabs(4), style))
+    if left := len(lines) - len(shown):
+        yield Text(f"{_INDENT}… {left:,} more lines; ? shows all", "dim italic")
+
+
+def _indent(line: Text) -> Text:
+    indented = Text(_INDENT, no_wrap=True)
+    indented.append_text(line)
+    return indented
+
+
+def name_call(card: ApprovalCard) -> str:
+    """The call in one line."""
+    return f"{sanitize_line(card.tool)}  {build_line(card.tool, card.arguments)}".rstrip()
