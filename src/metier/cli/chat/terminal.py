@@ -165,13 +165,15 @@ class Terminal:
         if edited is not None:
             text = edited.rstrip("\n")
             buffer.reset(Document(text, len(text)))
+            self._refresh()
 
     def put_back(self, text: str) -> None:
         """Into the prompt, before what is typed there."""
         buffer = self._prompt.default_buffer
         typed = buffer.text
         whole = f"{text}\n{typed}" if typed else text
-        buffer.reset(Document(whole))
+        buffer.reset(Document(whole, len(whole)))
+        self._refresh()
 
     # The painter.
 
