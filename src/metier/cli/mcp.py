@@ -1,7 +1,9 @@
 """`agent mcp`: the external tool servers of this workspace, what they offer, and who accepted them."""
 
+import importlib
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Annotated
 
 import anyio
@@ -16,6 +18,7 @@ from metier.cli.skill.catalog import AsJson
 from metier.cli.skill.decision import decide_interactively
 from metier.definitions.nearest import hint_nearest
 from metier.errors import MetierError, UsageError
+from metier.extras import hint_extra
 from metier.runtime.cleaning import load_place_config
 from metier.runtime.host import Host
 from metier.runtime.mcp import Trial, find_enclosure, open_acceptances, try_servers
@@ -28,7 +31,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="List, add, accept and remove the external tool servers (MCP) of this workspace.",
+    help="List, add, accept and remove external tool servers (MCP), and serve this workspace to MCP clients.",
 )
 _SHOWN_CHARACTERS = 100
 _ENCLOSURES = {
@@ -138,6 +141,20 @@ def forget(
     if not open_acceptances(place).forget(server):
         raise UsageError(f"MCP server {name!r} was not accepted")
     warn_line(f"{name} is no longer accepted")
+
+
+@app.command()
+def serve(*, config: Config = None) -> int:
+    """Serve the tasks, skills and runs of this workspace to an MCP client, on stdin and stdout.
+
+    A client starts it as a program. Nothing that the client answers approves anything: an approval waits for a person,
+    who decides it with `agent approvals`. Runs go on where the client, or this program, was killed.
+    """
+    if find_spec("mcp") is None:
+        raise UsageError("Serving MCP needs the package 'mcp'", hint=hint_extra("mcp"))
+    place = open_place(config)
+    exit_code: int = importlib.import_module("metier.doors.mcp.stdio").serve_stdio(place)
+    return exit_code
 
 
 def as_object(standing: Standing) -> dict[str, JsonValue]:

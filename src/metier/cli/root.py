@@ -60,7 +60,7 @@ COMMANDS: dict[str, Lazy] = {
         "skill.group", "Say which skills can be used here; add, enable, trust, test and remove them.", _KNOWS
     ),
     "skill": Lazy("skill.group", "The same as `agent skills`.", _KNOWS),
-    "mcp": Lazy("mcp", "List, add, accept and remove the external tool servers (MCP) of this workspace.", _KNOWS),
+    "mcp": Lazy("mcp", "Add and accept external tool servers (MCP); serve this workspace to MCP clients.", _KNOWS),
     "plugins": Lazy("plugins", "Show which plugins are installed, what each adds, and why one is off.", _KNOWS),
     "check": Lazy("check", "Check everything here: settings, skills, agents, tasks, rules. Calls no model.", _HEALTH),
     "config": Lazy("config", "Write, change, check and show the settings.", _HEALTH),

@@ -23,7 +23,7 @@ from metier.store.opening import DATABASE
 def seal[T: (e.RunStarted, e.RunAdopted)](entry: T, place: Host, run_id: str) -> T:
     """The entry with the seal of this store; without one where there is no secret, e.g. in a home that is read-only."""
     try:
-        secret = _load_secrets(place)[0]
+        secret = load_store_secrets(place)[0]
     except (UsageError, StoreUnavailable):
         return entry
     return entry.model_copy(update={"seal": _sign(entry, place, run_id, secret=secret)})
@@ -36,7 +36,7 @@ def is_started_here(place: Host, run_id: str, entries: Sequence[e.Entry]) -> boo
     if not last.seal:
         return False
     try:
-        candidates = [_sign(last, place, run_id, secret=secret) for secret in _load_secrets(place)]
+        candidates = [_sign(last, place, run_id, secret=secret) for secret in load_store_secrets(place)]
     except (UsageError, StoreUnavailable):
         return False
     is_ours = any(hmac.compare_digest(candidate, last.seal) for candidate in candidates)
@@ -51,11 +51,11 @@ def unseal(entry: e.Entry) -> e.Entry:
 
 def _sign(entry: e.RunStarted | e.RunAdopted, place: Host, run_id: str, *, secret: bytes) -> str:
     digest = hashlib.sha256(render_entry(unseal(entry))).hexdigest()
-    words = json.dumps(["metier run seal 1", run_id, digest, _identify_store(place)])
+    words = json.dumps(["metier run seal 1", run_id, digest, identify_store(place)])
     return hmac.digest(secret, words.encode(), "sha256").hex()
 
 
-def _load_secrets(place: Host) -> tuple[bytes, ...]:
+def load_store_secrets(place: Host) -> tuple[bytes, ...]:
     """Of a database server: who may write to it is trusted, and its workers have different homes."""
     if given := read_given_secrets(place.environ):
         return given
@@ -63,7 +63,7 @@ def _load_secrets(place: Host) -> tuple[bytes, ...]:
     return (load_local_secret(place.home) if is_file else place.settings.store.backend.encode(),)
 
 
-def _identify_store(place: Host) -> str:
+def identify_store(place: Host) -> str:
     """The inode and not the path: a workspace may be renamed. Device numbers change from boot to boot."""
     if place.settings.store.backend != "sqlite":
         return place.settings.store.backend

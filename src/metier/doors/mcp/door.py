@@ -1,0 +1,108 @@
+"""What every request of an MCP client needs: the runs of one workspace, and how text leaves it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import mcp_types as types
+from mcp.server.context import ServerRequestContext
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from metier.doors.driven_runs import DrivenRuns
+from metier.runtime.host import Host
+from metier.runtime.records.run_handles import issue_handle, read_handle
+from metier.runtime.runs import Runtime
+from metier.telemetry.redaction import Redactor
+from metier.telemetry.sinks import Cleaner
+
+DOOR = "mcp"
+TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
+SKILLS_EXTENSION = "io.modelcontextprotocol/skills"
+
+type Context = ServerRequestContext[object, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpDoor:
+    runs: DrivenRuns
+    clean: Cleaner
+    """For text that people and models read: no secrets, nothing that a terminal obeys."""
+    redactor: Redactor
+    """For files, which keep their bytes but for secrets."""
+    link: Callable[[str], str] | None = None
+    """The address at which a person decides an approval, by its id; nothing where no page is served."""
+
+    @property
+    def runtime(self) -> Runtime:
+        return self.runs.runtime
+
+    @property
+    def place(self) -> Host:
+        return self.runtime.place
+
+    def issue_task_id(self, run_id: str) -> str:
+        return issue_handle(self.place, run_id, door=DOOR)
+
+    def issue_request_state(self, request_id: str, run_id: str) -> str:
+        """What a call that is sent again with an answer carries: the run, and the question that is answered."""
+        return f"{request_id}:{issue_handle(self.place, run_id, door=f'{DOOR} {request_id}')}"
+
+    def read_request_state(self, state: str) -> tuple[str, str]:
+        """The question and the run. Raises `MCPError` for a state that was not issued here."""
+        request_id, _, handle = state.rpartition(":")
+        run_id = read_handle(self.place, handle, door=f"{DOOR} {request_id}")
+        if run_id is None:
+            raise MCPError(code=types.INVALID_PARAMS, message="The request state was not issued here")
+        return request_id, run_id
+
+    def read_task_id(self, task_id: str) -> str:
+        """The run behind it. Raises `MCPError` for one that was not issued here."""
+        run_id = read_handle(self.place, task_id, door=DOOR)
+        if run_id is None:
+            raise MCPError(code=types.INVALID_PARAMS, message="There is no such task")
+        return run_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """What the client of one request declared that it can do."""
+
+    is_modern: bool
+    """The era without sessions: nothing can be asked of it but in a result."""
+    has_tasks: bool
+    has_forms: bool
+    has_links: bool
+    can_be_asked: bool
+    """A request can be sent to it while its own one is open."""
+    name: str
+
+    @property
+    def answered_by(self) -> str:
+        """Who gave an answer: the client program, and not the user, who may not have seen the question."""
+        return f"mcp client {self.name}".strip()
+
+
+def read_client(ctx: Context) -> Client:
+    """From the handshake, or from the envelope of the request."""
+    declared = ctx.session.client_capabilities or types.ClientCapabilities()
+    elicitation = declared.elicitation
+    params = ctx.session.client_params
+    is_modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+    return Client(
+        is_modern=is_modern,
+        has_tasks=is_modern and TASKS_EXTENSION in (declared.extensions or {}),
+        # An empty object means forms, as clients wrote it before there were modes.
+        has_forms=elicitation is not None and (elicitation.form is not None or elicitation.url is None),
+        has_links=elicitation is not None and elicitation.url is not None,
+        can_be_asked=not is_modern and ctx.session.can_send_request,
+        name=params.client_info.name[:60] if params is not None else "",
+    )
+
+
+def build_missing_tasks() -> MCPError:
+    """For a client that did not declare the tasks extension."""
+    return MCPError(
+        code=types.MISSING_REQUIRED_CLIENT_CAPABILITY,
+        message="Missing required client capability",
+        data={"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}},
+    )

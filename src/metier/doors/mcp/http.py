@@ -1,0 +1,35 @@
+"""The MCP server of a workspace over streamable HTTP, both eras at one address. A page of a server mounts it."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.types import ASGIApp
+
+from metier.doors.mcp.calls import LARGEST_ARGUMENTS
+from metier.doors.mcp.door import McpDoor
+from metier.doors.mcp.server import build_server
+
+MOST_SESSIONS = 200
+IDLE_SECONDS = 1800.0
+LOOPBACK = ("127.0.0.1:*", "localhost:*", "[::1]:*")
+
+
+@asynccontextmanager
+async def opened_http(door: McpDoor, *, hosts: Sequence[str] = LOOPBACK) -> AsyncGenerator[ASGIApp]:
+    """An ASGI application that answers at the path it is mounted at, for as long as the block lasts.
+
+    `hosts` are the names it may be called by, `name:port` or `name:*`; a request for another one, or from a page of
+    another origin, is refused. Who may call it at all is decided by the server that mounts it.
+    """
+    origins = [f"{scheme}://{host}" for host in hosts for scheme in ("http", "https")]
+    manager = StreamableHTTPSessionManager(
+        app=build_server(door),
+        security_settings=TransportSecuritySettings(allowed_hosts=list(hosts), allowed_origins=origins),
+        session_idle_timeout=IDLE_SECONDS,
+        max_request_body_size=2 * LARGEST_ARGUMENTS,
+        max_sessions=MOST_SESSIONS,
+    )
+    async with manager.run():
+        yield StreamableHTTPASGIApp(manager)

@@ -1,0 +1,176 @@
+"""Runs, their artifacts and the skills of the workspace as resources, and its agents as prompts. Reads only."""
+
+import base64
+import json
+import re
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+from pydantic import JsonValue
+
+from metier.definitions.agent import FILE_NAME as AGENT_FILE
+from metier.doors.mcp.door import Context, McpDoor
+from metier.doors.mcp.outcome import (
+    describe_waiting,
+    find_standing,
+    get_artifact_uri,
+    guess_type,
+    list_artifacts,
+    read_artifact,
+)
+from metier.doors.mcp.skills import SCHEME, find_file, list_resources, read_cursor
+from metier.errors import MetierError, SkillError, UsageError
+from metier.runtime.records.known_cost import find_cost
+from metier.runtime.workspace.agents import resolve_agent
+from metier.runtime.workspace.catalog import list_definitions
+from metier.store.base import RunRow
+
+RUNS = "metier://runs/"
+_RUN = re.compile(r"metier://runs/([A-Za-z0-9-]{1,100})(?:/artifacts/(.{1,500}))?")
+_PAGE = 50
+_LONGEST_NAME = 100
+
+
+async def list_all(
+    door: McpDoor, ctx: Context, params: types.PaginatedRequestParams | None
+) -> types.ListResourcesResult:
+    """The skills, then the runs, newest first."""
+    del ctx
+    before = read_cursor(params.cursor if params is not None else None, most=10**12)
+    skills = [] if before else list_resources(door)
+    rows = await door.runtime.store.list_runs(before=before, limit=_PAGE)
+    listed = [*skills, *(_build_run(door, row) for row in rows)]
+    return types.ListResourcesResult(resources=listed, next_cursor=str(rows[-1].number) if len(rows) == _PAGE else None)
+
+
+async def list_templates(
+    door: McpDoor, ctx: Context, params: types.PaginatedRequestParams | None
+) -> types.ListResourceTemplatesResult:
+    del door, ctx, params
+    run = types.ResourceTemplate(uri_template=f"{RUNS}{{run_id}}", name="run", mime_type="application/json")
+    file = types.ResourceTemplate(uri_template=f"{RUNS}{{run_id}}/artifacts/{{+path}}", name="artifact")
+    skill = types.ResourceTemplate(uri_template=f"{SCHEME}{{+path}}", name="skill file")
+    return types.ListResourceTemplatesResult(resource_templates=[run, file, skill])
+
+
+async def read_resource(
+    door: McpDoor, ctx: Context, params: types.ReadResourceRequestParams
+) -> types.ReadResourceResult:
+    """Raises `MCPError` for an address at which nothing is served."""
+    del ctx
+    uri = str(params.uri)
+    if uri.startswith(SCHEME):
+        found = find_file(door, uri)
+        if found is None:
+            raise _build_missing(uri)
+        return types.ReadResourceResult(contents=[_build_contents(uri, *found)])
+    match = _RUN.fullmatch(uri)
+    if match is None or await door.runtime.store.find_run(match[1]) is None:
+        raise _build_missing(uri)
+    if match[2] is None:
+        text = json.dumps(await _describe_run(door, match[1]), ensure_ascii=False, indent=2)
+        contents = types.TextResourceContents(uri=uri, mime_type="application/json", text=text)
+        return types.ReadResourceResult(contents=[contents])
+    try:
+        data = read_artifact(door, match[1], match[2])
+    except SkillError as error:
+        raise _build_missing(uri) from error
+    return types.ReadResourceResult(contents=[_build_contents(uri, _redact(door, data), guess_type(match[2]))])
+
+
+async def list_prompts(
+    door: McpDoor, ctx: Context, params: types.PaginatedRequestParams | None
+) -> types.ListPromptsResult:
+    """The agents of the workspace: what each is told, with a task."""
+    del ctx, params
+    prompts: list[types.Prompt] = []
+    for agent_id in _list_agents(door):
+        try:
+            definition = resolve_agent(door.place, agent_id).definition
+        except MetierError:
+            continue  # `agent check` says what is wrong with it
+        task = types.PromptArgument(name="task", description="What the agent shall do.", required=False)
+        described = (definition.description or definition.name) if definition is not None else agent_id
+        prompts.append(types.Prompt(name=agent_id, description=described, arguments=[task]))
+    return types.ListPromptsResult(prompts=prompts)
+
+
+async def get_prompt(door: McpDoor, ctx: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+    del ctx
+    if params.name not in _list_agents(door):
+        raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown prompt: {door.clean.text(params.name[:200])}")
+    try:
+        agent = resolve_agent(door.place, params.name)
+    except UsageError as error:
+        raise MCPError(code=types.INTERNAL_ERROR, message=door.clean.text(error.sentence)) from error
+    task = (params.arguments or {}).get("task", "")
+    text = "\n\n".join(each for each in (agent.body, task) if each) or params.name
+    message = types.PromptMessage(role="user", content=types.TextContent(type="text", text=door.clean.text(text)))
+    return types.GetPromptResult(
+        description=agent.definition.description if agent.definition is not None else None, messages=[message]
+    )
+
+
+async def complete(door: McpDoor, ctx: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
+    """The ids of runs, by how they begin; there is nothing else that could be completed."""
+    del ctx
+    values: list[str] = []
+    if isinstance(params.ref, types.ResourceTemplateReference) and params.argument.name == "run_id":
+        prefix = params.argument.value
+        is_id = prefix.isascii() and len(prefix) < _LONGEST_NAME
+        rows = await door.runtime.store.list_runs(prefix=prefix, limit=100) if is_id else []
+        values = [row.run_id for row in rows]
+    return types.CompleteResult(completion=types.Completion(values=values, total=len(values), has_more=False))
+
+
+def _list_agents(door: McpDoor) -> list[str]:
+    return sorted(each.id for each in list_definitions(door.place.workspace, "agents", AGENT_FILE).values())
+
+
+def _build_run(door: McpDoor, row: RunRow) -> types.Resource:
+    name = door.clean.text(" ".join(row.task.split()))[:_LONGEST_NAME]
+    return types.Resource(
+        uri=f"{RUNS}{row.run_id}", name=name or row.run_id, description=row.status, mime_type="application/json"
+    )
+
+
+async def _describe_run(door: McpDoor, run_id: str) -> JsonValue:
+    standing = await find_standing(door, run_id)
+    state = standing.state
+    started = state.started
+    described: dict[str, JsonValue] = {
+        "run": run_id,
+        "status": state.status,
+        "task": started.task if started is not None else "",
+        "agent": started.agent if started is not None else "",
+        "model": started.model if started is not None else "",
+        "result": state.result,
+        "reason": state.failure.reason if state.failure is not None else "",
+        "message": state.failure.message if state.failure is not None else describe_waiting(door, standing),
+        "turns": state.turn,
+        "input_tokens": state.input_tokens,
+        "output_tokens": state.output_tokens,
+        "cost_usd": find_cost(state.cost_usd, tokens=state.input_tokens + state.output_tokens),
+        "artifacts": [get_artifact_uri(run_id, name) for name in list_artifacts(door, run_id)],
+    }
+    return door.clean.value(described)
+
+
+def _redact(door: McpDoor, data: bytes) -> bytes:
+    """Known secrets go out of a file that is text; other files are what they are."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return data
+    return door.redactor.redact(text).encode()
+
+
+def _build_contents(uri: str, data: bytes, media: str) -> types.TextResourceContents | types.BlobResourceContents:
+    try:
+        return types.TextResourceContents(uri=uri, mime_type=media, text=data.decode())
+    except UnicodeDecodeError:
+        return types.BlobResourceContents(uri=uri, mime_type=media, blob=base64.b64encode(data).decode())
+
+
+def _build_missing(uri: str) -> MCPError:
+    return MCPError(code=types.INVALID_PARAMS, message="There is no such resource", data={"uri": uri[:500]})

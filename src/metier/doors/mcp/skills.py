@@ -1,0 +1,190 @@
+"""Skills over MCP (extension `io.modelcontextprotocol/skills`, SEP-2640): complete manifests, every file a resource.
+
+Served are the active skills of the workspace, byte for byte as they lie on disk; nothing is cut out of them.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import quote, unquote
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+from pydantic import Field
+
+from metier.approval.matchers import read_value
+from metier.definitions.skills.skill_file import FILE_NAME
+from metier.definitions.text.front_matter import read_front_matter
+from metier.doors.mcp.door import Context, McpDoor
+from metier.doors.mcp.outcome import guess_type
+from metier.errors import SkillError
+from metier.runtime.workspace.catalog import find_skills
+from metier.skills.files import MAX_READ_BYTES, SkillFile, list_files, read_file
+from metier.skills.package import SkillPackage
+
+SCHEME = "skill://"
+DIRECTORY = "inode/directory"
+MOST_FILES = 512
+MOST_BYTES = 16 * 1024 * 1024
+TTL_MS = 0
+"""Files may change at any time, and a client asks again."""
+_PAGE = 50
+
+
+class UriParams(types.RequestParams):
+    uri: str = Field(max_length=2_000)
+
+
+class DirectoryParams(types.PaginatedRequestParams):
+    uri: str = Field(max_length=2_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedSkill:
+    name: str
+    package: SkillPackage
+    files: tuple[SkillFile, ...]
+
+    @property
+    def root(self) -> str:
+        return f"{SCHEME}{self.name}"
+
+    def get_uri(self, path: str) -> str:
+        return f"{self.root}/{quote(path)}"
+
+
+def find_served(door: McpDoor) -> list[ServedSkill]:
+    """The active skills that any client may take: a plain name, a `SKILL.md`, within the limits of the extension."""
+    found: list[ServedSkill] = []
+    for package in find_skills(door.place).packages:
+        files = list_files(package.folder)
+        is_small = len(files) <= MOST_FILES and sum(file.bytes for file in files) <= MOST_BYTES
+        is_whole = all(file.bytes <= MAX_READ_BYTES for file in files)
+        has_file = any(file.path == FILE_NAME for file in files)
+        name = package.definition.name
+        if is_small and is_whole and has_file and not package.is_withheld and name == quote(name, safe=""):
+            found.append(ServedSkill(name=name, package=package, files=files))
+    return sorted(found, key=lambda skill: skill.name)
+
+
+async def list_skills(door: McpDoor, ctx: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
+    """`skills/list`. Raises `MCPError` for a cursor that was not given."""
+    del ctx
+    skills = find_served(door)
+    start = read_cursor(params.cursor, most=len(skills))
+    page = {"skills": [describe_skill(each) for each in skills[start : start + _PAGE]]}
+    following = {"nextCursor": str(start + _PAGE)} if start + _PAGE < len(skills) else {}
+    return {**page, **following, "ttlMs": TTL_MS, "cacheScope": "private", "resultType": "complete"}
+
+
+async def get_skill(door: McpDoor, ctx: Context, params: UriParams) -> dict[str, Any]:
+    """`skills/get`, by the address of its `SKILL.md`. Raises `MCPError`."""
+    del ctx
+    for skill in find_served(door):
+        if params.uri == skill.get_uri(FILE_NAME):
+            entry = describe_skill(skill)
+            return {"skill": entry, "ttlMs": TTL_MS, "cacheScope": "private", "resultType": "complete"}
+    raise MCPError(code=types.INVALID_PARAMS, message="No skill is served at this address", data={"uri": params.uri})
+
+
+async def read_directory(door: McpDoor, ctx: Context, params: DirectoryParams) -> dict[str, Any]:
+    """`resources/directory/read`: the direct children of a folder of a skill. Raises `MCPError`."""
+    del ctx
+    for skill in find_served(door):
+        if params.uri == skill.root or params.uri.startswith(f"{skill.root}/"):
+            inside = unquote(params.uri.removeprefix(skill.root).removeprefix("/"))
+            children = list(_list_children(skill, inside))
+            if children:
+                start = read_cursor(params.cursor, most=len(children))
+                page = [_dump(child) for child in children[start : start + _PAGE]]
+                following = {"nextCursor": str(start + _PAGE)} if start + _PAGE < len(children) else {}
+                return {"resources": page, **following, "resultType": "complete"}
+    raise MCPError(
+        code=types.INVALID_PARAMS, message="This address is no folder that is served", data={"uri": params.uri}
+    )
+
+
+def find_file(door: McpDoor, uri: str) -> tuple[bytes, str] | None:
+    """The bytes behind a `skill://` address and their media type; nothing where none is served there."""
+    for skill in find_served(door):
+        if uri.startswith(f"{skill.root}/"):
+            path = unquote(uri.removeprefix(f"{skill.root}/"))
+            if any(file.path == path for file in skill.files):
+                try:
+                    return read_file(skill.package.folder, path), guess_type(path)
+                except SkillError:
+                    return None
+    return None
+
+
+def list_resources(door: McpDoor) -> list[types.Resource]:
+    """The `SKILL.md` of every skill; its other files are found by the manifest."""
+    return [_build_resource(skill, FILE_NAME) for skill in find_served(door)]
+
+
+def describe_skill(skill: ServedSkill) -> dict[str, Any]:
+    """The entry of a skill. The digests are of the bytes as they are read now."""
+    data = {file.path: read_file(skill.package.folder, file.path) for file in skill.files}
+    return {
+        "uri": skill.get_uri(FILE_NAME),
+        "frontmatter": read_frontmatter(data[FILE_NAME]),
+        "resources": [
+            {
+                "uri": skill.get_uri(path),
+                "digest": f"sha256:{hashlib.sha256(content).hexdigest()}",
+                "size": len(content),
+            }
+            for path, content in data.items()
+        ],
+    }
+
+
+def read_frontmatter(data: bytes) -> dict[str, Any]:
+    """The front matter of a `SKILL.md` as JSON, every field as the author wrote it; empty where there is none."""
+    mapping = read_front_matter(data).mapping
+    value = read_value(mapping) if mapping is not None else None
+    return value if isinstance(value, dict) else {}
+
+
+def read_cursor(cursor: str | None, *, most: int) -> int:
+    """The place of the first item of a page. Raises `MCPError`."""
+    if cursor is None:
+        return 0
+    if not cursor.isascii() or not cursor.isdigit() or len(cursor) > 12 or int(cursor) > most:
+        raise MCPError(code=types.INVALID_PARAMS, message="The cursor was not given here")
+    return int(cursor)
+
+
+def _list_children(skill: ServedSkill, inside: str) -> Iterator[types.Resource]:
+    folder = PurePosixPath(inside)
+    seen: set[str] = set()
+    for file in skill.files:
+        path = PurePosixPath(file.path)
+        if inside and folder not in path.parents:
+            continue
+        parts = path.relative_to(folder).parts if inside else path.parts
+        child = f"{inside}/{parts[0]}" if inside else parts[0]
+        if child in seen:
+            continue
+        seen.add(child)
+        if len(parts) == 1:
+            yield _build_resource(skill, child)
+        else:
+            yield types.Resource(uri=skill.get_uri(child), name=parts[0], mime_type=DIRECTORY)
+
+
+def _build_resource(skill: ServedSkill, path: str) -> types.Resource:
+    is_skill = path == FILE_NAME
+    return types.Resource(
+        uri=skill.get_uri(path),
+        name=skill.name if is_skill else Path(path).name,
+        description=skill.package.definition.description if is_skill else None,
+        mime_type=guess_type(path),
+        size=next((file.bytes for file in skill.files if file.path == path), None),
+    )
+
+
+def _dump(resource: types.Resource) -> dict[str, Any]:
+    return resource.model_dump(by_alias=True, mode="json", exclude_none=True)

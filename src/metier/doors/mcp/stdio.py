@@ -1,0 +1,41 @@
+"""`agent mcp serve`: the MCP server of this workspace on stdin and stdout, until the client closes them."""
+
+import logging
+import sys
+from collections.abc import Callable
+
+import anyio
+from mcp.server.stdio import stdio_server
+
+from metier.doors.mcp.server import build_server, opened_door
+from metier.engine.unwrapping import unwrapped
+from metier.runtime.cleaning import build_place_redactor
+from metier.runtime.host import Host
+from metier.runtime.runs import open_runtime
+from metier.runtime.workspace.plugins import using_plugins
+from metier.telemetry.sanitize import sanitize_line
+
+
+def serve_stdio(place: Host) -> int:
+    """Stdout is the protocol: everything else goes to stderr, cleaned."""
+    redact = build_place_redactor(place).redact
+
+    def report(text: str) -> None:
+        sys.stderr.write(f"mcp: {sanitize_line(redact(text))}\n")
+        sys.stderr.flush()
+
+    # The SDK logs messages of the peer, which are no text of ours.
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)
+    anyio.run(_serve, place, report)
+    return 0
+
+
+async def _serve(place: Host, report: Callable[[str], None]) -> None:
+    with unwrapped(), using_plugins(place, report=report) as extended:
+        async with (
+            open_runtime(extended) as runtime,
+            opened_door(runtime, report=report) as door,
+            stdio_server() as (received, sent),
+        ):
+            server = build_server(door)
+            await server.run(received, sent, server.create_initialization_options())

@@ -1,0 +1,175 @@
+"""Runs as Tasks (extension `io.modelcontextprotocol/tasks`, SEP-2663): durable before they are named, polled, answered.
+
+A task is a run and nothing else: every answer is computed from the journal, in whichever process it is asked for.
+"""
+
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+from pydantic import Field
+from starlette.requests import HTTPConnection
+
+from metier.doors.driven_runs import list_steps
+from metier.doors.mcp.door import Client, Context, McpDoor, build_missing_tasks, read_client
+from metier.doors.mcp.outcome import Standing, build_fault, build_result, describe_waiting, find_standing
+from metier.doors.mcp.questions import build_form, read_values
+from metier.errors import MetierError
+from metier.runtime.answers import Answer, check_answer
+from metier.store.base import RunRow
+from metier.store.failures import LeaseHeld, RunUnknown
+
+POLL_INTERVAL_MS = 1_000
+LONGEST_INPUT = 100
+"""Answers in one update."""
+
+
+class TaskParams(types.RequestParams):
+    task_id: str = Field(alias="taskId", max_length=200)
+
+
+class UpdateParams(TaskParams):
+    input_responses: dict[str, Any] = Field(alias="inputResponses", max_length=LONGEST_INPUT)
+
+
+async def get_task(door: McpDoor, ctx: Context, params: TaskParams) -> dict[str, Any]:
+    """`tasks/get`. A run whose driver is gone is driven on from here."""
+    client = _check_client(ctx, params.task_id)
+    run_id = door.read_task_id(params.task_id)
+    row = await _find_row(door, run_id)
+    with suppress(LeaseHeld):
+        await door.runs.claim(run_id)
+    standing = await find_standing(door, run_id)
+    return {**describe_task(door, row, standing), **_describe_detail(door, standing, client), "resultType": "complete"}
+
+
+async def update_task(door: McpDoor, ctx: Context, params: UpdateParams) -> dict[str, Any]:
+    """`tasks/update`: the answer to a question. Answers to what is not asked are passed over."""
+    client = _check_client(ctx, params.task_id)
+    run_id = door.read_task_id(params.task_id)
+    await _find_row(door, run_id)
+    standing = await find_standing(door, run_id)
+    asked = standing.waiting.question
+    given = params.input_responses.get(asked.request_id) if standing.is_asking and asked is not None else None
+    if given is not None:
+        await answer_question(door, standing, given, client=client)
+    return {"resultType": "complete"}
+
+
+async def cancel_task(door: McpDoor, ctx: Context, params: TaskParams) -> dict[str, Any]:
+    """`tasks/cancel`. A run that has ended is left as it is."""
+    client = _check_client(ctx, params.task_id)
+    run_id = door.read_task_id(params.task_id)
+    await _find_row(door, run_id)
+    await door.runtime.cancel(run_id, by=client.answered_by)
+    return {"resultType": "complete"}
+
+
+async def answer_question(door: McpDoor, standing: Standing, given: object, *, client: Client) -> None:
+    """Take the answer in and go on. A client that declines leaves the run waiting. Raises `MCPError`."""
+    asked = standing.waiting.question
+    assert asked is not None, "called where a run asks"
+    try:
+        response = types.ElicitResult.model_validate(given)
+    except ValueError as error:
+        raise MCPError(code=types.INVALID_PARAMS, message="The answer is not that of an elicitation") from error
+    if response.action != "accept":
+        return
+    answer = Answer(values=read_values(asked, response.content), by=client.answered_by)
+    try:
+        check_answer(standing.waiting, answer)
+        await door.runs.go_on(standing.state.run_id, answer)
+    except MetierError as error:
+        raise MCPError(code=types.INVALID_PARAMS, message=door.clean.text(error.sentence)) from error
+
+
+def describe_task(door: McpDoor, row: RunRow, standing: Standing) -> dict[str, Any]:
+    """The fields that every answer about a task has."""
+    described: dict[str, Any] = {
+        "taskId": door.issue_task_id(row.run_id),
+        "status": _find_status(door, standing),
+        "createdAt": _format_time(row.created_at),
+        "lastUpdatedAt": _format_time(row.updated_at),
+        # A run stays until its owner deletes it.
+        "ttlMs": None,
+        "pollIntervalMs": POLL_INTERVAL_MS,
+    }
+    if message := _describe(door, standing):
+        described["statusMessage"] = message
+    return described
+
+
+def _find_status(door: McpDoor, standing: Standing) -> str:
+    if standing.is_over:
+        if standing.is_fault_of_host:
+            return "failed"
+        return "cancelled" if standing.state.status == "canceled" else "completed"
+    has_link = bool(standing.approvals) and door.link is not None
+    return "input_required" if standing.is_asking or has_link else "working"
+
+
+def _describe(door: McpDoor, standing: Standing) -> str:
+    if standing.is_over:
+        return door.clean.text(standing.fault) if standing.state.status != "completed" else ""
+    drive = door.runs.find(standing.state.run_id)
+    steps = list_steps(drive.view) if drive is not None else []
+    doing = f"{steps[-1].tool} {steps[-1].line}".strip() if steps else ""
+    return describe_waiting(door, standing) or doing
+
+
+def _describe_detail(door: McpDoor, standing: Standing, client: Client) -> dict[str, Any]:
+    match _find_status(door, standing):
+        case "completed":
+            result = build_result(door, standing)
+            return {"result": result.model_dump(by_alias=True, mode="json", exclude_none=True)}
+        case "failed":
+            error = build_fault(door, standing).error
+            return {"error": error.model_dump(by_alias=True, mode="json", exclude_none=True)}
+        case "input_required":
+            requests = build_requests(door, standing, client=client)
+            return {"inputRequests": _dump_requests(requests)}
+        case _:
+            return {}
+
+
+def build_requests(door: McpDoor, standing: Standing, *, client: Client) -> types.InputRequests:
+    """A question as a form. An approval only as the address of the page where a person decides it."""
+    asked = standing.waiting.question
+    if standing.is_asking and asked is not None:
+        return {asked.request_id: types.ElicitRequest(params=build_form(door, asked))}
+    if door.link is None or not client.has_links:
+        return {}
+    message = describe_waiting(door, standing)
+    return {
+        each: types.ElicitRequest(params=types.ElicitRequestURLParams(message=message, url=door.link(each)))
+        for each in standing.approvals
+    }
+
+
+def _dump_requests(requests: types.InputRequests) -> dict[str, Any]:
+    return {key: each.model_dump(by_alias=True, mode="json", exclude_none=True) for key, each in requests.items()}
+
+
+def _check_client(ctx: Context, task_id: str) -> Client:
+    """Raises `MCPError` for a client without the extension, and for a header that names another task."""
+    client = read_client(ctx)
+    if not client.has_tasks:
+        raise build_missing_tasks()
+    # Intermediaries route by the header; over other transports there is none.
+    request: object = ctx.request
+    if isinstance(request, HTTPConnection) and request.headers.get("mcp-name") != task_id:
+        raise MCPError(code=types.HEADER_MISMATCH, message="Mcp-Name header does not match the task")
+    return client
+
+
+async def _find_row(door: McpDoor, run_id: str) -> RunRow:
+    try:
+        return await door.runtime.find(run_id)
+    except RunUnknown as error:
+        raise MCPError(code=types.INVALID_PARAMS, message="There is no such task any more") from error
+
+
+def _format_time(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,61 @@
+"""The official conformance suite and the inspector against the MCP server of a workspace."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conformance_workspace import conforming_workspace
+from node_programs import find_program
+
+pytestmark = pytest.mark.slow
+
+HERE = Path(__file__).parent
+SUITE = "@modelcontextprotocol/conformance/dist/index.js"
+INSPECTOR = "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
+
+
+@pytest.fixture
+def address(home: Path, tmp_path: Path) -> Iterator[str]:
+    """The door of a workspace whose tasks have the names that the suite calls."""
+    with conforming_workspace(tmp_path / "work"):
+        server = subprocess.Popen(
+            [sys.executable, HERE / "conformance_server.py"],
+            cwd=tmp_path / "work",
+            env={**os.environ, "HOME": str(home)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        with server:
+            assert server.stdout is not None
+            yield server.stdout.readline().strip()
+            assert server.stdin is not None
+            server.stdin.close()
+            server.wait(30)
+
+
+@pytest.mark.timeout(300)
+def test_the_conformance_suite_passes_but_for_what_its_baseline_names(address: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    baseline = HERE / "conformance-baseline.yml"
+
+    command = [*find_program(SUITE), "server", "--url", address, "--suite", "all", "--timeout", "60000"]
+    done = subprocess.run(
+        [*command, "--expected-failures", baseline, "-o", out], capture_output=True, text=True, timeout=280
+    )
+
+    assert done.returncode == 0, done.stdout[-4000:]
+    skills = [check for name in ("directory", "enumeration", "manifest") for check in _read_checks(out, name)]
+    assert len(skills) == 45
+    assert {check["status"] for check in skills} <= {"SUCCESS", "INFO", "SKIPPED"}
+
+
+def _read_checks(out: Path, name: str) -> list[dict[str, Any]]:
+    (file,) = out.glob(f"server-sep-2640-skills-{name}-*/checks.json")
+    checks: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
+    return checks

@@ -1,0 +1,35 @@
+"""The session that the page on MCP clients shows, played against the command."""
+
+import json
+from pathlib import Path
+
+from mcp_peer import ProcessPeer
+from pydantic import JsonValue
+from run_workspace import Workspace
+
+PAGE = Path(__file__).parents[2] / "docs" / "doors" / "mcp-server.md"
+
+
+def is_part(wanted: JsonValue, found: JsonValue) -> bool:
+    """Everything that is wanted is there; there may be more."""
+    if isinstance(wanted, dict):
+        return isinstance(found, dict) and all(key in found and is_part(wanted[key], found[key]) for key in wanted)
+    if isinstance(wanted, list):
+        return isinstance(found, list) and all(is_part(*pair) for pair in zip(wanted, found, strict=False))
+    return wanted == found
+
+
+def test_the_session_of_the_page_is_what_happens(home: Path, tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path / "work")
+    assert workspace.agent("init", "--provider", "offline") == 0
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    sent = [json.loads(line[2:]) for line in lines if line.startswith("→ ")]
+    wanted = [json.loads(line[2:]) for line in lines if line.startswith("← ")]
+    assert len(sent) == len(wanted) > 0
+
+    with ProcessPeer(workspace.folder) as peer:
+        for request, answer in zip(sent, wanted, strict=True):
+            found = peer.request(request["method"], **request["params"])
+
+            assert is_part(answer.get("result", answer.get("error")), found.get("error", found))
+        assert peer.close() == 0
