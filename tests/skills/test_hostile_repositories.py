@@ -87,14 +87,14 @@ def test_more_files_than_allowed_are_refused(machine: Machine, notes: Repository
     assert "--max-files" in refused
 
 
-def test_repository_of_many_skills_names_the_folders_to_choose_from(machine: Machine, notes: Repository) -> None:
+def test_repository_of_many_skills_names_those_to_choose_from(machine: Machine, notes: Repository) -> None:
     skill = "---\nname: {0}\ndescription: Does {0}.\n---\n\nDo it.\n"
     notes.git("rm", "-q", "SKILL.md")
     notes.commit({f"skills/{name}/SKILL.md": skill.format(name) for name in ("pdf", "docx")})
 
     refused = add(machine, notes)
 
-    assert "write one of these behind the address: #skills/docx, #skills/pdf\n" in refused
+    assert "Add --pick NAME,NAME or --all; there are: docx, pdf\n" in refused
     assert ".staging" not in refused
     assert machine.agent("add", f"{notes.url}#skills/pdf", "--allow-file", "-y").code == 0
 

@@ -76,7 +76,7 @@ def test_one_folder_of_a_repository_is_installed_alone(
     assert machine.agent("add", f"{repository.url}#skills/two", FILE, "--yes").code == 0
     assert "no folder 'skills/three'" in machine.agent("add", f"{repository.url}#skills/three", FILE, "--yes").err
     assert "symbolic link" in machine.agent("add", repository.url, FILE, "--yes").err
-    assert "no usable skill" in machine.agent("add", f"{repository.url}#skills", FILE, "--yes").err
+    assert "holds 2 skills" in machine.agent("add", f"{repository.url}#skills", FILE, "--yes").err
 
     entry = machine.registry.skills["two"]
     assert entry.subdir == "skills/two"

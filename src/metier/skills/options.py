@@ -26,6 +26,10 @@ class SkillsOptions(Value):
         default="none",
         description="The bundled and installed skills in the catalog: a list of names, all trusted ones, all, or none.",
     )
+    indexes: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        default=(),
+        description="Files, folders or git repositories that list skills, for `skills search` and `skills add NAME`.",
+    )
     prefilter_top_k: int = Field(
         default=8,
         ge=1,

@@ -40,6 +40,11 @@ def decide_interactively(question: str, *, flag: str) -> bool:
     return _ask(f"{question} [y/N]: ") in ("y", "yes")
 
 
+def ask_at_terminal(prompt: str) -> str | None:
+    """What the person writes, in lower case; nothing where there is no terminal."""
+    return _ask(prompt) if _has_terminal() else None
+
+
 def say(line: str) -> None:
     sys.stderr.write(f"{line}\n")
 
@@ -57,5 +62,9 @@ def _ask(prompt: str) -> str:
 
 
 def _check_terminal(hint: str) -> None:
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not _has_terminal():
         raise UsageError("Nothing can be confirmed here: this is not a terminal", hint=hint)
+
+
+def _has_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()

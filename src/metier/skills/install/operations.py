@@ -26,16 +26,16 @@ from metier.skills.capabilities_report import (
 )
 from metier.skills.git.fetch import RemoteRef, fetch_source, write_files
 from metier.skills.git.process import Sleep
+from metier.skills.install.index import FILE_NAME as INDEX_FILE
+from metier.skills.install.index import read_index
 from metier.skills.install.lock import LockedSkill, check_locked
+from metier.skills.install.offers import CollectionFound, Offer, find_needs, list_offers
 from metier.skills.install.placement import displace, open_registry, place, read_registry
 from metier.skills.install.registry import Registry, RegistryEntry, SkillHome, save_registry
 from metier.skills.install.staging import check_free_disk, copy_folder, open_staging, sync_tree
 from metier.skills.limits import InstallLimits
 from metier.skills.source import FolderSource, GitSource, InstallSource
 from metier.skills.trust.digest import TreeDigest, digest_tree
-
-MOST_NAMED = 10
-"""Folders that a hint names, where a repository holds many skills."""
 
 type Answer = Literal["trust", "keep_untrusted", "stop"]
 type Status = Literal["installed", "updated", "unchanged", "declined"]
@@ -104,28 +104,44 @@ class Installer:
                 self._check_free(proposal.name, previous)
             return self._finish(proposal, previous, confirm(proposal))
 
-    async def list_sources(self, source: InstallSource) -> tuple[InstallSource, ...]:
-        """One source for every skill of a collection, sorted; of a single skill, itself. Raises `UsageError`."""
+    async def list_offers(self, source: InstallSource) -> tuple[Offer, ...]:
+        """Every skill of a collection, or the one that the source is. Raises `UsageError` where there is none."""
         with open_staging(self.home) as folder:
             tree = folder / "tree" / _folder_name(source)
             tree.mkdir(parents=True)
             await self._stage(source, tree, repository=folder / "repository")
-            if (tree / "SKILL.md").is_file():
-                return (source,)
-            found = sorted(path.parent.relative_to(tree).as_posix() for path in tree.rglob("*/SKILL.md"))
-        # A skill below another one, such as a template in its assets, is a part of that one.
-        own = [each for each in found if not any(each.startswith(f"{other}/") for other in found)]
-        if not own:
+            single = load_skill(tree).skill
+            if single is not None:
+                needs = find_needs(single)
+                return (Offer(name=single.name, description=single.description, folder="", source=source, needs=needs),)
+            offers = list_offers(tree, source)
+        if not offers:
             raise UsageError(f"{source.describe()!r} holds no skill", hint="Give a folder with skills in it")
-        return tuple(_below(source, each) for each in own)
+        return offers
 
-    async def update(self, name: str, *, confirm: Confirm) -> Outcome:
-        """Fetch the skill again from where it came and swap it in one step. A failure leaves the old one."""
+    async def read_index(self, source: InstallSource) -> tuple[Offer, ...]:
+        """What an index offers, each skill at one commit: a file, or a folder or repository with or without it."""
+        if isinstance(source, FolderSource) and source.path.is_file():
+            return read_index(source.path, allow_file=True)
+        with open_staging(self.home) as folder:
+            tree = folder / "tree" / _folder_name(source)
+            tree.mkdir(parents=True)
+            ref = await self._stage(source, tree, repository=folder / "repository")
+            if (tree / INDEX_FILE).is_file():
+                return read_index(tree / INDEX_FILE, allow_file=ref is None)
+            pinned = replace(source, ref=ref.commit) if isinstance(source, GitSource) and ref is not None else source
+            return list_offers(tree, pinned)
+
+    async def update(self, name: str, *, confirm: Confirm, source: InstallSource | None = None) -> Outcome:
+        """Fetch the skill again from where it came and swap it in one step. A failure leaves the old one.
+
+        With `source`, from there: the commit that an index names now.
+        """
         with open_registry(self.home) as registry:
             previous = registry.find(name)
         if previous is None or not previous.is_installed:
             raise SkillNotFound(f"No skill {name!r} was installed by `agent skill add`", hint="See `agent skill list`")
-        source = source_of(previous)
+        source = source or source_of(previous)
         with open_staging(self.home) as folder:
             fresh = await self._propose(source, folder, name=previous.name)
             proposal = self._compare(fresh, previous)
@@ -153,9 +169,9 @@ class Installer:
         reading = load_skill(tree)
         problems = tuple(_relative(problem, tree) for problem in reading.problems if problem.code != "name_folder")
         if reading.skill is None:
-            raise ConfigError(
-                f"{source.describe()!r} holds no usable skill", problems=problems, hint=_where_hint(source, tree)
-            )
+            if not (tree / "SKILL.md").exists() and (offers := list_offers(tree, source)):
+                raise CollectionFound(source, offers)
+            raise ConfigError(f"{source.describe()!r} holds no usable skill", problems=problems)
         shown = name or reading.skill.name
         _check_installable_name(shown)
         if fault := find_version_fault(reading.skill):
@@ -309,23 +325,6 @@ def _folder_name(source: InstallSource) -> str:
 def _relative(problem: Problem, tree: Path) -> Problem:
     """Named as its author sees it: the folder that it is staged in is gone when the user reads this."""
     return replace(problem, file=problem.file.removeprefix(f"{tree}/") if problem.file != str(tree) else tree.name)
-
-
-def _below(source: InstallSource, folder: str) -> InstallSource:
-    match source:
-        case GitSource(subdir=subdir):
-            return replace(source, subdir=f"{subdir}/{folder}" if subdir else folder)
-        case FolderSource(path=path):
-            return FolderSource(path=path / folder)
-
-
-def _where_hint(source: InstallSource, tree: Path) -> str:
-    above = PurePosixPath(source.subdir if isinstance(source, GitSource) else "")
-    found = sorted(str(above / path.parent.relative_to(tree).as_posix()) for path in tree.rglob("*/SKILL.md"))
-    if not found:
-        return ""
-    named = ", ".join(f"#{folder}" for folder in found[:MOST_NAMED]) + (", …" if len(found) > MOST_NAMED else "")
-    return f"There are skills in folders of it; write one of these behind the address: {named}"
 
 
 def _check_installable_name(name: str) -> None:

@@ -1,0 +1,265 @@
+"""`agent skills add`: one skill, some of a collection, or one that an index names; then what these need."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, NamedTuple
+
+import anyio
+import typer
+
+from metier.cli.shared.context import current_directory
+from metier.cli.shared.output import write_json
+from metier.cli.skill.decision import Decision, ask_at_terminal, say
+from metier.cli.skill.indexes import find_indexed
+from metier.cli.skill.installer import LIMITS, open_installer, open_roots
+from metier.definitions.names import canonical_name, check_name
+from metier.errors import MetierError, UsageError
+from metier.skills.activation import find_packages
+from metier.skills.install.lock import FILE_NAME, LockedSkill, load_lock, parse_locked_source
+from metier.skills.install.offers import CollectionFound, Offer, find_collection, find_needs, pick_offers
+from metier.skills.install.operations import Installer, Outcome
+from metier.skills.limits import MEGABYTE
+from metier.skills.source import FolderSource, InstallSource, parse_source
+from metier.telemetry.excerpt import one_line
+
+Json = Annotated[bool, typer.Option("--json", help="Write JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", "--trust", "-y", help="Install and trust without asking.")]
+NoTrust = Annotated[bool, typer.Option("--no-trust", help="Install without asking and without trusting.")]
+AllowFile = Annotated[bool, typer.Option("--allow-file", help="Allow file:// addresses.")]
+MaxFiles = Annotated[int, typer.Option(min=1, help="Refuse a skill with more files than this.")]
+MaxMegabytes = Annotated[int, typer.Option(min=1, help="Refuse a skill that is larger than this.")]
+
+_WIDTH = 90
+
+
+class _Wanted(NamedTuple):
+    source: InstallSource
+    name: str | None = None
+    locked: LockedSkill | None = None
+
+
+def attach(app: typer.Typer) -> None:
+    """Add the command to the group `agent skills`."""
+    app.command("add")(add)
+
+
+def add(
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            help="Git address or folder: <git-url|path>[@ref][#subdir]; a name of an index, or of the lock."
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Install under this name instead of the skill's own.")] = None,
+    yes: Yes = False,
+    no_trust: NoTrust = False,
+    every: Annotated[bool, typer.Option("--all", help="Install every skill of a collection.")] = False,
+    pick: Annotated[str | None, typer.Option(help="Install these skills of a collection: names with commas.")] = None,
+    frozen: Annotated[bool, typer.Option("--frozen", help="Install exactly what skills.lock says.")] = False,
+    allow_file: AllowFile = False,
+    max_files: MaxFiles = LIMITS.max_files,
+    max_megabytes: MaxMegabytes = LIMITS.max_bytes // MEGABYTE,
+    json: Json = False,
+) -> None:
+    """Fetch a skill, show what it can do, ask, and install it."""
+    _check_options(source, name=name, every=every, pick=pick, frozen=frozen)
+    adding = _Adding(open_installer(max_files, max_megabytes), Decision.of_flags(yes=yes, no_trust=no_trust))
+    if frozen:
+        adding.add_all(_frozen_plan(source, name=name, allow_file=allow_file))
+    elif source is not None:
+        indexed = find_indexed(source, adding.installer)
+        where = indexed.source if indexed is not None else parse_source(source, allow_file=allow_file)
+        if every or pick is not None:
+            offers = anyio.run(adding.installer.list_offers, where)
+            adding.add_offers(offers if pick is None else pick_offers(offers, pick.split(",")))
+        else:
+            adding.add_found(_Wanted(where, name))
+        adding.add_needed()
+    finish(adding.outcomes, is_json=json, is_list=frozen or len(adding.outcomes) != 1 or every or pick is not None)
+
+
+def _check_options(source: str | None, *, name: str | None, every: bool, pick: str | None, frozen: bool) -> None:
+    if name is not None:
+        check_name(name)
+    if source is None and not frozen:
+        raise UsageError("The source is missing", hint="Give a git address, a folder, or a name of an index")
+    named = [flag for flag, is_given in (("--all", every), ("--pick", pick), ("--name", name)) if is_given]
+    if len(named) > 1:
+        raise UsageError(f"{named[0]} and {named[1]} exclude each other", hint="Leave out one of them")
+
+
+@dataclass(frozen=True, slots=True)
+class _Adding:
+    """One call of the command: what was added so far, and what is decided for all of it."""
+
+    installer: Installer
+    decision: Decision
+    outcomes: list[Outcome] = field(default_factory=list[Outcome])
+
+    def add_all(self, plan: Iterable[_Wanted]) -> None:
+        for wanted in plan:
+            outcome = anyio.run(_add, self.installer, wanted, self.decision)
+            self.outcomes.append(outcome)
+            announce(outcome)
+
+    def add_offers(self, offers: Iterable[Offer]) -> None:
+        self.add_all(_Wanted(offer.source) for offer in offers)
+
+    def add_found(self, wanted: _Wanted) -> None:
+        """The skill, or where the source holds several, those that the person picks; one alone needs no picking."""
+        try:
+            self.add_all([wanted])
+        except CollectionFound as collection:
+            if len(collection.offers) == 1:
+                self.add_all([wanted._replace(source=collection.offers[0].source)])
+            else:
+                self.add_offers(_choose(collection))
+
+    def add_needed(self) -> None:
+        """What the added skills name and is not here, from the same collection; and what these need in turn."""
+        offered: set[str] = set()
+        while missing := self._find_missing(offered):
+            offered |= {canonical_name(name) for name, _ in missing}
+            for name, outcome in missing:
+                self._offer_needed(name, outcome)
+
+    def _find_missing(self, offered: set[str]) -> list[tuple[str, Outcome]]:
+        here = {canonical_name(package.definition.name) for package in find_packages(open_roots()).packages}
+        added = [outcome for outcome in self.outcomes if outcome.status != "declined"]
+        named = [(name, outcome) for outcome in added for name in find_needs(outcome.proposal.definition)]
+        found = {canonical_name(name): (name, outcome) for name, outcome in named}
+        return [pair for canonical, pair in found.items() if canonical not in here | offered]
+
+    def _offer_needed(self, name: str, outcome: Outcome) -> None:
+        needing = f"{outcome.proposal.name} names the skill {name!r}, which is not here"
+        offer = _find_neighbour(self.installer, outcome, name)
+        if offer is None:
+            say(f"{needing}; add it, or it cannot be used")
+            return
+        say(f"{needing}; the same collection has it")
+        self.add_offers([offer])
+
+
+def _find_neighbour(installer: Installer, outcome: Outcome, name: str) -> Offer | None:
+    collection = find_collection(outcome.proposal.source)
+    if collection is None:
+        return None
+    try:
+        offers = anyio.run(installer.list_offers, collection)
+    except MetierError:
+        return None
+    return next((offer for offer in offers if canonical_name(offer.name) == canonical_name(name)), None)
+
+
+def _choose(collection: CollectionFound) -> Sequence[Offer]:
+    """The person reads names and descriptions, and picks by number or name; words leave those that have them."""
+    shown = list(collection.offers)
+    for line in _list_lines(shown):
+        say(line)
+    while True:
+        reply = ask_at_terminal("Which? Numbers or names with commas, words to search, `all`: ")
+        if reply is None:
+            raise collection
+        if not reply:
+            raise UsageError("Nothing was picked", hint=collection.hint)
+        if reply == "all":
+            return shown
+        picked = _read_choice(reply, shown)
+        if picked:
+            return picked
+        words = reply.split()
+        found = [offer for offer in collection.offers if all(word in _searched(offer) for word in words)]
+        say("" if found else f"None of them has the words {reply!r}")
+        shown = found or list(collection.offers)
+        for line in _list_lines(shown):
+            say(line)
+
+
+def _read_choice(reply: str, shown: Sequence[Offer]) -> list[Offer]:
+    """What numbers and names mean; nothing where one of them is neither."""
+    by_name = {canonical_name(offer.name): offer for offer in shown}
+    by_number = {str(number): offer for number, offer in enumerate(shown, start=1)}
+    parts = [part for part in reply.replace(",", " ").split() if part]
+    found = [by_number.get(part) or by_name.get(canonical_name(part)) for part in parts]
+    return [offer for offer in found if offer is not None] if all(found) else []
+
+
+def _list_lines(offers: Sequence[Offer]) -> list[str]:
+    width = max((len(offer.name) for offer in offers), default=0)
+    return [
+        f"{number:>4}  {offer.name:<{width}}  {one_line(offer.description, _WIDTH)}".rstrip()
+        for number, offer in enumerate(offers, start=1)
+    ]
+
+
+def _searched(offer: Offer) -> str:
+    return f"{offer.name} {offer.description}".lower()
+
+
+async def _add(installer: Installer, wanted: _Wanted, decision: Decision) -> Outcome:
+    return await installer.add(wanted.source, confirm=decision.answer, name=wanted.name, locked=wanted.locked)
+
+
+def _frozen_plan(source: str | None, *, name: str | None, allow_file: bool) -> list[_Wanted]:
+    """What to install from the lock: all of it, one skill by name or address, or a local folder against its entry."""
+    locked = {canonical_name(skill.name): skill for skill in load_lock(current_directory()).skills}
+    if source is None:
+        return [
+            _Wanted(parse_locked_source(skill, allow_file=allow_file), skill.name, skill) for skill in locked.values()
+        ]
+    by_name = locked.get(canonical_name(name or source))
+    where = None if by_name and name is None else parse_source(source, allow_file=allow_file)
+    if isinstance(where, FolderSource):
+        by_name = locked.get(canonical_name(name or where.path.resolve().name))
+        if by_name:
+            return [_Wanted(where, by_name.name, by_name)]
+    elif by_name is None and where is not None:
+        by_name = next(
+            (skill for skill in locked.values() if skill.url == where.url and skill.subdir == where.subdir), None
+        )
+    if by_name is None:
+        raise UsageError(f"{FILE_NAME} has no skill {source!r}", hint="It has: " + (", ".join(locked) or "none"))
+    return [_Wanted(parse_locked_source(by_name, allow_file=allow_file), by_name.name, by_name)]
+
+
+def announce(outcome: Outcome) -> None:
+    name, entry = outcome.proposal.name, outcome.entry
+    match outcome.status:
+        case "declined":
+            say("Nothing was changed")
+        case "unchanged":
+            say(f"{name} is up to date")
+        case "installed" | "updated":
+            trust_word = "trusted" if entry and entry.trusted else "not trusted"
+            say(f"{outcome.status.capitalize()} {name}, {trust_word}")
+            if not (entry and entry.trusted):
+                say(f"To trust it: agent skill trust {canonical_name(name)}")
+            say(f"To enable: export AGENT_SKILLS={canonical_name(name)}")
+            say(f"Or in the settings that hold here: agent skills enable {canonical_name(name)}")
+
+
+def finish(outcomes: list[Outcome], *, is_json: bool, is_list: bool) -> None:
+    if is_json:
+        rows = [_outcome_json(outcome) for outcome in outcomes]
+        write_json(rows if is_list else rows[0])
+    if any(outcome.status == "declined" for outcome in outcomes):
+        raise typer.Exit(1)
+
+
+def _outcome_json(outcome: Outcome) -> dict[str, object]:
+    proposal, entry = outcome.proposal, outcome.entry
+    return {
+        "status": outcome.status,
+        "name": proposal.name,
+        "source": proposal.source.describe(),
+        "commit": proposal.ref.commit if proposal.ref else None,
+        "previous_commit": proposal.previous.commit_sha if proposal.previous else None,
+        "tree": proposal.digest.tree,
+        "path": entry.installed_path if entry else None,
+        "trusted": entry.trusted if entry else False,
+        "report": proposal.report.model_dump(mode="json"),
+        "diff": proposal.diff.model_dump(mode="json") if proposal.diff else None,
+        "local_changes": list(proposal.local_changes),
+        "warnings": list(proposal.warnings),
+        "problems": [problem.render() for problem in proposal.problems],
+    }
