@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import anyio
@@ -13,12 +14,14 @@ from starlette.responses import Response
 
 from metier.engine.unwrapping import unwrapped
 from metier.errors import MetierError
+from metier.event_record import EventRecord
 from metier.runtime.cleaning import build_place_redactor
 from metier.runtime.host import Host
 from metier.runtime.queue.job import Job
 from metier.runtime.queue.pool import RunPool
 from metier.runtime.runs import open_runtime
 from metier.runtime.workspace.plugins import using_plugins
+from metier.server.feed import Feed
 from metier.server.mounts import Lifespan, mount_all
 from metier.server.problems import HttpProblem, describe_problem, render_problem
 from metier.server.recipe import Recipe
@@ -83,20 +86,38 @@ def build_state(recipe: Recipe, host: Host) -> ServerState:
 @asynccontextmanager
 async def _serving(state: ServerState, lifespans: Sequence[Lifespan]) -> AsyncGenerator[None]:
     """Open the runtime and drive runs until the server stops; then hand them back, for another process to go on."""
+    ears = _Ears()
     with unwrapped(), using_plugins(state.host, report=logger.warning) as extended:
-        async with open_runtime(extended) as runtime, AsyncExitStack() as stack:
+        place = replace(extended, sinks=(*extended.sinks, ears))
+        async with open_runtime(place) as runtime, AsyncExitStack() as stack, anyio.create_task_group() as followers:
             slots = state.options.concurrency
-            job = Job(place=extended, report=logger.info)
-            pool = RunPool(job, runtime, slots) if slots else None
-            state.begin(runtime, pool)
+            pool = RunPool(Job(place=place, report=logger.info), runtime, slots) if slots else None
+            ears.feed = feed = Feed(runtime, followers, most=state.options.max_watchers)
+            state.begin(runtime, pool, feed)
             for lifespan in lifespans:
                 await stack.enter_async_context(lifespan())
-            async with anyio.create_task_group() as group:
+            async with anyio.create_task_group() as drivers:
                 if pool is not None:
-                    group.start_soon(pool.work)
+                    drivers.start_soon(pool.work)
                 yield
+                feed.stop()
                 if pool is not None:
                     pool.leave("the server stops")
+            followers.cancel_scope.cancel()
+
+
+@dataclass(slots=True)
+class _Ears:
+    """Hears the events of runs that this process drives; made before the feed, because the runtime needs it first."""
+
+    feed: Feed | None = None
+
+    def write(self, record: EventRecord) -> None:
+        if self.feed is not None:
+            self.feed.write(record)
+
+    def close(self) -> None:
+        return None
 
 
 async def _answer_known(request: Request, error: Exception) -> Response:

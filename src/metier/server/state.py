@@ -8,6 +8,7 @@ from fastapi import Depends, Request
 from metier.runtime.host import Host
 from metier.runtime.queue.pool import RunPool
 from metier.runtime.runs import Runtime
+from metier.server.feed import Feed
 from metier.server.problems import HttpProblem
 from metier.server.security.guard import Access
 from metier.server.security.login_codes import LoginCodes
@@ -25,6 +26,7 @@ class ServerState:
     """Takes the secrets of the host out of what is sent."""
     _runtime: Runtime | None = field(default=None, repr=False)
     _pool: RunPool | None = field(default=None, repr=False)
+    _feed: Feed | None = field(default=None, repr=False)
 
     @property
     def options(self) -> ServerOptions:
@@ -42,6 +44,12 @@ class ServerState:
         return self._pool
 
     @property
+    def feed(self) -> Feed:
+        """Events on their way to watchers."""
+        assert self._feed is not None, "the application has not started"
+        return self._feed
+
+    @property
     def base_path(self) -> str:
         """What links begin with."""
         return self.options.root_path
@@ -51,8 +59,8 @@ class ServerState:
         """The queue that runs of this server go to."""
         return self.host.settings.worker.queue
 
-    def begin(self, runtime: Runtime, pool: RunPool | None) -> None:
-        self._runtime, self._pool = runtime, pool
+    def begin(self, runtime: Runtime, pool: RunPool | None, feed: Feed) -> None:
+        self._runtime, self._pool, self._feed = runtime, pool, feed
         self.host = replace(self.host, clients=runtime.place.clients)
 
     def nudge(self) -> None:

@@ -1,34 +1,17 @@
-"""Follow a run while another process, perhaps on another machine, drives it. Only reads.
-
-Its event log is on the machine that drives it, and says most. Where the journal gets ahead of the log that is here, or
-there is none, the journal is followed instead: it is in the store.
-"""
+"""Show a run while another process, perhaps on another machine, drives it. Only reads."""
 
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-
-import anyio
-from pydantic import ValidationError
 
 from metier.cli.run.driving import find_standing
 from metier.cli.shared.exit_codes import FAILED
-from metier.event_record import EventRecord
-from metier.runtime.history.entries import read_history
-from metier.runtime.history.journal_events import Teller
+from metier.runtime.history.following import Follower
 from metier.runtime.runs import Runtime
-from metier.store.base import RUNNABLE
-from metier.telemetry.jsonl import FILE_NAME
 from metier.telemetry.sinks import Sink
-
-POLL_SECONDS = 0.1
-LOOK_SECONDS = 1.0
-"""How often the journal is compared with the log, and so how long a driver may take to write what it has recorded."""
 
 
 async def follow_run(runtime: Runtime, run_id: str, sink: Sink) -> int:
     """Show every event until the run ends or waits; the exit code of a command that had driven it."""
-    await _Follower(runtime, run_id, sink).follow()
+    await _follow(Follower(runtime, run_id), sink)
     sink.close()
     state = await runtime.read(run_id)
     if state.status == "in_progress":
@@ -37,97 +20,11 @@ async def follow_run(runtime: Runtime, run_id: str, sink: Sink) -> int:
     return (await find_standing(runtime, state)).find_exit_code()
 
 
-class _Told:
-    """What the journal tells, kept until it is shown."""
-
-    def __init__(self) -> None:
-        self.records: list[EventRecord] = []
-
-    def write(self, record: EventRecord) -> None:
-        self.records.append(record)
-
-    def close(self) -> None:
-        return None
-
-
-class _Follower:
-    """Log and journal tell the same events of the journal in the same order, so their number says which was shown."""
-
-    def __init__(self, runtime: Runtime, run_id: str, sink: Sink) -> None:
-        self._runtime, self._run_id, self._sink = runtime, run_id, sink
-        self._path, self._position = runtime.folder(run_id) / FILE_NAME, 0
-        self._logged = 0
-        """How many events of the journal the log has told."""
-        self._shown = 0
-        """How many were shown, from wherever."""
-        self._told = _Told()
-        self._teller = Teller(runtime.place, run_id, self._told)
-        self._is_elsewhere = False
-        """The log of the driver is not here."""
-        self._next_look = 0.0
-
-    async def follow(self) -> None:
-        while True:
-            # Who drives is asked first: what it wrote before it let go is then still read.
-            is_driven = await self._is_driven()
-            if is_driven and not self._is_elsewhere and anyio.current_time() < self._next_look:
-                self._show_log()
-            else:
-                await self._compare(is_driven=is_driven)
-            if not is_driven:
-                return
-            await self._wait()
-
-    async def _is_driven(self) -> bool:
-        row = await self._runtime.store.find_run(self._run_id)
-        # One of a queue is driven as soon as a worker comes to it.
-        return row is not None and bool(row.driver or (row.queue and row.status in RUNNABLE))
-
-    async def _compare(self, *, is_driven: bool) -> None:
-        """The log has its time to tell what the journal already holds, unless it is known that it will not."""
-        overdue = len(self._told.records)
-        self._teller.tell(await read_history(self._runtime, self._run_id, after=self._teller.state.seq))
-        self._next_look = anyio.current_time() + LOOK_SECONDS
-        self._show_log()
-        if self._is_elsewhere or not is_driven:
-            overdue = len(self._told.records)
-        for record in self._told.records[self._shown : overdue]:
-            self._is_elsewhere = True
-            self._shown += 1
-            self._sink.write(record)
-
-    def _show_log(self) -> None:
-        for record in self._read_log():
-            if record.entry:
-                self._logged += 1
-                if self._logged <= self._shown:
-                    continue
-                self._shown, self._is_elsewhere = self._logged, False
-            self._sink.write(record)
-
-    def _read_log(self) -> Iterator[EventRecord]:
-        lines, self._position = _read_on(self._path, self._position)
-        for line in lines:
-            try:
-                yield EventRecord.model_validate_json(line)
-            except ValidationError:  # written by a newer version, or damaged: `agent replay` says which
-                continue
-
-    async def _wait(self) -> None:
-        if self._is_elsewhere:
-            after = self._teller.state.seq
-            await self._runtime.store.wait_for_entries(self._run_id, after=after, seconds=LOOK_SECONDS)
-        else:
-            await anyio.sleep(POLL_SECONDS)
-
-
-def _read_on(path: Path, position: int) -> tuple[list[bytes], int]:
-    """The whole lines after a position, and where they end; a line that is being written waits for the next look."""
-    try:
-        with path.open("rb") as file:
-            file.seek(position)
-            data = file.read()
-    except FileNotFoundError:
-        return [], position
-    whole = data[: data.rfind(b"\n") + 1]
-    return whole.splitlines(), position + len(whole)
+async def _follow(follower: Follower, sink: Sink) -> None:
+    while True:
+        news = await follower.look()
+        for record in news.records:
+            sink.write(record)
+        if not news.is_driven:
+            return
+        await follower.wait()
