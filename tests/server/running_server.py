@@ -50,14 +50,14 @@ class RunningServer:
         assert answer.status_code == status, answer.text
         return cast("dict[str, Any]", answer.json())
 
-    def sign_in(self, *, name: str = "tester", role: str = "operator") -> httpx2.Client:
+    def sign_in(self) -> httpx2.Client:
         """A client with the cookie of a browser, by a one-time code."""
         assert self.recipe is not None
         code = LoginCodes(self.recipe.private).issue(User(name=self.recipe.owner, role="operator"))
-        client = httpx2.Client(base_url=self.url, timeout=WAIT_SECONDS, trust_env=False)
-        answer = client.get("/login", params={"code": code})
-        assert answer.status_code == 303, (name, role, answer.text)
-        return client
+        with httpx2.Client(base_url=self.url, timeout=WAIT_SECONDS, trust_env=False) as browser:
+            answer = browser.get("/login", params={"code": code})
+            assert answer.status_code == 303, answer.text
+            return httpx2.Client(base_url=self.url, cookies=browser.cookies, timeout=WAIT_SECONDS, trust_env=False)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import anyio
 import typer
 from pydantic import JsonValue
 
-from metier.cli.run.approval_dialog import describe, describe_edit, explain, parse_arguments, render_edit
+from metier.cli.run.approval_dialog import describe, describe_edit, explain, parse_arguments
 from metier.cli.run.command import Config
 from metier.cli.run.detaching import tell_workers, wake_decided_run
 from metier.cli.run.driving import open_place
@@ -15,6 +15,7 @@ from metier.cli.skill.catalog import AsJson
 from metier.errors import UsageError
 from metier.ids import find_user
 from metier.runtime.approvals import ApprovalQuestion, Reply
+from metier.runtime.documents import approval_as_json, attempt_as_json
 from metier.runtime.runs import open_runtime
 from metier.store.base import ApprovalAttempt, RunRow
 from metier.telemetry.excerpt import one_line
@@ -47,7 +48,7 @@ def list_approvals(
             count = 0
             async for page in runtime.approvals.pages(run_id=run_id, status="" if every else "open"):
                 for question in page:
-                    shown.add(as_object(question)) if shown is not None else _write_question(question)
+                    shown.add(approval_as_json(question)) if shown is not None else _write_question(question)
                 count += len(page)
             return count
 
@@ -74,7 +75,7 @@ def show(approval: ApprovalName, *, as_json: AsJson = False, config: Config = No
 
     question, attempts = anyio.run(read)
     if as_json:
-        write_json({**as_object(question), "attempts": [_attempt_as_object(attempt) for attempt in attempts]})
+        write_json({**approval_as_json(question), "attempts": [attempt_as_json(attempt) for attempt in attempts]})
         return
     told = (*describe(question)[1:], *describe_edit(question), *explain(question))
     for line in (*told, *_describe_decision(question, attempts)):
@@ -114,31 +115,6 @@ def deny(
     _decide(approval, reply, as_json=as_json, config=config)
 
 
-def as_object(question: ApprovalQuestion) -> dict[str, JsonValue]:
-    row, asked = question.row, question.asked
-    edited = None if row.edited_payload is None else row.edited_payload.decode()
-    return {
-        "approval_id": row.approval_id,
-        "run_id": row.run_id,
-        "step_id": row.step_id,
-        "status": row.status,
-        "tool": question.tool,
-        "arguments": question.arguments,
-        "hash": question.hash,
-        "edited_call": edited,
-        "edited_arguments": question.edited_arguments,
-        "difference": list[JsonValue](render_edit(question)),
-        "risk": asked.risk if asked else "",
-        "reason": asked.reason if asked else "",
-        "justification": asked.justification if asked else "",
-        "preview": asked.preview if asked else "",
-        "created_at": row.created_at.isoformat(),
-        "expires_at": row.expires_at.isoformat() if row.expires_at else None,
-        "decided_by": row.decided_by,
-        "decision_reason": row.reason,
-    }
-
-
 def _decide(name: str, reply: Reply, *, as_json: bool, config: Config) -> None:
     place = open_place(config)
 
@@ -149,7 +125,7 @@ def _decide(name: str, reply: Reply, *, as_json: bool, config: Config) -> None:
 
     decided, owner = anyio.run(decide)
     if as_json:
-        write_json(as_object(decided))
+        write_json(approval_as_json(decided))
     else:
         write_line(f"{decided.row.approval_id} {decided.row.status} by {decided.row.decided_by}")
     if owner is not None:
@@ -183,13 +159,3 @@ def _describe_decision(question: ApprovalQuestion, attempts: list[ApprovalAttemp
             f"{attempt.at.isoformat(timespec='seconds')} {attempt.status} by {attempt.decided_by}{said}, {word}"
         )
     return lines
-
-
-def _attempt_as_object(attempt: ApprovalAttempt) -> dict[str, JsonValue]:
-    return {
-        "status": attempt.status,
-        "decided_by": attempt.decided_by,
-        "reason": attempt.reason,
-        "at": attempt.at.isoformat(),
-        "counted": attempt.counted,
-    }

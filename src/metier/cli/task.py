@@ -32,6 +32,7 @@ from metier.engine.state import RunState
 from metier.errors import UsageError
 from metier.runtime.checks.validation import find_all_problems
 from metier.runtime.delegation.child_runs import request_task
+from metier.runtime.documents import task_as_json
 from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest, take_trace
 from metier.runtime.runs import Runtime, Watch
@@ -87,7 +88,7 @@ def show(task: TaskId, *, as_json: AsJson = False, config: Config = None) -> Non
     """Show a task: its inputs, its steps, and what each of them uses."""
     definition = get_task(open_place(config), task)
     if as_json:
-        write_json(_task_as_json(definition))
+        write_json(task_as_json(definition))
         return
     write_line(f"task:    {definition.id}  {definition.name}")
     if definition.description:
@@ -212,29 +213,6 @@ def _describe_step(task: TaskDefinition, number: int) -> list[str]:
         lines += [f"{name}: {', '.join(names) or 'none'}"] if names is not None else []
     lines += ["the result is JSON by its output_schema"] if step.output_schema is not None else []
     return [*lines, *(f"done: {render_criterion(criterion)}" for criterion in step.acceptance)]
-
-
-def _task_as_json(task: TaskDefinition) -> dict[str, JsonValue]:
-    return {
-        "id": task.id,
-        "name": task.name,
-        "description": task.description,
-        "inputs": [
-            {"name": item.name, "description": item.description, "default": item.default} for item in task.inputs
-        ],
-        "steps": [
-            {
-                "file": step.file.name,
-                "name": step.name,
-                "agent": step.agent,
-                "tools": None if step.tools is None else list(step.tools),
-                "skills": None if step.skills is None else list(step.skills),
-                "tasks": None if step.tasks is None else list(step.tasks),
-                "acceptance": [render_criterion(criterion) for criterion in step.acceptance],
-            }
-            for step in task.steps
-        ],
-    }
 
 
 def parse_inputs(texts: Sequence[str]) -> dict[str, JsonValue]:

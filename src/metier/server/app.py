@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -13,15 +13,16 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from metier.engine.unwrapping import unwrapped
-from metier.errors import MetierError
+from metier.errors import MetierError, StoreError
 from metier.event_record import EventRecord
-from metier.runtime.cleaning import build_place_redactor
+from metier.runtime.cleaning import find_place_secrets
 from metier.runtime.host import Host
 from metier.runtime.queue.job import Job
 from metier.runtime.queue.pool import RunPool
 from metier.runtime.runs import open_runtime
 from metier.runtime.workspace.plugins import using_plugins
 from metier.server.feed import Feed
+from metier.server.idempotency import forget_old_keys
 from metier.server.mounts import Lifespan, mount_all
 from metier.server.problems import HttpProblem, describe_problem, render_problem
 from metier.server.recipe import Recipe
@@ -30,6 +31,7 @@ from metier.server.security.hosts import build_allowed
 from metier.server.security.login_codes import LoginCodes
 from metier.server.security.users import Sessions, build_users
 from metier.server.state import ServerState
+from metier.telemetry.redaction import build_redactor
 from metier.version import __version__
 
 logger = logging.getLogger("metier.server")
@@ -68,7 +70,8 @@ def build_state(recipe: Recipe, host: Host) -> ServerState:
     options = host.settings.server
     users = build_users(token=recipe.token, owner=recipe.owner, entries=options.users)
     requests, failures = build_access_limits(options.requests_per_minute, host.clock)
-    redactor = build_place_redactor(host)
+    # As on the command line: names such as `token` do not count, because an answer may hold one for its reader.
+    redactor = build_redactor(values=find_place_secrets(host), generic_names=False, random_words=False)
     access = Access(
         users=users,
         sessions=Sessions(key=recipe.key, users=users, lifetime=timedelta(hours=options.session_hours)),
@@ -80,7 +83,7 @@ def build_state(recipe: Recipe, host: Host) -> ServerState:
         redactor=redactor,
         clock=host.clock,
     )
-    return ServerState(host=host, access=access, codes=LoginCodes(recipe.private), redactor=redactor)
+    return ServerState(host=host, recipe=recipe, access=access, codes=LoginCodes(recipe.private), redactor=redactor)
 
 
 @asynccontextmanager
@@ -99,11 +102,19 @@ async def _serving(state: ServerState, lifespans: Sequence[Lifespan]) -> AsyncGe
             async with anyio.create_task_group() as drivers:
                 if pool is not None:
                     drivers.start_soon(pool.work)
+                followers.start_soon(_keep_tidy, state)
                 yield
                 feed.stop()
                 if pool is not None:
                     pool.leave("the server stops")
             followers.cancel_scope.cancel()
+
+
+async def _keep_tidy(state: ServerState) -> None:
+    while True:
+        with suppress(StoreError):
+            await forget_old_keys(state)
+        await anyio.sleep(3600)
 
 
 @dataclass(slots=True)
@@ -128,7 +139,9 @@ async def _answer_known(request: Request, error: Exception) -> Response:
 async def _answer_http(request: Request, error: Exception) -> Response:
     """What the framework refuses itself: a path or a method that is not there."""
     assert isinstance(error, HTTPException)
-    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, f"http_{error.status_code}")
+    code = {404: "not_found", 405: "method_not_allowed", 413: "body_too_long"}.get(
+        error.status_code, f"http_{error.status_code}"
+    )
     problem = HttpProblem(error.status_code, code, str(error.detail))
     return render_problem(describe_problem(problem, _get_redactor(request)), headers=dict(error.headers or {}))
 

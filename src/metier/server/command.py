@@ -61,13 +61,14 @@ def serve(
     options = opened.host.settings.server
     _check_open(options)
     _check_extra()
+    key = _find_key()
     listening = _listen(options)
     bound: int = listening.getsockname()[1]
     token = os.environ.get(TOKEN_VARIABLE, "").strip() or make_token()
     private = find_private_folder(home, host=options.host, port=bound)
     token_file = write_token(private, token)
     recipe = Recipe(
-        folder=Path.cwd(), home=home, environ=dict(os.environ), token=token, key=_find_key(), private=private,
+        folder=Path.cwd(), home=home, environ=dict(os.environ), token=token, key=key, private=private,
         port=bound, config=config, flags=given,
     )  # fmt: skip
     codes = LoginCodes(private)

@@ -31,7 +31,8 @@ class Place(NamedTuple):
     """Where an event stands in its run; places of one run have an order."""
 
     entry: int = 0
-    index: int = 0
+    nth: int = 0
+    """Which of the events of that entry."""
     after: int = 0
     """How many events that tell of no entry came since."""
 
@@ -41,8 +42,8 @@ class Place(NamedTuple):
     def step(self, record: EventRecord) -> "Place":
         """The place of the record that comes next."""
         if not record.entry:
-            return Place(self.entry, self.index, self.after + 1)
-        return Place(record.entry, self.index + 1 if record.entry == self.entry else 1)
+            return Place(self.entry, self.nth, self.after + 1)
+        return Place(record.entry, self.nth + 1 if record.entry == self.entry else 1)
 
 
 def parse_place(text: str) -> Place | None:

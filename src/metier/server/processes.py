@@ -67,11 +67,13 @@ class _Server(uvicorn.Server):
 
 
 def build_config(recipe: Recipe) -> uvicorn.Config:
+    # The address of a request may hold a one-time code; `access_log` alone leaves the logger on.
+    logging.getLogger("uvicorn.access").disabled = True
     options = recipe.open().host.settings.server
     return uvicorn.Config(
         create_app(recipe),
         lifespan="on",
-        access_log=False,  # the address of a request may hold a one-time code
+        access_log=False,
         log_config=None,
         server_header=False,
         proxy_headers=bool(options.trusted_proxies),

@@ -10,6 +10,7 @@ from metier.runtime.queue.pool import RunPool
 from metier.runtime.runs import Runtime
 from metier.server.feed import Feed
 from metier.server.problems import HttpProblem
+from metier.server.recipe import Recipe
 from metier.server.security.guard import Access
 from metier.server.security.login_codes import LoginCodes
 from metier.server.security.users import Role, User
@@ -20,6 +21,7 @@ from metier.telemetry.redaction import Redactor
 @dataclass(slots=True, kw_only=True)
 class ServerState:
     host: Host
+    recipe: Recipe
     access: Access
     codes: LoginCodes
     redactor: Redactor

@@ -20,8 +20,7 @@ from metier.cli.chat.screen import Screen
 from metier.cli.chat.slash_commands import run_command, runs_at_once
 from metier.cli.chat.turn_view import TurnView
 from metier.cli.run.approval_dialog import Prompter
-from metier.cli.run.driving import build_outcome, describe_cause, find_standing
-from metier.cli.shared.exit_codes import SIGNALS
+from metier.cli.run.driving import describe_cause
 from metier.cli.shared.failure import report
 from metier.cli.shared.output import build_output_redactor, printable, warn_line, write_json_line
 from metier.cli.shared.signals import passing_signals
@@ -34,6 +33,8 @@ from metier.runtime.answers import Answer
 from metier.runtime.chat.chats import Chat
 from metier.runtime.chat.typed_commands import MARK
 from metier.runtime.cleaning import build_place_redactor, find_place_secrets
+from metier.runtime.outcome import build_outcome, find_standing
+from metier.runtime.records.exit_codes import SIGNALS
 from metier.runtime.reopening import can_reopen
 from metier.runtime.runs import Watch
 

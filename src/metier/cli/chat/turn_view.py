@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from metier.cli.run.driving import Driven
 from metier.cli.run.live import ticking, write_answer
 from metier.cli.shared.output import printable
 from metier.errors import LogError
 from metier.providers.base import Observer
 from metier.runtime.chat.chats import Chat
+from metier.runtime.outcome import Driven
 from metier.telemetry.excerpt import one_line
 from metier.telemetry.jsonl import FILE_NAME, read_events
 from metier.telemetry.redaction import Redactor

@@ -1,6 +1,5 @@
 """Ask the person at the terminal about calls that wait: yes, no, other arguments, always, or why at all."""
 
-import difflib
 import json
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,6 +19,7 @@ from metier.errors import UsageError
 from metier.ids import find_user
 from metier.runtime.approvals import ApprovalQuestion, Reply
 from metier.runtime.changed_code import ChangedCode
+from metier.runtime.documents import render_edit
 from metier.runtime.reopening import FLAGS, Limit, RaisedLimits, build_raise, check_raise, find_limit
 from metier.views.approval_card import ApprovalCard, render_background, render_card
 from metier.views.painter import Painter, build_painter
@@ -254,23 +254,6 @@ def describe_edit(question: ApprovalQuestion) -> list[str]:
         return []
     lines = [f"  {name}: {_shown(value)}" for name, value in edited.items()] or ["  no arguments"]
     return ["edited by a person to run with", *lines, "", *render_edit(question), ""]
-
-
-def render_edit(question: ApprovalQuestion) -> list[str]:
-    """Line by line, the call of the model against the edited one."""
-    if question.edited_arguments is None:
-        return []
-    before, after = (_write_arguments(each) for each in (question.arguments, question.edited_arguments))
-    return list(difflib.unified_diff(before, after, "asked for by the model", "edited", lineterm=""))
-
-
-def _write_arguments(arguments: dict[str, JsonValue]) -> list[str]:
-    """Texts of several lines are compared by their lines."""
-    lines: list[str] = []
-    for name, value in arguments.items():
-        written = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        lines += [f"{name}: {line}" for line in written.splitlines() or [""]]
-    return lines
 
 
 def explain(question: ApprovalQuestion) -> list[str]:

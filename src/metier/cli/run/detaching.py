@@ -7,12 +7,13 @@ from typing import NamedTuple
 
 import anyio
 
-from metier.cli.run.driving import Driven, OutputFormat, build_outcome, describe_waiting
+from metier.cli.run.driving import OutputFormat, describe_waiting
 from metier.cli.shared.output import warn_line, write_json
 from metier.engine.state import RunState
 from metier.engine.unwrapping import unwrapped
 from metier.errors import BrokerUnavailable, UsageError
 from metier.runtime.host import Host
+from metier.runtime.outcome import Driven, build_outcome
 from metier.runtime.queue.broker_opening import find_broker
 from metier.runtime.queue.detached import can_go_on, find_owner, wake
 from metier.runtime.runs import Runtime, open_runtime

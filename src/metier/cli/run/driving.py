@@ -9,16 +9,12 @@ from pathlib import Path
 from typing import Literal
 
 import anyio
-from pydantic import JsonValue
 
-from metier.approval.judge import name_call
 from metier.cli.run.approval_dialog import Prompter, ask_about_code, ask_for_more, find_asker
 from metier.cli.run.live import EVENTS, EventLines, JsonLines, Shown, ShownRun, build_live, ticking, write_answer
 from metier.cli.run.next_step import suggest
-from metier.cli.run.plan import parse_plan, render_plan
-from metier.cli.run.work import work_as_json
+from metier.cli.run.plan import render_plan
 from metier.cli.shared.context import current_directory, home_folder
-from metier.cli.shared.exit_codes import FAILED, get_exit_code
 from metier.cli.shared.output import (
     build_output_redactor,
     printable,
@@ -30,36 +26,28 @@ from metier.cli.shared.output import (
 from metier.cli.shared.signals import obeying_signals
 from metier.engine.projection_work import list_task_steps
 from metier.engine.state import RunState
-from metier.engine.steps import Step
 from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
 from metier.errors import LogError, UsageError
 from metier.ids import find_user
-from metier.providers.cost import find_cost
 from metier.providers.options import ModelOptions
 from metier.runtime.answers import Answer
 from metier.runtime.changed_code import ACCEPT
 from metier.runtime.cleaning import build_place_redactor, find_place_secrets
 from metier.runtime.host import Host
 from metier.runtime.opening import open_host
-from metier.runtime.records.causes import find_failed, get_cause
-from metier.runtime.records.resume_tokens import issue_token
+from metier.runtime.outcome import Driven, build_outcome, find_last_lines, find_standing, parse_plan
 from metier.runtime.reopening import RaisedLimits, find_chain, find_limit
 from metier.runtime.runs import Runtime, Watch, open_runtime
 from metier.runtime.workspace.plugins import using_plugins
 from metier.settings.load import LoadedSettings
 from metier.telemetry.console import ConsoleSink
-from metier.telemetry.jsonl import FILE_NAME
 from metier.telemetry.redaction import Redactor
-from metier.telemetry.sanitize import sanitize
 from metier.telemetry.sinks import Sink
 from metier.views.live import LiveRun
 from metier.views.painter import build_painter
 
 MAX_FILES_NAMED = 10
-MAX_LINES_TOLD = 6
-"""Of what a failed step said."""
-MAX_LINE_TOLD = 240
 
 type OutputFormat = Literal["text", "json", "stream-json"]
 type Work = Callable[[Runtime, Watch], Awaitable[RunState]]
@@ -76,38 +64,6 @@ class View:
     timeout_seconds: float | None = None
     shown: Shown | None = None
     """What paints it; nothing where it is quiet."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Driven:
-    """How a run stands when this process has released it."""
-
-    state: RunState
-    waiting: RunState
-    """The run that is waited for: the same one, or one that it handed work to."""
-    folder: Path
-    failed: RunState | None = None
-    """The run that failed where the other one did because of it: the same one, or one below."""
-    token: str = ""
-    """For `resume --token`; empty where the run does not wait."""
-
-    @property
-    def cause(self) -> str:
-        """What a step that failed gave back."""
-        return get_cause(self.failed)
-
-    def find_exit_code(self, *, signal: str = "") -> int:
-        """That of the run that is waited for; a task that stopped at a step ends as the step did."""
-        code = get_exit_code(self.waiting, signal=signal)
-        return (get_exit_code(self.failed) or FAILED) if code == FAILED and self.failed is not None else code
-
-
-async def find_standing(runtime: Runtime, state: RunState) -> Driven:
-    """How a run stands, with the runs below it that it waits for or failed by."""
-    waiting = await runtime.find_waiting(state)
-    failed = await find_failed(runtime.store, waiting)
-    token = issue_token(runtime.place, state, waiting=waiting)
-    return Driven(state=state, waiting=waiting, folder=runtime.folder(state.run_id), failed=failed, token=token)
 
 
 def open_place(config: Path | None, flags: Mapping[str, str] | None = None, *, is_new_run: bool = False) -> Host:
@@ -261,49 +217,6 @@ def _write_result(state: RunState, shown: Shown | None, redactor: Redactor) -> N
         write_answer(printable(state.result, redactor=redactor))
 
 
-def build_outcome(driven: Driven, *, exit_code: int) -> dict[str, JsonValue]:
-    state, waiting, folder = driven.state, driven.waiting, driven.folder
-    plan = parse_plan(state)
-    return {
-        "run_id": state.run_id,
-        "status": state.status,
-        "exit_code": exit_code,
-        "result": state.result if plan is None else "",
-        **({} if plan is None else {"plan": plan}),
-        "reason": state.failure.reason if state.failure else waiting.pause.pause if waiting.pause else "",
-        "message": state.failure.message if state.failure else waiting.pause.reason if waiting.pause else "",
-        "cause": "\n".join(find_last_lines(driven.cause)),
-        "waits_for": waiting.run_id if waiting.pause else "",
-        "approvals": [_approval(step) for step in waiting.steps if step.phase == "asking"],
-        **work_as_json(state),
-        "turns": state.turn,
-        "usage": {"input_tokens": state.input_tokens, "output_tokens": state.output_tokens},
-        "cost_usd": find_cost(state.cost_usd, tokens=state.input_tokens + state.output_tokens),
-        "paths": {
-            "folder": str(folder),
-            "events": str(folder / FILE_NAME),
-            "record": str(folder / "run.json"),
-            "artifacts": str(folder / "artifacts"),
-        },
-    }
-
-
-def _approval(step: Step) -> JsonValue:
-    tool, arguments = name_call(step.action)
-    asked = step.asked
-    assert asked is not None
-    return {
-        "approval_id": asked.approval_id,
-        "tool": tool,
-        "arguments": arguments,
-        "hash": asked.arguments_hash,
-        "reason": asked.reason,
-        "justification": asked.justification,
-        "preview": asked.preview,
-        "expires_at": asked.expires_at,
-    }
-
-
 def describe_next(driven: Driven, *, is_told: bool = False) -> Sequence[str]:
     """Where the run is, what it waits for, and the commands that go on from here. `is_told`: a closing line said it."""
     state, folder = driven.state, driven.folder
@@ -318,12 +231,6 @@ def describe_next(driven: Driven, *, is_told: bool = False) -> Sequence[str]:
 def describe_cause(cause: str) -> list[str]:
     """Nothing where the sentence that goes with it says it all."""
     return [f"why:     {line}" for line in find_last_lines(cause)] if "\n" in cause.strip() else []
-
-
-def find_last_lines(text: str) -> list[str]:
-    """Where a program says what went wrong, bounded and safe to show."""
-    lines = [line for line in sanitize(text).splitlines() if line.strip()][-MAX_LINES_TOLD:]
-    return [line if len(line) <= MAX_LINE_TOLD else f"{line[:MAX_LINE_TOLD]}…" for line in lines]
 
 
 def describe_waiting(state: RunState, *, resume: str, cause: str = "") -> list[str]:

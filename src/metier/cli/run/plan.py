@@ -1,20 +1,10 @@
 """The result of a dry run in words: what would be asked, what it would cost, what would be allowed."""
 
-import json
 from typing import cast
 
 from pydantic import JsonValue
 
-from metier.engine.state import RunState
-
-type Plan = dict[str, JsonValue]
-
-
-def parse_plan(state: RunState) -> Plan | None:
-    """The plan of a dry run that reached its end; None for every other run."""
-    if state.started is None or state.started.mode != "dry_run" or not state.result:
-        return None
-    return cast("Plan", json.loads(state.result))  # written by `engine.model.dry_run` or `engine.task_result`
+from metier.runtime.outcome import Plan
 
 
 def render_plan(plan: Plan) -> str:

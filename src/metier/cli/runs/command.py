@@ -1,7 +1,6 @@
 """`agent runs`: which runs there are, how one stands, what it does right now, and how to end it."""
 
 import sys
-from datetime import UTC, datetime
 from typing import Annotated, cast, get_args
 
 import anyio
@@ -9,18 +8,9 @@ import typer
 from pydantic import JsonValue
 
 from metier.cli.run.command import Config, Events, Verbose
-from metier.cli.run.driving import (
-    Driven,
-    build_reader,
-    describe_cause,
-    describe_waiting,
-    find_last_lines,
-    find_standing,
-    open_place,
-)
+from metier.cli.run.driving import build_reader, describe_cause, describe_waiting, open_place
 from metier.cli.run.live import EVENTS, ticking
 from metier.cli.run.resume import RunName
-from metier.cli.run.work import describe_work, work_as_json
 from metier.cli.runs.changes import show_changes
 from metier.cli.runs.diff import attach as attach_diff
 from metier.cli.runs.export import attach as attach_export
@@ -35,11 +25,14 @@ from metier.errors import MetierError, UsageError
 from metier.events import TaskState
 from metier.ids import find_user
 from metier.providers.cost import find_cost
+from metier.runtime.documents import find_row_cost, find_shown_status, row_as_json
 from metier.runtime.history.entries import read_history
-from metier.runtime.records.known_cost import find_listed_cost, render_cost
+from metier.runtime.outcome import Driven, find_last_lines, find_standing
+from metier.runtime.records.known_cost import render_cost
 from metier.runtime.records.record import build_record
+from metier.runtime.records.work import describe_work, work_as_json
 from metier.runtime.runs import Runtime, open_runtime
-from metier.store.base import ENDED, RUNNABLE, RunRow
+from metier.store.base import ENDED, RunRow
 from metier.telemetry.excerpt import one_line
 
 app = typer.Typer(
@@ -84,7 +77,7 @@ def list_runs(
                 page := await runtime.store.list_runs(status=wanted, before=last, limit=min(_PAGE, limit - count))
             ):
                 for row in page:
-                    shown.add(_row_as_json(row)) if shown is not None else _write_row(row)
+                    shown.add(row_as_json(row)) if shown is not None else _write_row(row)
                 count, last = count + len(page), page[-1].number
             return count
 
@@ -98,7 +91,7 @@ def list_runs(
 def _write_row(row: RunRow) -> None:
     # What another run ordered stands above the run that ordered it, which is older.
     task = one_line(("↳ " if row.run_id.startswith(CHILD) else "") + row.task, _TASK_WIDTH)
-    write_line(f"{row.run_id:<30}  {_status(row):<14}  {_turns(row):>8}  {_listed(row):>12}  {task}")
+    write_line(f"{row.run_id:<30}  {find_shown_status(row):<14}  {_turns(row):>8}  {_listed(row):>12}  {task}")
 
 
 @app.command()
@@ -131,7 +124,7 @@ def show(
         work = work_as_json(driven.state)
         cause = "\n".join(find_last_lines(driven.cause))
         folder = str(driven.folder)
-        write_json({**_row_as_json(row), **record, **work, "cause": cause, "waits_for": waits, "folder": folder})
+        write_json({**row_as_json(row), **record, **work, "cause": cause, "waits_for": waits, "folder": folder})
     else:
         _write_run(row, driven, record)
 
@@ -185,47 +178,13 @@ async def _cancel(runtime: Runtime, run_id: str) -> RunState:
     )
 
 
-def _status(row: RunRow) -> str:
-    """A run that was in progress when its process died is not in progress; one of a queue waits for a worker."""
-    if row.status in RUNNABLE and not row.driver:
-        return "queued" if row.queue else "interrupted"
-    return row.status
-
-
-def _row_as_json(row: RunRow) -> dict[str, JsonValue]:
-    return {
-        "run_id": row.run_id,
-        "status": row.status,
-        "interrupted": _status(row) == "interrupted",
-        "driver": row.driver,
-        "queue": row.queue,
-        "task": row.task,
-        "agent": row.agent,
-        "model": row.model,
-        "parent_run_id": row.parent_run_id,
-        "turns": row.turns,
-        "cost_usd": _cost(row),
-        "reason": "" if row.status == "pending" else row.reason,  # until then it says what was wanted
-        "created_at": _iso(row.created_at),
-        "updated_at": _iso(row.updated_at),
-    }
-
-
 def _turns(row: RunRow) -> str:
     return "1 turn " if row.turns == 1 else f"{row.turns} turns"
 
 
 def _listed(row: RunRow) -> str:
     """Nothing for a run that asked no model itself: what the runs that it started cost stands in their lines."""
-    return render_cost(_cost(row)) if row.turns else ""
-
-
-def _cost(row: RunRow) -> float | None:
-    return find_listed_cost(row.cost_usd, turns=row.turns, model=row.model)
-
-
-def _iso(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="seconds")
+    return render_cost(find_row_cost(row)) if row.turns else ""
 
 
 def _write_steps(steps: list[dict[str, JsonValue]]) -> None:
@@ -246,7 +205,7 @@ def _describe_parent(row: RunRow) -> list[str]:
 
 def _write_run(row: RunRow, driven: Driven, record: dict[str, JsonValue]) -> None:
     state = driven.state
-    write_line(f"run:     {row.run_id}  {_status(row)}")
+    write_line(f"run:     {row.run_id}  {find_shown_status(row)}")
     write_line(f"task:    {row.task}")
     write_line(f"agent:   {row.agent or 'built in'}")
     if row.driver:
@@ -267,7 +226,7 @@ def _write_run(row: RunRow, driven: Driven, record: dict[str, JsonValue]) -> Non
     write_line(f"folder:  {driven.folder}")
     for line in describe_waiting(driven.waiting, resume=row.run_id, cause=driven.cause):
         write_line(line)
-    if _status(row) == "interrupted":
+    if find_shown_status(row) == "interrupted":
         write_line(f"resume:  agent resume {row.run_id}")
     if state.result:
         write_line(f"\n{state.result}")

@@ -2,9 +2,9 @@
 
 import sys
 
-from metier.cli.run.driving import find_standing
-from metier.cli.shared.exit_codes import FAILED
 from metier.runtime.history.following import Follower
+from metier.runtime.outcome import find_standing
+from metier.runtime.records.exit_codes import FAILED
 from metier.runtime.runs import Runtime
 from metier.telemetry.sinks import Sink
 

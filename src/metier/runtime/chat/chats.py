@@ -181,6 +181,10 @@ class Chat:
             value: JsonValue = {"text": self._clean(text)[:MOST_PARTIAL]}
             await self._commit(ContextChange(facts=(NewFact(bucket=PARTIAL, key=run_id, value=value),)))
 
+    async def keep_choices(self) -> None:
+        """Write down who answers before the first message."""
+        await self._commit(ContextChange(facts=self._build_choices()))
+
     async def send(self, message: str, watch: Watch | None = None) -> RunState:
         """Say something, and drive the turn until it ends or waits. A turn that is still open is ended first.
 
@@ -192,11 +196,13 @@ class Chat:
         check_budget(agent.place)
         await self.close_open_turn()
         conversation = await self._read()
-        conversation = await sum_up_if_due(self.runtime, conversation, agent=agent, watch=watch)
+        # A turn that is left to workers still needs the summary before it begins.
+        summing = Watch() if watch.shift.queue else watch
+        conversation = await sum_up_if_due(self.runtime, conversation, agent=agent, watch=summing)
         conversation = await self._begin(conversation, message)
         said = build_said(conversation, get_measures(agent.place.settings))
         request = RunRequest(task=message, said=said, context_id=self.context_id)
-        return await self._keep(await self.runtime.start_as(agent, request, watch))
+        return await self._keep(await self.runtime.start_as(agent, request, watch, queue=watch.shift.queue))
 
     async def find_open_turn(self) -> OpenTurn | None:
         """The last turn, if it has not ended: after a kill, a stop, or because it waits for an answer."""

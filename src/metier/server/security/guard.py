@@ -10,6 +10,7 @@ from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, quote
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -212,7 +213,8 @@ def _bounded(receive: Receive, headers: Headers, *, most: int) -> Receive:
         if message["type"] == "http.request":
             read += len(message.get("body", b""))
             if read > most:
-                raise _build_too_long(most)
+                # What reads a body passes this kind on, and makes every other one a wrong body.
+                raise HTTPException(413, _build_too_long(most).message)
         return message
 
     return receive_bounded

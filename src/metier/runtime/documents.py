@@ -1,0 +1,139 @@
+"""Runs, approvals and tasks as JSON, the same on the command line and over HTTP. Pure."""
+
+import difflib
+import json
+from datetime import UTC, datetime
+
+from pydantic import JsonValue
+
+from metier.definitions.acceptance import render_criterion
+from metier.definitions.task import TaskDefinition
+from metier.engine.partners import read_inputs
+from metier.runtime.approvals import ApprovalQuestion
+from metier.runtime.records.known_cost import find_listed_cost
+from metier.store.base import RUNNABLE, ApprovalAttempt, RunRow
+
+
+def find_shown_status(row: RunRow) -> str:
+    """A run that was in progress when its process died is not in progress; one of a queue waits for a worker."""
+    if row.status in RUNNABLE and not row.driver:
+        return "queued" if row.queue else "interrupted"
+    return row.status
+
+
+def row_as_json(row: RunRow) -> dict[str, JsonValue]:
+    return {
+        "run_id": row.run_id,
+        "status": row.status,
+        "interrupted": find_shown_status(row) == "interrupted",
+        "driver": row.driver,
+        "queue": row.queue,
+        "task": row.task,
+        "agent": row.agent,
+        "model": row.model,
+        "parent_run_id": row.parent_run_id,
+        "turns": row.turns,
+        "cost_usd": find_row_cost(row),
+        "reason": "" if row.status == "pending" else row.reason,  # until then it says what was wanted
+        "created_at": iso(row.created_at),
+        "updated_at": iso(row.updated_at),
+    }
+
+
+def find_row_cost(row: RunRow) -> float | None:
+    return find_listed_cost(row.cost_usd, turns=row.turns, model=row.model)
+
+
+def iso(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="seconds")
+
+
+def approval_as_json(question: ApprovalQuestion) -> dict[str, JsonValue]:
+    row, asked = question.row, question.asked
+    edited = None if row.edited_payload is None else row.edited_payload.decode()
+    return {
+        "approval_id": row.approval_id,
+        "run_id": row.run_id,
+        "step_id": row.step_id,
+        "status": row.status,
+        "tool": question.tool,
+        "arguments": question.arguments,
+        "hash": question.hash,
+        "edited_call": edited,
+        "edited_arguments": question.edited_arguments,
+        "difference": list[JsonValue](render_edit(question)),
+        "risk": asked.risk if asked else "",
+        "reason": asked.reason if asked else "",
+        "justification": asked.justification if asked else "",
+        "preview": asked.preview if asked else "",
+        "created_at": row.created_at.isoformat(),
+        "expires_at": row.expires_at.isoformat() if row.expires_at else None,
+        "decided_by": row.decided_by,
+        "decision_reason": row.reason,
+    }
+
+
+def attempt_as_json(attempt: ApprovalAttempt) -> dict[str, JsonValue]:
+    return {
+        "status": attempt.status,
+        "decided_by": attempt.decided_by,
+        "reason": attempt.reason,
+        "at": attempt.at.isoformat(),
+        "counted": attempt.counted,
+    }
+
+
+def task_as_json(task: TaskDefinition) -> dict[str, JsonValue]:
+    return {
+        "id": task.id,
+        "name": task.name,
+        "description": task.description,
+        "inputs": [
+            {"name": item.name, "description": item.description, "default": item.default} for item in task.inputs
+        ],
+        "steps": [
+            {
+                "file": step.file.name,
+                "name": step.name,
+                "agent": step.agent,
+                "tools": None if step.tools is None else list(step.tools),
+                "skills": None if step.skills is None else list(step.skills),
+                "tasks": None if step.tasks is None else list(step.tasks),
+                "acceptance": [render_criterion(criterion) for criterion in step.acceptance],
+            }
+            for step in task.steps
+        ],
+    }
+
+
+def render_edit(question: ApprovalQuestion) -> list[str]:
+    """Line by line, the call of the model against the edited one."""
+    if question.edited_arguments is None:
+        return []
+    before, after = (_write_arguments(each) for each in (question.arguments, question.edited_arguments))
+    return list(difflib.unified_diff(before, after, "asked for by the model", "edited", lineterm=""))
+
+
+def _write_arguments(arguments: dict[str, JsonValue]) -> list[str]:
+    """Texts of several lines are compared by their lines."""
+    lines: list[str] = []
+    for name, value in arguments.items():
+        written = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        lines += [f"{name}: {line}" for line in written.splitlines() or [""]]
+    return lines
+
+
+def build_input_schema(task: TaskDefinition) -> dict[str, JsonValue]:
+    """The inputs of a task as one JSON Schema: what a form or another program is to fill in."""
+    properties: dict[str, JsonValue] = {}
+    required: list[JsonValue] = []
+    for item in read_inputs(task):
+        schema: dict[str, JsonValue] = dict(item.value_schema or {"type": "string"})
+        if item.description:
+            schema.setdefault("description", item.description)
+        if item.default is None:
+            required.append(item.name)
+        else:
+            schema["default"] = item.default
+        properties[item.name] = schema
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}

@@ -1,0 +1,114 @@
+"""How a run stands when no process drives it: status, exit code, result, what it waits for. The same at every door."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from pydantic import JsonValue
+
+from metier.approval.judge import name_call
+from metier.engine.state import RunState
+from metier.engine.steps import Step
+from metier.providers.cost import find_cost
+from metier.runtime.records.causes import find_failed, get_cause
+from metier.runtime.records.exit_codes import FAILED, get_exit_code
+from metier.runtime.records.resume_tokens import issue_token
+from metier.runtime.records.work import work_as_json
+from metier.runtime.runs import Runtime
+from metier.telemetry.jsonl import FILE_NAME
+from metier.telemetry.sanitize import sanitize
+
+MAX_LINES_TOLD = 6
+"""Of what a failed step said."""
+MAX_LINE_TOLD = 240
+
+type Plan = dict[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driven:
+    """How a run stands when this process has released it."""
+
+    state: RunState
+    waiting: RunState
+    """The run that is waited for: the same one, or one that it handed work to."""
+    folder: Path
+    failed: RunState | None = None
+    """The run that failed where the other one did because of it: the same one, or one below."""
+    token: str = ""
+    """For `resume --token`; empty where the run does not wait."""
+
+    @property
+    def cause(self) -> str:
+        """What a step that failed gave back."""
+        return get_cause(self.failed)
+
+    def find_exit_code(self, *, signal: str = "") -> int:
+        """That of the run that is waited for; a task that stopped at a step ends as the step did."""
+        code = get_exit_code(self.waiting, signal=signal)
+        return (get_exit_code(self.failed) or FAILED) if code == FAILED and self.failed is not None else code
+
+
+async def find_standing(runtime: Runtime, state: RunState) -> Driven:
+    """How a run stands, with the runs below it that it waits for or failed by."""
+    waiting = await runtime.find_waiting(state)
+    failed = await find_failed(runtime.store, waiting)
+    token = issue_token(runtime.place, state, waiting=waiting)
+    return Driven(state=state, waiting=waiting, folder=runtime.folder(state.run_id), failed=failed, token=token)
+
+
+def build_outcome(driven: Driven, *, exit_code: int) -> dict[str, JsonValue]:
+    state, waiting, folder = driven.state, driven.waiting, driven.folder
+    plan = parse_plan(state)
+    return {
+        "run_id": state.run_id,
+        "status": state.status,
+        "exit_code": exit_code,
+        "result": state.result if plan is None else "",
+        **({} if plan is None else {"plan": plan}),
+        "reason": state.failure.reason if state.failure else waiting.pause.pause if waiting.pause else "",
+        "message": state.failure.message if state.failure else waiting.pause.reason if waiting.pause else "",
+        "cause": "\n".join(find_last_lines(driven.cause)),
+        "waits_for": waiting.run_id if waiting.pause else "",
+        "approvals": [_approval(step) for step in waiting.steps if step.phase == "asking"],
+        **work_as_json(state),
+        "turns": state.turn,
+        "usage": {"input_tokens": state.input_tokens, "output_tokens": state.output_tokens},
+        "cost_usd": find_cost(state.cost_usd, tokens=state.input_tokens + state.output_tokens),
+        "paths": {
+            "folder": str(folder),
+            "events": str(folder / FILE_NAME),
+            "record": str(folder / "run.json"),
+            "artifacts": str(folder / "artifacts"),
+        },
+    }
+
+
+def _approval(step: Step) -> JsonValue:
+    tool, arguments = name_call(step.action)
+    asked = step.asked
+    assert asked is not None
+    return {
+        "approval_id": asked.approval_id,
+        "tool": tool,
+        "arguments": arguments,
+        "hash": asked.arguments_hash,
+        "reason": asked.reason,
+        "justification": asked.justification,
+        "preview": asked.preview,
+        "expires_at": asked.expires_at,
+    }
+
+
+def find_last_lines(text: str) -> list[str]:
+    """Where a program says what went wrong, bounded and safe to show."""
+    lines = [line for line in sanitize(text).splitlines() if line.strip()][-MAX_LINES_TOLD:]
+    return [line if len(line) <= MAX_LINE_TOLD else f"{line[:MAX_LINE_TOLD]}…" for line in lines]
+
+
+def parse_plan(state: RunState) -> Plan | None:
+    """The plan of a dry run that reached its end; None for every other run."""
+    if state.started is None or state.started.mode != "dry_run" or not state.result:
+        return None
+    return cast("Plan", json.loads(state.result))  # written by `engine.model.dry_run` or `engine.task_result`

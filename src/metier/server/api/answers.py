@@ -1,0 +1,48 @@
+"""What routes answer with: documents without secrets, pages of them, files that no browser opens as ours."""
+
+from typing import Annotated, Any, cast
+from urllib.parse import quote
+
+from fastapi import Query
+from pydantic import Field, JsonValue
+from starlette.responses import JSONResponse, Response
+
+from metier.messages import Value
+from metier.server.idempotency import Document
+from metier.server.state import ServerState
+from metier.telemetry.redaction import Json
+
+type Cursor = Annotated[int, Query(ge=0, le=2**62, description="`next` of the page before.")]
+type PageSize = Annotated[int, Query(ge=1, le=500, description="How many at most.")]
+
+_DOWNLOAD_POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
+
+
+class Listing(Value):
+    """One page of a list."""
+
+    items: tuple[dict[str, JsonValue], ...]
+    next: Annotated[int, Field(description="The `cursor` of the next page; 0 where this is the last.")] = 0
+
+
+def answer(state: ServerState, document: Document, *, status: int = 200) -> Response:
+    """The document as JSON, without the secrets of the host."""
+    clean = state.redactor.redact_value(cast("Json", document))  # JSON values either way
+    return JSONResponse(cast("Any", clean), status_code=status)
+
+
+def answer_page(state: ServerState, items: list[Document], *, following: int = 0) -> Response:
+    return answer(state, {"items": cast("JsonValue", items), "next": following})
+
+
+def answer_file(data: bytes, *, name: str) -> Response:
+    """A download: whatever is in it, no browser shows it as a page of this server."""
+    plain = "".join(mark if mark.isascii() and (mark.isalnum() or mark in "-._") else "_" for mark in name)
+    return Response(
+        data,
+        media_type="application/octet-stream",
+        headers={
+            "content-disposition": f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}",
+            "content-security-policy": _DOWNLOAD_POLICY,
+        },
+    )

@@ -1,0 +1,97 @@
+"""Approvals: list, look at, decide. The first decision counts, and who made it is on record."""
+
+from contextlib import suppress
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Query, Request
+from pydantic import Field, JsonValue
+from starlette.responses import Response
+
+from metier.messages import Value
+from metier.runtime.approvals import Reply
+from metier.runtime.documents import approval_as_json, attempt_as_json
+from metier.runtime.queue.detached import find_owner, wake
+from metier.server.api.answers import Listing, answer, answer_page
+from metier.server.idempotency import Document, Key, Once, run_once
+from metier.server.problems import HttpProblem
+from metier.server.state import CurrentUser, ServerState, State
+from metier.store.failures import LeaseHeld
+
+router = APIRouter(prefix="/approvals", tags=["approvals"])
+
+type ApprovalName = Annotated[str, Path(max_length=200, description="The id of an approval, or the beginning of it.")]
+
+
+class Decision(Value):
+    reason: Annotated[str, Field(max_length=10_000, description="Why; of a denial the model reads it.")] = ""
+    hash: Annotated[
+        str, Field(max_length=200, description="`hash` of the call that was looked at: another one is not decided.")
+    ] = ""
+
+
+class Approval(Decision):
+    arguments: Annotated[
+        dict[str, JsonValue] | None, Field(description="Run the call with these arguments instead.")
+    ] = None
+
+
+@router.get("", response_model=Listing)
+async def list_approvals(
+    state: State,
+    status: Annotated[Literal["open", "approved", "denied", "expired", ""], Query()] = "open",
+    run: Annotated[str, Query(max_length=200, description="Only those of this run.")] = "",
+) -> Response:
+    """Oldest first; without a status, also those that were decided."""
+    run_id = (await state.runtime.find(run)).run_id if run else ""
+    found = await state.runtime.approvals.find_all(run_id=run_id, status=status)
+    return answer_page(state, [approval_as_json(each) for each in found])
+
+
+@router.get("/{approval}", response_model=dict[str, JsonValue])
+async def get_approval(state: State, approval: ApprovalName) -> Response:
+    """The exact call, what it would change, why it is wanted, and every decision that was tried."""
+    question = await state.runtime.approvals.get(approval)
+    attempts = await state.runtime.approvals.attempts(question)
+    return answer(state, {**approval_as_json(question), "attempts": [attempt_as_json(each) for each in attempts]})
+
+
+@router.post("/{approval}/approve", response_model=dict[str, JsonValue])
+async def approve(
+    request: Request, state: State, user: CurrentUser, approval: ApprovalName, wanted: Approval, key: Key = ""
+) -> Response:
+    """Let the call run, once, as it stands or with other arguments. The run goes on."""
+    reply = Reply(decision="approved", by=user.name, reason=wanted.reason, arguments=wanted.arguments)
+    return await _decide(request, approval, reply, wanted=wanted, key=key, state=state)
+
+
+@router.post("/{approval}/deny", response_model=dict[str, JsonValue])
+async def deny(
+    request: Request, state: State, user: CurrentUser, approval: ApprovalName, wanted: Decision, key: Key = ""
+) -> Response:
+    """Refuse the call; the model is told, with the reason. The run goes on."""
+    reply = Reply(decision="denied", by=user.name, reason=wanted.reason)
+    return await _decide(request, approval, reply, wanted=wanted, key=key, state=state)
+
+
+async def decide(state: ServerState, approval: str, reply: Reply, *, seen_hash: str = "") -> Document:
+    """Record a decision and let the run go on. Raises `ApprovalClosed` where another one came first."""
+    runtime = state.runtime
+    question = await runtime.approvals.get(approval)
+    if seen_hash and seen_hash != question.hash:
+        raise HttpProblem(409, "call_changed", "The call is not the one that was looked at", hint="Look at it again")
+    decided = await runtime.approvals.decide(question, reply)
+    owner = await find_owner(runtime, decided.row.run_id)
+    # Where a process drives the run, it is about to let go of it, and a sweep finds the decision.
+    with suppress(LeaseHeld):
+        await wake(runtime, owner.run_id, queue=state.queue)
+    state.nudge()
+    return approval_as_json(decided)
+
+
+async def _decide(
+    request: Request, approval: str, reply: Reply, *, wanted: Decision, key: str, state: ServerState
+) -> Response:
+    async def work(_once: Once) -> Document:
+        return await decide(state, approval, reply, seen_hash=wanted.hash)
+
+    return answer(state, await run_once(request, key, work))

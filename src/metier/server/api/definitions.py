@@ -1,0 +1,138 @@
+"""What the workspace defines: tasks with their inputs, agents, skills."""
+
+from pathlib import Path as FilePath
+from typing import Annotated, Literal
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Path, Request
+from pydantic import Field, JsonValue
+from starlette.responses import Response
+
+from metier.definitions.agent import FILE_NAME as AGENT_FILE
+from metier.definitions.agent import load_agent
+from metier.definitions.ids import fold_id
+from metier.definitions.task import FILE_NAME as TASK_FILE
+from metier.definitions.task import TaskDefinition, load_task
+from metier.runtime.delegation.child_runs import request_task
+from metier.runtime.documents import build_input_schema, task_as_json
+from metier.runtime.host import Host
+from metier.runtime.requests import RunRequest
+from metier.runtime.workspace.catalog import find_all_skills, find_skills, list_definitions
+from metier.runtime.workspace.tasks import get_task
+from metier.server.api.answers import Listing, answer, answer_page
+from metier.server.api.starting import RunLimits, start_once, use_limits
+from metier.server.idempotency import Document, Key, Once, run_once
+from metier.server.problems import HttpProblem
+from metier.server.state import State
+from metier.skills.trust.judgement import is_trusted
+
+router = APIRouter(tags=["definitions"])
+
+type TaskName = Annotated[str, Path(max_length=300, description="The ID of a task.")]
+
+
+class StartTask(RunLimits):
+    inputs: Annotated[dict[str, JsonValue], Field(description="The inputs, by name; see `input_schema`.")] = {}  # noqa: RUF012 - pydantic copies it
+    agent: Annotated[str, Field(max_length=200, description="Who does the steps that name no agent.")] = ""
+    model: Annotated[str, Field(max_length=200)] = ""
+    mode: Annotated[Literal["live", "dry_run"], Field(description="`dry_run` only plans.")] = "live"
+
+
+@router.get("/tasks", response_model=Listing)
+async def list_tasks(state: State) -> Response:
+    """The task definitions of the workspace, also those that cannot be used, with their problems."""
+    return answer_page(state, await run_sync(_read_tasks, state.host))
+
+
+@router.get("/tasks/{task:path}/input-schema", response_model=dict[str, JsonValue])
+async def get_input_schema(state: State, task: TaskName) -> Response:
+    """The JSON Schema of its inputs alone, for forms."""
+    return answer(state, build_input_schema(await run_sync(find_task, state.host, task)))
+
+
+@router.post("/tasks/{task:path}/runs", status_code=201, response_model=dict[str, JsonValue])
+async def start_task(request: Request, state: State, task: TaskName, wanted: StartTask, key: Key = "") -> Response:
+    """Run a task with these inputs."""
+
+    async def start(once: Once) -> Document:
+        await run_sync(find_task, state.host, task)
+        place = use_limits(state, wanted).place
+        ordered = request_task(place, task, wanted.inputs, agent=wanted.agent, model=wanted.model)
+        run = RunRequest(task=ordered.order.task, mode=wanted.mode, model=wanted.model, commission=ordered)
+        return await start_once(request, once, run, wanted)
+
+    return answer(state, await run_once(request, key, start), status=201)
+
+
+@router.get("/tasks/{task:path}", response_model=dict[str, JsonValue])
+async def show_task(state: State, task: TaskName) -> Response:
+    """A task with its steps and the JSON Schema of its inputs."""
+    found = await run_sync(find_task, state.host, task)
+    return answer(state, {**task_as_json(found), "input_schema": build_input_schema(found)})
+
+
+@router.get("/agents", response_model=Listing)
+async def list_agents(state: State) -> Response:
+    return answer_page(state, await run_sync(_read_agents, state.host))
+
+
+@router.get("/skills", response_model=Listing)
+async def list_skills(state: State) -> Response:
+    """The skills that this workspace knows; `active` are those that a run would have."""
+    return answer_page(state, await run_sync(_read_skills, state.host))
+
+
+def find_task(host: Host, task_id: str) -> TaskDefinition:
+    """Raises `HttpProblem` for one that is not there, `ConfigError` for one that cannot be used."""
+    if fold_id(task_id) not in list_definitions(host.workspace, "tasks", TASK_FILE):
+        raise HttpProblem(404, "task_unknown", f"No task is called {task_id!r}", hint="GET /api/v1/tasks lists them")
+    return get_task(host, task_id)
+
+
+def _read_tasks(host: Host) -> list[Document]:
+    listed: list[Document] = []
+    for found in sorted(list_definitions(host.workspace, "tasks", TASK_FILE).values(), key=lambda each: each.id):
+        reading = load_task(FilePath(found.path), id=found.id, within=found.within)
+        problems: list[JsonValue] = [problem.render() for problem in reading.problems]
+        if reading.task is None:
+            listed.append({"id": found.id, "loaded": False, "problems": problems})
+        else:
+            schema = build_input_schema(reading.task)
+            listed.append({**task_as_json(reading.task), "loaded": True, "problems": problems, "input_schema": schema})
+    return listed
+
+
+def _read_agents(host: Host) -> list[Document]:
+    listed: list[Document] = []
+    default = fold_id(host.settings.runtime.agent or "")
+    for key, found in sorted(list_definitions(host.workspace, "agents", AGENT_FILE).items()):
+        reading = load_agent(FilePath(found.path), id=found.id, within=found.within)
+        agent = reading.agent
+        listed.append(
+            {
+                "id": found.id,
+                "loaded": agent is not None,
+                "is_default": key == default,
+                "name": agent.name if agent else "",
+                "description": agent.description if agent else "",
+                "model": agent.model if agent else None,
+                "profile": (agent.profile or "guarded") if agent else None,
+                "problems": [problem.render() for problem in reading.problems],
+            }
+        )
+    return listed
+
+
+def _read_skills(host: Host) -> list[Document]:
+    active = {str(package.folder) for package in find_skills(host).packages}
+    return [
+        {
+            "name": package.definition.name,
+            "description": package.definition.description,
+            "version": package.definition.version,
+            "source": package.source,
+            "trusted": is_trusted(package),
+            "active": str(package.folder) in active,
+        }
+        for package in sorted(find_all_skills(host).packages, key=lambda each: each.definition.name)
+    ]

@@ -1,0 +1,99 @@
+"""The events of a run: as a stream (SSE) that goes on where it was cut, or as a page of JSON."""
+
+import json
+from collections.abc import AsyncGenerator
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request
+from pydantic import JsonValue
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.responses import Response
+
+from metier.server.api.answers import Listing, PageSize, answer_page
+from metier.server.api.runs import RunName
+from metier.server.feed import Place, Told, Watcher, parse_place, read_past
+from metier.server.idempotency import Document
+from metier.server.problems import HttpProblem
+from metier.server.state import ServerState, State
+from metier.store.base import ENDED
+
+router = APIRouter(prefix="/runs", tags=["runs"])
+
+PING_SECONDS = 15
+SEND_SECONDS = 20
+"""How long a client may take for one event; a slower one is cut off, and may come again."""
+_SETTLE_SECONDS = 0.2
+_LAST = frozenset({"run_finished", "run_failed"})
+
+
+@router.get(
+    "/{run}/events",
+    response_model=Listing,
+    responses={200: {"content": {"text/event-stream": {}}, "description": "A page, or a stream of events."}},
+)
+async def get_events(
+    request: Request,
+    state: State,
+    run: RunName,
+    after: Annotated[str, Query(max_length=100, description="Only events behind this one, by its `id`.")] = "",
+    last_event_id: Annotated[str, Header(alias="Last-Event-ID", max_length=100)] = "",
+    limit: PageSize = 200,
+) -> Response:
+    """With `Accept: text/event-stream`: every event until the run ends, each once, with an `id` to go on behind.
+
+    Otherwise a page of JSON.
+    """
+    row = await state.runtime.find(run)
+    place = _parse(last_event_id or after)
+    if "text/event-stream" in request.headers.get("accept", ""):
+        return stream(state, row.run_id, place)
+    told = await read_past(state.runtime, row.run_id, after=place)
+    items: list[Document] = [_as_item(each) for each in told[:limit]]
+    return answer_page(state, items)
+
+
+def stream(state: ServerState, run_id: str, after: Place) -> Response:
+    return EventSourceResponse(
+        _stream(state, run_id, after), ping=PING_SECONDS, send_timeout=SEND_SECONDS, headers={"x-accel-buffering": "no"}
+    )
+
+
+async def _stream(state: ServerState, run_id: str, after: Place) -> AsyncGenerator[ServerSentEvent]:
+    async with state.feed.watch(run_id, after=after) as watcher:
+        async for event in _follow(state, run_id, watcher):
+            yield event
+
+
+async def _follow(state: ServerState, run_id: str, watcher: Watcher) -> AsyncGenerator[ServerSentEvent]:
+    patience = float(PING_SECONDS)
+    while (told := await watcher.next(seconds=patience)) is not None:
+        for each in told:
+            yield ServerSentEvent(data=each.text, event=each.record.event_type, id=each.place.render())
+            if each.record.event_type in _LAST:
+                # Its driver writes the record and lets go of it; a moment later the run is over.
+                patience = _SETTLE_SECONDS
+        if (not told or patience == _SETTLE_SECONDS) and await _is_over(state, run_id):
+            # What came between the last event and the look is still there to be read.
+            for each in await watcher.next(seconds=_SETTLE_SECONDS) or ():
+                yield ServerSentEvent(data=each.text, event=each.record.event_type, id=each.place.render())
+            yield ServerSentEvent(data="{}", event="end")
+            return
+
+
+async def _is_over(state: ServerState, run_id: str) -> bool:
+    row = await state.runtime.store.find_run(run_id)
+    return row is None or (row.status in ENDED and not row.driver)
+
+
+def _as_item(told: Told) -> Document:
+    record: JsonValue = json.loads(told.text)
+    return {"id": told.place.render(), "record": record}
+
+
+def _parse(text: str) -> Place:
+    if not text:
+        return Place()
+    place = parse_place(text)
+    if place is None:
+        raise HttpProblem(400, "event_id_invalid", "This is no id of an event", hint="Send an id as it came")
+    return place

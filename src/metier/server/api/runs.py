@@ -1,0 +1,241 @@
+"""Runs: start, list, get, entries, cancel, resume, answer, fork, export, artifacts."""
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Literal, cast
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Path, Query, Request
+from pydantic import Field, JsonValue
+from starlette.responses import Response
+
+from metier.engine.phases import FINAL
+from metier.errors import UsageError
+from metier.events import TaskState
+from metier.messages import Value
+from metier.runtime.answers import Answer, check_answer
+from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.documents import row_as_json
+from metier.runtime.history.archive import render_archive
+from metier.runtime.history.entries import read_history
+from metier.runtime.history.forks import ForkRequest, fork_run
+from metier.runtime.history.run_views import read_run_view
+from metier.runtime.history.transfer import export_run
+from metier.runtime.outcome import build_outcome, find_standing
+from metier.runtime.queue.detached import leave_to_workers, wake
+from metier.runtime.records.resume_tokens import check_run_token
+from metier.runtime.reopening import RaisedLimits
+from metier.runtime.requests import RunRequest
+from metier.server.api.answers import Cursor, Listing, PageSize, answer, answer_file, answer_page
+from metier.server.api.starting import StartRun, start_once
+from metier.server.idempotency import Document, Key, Once, run_once
+from metier.server.problems import HttpProblem
+from metier.server.state import CurrentUser, ServerState, State
+from metier.store.base import ENDED, RunRow
+
+router = APIRouter(prefix="/runs", tags=["runs"])
+
+type RunName = Annotated[
+    str, Path(max_length=200, pattern=r"^[^/\\\x00]+$", description="The id of a run, its beginning, or `latest`.")
+]
+
+
+class ResumeRun(Value):
+    max_turns: Annotated[int | None, Field(ge=1, le=100_000, description="Raise the limit to so many turns.")] = None
+    max_cost_usd: Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="Raise the limit.")] = None
+    accept_changed_skills: Annotated[bool, Field(description="Go on with files of skills that changed.")] = False
+    token: Annotated[str, Field(max_length=2000, description="`resume_token` of the run: go on only from there.")] = ""
+
+
+class AnswerRun(ResumeRun):
+    values: Annotated[dict[str, JsonValue] | None, Field(description="Answers to what the run asks, by name.")] = None
+    doubt: Annotated[
+        Literal["done", "retry", "skip", "abort"] | None, Field(description="What became of a step in doubt.")
+    ] = None
+
+
+class ForkRun(Value):
+    at: Annotated[int, Field(ge=1, le=10_000_000, description="How many entries the new run shares.")]
+    model: Annotated[str, Field(max_length=200)] = ""
+    provider: Annotated[str, Field(max_length=100)] = ""
+    task: Annotated[str, Field(max_length=500_000, description="Another task text.")] = ""
+
+
+@router.post("", status_code=201, response_model=dict[str, JsonValue])
+async def start_run(request: Request, state: State, wanted: StartRun, key: Key = "") -> Response:
+    """Start a run. It is driven by this server or a worker; follow it with its events."""
+
+    async def start(once: Once) -> Document:
+        run = RunRequest(
+            task=wanted.task,
+            mode=wanted.mode,
+            extra_context=wanted.extra_context,
+            agent=wanted.agent,
+            model=wanted.model,
+            output_schema=wanted.output_schema,
+        )
+        return await start_once(request, once, run, wanted)
+
+    return answer(state, await run_once(request, key, start), status=201)
+
+
+@router.get("", response_model=Listing)
+async def list_runs(
+    state: State,
+    status: Annotated[TaskState | None, Query(description="Only runs of this status.")] = None,
+    context: Annotated[str, Query(max_length=255, description="Only runs of this conversation.")] = "",
+    prefix: Annotated[str, Query(max_length=100, description="Only runs whose id begins like this.")] = "",
+    cursor: Cursor = 0,
+    limit: PageSize = 50,
+) -> Response:
+    """Newest first."""
+    rows = await state.runtime.store.list_runs(
+        prefix=prefix, status=status, context_id=context, before=cursor, limit=limit
+    )
+    following = rows[-1].number if len(rows) == limit else 0
+    return answer_page(state, [row_as_json(row) for row in rows], following=following)
+
+
+@router.get("/{run}", response_model=dict[str, JsonValue])
+async def get_run(state: State, run: RunName) -> Response:
+    """How a run stands: its row, its result, its exit code, what it waits for. As `agent run --json` prints it."""
+    return answer(state, await describe_run(state, await state.runtime.find(run)))
+
+
+@router.get("/{run}/view", response_model=dict[str, JsonValue])
+async def get_view(state: State, run: RunName) -> Response:
+    """The run as people see it: steps, texts, model calls, usage, child runs."""
+    row = await state.runtime.find(run)
+    view = asdict(await read_run_view(state.runtime, row.run_id))
+    return answer(state, cast("Document", _plain(view)))
+
+
+@router.get("/{run}/entries", response_model=Listing)
+async def list_entries(state: State, run: RunName, cursor: Cursor = 0, limit: PageSize = 200) -> Response:
+    """The journal of a run without secrets, oldest first; `seq` is the number of an entry."""
+    row = await state.runtime.find(run)
+    entries = (await read_history(state.runtime, row.run_id, after=cursor))[:limit]
+    clean = build_place_cleaner(state.runtime.place).value
+    items: list[Document] = [
+        {"seq": seq, "kind": entry.kind, "data": clean(entry.model_dump(mode="json", exclude_defaults=True))}
+        for seq, entry in enumerate(entries, start=cursor + 1)
+    ]
+    return answer_page(state, items, following=cursor + len(entries) if len(entries) == limit else 0)
+
+
+@router.post("/{run}/cancel", response_model=dict[str, JsonValue])
+async def cancel_run(request: Request, state: State, user: CurrentUser, run: RunName, key: Key = "") -> Response:
+    """End a run for good. One that a process drives is ended by that process, which is asked to."""
+
+    async def cancel(_once: Once) -> Document:
+        row = await state.runtime.find(run)
+        if row.status in ENDED:
+            raise HttpProblem(409, "run_ended", f"Run {row.run_id!r} is {row.status} already")
+        ended = await state.runtime.cancel(row.run_id, by=user.name)
+        return {"run_id": ended.run_id, "status": ended.status, "is_over": ended.phase in FINAL}
+
+    return answer(state, await run_once(request, key, cancel))
+
+
+@router.post("/{run}/resume", response_model=dict[str, JsonValue])
+async def resume_run(
+    request: Request, state: State, user: CurrentUser, run: RunName, wanted: ResumeRun, key: Key = ""
+) -> Response:
+    """Go on with a run: after an approval, a stop, a crash, or with raised limits."""
+    return await _go_on(request, state, run, AnswerRun(**wanted.model_dump()), by=user.name, key=key)
+
+
+@router.post("/{run}/answer", response_model=dict[str, JsonValue])
+async def answer_run(
+    request: Request, state: State, user: CurrentUser, run: RunName, wanted: AnswerRun, key: Key = ""
+) -> Response:
+    """Answer what a run asks, or say what became of a step in doubt; it goes on with that."""
+    return await _go_on(request, state, run, wanted, by=user.name, key=key)
+
+
+@router.post("/{run}/fork", status_code=201, response_model=dict[str, JsonValue])
+async def fork(request: Request, state: State, run: RunName, wanted: ForkRun, key: Key = "") -> Response:
+    """A new run that shares the first entries of this one and goes on from there."""
+
+    async def work(_once: Once) -> Document:
+        row = await state.runtime.find(run)
+        forking = ForkRequest(at=wanted.at, model=wanted.model, provider=wanted.provider, task=wanted.task)
+        forked = await fork_run(state.runtime, row.run_id, forking, watch=leave_to_workers(state.queue))
+        state.nudge()
+        new = row_as_json(await state.runtime.find(forked.state.run_id))
+        return {**new, "changed": list(forked.changed)}
+
+    return answer(state, await run_once(request, key, work), status=201)
+
+
+@router.get("/{run}/export")
+async def export(state: State, run: RunName) -> Response:
+    """A file with the run, its children and what they are pinned to, without secrets; `agent runs import` reads it."""
+    row = await state.runtime.find(run)
+    archive = await export_run(state.runtime, row.run_id)
+    return answer_file(await run_sync(render_archive, archive), name=f"{row.run_id}.metier-run")
+
+
+@router.get("/{run}/artifacts", response_model=Listing)
+async def list_artifacts(state: State, run: RunName) -> Response:
+    row = await state.runtime.find(run)
+    folder = state.runtime.folder(row.run_id) / "artifacts"
+    files = sorted(file for file in folder.glob("*") if file.is_file() and not file.is_symlink())
+    return answer_page(state, [{"name": file.name, "bytes": file.stat().st_size} for file in files])
+
+
+@router.get("/{run}/artifacts/{name}")
+async def get_artifact(state: State, run: RunName, name: Annotated[str, Path(max_length=255)]) -> Response:
+    """Always a download, never a page of this server."""
+    row = await state.runtime.find(run)
+    folder = state.runtime.folder(row.run_id) / "artifacts"
+    file = next((each for each in folder.glob("*") if each.name == name), None)
+    if file is None or not file.is_file() or file.is_symlink():
+        raise HttpProblem(404, "artifact_unknown", f"Run {row.run_id!r} has no artifact of this name")
+    return answer_file(await run_sync(file.read_bytes), name=name)
+
+
+async def describe_run(state: ServerState, row: RunRow) -> Document:
+    standing = await find_standing(state.runtime, await state.runtime.read(row.run_id))
+    outcome = build_outcome(standing, exit_code=standing.find_exit_code())
+    question = standing.waiting.question
+    asked: JsonValue = None
+    if question is not None:
+        asked = {"question": question.question, "fields": question.fields}
+    return {**row_as_json(row), **outcome, "question": asked, "resume_token": standing.token}
+
+
+async def _go_on(request: Request, state: ServerState, run: str, wanted: AnswerRun, *, by: str, key: str) -> Response:
+    async def work(_once: Once) -> Document:
+        runtime = state.runtime
+        row = await runtime.find(run)
+        standing = await runtime.read(row.run_id)
+        waiting = await runtime.find_waiting(standing)
+        if wanted.token:
+            check_run_token(runtime.place, wanted.token, standing, waiting=waiting)
+        given = Answer(
+            values=wanted.values,
+            doubt=wanted.doubt,
+            by=by,
+            raised=RaisedLimits(max_turns=wanted.max_turns, max_cost_usd=wanted.max_cost_usd),
+            reopens=True,
+            accepts_changed_skills=wanted.accept_changed_skills,
+        )
+        if not row.driver:
+            check_answer(waiting, given)
+        if standing.started is None:
+            raise UsageError(f"Run {row.run_id!r} has not begun")
+        after = await wake(runtime, row.run_id, given, queue=state.queue)
+        state.nudge()
+        return {**row_as_json(await runtime.find(row.run_id)), "goes_on": after.phase not in FINAL}
+
+    return answer(state, await run_once(request, key, work))
+
+
+def _plain(value: object) -> object:
+    """Times as text."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in cast("dict[str, object]", value).items()}  # of `asdict`
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in cast("list[object]", value)]
+    return value.isoformat() if isinstance(value, datetime) else value

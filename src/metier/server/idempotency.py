@@ -1,0 +1,120 @@
+"""`Idempotency-Key`: a POST that is sent again, after a lost answer or a kill of the server, happens once.
+
+The key, what was asked and the answer are in the store, so that another server process answers the repetition. A run
+that a key started has its id from before it began: where a kill came between its beginning and the answer, the
+repetition finds it.
+"""
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, cast
+
+from fastapi import Header, Request
+from pydantic import JsonValue
+
+from metier.ids import format_run_id
+from metier.server.problems import HttpProblem
+from metier.server.state import ServerState, get_state, get_user
+from metier.store.contexts import Completion, ContextChange, NewFact
+from metier.store.failures import DuplicateMessageError
+
+CLAIM_SECONDS = 60.0
+KEPT_SECONDS = 24 * 3600.0
+_BUCKET = "request"
+_PREFIX = "http-"
+_MOST_KEYS = 100_000
+
+Key = Annotated[
+    str,
+    Header(
+        alias="Idempotency-Key",
+        max_length=200,
+        description="A random text of yours: the same request with the same key happens once, and is answered again.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Once:
+    """What a key stands for."""
+
+    context_id: str
+    """Empty where the request has no key."""
+    begun_at: datetime
+
+    def make_run_id(self) -> str:
+        """The id of the run that the request starts: the same each time; empty without a key."""
+        if not self.context_id:
+            return ""
+        return format_run_id(self.begun_at, hashlib.sha256(self.context_id.encode()).digest()[:6])
+
+
+type Document = dict[str, JsonValue]
+type Work = Callable[[Once], Awaitable[Document]]
+
+
+async def run_once(request: Request, key: str, work: Work) -> Document:
+    """Do the work, or give what it gave before. Raises `HttpProblem` where the key was used for another request.
+
+    Work that fails is not kept: the same key may try again.
+    """
+    state = get_state(request)
+    now = state.host.clock.now()
+    if not key:
+        return await work(Once(context_id="", begun_at=now))
+    context_id, wanted = await _describe(request, key)
+    contexts = state.runtime.store.contexts
+    fact = await contexts.find_fact(context_id, _BUCKET, "what")
+    if fact is None:
+        words: dict[str, JsonValue] = {"wanted": wanted, "at": now.isoformat()}
+        noted = NewFact(bucket=_BUCKET, key="what", value=words, ttl_seconds=KEPT_SECONDS)
+        await contexts.commit(context_id, ContextChange(facts=(noted,)))
+        fact = await contexts.find_fact(context_id, _BUCKET, "what")
+    assert fact is not None, "it was written above"
+    kept = cast("dict[str, str]", fact.value)  # written above
+    if kept["wanted"] != wanted:
+        raise HttpProblem(
+            422, "idempotency_key_reused", "This key was used for another request", hint="Make a key for each request"
+        )
+    return await _claim_and_work(state, Once(context_id=context_id, begun_at=datetime.fromisoformat(kept["at"])), work)
+
+
+async def _claim_and_work(state: ServerState, once: Once, work: Work) -> Document:
+    contexts = state.runtime.store.contexts
+    owner = state.runtime.place.owner
+    try:
+        claim = await contexts.claim_message(once.context_id, _BUCKET, owner=owner, seconds=CLAIM_SECONDS)
+    except DuplicateMessageError as known:
+        if known.is_done:
+            return cast("Document", known.result)  # what an earlier call of this kind returned
+        raise HttpProblem(
+            409, "request_under_way", "The same request is under way", hint="Send it again in a moment"
+        ) from known
+    try:
+        result = await work(once)
+    except BaseException:
+        await contexts.release_claim(claim)
+        raise
+    await contexts.commit(once.context_id, ContextChange(completion=Completion(claim=claim, result=result)))
+    return result
+
+
+async def forget_old_keys(state: ServerState) -> None:
+    """Remove what is kept of requests that were made more than a day ago."""
+    contexts = state.runtime.store.contexts
+    limit = state.host.clock.now() - timedelta(seconds=KEPT_SECONDS)
+    for context in await contexts.list_contexts(limit=_MOST_KEYS):
+        if context.context_id.startswith(_PREFIX) and context.updated_at < limit:
+            await contexts.delete_context(context.context_id)
+
+
+async def _describe(request: Request, key: str) -> tuple[str, str]:
+    """Keys of different users do not meet."""
+    user = get_user(request)
+    body = await request.body()
+    wanted = hashlib.sha256(json.dumps([request.method, request.url.path]).encode() + b"\n" + body).hexdigest()
+    context = hashlib.sha256(json.dumps([user.name, key]).encode()).hexdigest()
+    return f"{_PREFIX}{context}", wanted

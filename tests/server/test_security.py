@@ -1,0 +1,270 @@
+"""Who may reach the server: forged hosts and origins, missing and wrong tokens, roles, sessions, CSRF, limits."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any, cast
+
+import httpx2
+import pytest
+from model_server import ModelServer, calls, says
+from run_workspace import Workspace
+from running_server import RunningServer, serving
+from test_api_runs import start, wait_until
+
+from metier.server.security.hosts import build_allowed, is_allowed_host, is_allowed_origin, is_loopback
+from metier.server.security.users import build_entry, make_token
+
+RUNS = "/api/v1/runs"
+
+
+def configure_server(workspace: Workspace, **options: object) -> None:
+    settings = cast("dict[str, Any]", json.loads((workspace.folder / "agent.yaml").read_text()))
+    workspace.configure(**settings, server=options)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "code"),
+    [
+        ({"host": "evil.example"}, 421, "host_not_allowed"),
+        ({"host": "127.0.0.1"}, 421, "host_not_allowed"),
+        ({"host": "localhost.evil.example:80"}, 421, "host_not_allowed"),
+        ({"origin": "https://evil.example"}, 403, "foreign_origin"),
+        ({"origin": "http://127.0.0.1:1"}, 403, "foreign_origin"),
+        ({"origin": "null"}, 403, "foreign_origin"),
+        ({"sec-fetch-site": "cross-site"}, 403, "foreign_origin"),
+        ({"sec-fetch-site": "same-site"}, 403, "foreign_origin"),
+        ({"authorization": "Bearer wrong"}, 401, "token_refused"),
+        ({"authorization": ""}, 401, "token_missing"),
+        ({"authorization": "Basic YTpi"}, 401, "token_missing"),
+    ],
+)
+def test_a_forged_write_is_refused_and_starts_nothing(
+    server: RunningServer, headers: dict[str, str], status: int, code: str
+) -> None:
+    with server.client() as client:
+        answer = client.post(RUNS, json={"task": "greet me"}, headers=headers)
+
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert server.get(RUNS)["items"] == []
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_stream_for_a_page_of_another_origin_is_refused(server: RunningServer, site: str) -> None:
+    headers = {"accept": "text/event-stream", "sec-fetch-site": site, "sec-fetch-mode": "cors"}
+    with server.sign_in() as client:
+        answer = client.get(f"{RUNS}/latest/events", headers=headers)
+        forged = client.get(f"{RUNS}/latest/events", headers={**headers, "origin": "http://127.0.0.1:1"})
+
+    assert (answer.status_code, forged.status_code) == (403, 403)
+
+
+def test_no_answer_allows_another_origin_to_read_it(server: RunningServer) -> None:
+    with server.client() as client:
+        answer = client.get(RUNS)
+        asked = client.options(
+            RUNS, headers={"origin": "https://evil.example", "access-control-request-method": "POST"}
+        )
+
+    assert not [name for name in (*answer.headers, *asked.headers) if name.startswith("access-control")]
+    assert asked.status_code == 403
+
+
+def test_a_one_time_code_signs_in_once(server: RunningServer) -> None:
+    assert server.recipe is not None
+    assert server.state is not None
+    user = server.state.access.users.find(server.token)
+    assert user is not None
+    code = server.state.codes.issue(user)
+    with httpx2.Client(base_url=server.url, trust_env=False) as browser:
+        first = browser.get("/login", params={"code": code})
+        cookie = first.headers["set-cookie"]
+        inside = browser.get(RUNS)
+    with httpx2.Client(base_url=server.url, trust_env=False) as thief:
+        second = thief.get("/login", params={"code": code})
+        outside = thief.get(RUNS)
+
+    assert (first.status_code, first.headers["location"], inside.status_code) == (303, "/", 200)
+    assert all(word in cookie for word in ("HttpOnly", "SameSite=strict", "Path=/"))
+    assert (second.status_code, "set-cookie" in second.headers, outside.status_code) == (401, False, 401)
+
+
+def test_signing_in_leads_only_to_pages_of_this_server(server: RunningServer) -> None:
+    with httpx2.Client(base_url=server.url, trust_env=False) as browser:
+        for wanted in ("//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)"):
+            answer = browser.post("/login", data={"token": server.token, "next": wanted})
+            assert (answer.status_code, answer.headers["location"]) == (303, "/")
+
+
+def test_a_browser_needs_the_csrf_token_of_its_session_to_change_something(server: RunningServer) -> None:
+    assert server.state is not None
+    access = server.state.access
+    with server.sign_in() as browser:
+        cookie = browser.cookies[access.cookie]
+        user = access.sessions.read(cookie, now=access.clock.now())
+        assert user is not None
+        token = access.sessions.csrf_token(user)
+        without = browser.post(RUNS, json={"task": "x"})
+        wrong = browser.post(RUNS, json={"task": "x"}, headers={"x-csrf-token": "0" * 64})
+        form = browser.post("/logout", data={"csrf_token": "no"})
+        right = browser.post(f"{RUNS}/none/cancel", headers={"x-csrf-token": token})
+        left = browser.post("/logout", data={"csrf_token": token})
+
+    assert [each.status_code for each in (without, wrong, form)] == [403, 403, 403]
+    assert right.status_code == 404
+    assert (left.status_code, left.headers["location"]) == (303, "/login")
+
+
+def test_a_changed_or_old_cookie_is_none(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert server.state is not None
+    access = server.state.access
+    with server.sign_in() as browser:
+        cookie = browser.cookies[access.cookie]
+    body, _, signature = cookie.rpartition(".")
+    forged = (f"{body}x.{signature}", f"{body}.{'0' * 64}", "", ".", "a.b.c", f"{body}.{signature}0")
+
+    for each in forged:
+        with server.client(token="") as client:
+            answer = client.get(RUNS, headers={"cookie": f"{access.cookie}={each}"})
+        assert answer.status_code == 401
+
+
+def test_roles_bound_what_named_users_may_do_and_decisions_carry_their_names(
+    workspace: Workspace, model: ModelServer
+) -> None:
+    tokens = {role: make_token() for role in ("viewer", "approver", "operator")}
+    users = [build_entry(f"the-{role}", cast("Any", role), token) for role, token in tokens.items()]
+    configure_server(workspace, users=users)
+    model.follow(calls("Write", path="note.txt", content="x"), says("Done."))
+    with serving(workspace.folder) as server:
+
+        def post(role: str, path: str, body: object) -> httpx2.Response:
+            with server.client(tokens[role]) as client:
+                return client.post(path, json=body)
+
+        started = {role: post(role, RUNS, {"task": "write", "profile": "guarded"}).status_code for role in tokens}
+        run_id = str(server.get(RUNS)["items"][0]["run_id"])
+        wait_until(server, run_id, "paused")
+        approval = server.get("/api/v1/approvals")["items"][0]["approval_id"]
+        decided = {role: post(role, f"/api/v1/approvals/{approval}/approve", {}).status_code for role in tokens}
+        canceled = {role: post(role, f"{RUNS}/{run_id}/cancel", {}).status_code for role in ("viewer", "approver")}
+        record = server.get(f"/api/v1/approvals/{approval}")
+
+    assert started == {"viewer": 403, "approver": 403, "operator": 201}
+    assert decided == {"viewer": 403, "approver": 200, "operator": 409}
+    assert canceled == {"viewer": 403, "approver": 403}
+    assert record["decided_by"] == "the-approver"
+    assert [attempt["decided_by"] for attempt in record["attempts"]] == ["the-approver", "the-operator"]
+
+
+def test_a_body_that_is_too_long_is_refused_whether_its_length_is_announced_or_not(server: RunningServer) -> None:
+    long = json.dumps({"task": "x" * 2_000_000}).encode()
+    headers = {"content-type": "application/json"}
+    with server.client() as client:
+        announced = client.post(RUNS, content=long, headers=headers)
+        chunked = client.post(RUNS, content=iter([long[:1_000_000], long[1_000_000:]]), headers=headers)
+
+    assert (announced.status_code, chunked.status_code) == (413, 413)
+
+
+def test_too_many_requests_and_too_many_wrong_tokens_are_held_back(workspace: Workspace) -> None:
+    configure_server(workspace, requests_per_minute=5)
+    with serving(workspace.folder) as server, server.client() as client, server.client("wrong") as guesser:
+        statuses = [client.get(RUNS).status_code for _ in range(8)]
+        guesses = [guesser.get(RUNS).status_code for _ in range(40)]
+
+    assert statuses[:3] == [200, 200, 200]
+    assert statuses[-1] == 429
+    assert guesses[0] == 401
+    assert guesses[-1] == 429
+
+
+def test_every_answer_has_a_policy_with_a_nonce_of_its_own(server: RunningServer) -> None:
+    with server.client("") as client:
+        answers = [client.get("/login") for _ in range(2)]
+        problem = client.get("/nothing")
+
+    policies = [answer.headers["content-security-policy"] for answer in answers]
+    assert policies[0] != policies[1]
+    for wanted in ("default-src 'none'", "require-trusted-types-for 'script'", "frame-ancestors 'none'"):
+        assert wanted in policies[0]
+    assert "nonce-" in policies[0]
+    assert policies[0].split("nonce-")[1].split("'")[0] in answers[0].text
+    assert (problem.headers["x-content-type-options"], problem.headers["referrer-policy"]) == ("nosniff", "no-referrer")
+    assert problem.headers["cache-control"] == "no-store"
+
+
+def test_an_artifact_is_a_sandboxed_download_and_no_path_leads_out(
+    workspace: Workspace, server: RunningServer, model: ModelServer
+) -> None:
+    model.follow(says("Done."))
+    run_id = start(server)
+    wait_until(server, run_id, "completed")
+    artifacts = workspace.folder / "runs" / run_id / "artifacts"
+    artifacts.mkdir(exist_ok=True)
+    (artifacts / "page.html").write_text("<script>alert(1)</script>")
+    (artifacts / "link").symlink_to(workspace.folder / "agent.yaml")
+    with server.client() as client:
+        answer = client.get(f"{RUNS}/{run_id}/artifacts/page.html")
+        out = [
+            client.get(f"{RUNS}/{run_id}/artifacts/{name}").status_code
+            for name in ("..%2Frun.json", "link", "%2e%2e%2fevents.jsonl", "nothing")
+        ]
+
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["content-disposition"].startswith("attachment")
+    assert "sandbox" in answer.headers["content-security-policy"]
+    assert out == [404, 404, 404, 404]
+
+
+def test_no_token_and_no_code_is_logged(
+    server: RunningServer, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    assert server.state is not None
+    user = server.state.access.users.find(server.token)
+    assert user is not None
+    code = server.state.codes.issue(user)
+    with server.client() as client:
+        client.get("/login", params={"code": code})
+        client.get("/nothing")
+        client.post(RUNS, content=b"{", headers={"content-type": "application/json"})
+
+    ours = [record.getMessage() for record in caplog.records if not record.name.startswith("http")]
+    said = "\n".join(ours) + "".join(capfd.readouterr())
+    assert server.token not in said
+    assert code not in said
+
+
+def test_hosts_are_compared_whole_and_with_their_port() -> None:
+    allowed = build_allowed(host="127.0.0.1", port=8321, named=("agents.example.org", "box:9000"))
+
+    assert all(
+        is_allowed_host(host, allowed)
+        for host in (
+            "127.0.0.1:8321",
+            "LOCALHOST:8321",
+            "[::1]:8321",
+            "agents.example.org",
+            "agents.example.org:8321",
+            "box:9000",
+        )
+    )
+    assert not any(
+        is_allowed_host(host, allowed)
+        for host in ("", "127.0.0.1", "localhost:80", "box", "evil-agents.example.org", "agents.example.org:1")
+    )
+    assert is_allowed_origin("https://agents.example.org", allowed)
+    assert not any(is_allowed_origin(each, allowed) for each in ("null", "", "https://evil", "file://", "http://[bad"))
+    assert [is_loopback(each) for each in ("127.0.0.1", "127.9.9.9", "::1", "localhost", "0.0.0.0", "box")] == [
+        True, True, True, True, False, False,
+    ]  # fmt: skip
+
+
+def test_a_key_that_makes_sessions_must_be_long(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AGENT_SERVER_SECRET", "short")
+
+    assert workspace.agent("serve", "--port", "0") == 2
+    assert "shorter than 32 characters" in capsys.readouterr().err
