@@ -92,21 +92,22 @@ async def _serving(state: ServerState, lifespans: Sequence[Lifespan]) -> AsyncGe
     ears = _Ears()
     with unwrapped(), using_plugins(state.host, report=logger.warning) as extended:
         place = replace(extended, sinks=(*extended.sinks, ears))
-        async with open_runtime(place) as runtime, AsyncExitStack() as stack, anyio.create_task_group() as followers:
+        async with open_runtime(place) as runtime, anyio.create_task_group() as followers:
             slots = state.options.concurrency
             pool = RunPool(Job(place=place, report=logger.info), runtime, slots) if slots else None
             ears.feed = feed = Feed(runtime, followers, most=state.options.max_watchers)
             state.begin(runtime, pool, feed)
-            for lifespan in lifespans:
-                await stack.enter_async_context(lifespan())
-            async with anyio.create_task_group() as drivers:
-                if pool is not None:
-                    drivers.start_soon(pool.work)
-                followers.start_soon(_keep_tidy, state)
-                yield
-                feed.stop()
-                if pool is not None:
-                    pool.leave("the server stops")
+            followers.start_soon(_keep_tidy, state)
+            async with AsyncExitStack() as stack:
+                for lifespan in lifespans:
+                    await stack.enter_async_context(lifespan())
+                async with anyio.create_task_group() as drivers:
+                    if pool is not None:
+                        drivers.start_soon(pool.work)
+                    yield
+                    feed.stop()
+                    if pool is not None:
+                        pool.leave("the server stops")
             followers.cancel_scope.cancel()
 
 

@@ -1,0 +1,64 @@
+"""Every route that the OpenAPI document names, called with what it allows and with what it does not: never a 500."""
+
+import os
+from contextlib import suppress
+from typing import Any
+
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
+from model_server import ModelServer, says
+from run_workspace import Workspace
+from running_server import RunningServer, serving
+from schemathesis import APIOperation, Case, GenerationMode
+from test_api_runs import start, wait_until
+from test_security import configure_server
+
+EXAMPLES = int(os.environ.get("METIER_OPENAPI_EXAMPLES", "6"))
+"""Of each route, good and bad; more by hand."""
+
+type Operation = APIOperation[Any, Any, Any, Any]
+
+
+def call(server: RunningServer, operation: Operation, mode: GenerationMode) -> list[str]:
+    """What was wrong with the answers."""
+    wrong: list[str] = []
+    headers = {"Authorization": f"Bearer {server.token}"}
+
+    @settings(
+        max_examples=EXAMPLES,
+        phases=[Phase.generate],
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def check(case: Case) -> None:
+        answer = case.call(base_url=server.url, headers=headers, timeout=30)
+        kind = str(answer.headers.get("content-type", [""])[0])
+        if answer.status_code >= 500:
+            wrong.append(f"{operation.label}: {answer.status_code} {case.as_curl_command()} {answer.text[:300]}")
+        elif answer.status_code >= 400 and kind != "application/problem+json":
+            wrong.append(f"{operation.label}: {answer.status_code} is no problem document but {kind}")
+
+    with suppress(Unsatisfiable):  # a route without parameters cannot be called wrongly
+        check()
+    return wrong
+
+
+def test_no_route_fails_whatever_it_is_given(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(says("Done."))
+    configure_server(workspace, requests_per_minute=100_000)
+    with serving(workspace.folder) as server:
+        wait_until(server, start(server), "completed")
+        document = server.get("/api/openapi.json")
+        schema = schemathesis.openapi.from_dict(document)
+        wrong: list[str] = []
+        for found in schema.get_all_operations():
+            operation = found.ok()
+            for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+                wrong += call(server, operation, mode)
+
+    assert not wrong, "\n".join(wrong)
+    assert {"/api/v1/runs", "/api/v1/approvals/{approval}/approve"} <= set(document["paths"])
