@@ -18,6 +18,7 @@ STARTING = frozenset({
 STARTERS = {
     "cli/doctor/health.py": ("git", "ripgrep", "bubblewrap", "uv"),
     "cli/shared/editor.py": ("your editor",),
+    "evals/local_git.py": ("git",),
     "skills/git/process.py": ("git",),
     "tools/shell/line_runner.py": ("commands",),
     "tools/process/run.py": ("the supervisor",),

@@ -129,7 +129,7 @@ def test_a_wrong_option_is_a_sentence_and_not_a_traceback(script: Path, script_p
 
 def test_no_bytecode_or_stray_files_are_shipped() -> None:
     # Of a workspace to begin with, settings and rules are part.
-    allowed = {".py", ".md", ".html", ".yaml", ".json"}
+    allowed = {".py", ".md", ".html", ".yaml", ".json", ".gz"}
     listed = subprocess.run(["git", "ls-files", str(BUNDLED)], cwd=BUNDLED, capture_output=True, text=True, check=False)
     assert {Path(line).suffix for line in listed.stdout.splitlines()} <= allowed
 

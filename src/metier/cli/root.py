@@ -51,6 +51,7 @@ COMMANDS: dict[str, Lazy] = {
     "replay": Lazy("runs.replay", "Show a run again, drive it again without effects, or fork it.", _SEE),
     "undo": Lazy("undo", "Make files what they were before a run, or before one of its steps.", _SEE),
     "cost": Lazy("cost", "Say what runs used and cost, by model, agent, skill, task or day.", _SEE),
+    "eval": Lazy("eval.command", "Run the evals of skills, agents and tasks; try a change on past runs.", _SEE),
     "prompt": Lazy("prompt", "Show what a model is told: every layer, its source, its hash and its cost.", _SEE),
     "approvals": Lazy("approvals", "List, show and decide what waits for an approval.", _MAY),
     "policy": Lazy("policy", "Explain, test and backtest the rules about what may happen.", _MAY),

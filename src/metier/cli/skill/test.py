@@ -18,8 +18,8 @@ from metier.cli.skill.trial import Trial, build_toolbox, try_skill
 from metier.definitions.problems import Problem
 from metier.definitions.skills.skill import load_skill
 from metier.errors import SkillError, SkillNotTrusted
+from metier.evals.reading import read_evals
 from metier.skills.activation import find_packages
-from metier.skills.evals import read_evals
 from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import check_trusted
 from metier.tools.base import ToolContext, ToolResult
@@ -48,7 +48,7 @@ def try_out(
     package = _find_package(name, places)
     evals = read_evals(package.folder, skill_name=package.definition.name)
     problems = [*review_skill(package.definition), *evals.problems]
-    if not evals.cases:
+    if evals.is_empty:
         problems.append(_no_evals(package))
     trials: list[Trial] = []
     refusal = None if no_run else _find_refusal(package)

@@ -15,6 +15,8 @@ from metier.skills.files import list_files, read_file
 from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import is_trusted
 
+EVALS = "evals/"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkillIndex:
@@ -48,7 +50,8 @@ class SkillIndex:
             description=definition.description,
             body=definition.body,
             folder=self._usable_folder(package),
-            files=tuple(file.path for file in list_files(package.folder)),
+            # Evals are about the skill, not of it: a model that reads them learns what its tests want.
+            files=tuple(file.path for file in list_files(package.folder) if not file.path.startswith(EVALS)),
             scripts=tuple(script.name for script in discover_scripts(definition)),
             is_trusted=is_trusted(package),
         )

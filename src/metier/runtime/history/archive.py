@@ -7,16 +7,19 @@ of every other member and of itself: a file that was changed is refused. It is n
 file can also write another one.
 """
 
+import gzip
 import hashlib
 import json
 import re
 import stat
 import struct
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
+from typing import BinaryIO
 
 from pydantic import Field, ValidationError
 
@@ -31,6 +34,7 @@ VERSION = 1
 MANIFEST, JOURNAL, RECORD, EVENTS, BLOBS = "manifest.json", "journal.jsonl", "run.json", "events.jsonl", "blobs/"
 MOST_BYTES = 512 * 1024 * 1024
 """An archive may unpack to no more than this."""
+COMPRESSED = ".gz"
 CHILDREN = "children/"
 _RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,120}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -104,11 +108,11 @@ def render_archive(archive: Archive) -> bytes:
 
 
 def load_archive(path: Path) -> Archive:
-    """Read a file and check all of it. Raises `ArchiveRefused`."""
+    """Read a file and check all of it; a name that ends in `.gz` is unpacked first. Raises `ArchiveRefused`."""
     try:
-        with zipfile.ZipFile(path) as file:
+        with _open(path) as data, zipfile.ZipFile(data) as file:
             members = _read_members(file, path)
-    except (zipfile.BadZipFile, EOFError, RuntimeError, ValueError, struct.error) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, struct.error) as error:
         raise _refuse(path, "it is not a zip file, or it is cut off or damaged") from error
     except OSError as error:
         raise _refuse(path, f"it cannot be read: {(error.strerror or type(error).__name__).lower()}") from error
@@ -116,6 +120,14 @@ def load_archive(path: Path) -> Archive:
     blobs = _read_blobs(members, path)
     archive = _build(manifest.run_id, members, blobs, redacted=manifest.redacted, path=path)
     return replace(archive, children=_read_children(archive, members, path))
+
+
+def _open(path: Path) -> BinaryIO:
+    if path.suffix != COMPRESSED:
+        return path.open("rb")
+    with gzip.open(path) as stream:
+        # Bounded: a few bytes of a compressed file may stand for any number of them.
+        return BytesIO(stream.read(MOST_BYTES + 1))
 
 
 def _list_members(archive: Archive) -> dict[str, bytes]:

@@ -12,6 +12,8 @@ from metier.engine import entries as e
 from metier.engine.authority import find_authority
 from metier.engine.journal import read_entries
 from metier.engine.model.skill_index import build_shelf
+from metier.engine.replaying.recorded_store import RecordedStore
+from metier.engine.replaying.recording import Recording
 from metier.engine.replaying.replay import Replayed, replay
 from metier.engine.services import Services
 from metier.providers.absent import AbsentProvider
@@ -20,6 +22,7 @@ from metier.providers.failures import MissingKey
 from metier.runtime.build import compose_instructions, get_model_options, list_tools, narrow
 from metier.runtime.delegation.authority import bind
 from metier.runtime.delegation.child_runs import restore_run
+from metier.runtime.history.archive import Archive
 from metier.runtime.host import Host
 from metier.runtime.records.pins import (
     AGENT,
@@ -62,12 +65,38 @@ async def replay_run(runtime: Runtime, run_id: str, *, with_current_files: bool 
     when what it used is not kept.
     """
     entries = await read_entries(runtime.store, run_id)
-    services = await build_replay_services(runtime.place, runtime.store, entries, with_current_files=with_current_files)
     started = get_start(run_id, entries)
-    is_at_home = started.workspace == str(runtime.place.workspace)
+    report = await replay_entries(
+        run_id, entries, place=runtime.place, store=runtime.store, with_current_files=with_current_files
+    )
+    if started.workspace != str(runtime.place.workspace):
+        return report
     run = await restore_run(runtime.place, runtime.store, folder=runtime.folder(run_id), started=started)
-    changed = find_changed(started, run.agent) if is_at_home else ()
-    return ReplayReport(run_id=run_id, outcome=await replay(run_id, entries, services), changed=changed)
+    return replace(report, changed=find_changed(started, run.agent))
+
+
+async def replay_entries(
+    run_id: str, entries: Sequence[e.Entry], *, place: Host, store: Store, with_current_files: bool = False
+) -> ReplayReport:
+    """The same for a journal from anywhere; its blobs are in `store`."""
+    services = await build_replay_services(place, store, entries, with_current_files=with_current_files)
+    return ReplayReport(run_id=run_id, outcome=await replay(run_id, entries, services))
+
+
+async def replay_archive(archive: Archive, *, place: Host, store: Store) -> ReplayReport:
+    """The same for a run in a file and those below it: the report of the first one that differs, else its own."""
+    with_blobs = open_archive_store(archive, store)
+    for child in archive.children:
+        report = await replay_entries(child.run_id, child.entries, place=place, store=with_blobs)
+        if not report.is_equal:
+            return report
+    return await replay_entries(archive.run_id, archive.entries, place=place, store=with_blobs)
+
+
+def open_archive_store(archive: Archive, store: Store) -> RecordedStore:
+    """A store that has the blobs of an archive beside its own, and changes nothing."""
+    blobs = {digest: data for each in (archive, *archive.children) for digest, data in each.blobs.items()}
+    return RecordedStore(store, Recording(()), blobs=blobs)
 
 
 def get_start(run_id: str, entries: Sequence[e.Entry]) -> e.RunStarted:

@@ -60,6 +60,35 @@ async def export_run(runtime: Runtime, run_id: str, *, exact: bool = False) -> A
     return replace(archive, children=tuple(children[run_id] for run_id in sorted(children)))
 
 
+async def relocate_run(archive: Archive, runtime: Runtime, *, moved: Mapping[str, str]) -> Archive:
+    """The same run with other names for folders, so that it says nothing of the machine it was made on.
+
+    Neither the event log nor the record is in it: both can be made from the journal. Raises `UsageError` where the run
+    would do something else with these names.
+    """
+    children = tuple(
+        [await relocate_run(replace(child, children=()), runtime, moved=moved) for child in archive.children]
+    )
+    order = sorted(moved.items(), key=lambda item: -len(item[0]))
+    blobs: dict[str, bytes] = {}
+    renamed: dict[str, str] = {}
+    for digest, data in archive.blobs.items():
+        new = _move(data, order)
+        name = hashlib.sha256(new).hexdigest()
+        blobs[name] = new
+        renamed |= {digest: name} if name != digest else {}
+    entries = tuple(_rename(parse_entry(_move(render_entry(entry), order)), renamed) for entry in archive.entries)
+    if entries != archive.entries:
+        entries = await _derive(archive.run_id, entries, blobs, runtime=runtime)
+    return replace(archive, entries=entries, blobs=blobs, record=b"", events=b"", children=children)
+
+
+def _move(data: bytes, moved: Sequence[tuple[str, str]]) -> bytes:
+    for old, new in moved:
+        data = data.replace(old.encode(), new.encode())
+    return data
+
+
 async def _export_one(runtime: Runtime, run_id: str, *, exact: bool) -> Archive:
     entries = tuple(await read_entries(runtime.store, run_id))
     get_start(run_id, entries)

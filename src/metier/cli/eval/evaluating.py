@@ -1,0 +1,143 @@
+"""What `agent eval` does: find the targets, replay or run their cases, write the reports."""
+
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import anyio
+
+from metier.cli.eval.options import EvalOptions
+from metier.cli.eval.output import write_results
+from metier.cli.run.driving import open_place
+from metier.cli.shared.output import warn_line
+from metier.definitions.nearest import hint_nearest
+from metier.definitions.problems import Problem
+from metier.errors import UsageError
+from metier.evals.history import keep_result
+from metier.evals.local_git import find_commit
+from metier.evals.replaying import ITSELF, replay_target
+from metier.evals.reports.text import render_row
+from metier.evals.results import EvalResult, RunRow
+from metier.evals.session import FOLDER, Plan, load_plan, open_session, write_plan
+from metier.evals.targets import SourcedCase, Target, find_target, list_targets
+from metier.evals.variants import build_variants
+from metier.ids import format_run_id
+from metier.runtime.host import Host
+from metier.runtime.records.exit_codes import BUDGET, DONE, FAILED
+from metier.runtime.workspace.plugins import using_plugins
+
+_SLACK = 1e-9
+
+
+def evaluate_targets(names: Sequence[str], options: EvalOptions, config: Path | None) -> int:
+    """0, 1 below the threshold, 6 when the budget was used up."""
+    plan = load_plan(open_place(config).runs, options.resume) if options.resume else None
+    if plan is not None and names:
+        raise UsageError("--resume goes on with what was begun", hint="Leave the names out")
+    place = open_place(config, _list_flags(options, plan))
+    targets = [find_target(place, name) for name in ((plan.target,) if plan else names)] or list_targets(place)
+    if not targets:
+        hint = 'Write evals/evals.json beside a SKILL.md: {"evals": [{"prompt": …, "assertions": […]}]}'
+        raise UsageError("Nothing here has evals", hint=hint)
+    problems = [problem for target in targets for problem in target.problems]
+    for problem in problems:
+        warn_line(problem.render())
+    results = [_evaluate(target, options, plan) for target in targets]
+    for result in results:
+        _keep(place, result)
+    write_results(results, options)
+    return find_exit_code(results, problems, threshold=options.threshold)
+
+
+def find_exit_code(results: Sequence[EvalResult], problems: Sequence[Problem], *, threshold: float) -> int:
+    """An assertion that cannot be used is a check that is not made: that is no success."""
+    if any(result.budget_used_up for result in results):
+        return BUDGET
+    rows = [row for result in results for row in result.own]
+    share = sum(row.has_passed for row in rows) / len(rows) if rows else 0.0
+    has_errors = any(problem.severity == "error" for problem in problems)
+    return DONE if share + _SLACK >= threshold and not has_errors else FAILED
+
+
+def _list_flags(options: EvalOptions, plan: Plan | None) -> dict[str, str]:
+    provider = options.provider or (plan.provider if plan else "")
+    model = options.model or (plan.model if plan else "")
+    named = (("model.provider", provider), ("model.name", model))
+    return {key: value for key, value in named if value}
+
+
+def choose_cases(target: Target, wanted: Sequence[str]) -> tuple[SourcedCase, ...]:
+    """Raises `UsageError` for an id that no case has."""
+    known = [sourced.case.id for sourced in target.cases]
+    for case_id in wanted:
+        if case_id not in known:
+            hint = hint_nearest(case_id, known) or f"Its cases: {', '.join(known) or 'none'}"
+            raise UsageError(f"{target.name} has no case {case_id!r}", hint=hint)
+    return tuple(sourced for sourced in target.cases if not wanted or sourced.case.id in wanted)
+
+
+def _evaluate(target: Target, options: EvalOptions, plan: Plan | None) -> EvalResult:
+    cases = choose_cases(target, plan.cases if plan else options.cases)
+    now = datetime.now(UTC)
+    result = EvalResult(
+        id=plan.id if plan else format_run_id(now, os.urandom(6)),
+        target=target.name,
+        mode=options.mode,
+        started_at=plan.started_at if plan else now.isoformat(timespec="seconds"),
+        commit=find_commit(target.package.folder if target.package else target.place.workspace),
+    )
+    if options.mode == "replay":
+        return result.model_copy(update={"rows": anyio.run(replay_target, target, cases)})
+    chosen = plan or Plan(
+        id=result.id,
+        target=target.name,
+        record=options.record,
+        repeat=options.repeat,
+        against=options.against,
+        cases=options.cases,
+        judge=options.judge,
+        jobs=options.jobs,
+        max_cost_usd=options.max_cost_usd,
+        provider=options.provider,
+        model=options.model,
+        started_at=result.started_at,
+    )
+    return anyio.run(_run_live, target, chosen, cases, result, options.as_json)
+
+
+async def _run_live(
+    target: Target, plan: Plan, cases: Sequence[SourcedCase], result: EvalResult, quiet: bool
+) -> EvalResult:
+    place = target.place
+    folder = place.runs / FOLDER / plan.id
+    write_plan(folder, plan)
+    variants = (ITSELF,) if plan.record else build_variants(target, plan.against, folder=folder)
+
+    def tell(row: RunRow) -> None:
+        if not quiet and not plan.record:
+            for line in render_row(row):
+                warn_line(line)
+
+    if not plan.record:
+        warn_line(f"eval {plan.id}; cut short, it goes on with `agent eval --resume {plan.id}`")
+    with using_plugins(place, report=warn_line):
+        session = open_session(target, plan, place, report=tell)
+        rows = await session.run(variants, cases)
+    return result.model_copy(
+        update={
+            "rows": rows,
+            "repeat": plan.repeat,
+            "variants": tuple(variant.name for variant in variants),
+            "budget_used_up": session.purse.is_used_up,
+            "provider": place.settings.model.provider,
+            "model": place.settings.model.name,
+        }
+    )
+
+
+def _keep(place: Host, result: EvalResult) -> None:
+    try:
+        keep_result(place.runs, result)
+    except OSError as error:
+        warn_line(f"note: the result cannot be kept in '{place.runs}': {error.strerror}")

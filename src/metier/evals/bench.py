@@ -1,0 +1,172 @@
+"""The folder that a case is run in: a workspace of its own, beside it the skill, and the host that a run there has.
+
+<root>/workspace     what the case sets up; definitions too, where an agent or a task is evaluated
+<root>/skills/NAME   the skill that is evaluated
+"""
+
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from metier.definitions.skills.sources import find_bundled_folder
+from metier.errors import UsageError
+from metier.evals.case import EvalCase
+from metier.evals.evidence import Content, keep_bytes
+from metier.evals.local_git import make_history
+from metier.evals.reading import find_case_file
+from metier.evals.targets import PASSED_OVER, SourcedCase, Target
+from metier.runtime.host import Host
+from metier.settings.model import Settings
+from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.store.options import StoreOptions
+
+WORKSPACE, SKILLS, RUNS = "workspace", "skills", "runs"
+SHOWN_ROOT = "/eval"
+"""What recordings call the root, on every machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """Under which circumstances cases are run: the thing itself, or what it is compared with."""
+
+    name: str
+    with_skill: bool = True
+    skill_folder: Path | None = None
+    """Another version of the skill."""
+    definitions: Path | None = None
+    """Another version of the workspace's definitions."""
+    provider: str = ""
+    model: str = ""
+    agent: str = ""
+
+
+def build_bench(target: Target, sourced: SourcedCase | None, root: Path, *, variant: Variant) -> None:
+    """Write the folders. Raises `UsageError` where a file that the case names is not there."""
+    workspace = root / WORKSPACE
+    workspace.mkdir(parents=True, exist_ok=True)
+    _copy_target(target, root, variant)
+    if sourced is None:
+        return
+    case = sourced.case
+    setup = case.setup
+    if setup.commits:
+        make_history(workspace, setup.commits, is_committed=False)
+    for path, data in list_given(sourced).items():
+        _write(workspace, path, data)
+    if case.policy:
+        _write(workspace, ".agent/policy.yaml", _read_policy(sourced).encode())
+    if setup.git and (not setup.commits or setup.git == "commit"):
+        make_history(workspace, (), is_committed=setup.git == "commit")
+
+
+def list_given(sourced: SourcedCase) -> dict[str, bytes]:
+    """The files that the case itself puts into the workspace: path → content."""
+    case = sourced.case
+    given: dict[str, bytes] = {}
+    for name in case.files:
+        found = find_case_file(sourced.folder, name)
+        if found is None:
+            raise UsageError(
+                f"Case {case.id!r} names {name!r}, which is not there", hint=f"Write it, or correct {name!r}"
+            )
+        source = sourced.folder / found
+        files = [source] if source.is_file() else sorted(path for path in source.rglob("*") if path.is_file())
+        base = source.parent if source.is_file() else source
+        given |= {file.relative_to(base).as_posix(): file.read_bytes() for file in files}
+    return given | {path: text.encode() for path, text in case.setup.files.items()}
+
+
+def list_content(sourced: SourcedCase) -> dict[str, Content]:
+    """The same for grading, with the files of the history."""
+    committed = {path: text.encode() for commit in sourced.case.setup.commits for path, text in commit.files.items()}
+    return {path: keep_bytes(data) for path, data in (committed | list_given(sourced)).items()}
+
+
+def open_bench(target: Target, root: Path, *, variant: Variant, case: EvalCase | None, runs: Path) -> Host:
+    """The host of a run in these folders: settings of the user, less what would make the case depend on the machine."""
+    place = target.place
+    host = replace(place, settings=_choose_settings(target, root, variant, case, runs), workspace=root / WORKSPACE)
+    # The skill was copied after it was checked; definitions keep the trust of the folder that they are from.
+    return replace(host, trust=MADE_HERE) if target.package is not None or place.trust.is_trusted else host
+
+
+def list_moved(root: Path, runs: Path, place: Host) -> dict[str, str]:
+    """Folders of this machine → what a recording calls them."""
+    moved = {str(root): SHOWN_ROOT, str(root.resolve()): SHOWN_ROOT, str(runs): f"{SHOWN_ROOT}/runs"}
+    moved[str(place.workspace)] = f"{SHOWN_ROOT}/project"
+    moved[str(find_bundled_folder())] = f"{SHOWN_ROOT}/bundled"
+    home = str(place.home)
+    return moved | ({home: f"{SHOWN_ROOT}/home"} if len(place.home.parts) > 2 else {})
+
+
+def _choose_settings(  # noqa: PLR0917  one caller
+    target: Target, root: Path, variant: Variant, case: EvalCase | None, runs: Path
+) -> Settings:
+    settings = target.place.settings
+    runtime: dict[str, object] = {}
+    skills: dict[str, object] = {}
+    if target.package is not None:
+        skills = {"dir": str(root / SKILLS), "enabled": "none"}
+        runtime["agent"] = None
+    elif not Path(settings.skills.dir).is_absolute():
+        skills = {"dir": settings.skills.dir}
+    if target.kind == "agent":
+        runtime["agent"] = variant.agent or target.id
+    if case is not None:
+        runtime |= _limit(case, settings)
+    model = {key: value for key, value in (("provider", variant.provider), ("name", variant.model)) if value}
+    return settings.model_copy(
+        update={
+            "model": settings.model.model_copy(update=model),
+            "runtime": settings.runtime.model_copy(update=runtime),
+            "skills": settings.skills.model_copy(update=skills),
+            "store": StoreOptions(),
+            "logging": settings.logging.model_copy(update={"jsonl_dir": str(runs), "shard": "off"}),
+        }
+    )
+
+
+def _limit(case: EvalCase, settings: Settings) -> dict[str, object]:
+    budget = case.budget
+    limits: dict[str, object] = {"profile": case.profile} if case.profile else {}
+    limits |= {"max_turns": budget.max_turns} if budget.max_turns is not None else {}
+    if budget.max_cost_usd is not None:
+        limits["max_cost_usd"] = min(budget.max_cost_usd, settings.runtime.max_cost_usd or budget.max_cost_usd)
+    return limits
+
+
+def _copy_target(target: Target, root: Path, variant: Variant) -> None:
+    if target.package is not None:
+        if variant.with_skill:
+            source = variant.skill_folder or target.package.folder
+            shutil.copytree(source, root / SKILLS / target.id, ignore=_leave_out, dirs_exist_ok=True)
+        return
+    source = variant.definitions or target.place.workspace
+    for path, file in replace(target, place=replace(target.place, workspace=source)).list_files().items():
+        _write(root / WORKSPACE, path, file.read_bytes(), mode=file.stat().st_mode)
+
+
+def _leave_out(folder: str, names: list[str]) -> set[str]:
+    links = {name for name in names if (Path(folder) / name).is_symlink()}
+    return links | PASSED_OVER.intersection(names)
+
+
+def _write(workspace: Path, path: str, data: bytes, *, mode: int = 0o644) -> None:
+    parts = PurePosixPath(path)
+    if parts.is_absolute() or ".." in parts.parts or not parts.parts:
+        raise UsageError(f"Path {path!r} does not lie in the workspace of the case", hint="Write a relative path")
+    file = workspace / parts
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(data)
+    file.chmod(mode & 0o777)
+
+
+def _read_policy(sourced: SourcedCase) -> str:
+    """Rules written out, or the file that holds them."""
+    text = sourced.case.policy
+    if "\n" in text or text.lstrip().startswith("{"):
+        return text
+    try:
+        return (sourced.folder / text).read_text("utf-8")
+    except OSError as error:
+        raise UsageError(f"The policy {text!r} of case {sourced.case.id!r} cannot be read") from error

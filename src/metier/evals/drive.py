@@ -1,0 +1,159 @@
+"""Run a case live: in a folder of its own, under an id that follows from what is run, so that it is begun once.
+
+Killed at any moment, the next call with the same id goes on with what is recorded: a reply that was paid for is not
+asked for again.
+"""
+
+import hashlib
+import shutil
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from metier.engine.state import RunState
+from metier.evals.bench import Variant, build_bench, open_bench
+from metier.evals.case import EvalCase
+from metier.evals.targets import SourcedCase, Target
+from metier.ids import Ids
+from metier.runtime.approvals import ApprovalQuestion, Reply
+from metier.runtime.delegation.child_runs import request_task
+from metier.runtime.history.archive import Archive
+from metier.runtime.history.transfer import export_run
+from metier.runtime.records.exit_codes import PROVIDER, get_exit_code
+from metier.runtime.requests import RunRequest, order_run
+from metier.runtime.runs import Runtime, Watch
+from metier.store.base import Store
+
+BY = "eval"
+_MOST_ATTEMPTS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """One run of an eval."""
+
+    variant: Variant
+    sourced: SourcedCase
+    repetition: int = 1
+
+    @property
+    def key(self) -> str:
+        """The same for the same run of the same eval, in any process."""
+        words = f"{self.variant.name}\0{self.sourced.file}\0{self.sourced.case.id}\0{self.repetition}"
+        return hashlib.sha256(words.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """Where the runs of an eval live."""
+
+    folder: Path
+    store: Store
+
+    @property
+    def runs(self) -> Path:
+        return self.folder / "runs"
+
+    def locate(self, slot: Slot, attempt: int) -> Path:
+        return self.folder / "bench" / f"{slot.key}-{attempt}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driven:
+    """A run that ended or waits."""
+
+    slot: Slot
+    archive: Archive
+    root: Path
+    runtime: Runtime
+    state: RunState
+    is_new: bool
+    """It was driven now, not found as it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class FixedIds:
+    """Gives one id to the run that is begun, and fresh ones for everything else."""
+
+    fixed: str
+    ids: Ids
+
+    def run_id(self, started: datetime) -> str:
+        del started
+        return self.fixed
+
+    def trace_id(self) -> str:
+        return self.ids.trace_id()
+
+    def span_id(self) -> str:
+        return self.ids.span_id()
+
+
+async def drive_slot(target: Target, slot: Slot, bench: Bench, *, max_cost_usd: float | None = None) -> Driven:
+    """Begin the run, or go on with it, or find it as it ended. A run whose provider failed is begun anew."""
+    for attempt in range(1, _MOST_ATTEMPTS):
+        run_id = f"eval-{slot.key}-{attempt}"
+        root = bench.locate(slot, attempt)
+        runtime = _open_runtime(target, slot, bench, root=root, run_id=run_id, max_cost_usd=max_cost_usd)
+        begun = await bench.store.find_run(run_id) is not None
+        if begun:
+            state = await runtime.read(run_id)
+            if state.status == "failed" and get_exit_code(state) == PROVIDER:
+                continue
+        state, is_new = await _drive(target, slot, runtime, root=root, run_id=run_id, begun=begun)
+        archive = await export_run(runtime, run_id)
+        return Driven(slot=slot, archive=archive, root=root, runtime=runtime, state=state, is_new=is_new)
+    raise AssertionError(f"the provider failed {_MOST_ATTEMPTS} times")
+
+
+def _open_runtime(
+    target: Target, slot: Slot, bench: Bench, *, root: Path, run_id: str, max_cost_usd: float | None
+) -> Runtime:
+    case = slot.sourced.case
+    host = open_bench(target, root, variant=_answer(slot.variant, case), case=case, runs=bench.runs)
+    if max_cost_usd is not None:
+        limits = host.settings.runtime
+        least = min(max_cost_usd, limits.max_cost_usd or max_cost_usd)
+        runtime = limits.model_copy(update={"max_cost_usd": least})
+        host = replace(host, settings=host.settings.model_copy(update={"runtime": runtime}))
+    return Runtime(replace(host, ids=FixedIds(run_id, host.ids)), bench.store)
+
+
+def _answer(variant: Variant, case: EvalCase) -> Variant:
+    return replace(variant, provider=case.provider) if case.provider and not variant.provider else variant
+
+
+async def _drive(
+    target: Target, slot: Slot, runtime: Runtime, *, root: Path, run_id: str, begun: bool
+) -> tuple[RunState, bool]:
+    case = slot.sourced.case
+    watch = Watch(
+        ask=None if case.approvals == "wait" else _Answering(case), timeout_seconds=case.budget.timeout_seconds
+    )
+    if begun:
+        state = await runtime.read(run_id)
+        if state.status not in ("in_progress", "paused", "delegating"):
+            return state, False
+        return await runtime.resume(run_id, None, watch), True
+    # What a kill left of a folder whose run never began is not what the case sets up.
+    shutil.rmtree(root, ignore_errors=True)
+    build_bench(target, slot.sourced, root, variant=slot.variant)
+    return await runtime.start(_request(target, slot, runtime), watch), True
+
+
+def _request(target: Target, slot: Slot, runtime: Runtime) -> RunRequest:
+    case = slot.sourced.case
+    if target.kind == "task":
+        return order_run(request_task(runtime.place, target.id, dict(case.inputs)))
+    return RunRequest(task=case.prompt)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answering:
+    """Says to every question what the case says."""
+
+    case: EvalCase
+
+    async def __call__(self, question: ApprovalQuestion) -> Reply | None:
+        del question
+        return Reply(decision="approved" if self.case.approvals == "approve" else "denied", by=BY)

@@ -1,0 +1,179 @@
+"""What a run came to, read from its journal: the only thing that checks look at. Pure."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from pydantic import JsonValue
+
+from metier.approval.judge import name_call
+from metier.decisions import find_owner
+from metier.engine import entries as e
+from metier.engine.state import fold
+from metier.runtime.history.archive import Archive
+from metier.runtime.records.exit_codes import get_exit_code
+from metier.tools.files.file_state import FileState
+
+type Content = Callable[[], bytes | None]
+"""The bytes of a file; None where they are not kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A tool that the model called, and what came of it."""
+
+    tool: str
+    arguments: dict[str, JsonValue]
+    status: str = ""
+    exit_code: int | None = None
+    is_denied: bool = False
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    run_id: str
+    result: str
+    """The answer, or why there is none."""
+    status: str
+    exit_code: int
+    calls: tuple[Call, ...] = ()
+    skills: tuple[str, ...] = ()
+    """Those that were in charge or whose code ran, in order."""
+    turns: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
+    duration_seconds: float = 0.0
+    files: Mapping[str, Content] = field(default_factory=dict[str, Content])
+    """Path in the workspace → its content when the run ended."""
+    denials: tuple[str, ...] = ()
+    provider: str = ""
+    model: str = ""
+
+    @property
+    def tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+    def read(self, path: str) -> str | None:
+        """The text of a file that the run left; None where there is none."""
+        content = self.files.get(path.removeprefix("./"))
+        data = content() if content is not None else None
+        return None if data is None else data.decode("utf-8", "replace")
+
+
+def build_evidence(archive: Archive, *, given: Mapping[str, Content]) -> Evidence:
+    """`given` are the files that the run began with."""
+    state = archive.fold()
+    runs = [archive, *archive.children]
+    calls = tuple(
+        replace(call, arguments=_shorten(call.arguments, each.started.workspace))
+        for each in runs
+        for call in find_calls(each.entries)
+    )
+    started = archive.started
+    return Evidence(
+        run_id=archive.run_id,
+        result=state.result or (state.failure.message if state.failure is not None else ""),
+        status=state.status,
+        exit_code=get_exit_code(state),
+        calls=calls,
+        skills=_find_skills(runs),
+        turns=state.turn + sum(child.fold().turn for child in archive.children),
+        input_tokens=state.input_tokens,
+        output_tokens=state.output_tokens,
+        cost_usd=state.cost_usd,
+        duration_seconds=_find_duration(archive.entries),
+        files=_find_files(runs, given),
+        denials=tuple(f"{call.tool}: {call.text}" for call in calls if call.is_denied),
+        provider=started.provider,
+        model=started.model,
+    )
+
+
+def find_calls(entries: Sequence[e.Entry]) -> list[Call]:
+    """Every call in order, also those that were refused before they ran."""
+    started: dict[str, tuple[str, dict[str, JsonValue]]] = {}
+    found: list[Call] = []
+    for number, entry in enumerate(entries):
+        match entry:
+            case e.DecisionMade():
+                found += [
+                    Call(tool=each.tool, arguments={}, status="rejected", text=each.message) for each in entry.rejected
+                ]
+            case e.StepStarted():
+                started[entry.step_id] = name_call(entry.action)
+            case e.StepFinished():
+                known = started.get(entry.step_id)
+                # A call that was denied has no intent: what it was is in the decision before it.
+                tool, arguments = known or _find_planned(entries[:number], entry.step_id)
+                found.append(
+                    Call(
+                        tool=tool,
+                        arguments=arguments,
+                        status=entry.status,
+                        exit_code=entry.exit_code,
+                        is_denied=entry.status == "denied",
+                        text=entry.text,
+                    )
+                )
+            case _:
+                pass
+    return found
+
+
+def _shorten(arguments: dict[str, JsonValue], workspace: str) -> dict[str, JsonValue]:
+    """Paths below the workspace are relative: the same wherever the run took place."""
+    start = workspace.rstrip("/") + "/"
+    return {
+        name: value.removeprefix(start) if isinstance(value, str) and value.startswith(start) else value
+        for name, value in arguments.items()
+    }
+
+
+def _find_planned(entries: Sequence[e.Entry], step_id: str) -> tuple[str, dict[str, JsonValue]]:
+    turn, _, index = step_id.partition(".")
+    for entry in reversed(entries):
+        if isinstance(entry, e.DecisionMade) and str(entry.turn) == turn and index.isdigit():
+            actions = entry.decision.planned_actions
+            if 0 < int(index) <= len(actions):
+                return name_call(actions[int(index) - 1])
+    return "", {}
+
+
+def _find_skills(runs: Iterable[Archive]) -> tuple[str, ...]:
+    names: list[str] = []
+    for run in runs:
+        names += fold(run.run_id, run.entries).used_skills
+        names += [find_owner(entry.action) for entry in run.entries if isinstance(entry, e.StepStarted)]
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _find_duration(entries: Sequence[e.Entry]) -> float:
+    last = entries[-1]
+    if isinstance(last, e.RunFinished | e.RunFailed):
+        return last.duration_ms / 1000
+    steps = sum(entry.duration_ms for entry in entries if isinstance(entry, e.StepFinished))
+    return (steps + sum(entry.latency_ms for entry in entries if isinstance(entry, e.ModelReplied))) / 1000
+
+
+def _find_files(runs: Sequence[Archive], given: Mapping[str, Content]) -> dict[str, Content]:
+    files = dict(given)
+    for run in runs:
+        for entry in run.entries:
+            for change in entry.changes if isinstance(entry, e.StepFinished) else ():
+                files.pop(change.path, None)
+                if change.after is not None:
+                    files[change.path] = _keep(change.after, run.blobs)
+    return files
+
+
+def _keep(state: FileState, blobs: Mapping[str, bytes]) -> Content:
+    return lambda: blobs.get(state.sha256)
+
+
+def keep_bytes(data: bytes) -> Content:
+    return lambda: data
+
+
+type Verdict = Literal["passed", "failed", "not_checked"]

@@ -1,0 +1,281 @@
+"""Hold the evidence of a run against the checks of its case. Pure; what the functions of a pack said is handed in.
+
+A sentence has no verdict of code: it is *not checked* until a judge says otherwise, and never passes by default.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import assert_never
+
+from pydantic import JsonValue
+
+from metier.approval.matchers import MATCHERS, MatcherPlace, Test, build_matcher, is_same
+from metier.approval.regex import BadPattern, compile_pattern
+from metier.context.json_text import NotJson, recover_object
+from metier.definitions.names import canonical_name
+from metier.definitions.text.yaml_text import read_yaml
+from metier.errors import UsageError
+from metier.evals import checks as c
+from metier.evals.assertions import anywhere
+from metier.evals.evidence import Call, Evidence, Verdict
+from metier.evals.paths import find_values, parse_path
+from metier.tools.schemas import SchemaCheck
+
+_SHOWN = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grade:
+    """What came of one check."""
+
+    check: str
+    """Its kind, e.g. `contains`."""
+    text: str
+    """What it demands, in one line."""
+    verdict: Verdict
+    evidence: str = ""
+    """What was found; where it failed, what was found instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Whether a check holds, and what decides it."""
+
+    holds: bool
+    evidence: str
+
+
+type PythonVerdicts = Callable[[c.PythonCheck], Found | None]
+"""What a function of the pack said; None where it was not run."""
+type SentenceVerdicts = Callable[[c.Sentence], Found | None]
+type Expected = Callable[[str], str | None]
+"""The text of a file beside the cases."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """Verdicts and files that grading does not make itself."""
+
+    python: PythonVerdicts = lambda _: None
+    sentences: SentenceVerdicts = lambda _: None
+    expected: Expected = lambda _: None
+
+
+def grade(check: c.AnyCheck, evidence: Evidence, outside: Outside | None = None) -> Grade:
+    """The verdict about one check."""
+    around = outside or Outside()
+    found = _hold(check, evidence, around)
+    verdict: Verdict = "not_checked" if found is None else "passed" if found.holds else "failed"
+    why = found.evidence if found is not None else _say_unchecked(check)
+    return Grade(check=check.check, text=c.describe(check), verdict=verdict, evidence=why)
+
+
+def grade_all(checks: Sequence[c.AnyCheck], evidence: Evidence, outside: Outside | None = None) -> tuple[Grade, ...]:
+    return tuple(grade(check, evidence, outside) for check in checks)
+
+
+def _say_unchecked(check: c.AnyCheck) -> str:
+    return "No judge was asked" if isinstance(check, c.Sentence) else "Its function was not run"
+
+
+def _hold(check: c.AnyCheck, evidence: Evidence, outside: Outside) -> Found | None:
+    match check:
+        case c.Sentence():
+            return outside.sentences(check)
+        case c.PythonCheck():
+            return outside.python(check)
+        case c.Contains() | c.Equals() | c.Matches() | c.JsonSchema() | c.JsonPath():
+            return _hold_text(check, evidence)
+        case c.FileExists() | c.FileEquals() | c.FileMatches():
+            return _hold_file(check, evidence, outside)
+        case c.ToolCalled() | c.ToolNotCalled() | c.ToolOrder():
+            return _hold_calls(check, evidence.calls)
+        case c.ExitCode() | c.SkillUsed() | c.MaxTurns() | c.MaxCost() | c.MaxTokens() | c.NoPolicyDenial():
+            return _hold_run(check, evidence)
+        case _:
+            assert_never(check)
+
+
+def _hold_text(check: c.Contains | c.Equals | c.Matches | c.JsonSchema | c.JsonPath, evidence: Evidence) -> Found:
+    text = evidence.read(check.file) if check.file else evidence.result
+    if text is None:
+        return Found(check.negate, f"There is no file {check.file!r}")
+    match check:
+        case c.Contains():
+            one, other = (text.casefold(), check.text.casefold()) if check.ignore_case else (text, check.text)
+            holds = other in one
+        case c.Equals():
+            holds = text.strip() == check.text.strip()
+        case c.Matches():
+            holds = _matches(check.pattern, text)
+        case c.JsonSchema():
+            found = _hold_schema(check, text)
+            return Found(found.holds != check.negate, found.evidence)
+        case c.JsonPath():
+            found = _hold_path(check, text)
+            return Found(found.holds != check.negate, found.evidence)
+        case _:
+            assert_never(check)
+    return Found(holds != check.negate, f"{check.file or 'The answer'} is {_short(text)}")
+
+
+def _matches(pattern: str, text: str) -> bool:
+    try:
+        return compile_pattern(anywhere(pattern))(text)
+    except BadPattern:  # refused when the case was read
+        return False
+
+
+def read_json(text: str) -> JsonValue | NotJson:
+    """The JSON value that a text is, or the object that it holds."""
+    try:
+        value: JsonValue = json.loads(text)
+    except (ValueError, RecursionError):
+        return recover_object(text)
+    return value
+
+
+def _hold_schema(check: c.JsonSchema, text: str) -> Found:
+    value = read_json(text)
+    if isinstance(value, NotJson):
+        return Found(holds=False, evidence=f"It is not JSON: {value.message}")
+    try:
+        error = SchemaCheck("json_schema", check.schema_).find_error(value)
+    except UsageError as broken:
+        return Found(holds=False, evidence=broken.message)
+    return Found(not error, error or "It has the form of the schema")
+
+
+def _hold_path(check: c.JsonPath, text: str) -> Found:
+    value = read_json(text)
+    if isinstance(value, NotJson):
+        return Found(holds=False, evidence=f"It is not JSON: {value.message}")
+    found = find_values(value, parse_path(check.path))
+    if not found:
+        return Found(holds=False, evidence=f"{check.path} leads nowhere")
+    holds = any(_is_wanted(check, each) for each in found)
+    return Found(holds, f"{check.path} is {_short(json.dumps(found[0] if len(found) == 1 else found))}")
+
+
+def _is_wanted(check: c.JsonPath, value: JsonValue) -> bool:
+    if "equals" in check.model_fields_set and not is_same(value, check.equals):
+        return False
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if check.contains and check.contains not in text:
+        return False
+    if check.matches and not _matches(check.matches, text):
+        return False
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if check.at_least is not None and (number is None or number < check.at_least):
+        return False
+    return check.at_most is None or (number is not None and number <= check.at_most)
+
+
+def _hold_file(check: c.FileExists | c.FileEquals | c.FileMatches, evidence: Evidence, outside: Outside) -> Found:
+    if isinstance(check, c.FileExists):
+        wanted = check.path.removeprefix("./")
+        found = sorted(path for path in evidence.files if path == wanted or fnmatchcase(path, wanted))
+        return Found(bool(found) != check.negate, f"There is {', '.join(found[:5])}" if found else "There is none")
+    text = evidence.read(check.path)
+    if text is None:
+        there = ", ".join(sorted(evidence.files)[:5]) or "no file at all"
+        return Found(holds=False, evidence=f"There is no file {check.path!r}, but {there}")
+    if isinstance(check, c.FileMatches):
+        return Found(_matches(check.pattern, text) != check.negate, f"It is {_short(text)}")
+    expected = check.text if check.text is not None else outside.expected(check.same_as)
+    if expected is None:
+        return Found(holds=False, evidence=f"There is no file {check.same_as!r} to compare it with")
+    return Found(text == expected, "It is the same" if text == expected else _first_difference(text, expected))
+
+
+def _first_difference(text: str, expected: str) -> str:
+    found, wanted = text.splitlines(), expected.splitlines()
+    for number in range(max(len(found), len(wanted))):
+        here = found[number] if number < len(found) else None
+        there = wanted[number] if number < len(wanted) else None
+        if here != there:
+            return f"Line {number + 1} is {_short(here or '')}, and {_short(there or '')} is expected"
+    return "It differs in the ends of its lines"
+
+
+def _hold_calls(check: c.ToolCalled | c.ToolNotCalled | c.ToolOrder, calls: Sequence[Call]) -> Found:
+    made = f"Called: {', '.join(call.tool for call in calls) or 'nothing'}"
+    if isinstance(check, c.ToolOrder):
+        rest = iter([call.tool for call in calls if call.status != "rejected"])
+        return Found(all(tool in rest for tool in check.tools), made)
+    tests = _build_tests(check.arguments)
+    if isinstance(tests, str):
+        return Found(holds=False, evidence=tests)
+    fitting = [
+        call for call in calls if call.tool == check.tool and call.status != "rejected" and _fits(call.arguments, tests)
+    ]
+    if isinstance(check, c.ToolNotCalled):
+        return Found(not fitting, made if not fitting else f"It was called with {_short(str(fitting[0].arguments))}")
+    is_enough = len(fitting) >= check.at_least and (check.at_most is None or len(fitting) <= check.at_most)
+    others = [str(call.arguments) for call in calls if call.tool == check.tool and call not in fitting]
+    told = f"; with other arguments: {_short(others[0])}" if others and not fitting else ""
+    return Found(is_enough, f"{made}{told}" if not fitting else f"It was called {len(fitting)} times")
+
+
+def _build_tests(arguments: dict[str, JsonValue]) -> dict[str, Test] | str:
+    """A test for each argument, or what is wrong with one of them."""
+    tests: dict[str, Test] = {}
+    wrong: list[str] = []
+    for name, wanted in arguments.items():
+        is_matcher = isinstance(wanted, dict) and bool(wanted) and wanted.keys() <= set(MATCHERS)
+        node = read_yaml(json.dumps(wanted)).root if is_matcher else None
+        # Without the name of the argument: what a run said is compared as text, not judged as a path or a command.
+        place = MatcherPlace(
+            key="", root="", narrow=True, report=lambda _code, message, _line, _hint: wrong.append(message)
+        )
+        test = build_matcher(node, place) if node is not None else _build_equal(wanted)
+        if test is not None:
+            tests[name] = test
+    return f"Its arguments cannot be used: {wrong[0]}" if wrong else tests
+
+
+def _build_equal(wanted: JsonValue) -> Test:
+    return lambda value: is_same(value, wanted)
+
+
+def _fits(arguments: dict[str, JsonValue], tests: dict[str, Test]) -> bool:
+    return all(name in arguments and test(arguments[name]) for name, test in tests.items())
+
+
+def _hold_run(
+    check: c.ExitCode | c.SkillUsed | c.MaxTurns | c.MaxCost | c.MaxTokens | c.NoPolicyDenial, evidence: Evidence
+) -> Found:
+    match check:
+        case c.ExitCode():
+            return _hold_exit(check, evidence)
+        case c.SkillUsed():
+            used = {canonical_name(name) for name in evidence.skills}
+            told = f"Used: {', '.join(evidence.skills) or 'no skill'}"
+            return Found((canonical_name(check.skill) in used) != check.negate, told)
+        case c.MaxTurns():
+            return Found(evidence.turns <= check.value, f"{evidence.turns} turns")
+        case c.MaxCost():
+            return Found(evidence.cost_usd <= check.usd, f"{evidence.cost_usd:.4f} USD")
+        case c.MaxTokens():
+            return Found(evidence.tokens <= check.value, f"{evidence.tokens} tokens")
+        case c.NoPolicyDenial():
+            return Found(not evidence.denials, evidence.denials[0] if evidence.denials else "Nothing was denied")
+        case _:
+            assert_never(check)
+
+
+def _hold_exit(check: c.ExitCode, evidence: Evidence) -> Found:
+    if not check.tool:
+        told = f"The run is {evidence.status}: exit code {evidence.exit_code}"
+        return Found(evidence.exit_code == check.equals, told)
+    codes = [call.exit_code for call in evidence.calls if call.tool == check.tool]
+    if not codes:
+        return Found(holds=False, evidence=f"{check.tool!r} was not called")
+    return Found(codes[-1] == check.equals, f"Its exit code is {codes[-1]}")
+
+
+def _short(text: str) -> str:
+    shown = " ".join(text.split())
+    return repr(shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 1]}…")

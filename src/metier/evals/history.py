@@ -1,0 +1,152 @@
+"""Results over time: kept in the runs folder, and made into the values that a page shows. `build_page` is pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from metier.definitions.files.whole_file import replace_file
+from metier.evals.results import EvalResult, RunRow, Status
+from metier.evals.session import FOLDER, RESULT
+from metier.runtime.records.runs_folder import prepare_runs_folder
+
+MOST_SHOWN = 20
+
+
+def keep_result(runs: Path, result: EvalResult) -> Path:
+    """Raises `OSError`."""
+    prepare_runs_folder(runs)
+    file = runs / FOLDER / result.id / RESULT
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(file, result.model_dump_json(indent=1).encode() + b"\n")
+    return file
+
+
+def load_results(runs: Path, *, target: str = "") -> list[EvalResult]:
+    """Oldest first. One that cannot be read is left out: it is a report, not a record."""
+    found: list[EvalResult] = []
+    for file in (runs / FOLDER).glob(f"*/{RESULT}"):
+        try:
+            result = EvalResult.model_validate_json(file.read_bytes())
+        except (OSError, ValidationError):
+            continue
+        if not target or result.target == target:
+            found.append(result)
+    return sorted(found, key=lambda result: (result.started_at, result.id))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One eval on the line of a target."""
+
+    id: str
+    started_at: str
+    commit: str
+    mode: str
+    share: float
+    passed: int
+    total: int
+    cost_usd: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseLine:
+    """One case over time."""
+
+    case_id: str
+    name: str
+    statuses: tuple[Status | None, ...]
+    """In the order of the points; None where the eval did not have the case."""
+    latest: RunRow | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regression:
+    """A case that stands differently than it did at the commit before."""
+
+    case_id: str
+    before: Status
+    after: Status
+    is_worse: bool
+    check: str
+    """The first check that fails now, or why it is stale."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetPage:
+    target: str
+    points: tuple[Point, ...]
+    """Oldest first."""
+    cases: tuple[CaseLine, ...]
+    before: Point | None
+    """The newest eval of another commit, which the last one is compared with; without commits, the one before."""
+    changes: tuple[Regression, ...]
+    """Worse ones first."""
+
+
+def build_page(results: Sequence[EvalResult]) -> tuple[TargetPage, ...]:
+    """What a page of evals shows: a part per target, the one that was evaluated last first."""
+    by_target: dict[str, list[EvalResult]] = {}
+    for result in results:
+        by_target.setdefault(result.target, []).append(result)
+    newest = sorted(by_target.values(), key=lambda listed: listed[-1].started_at, reverse=True)
+    return tuple(_build_target(listed[-MOST_SHOWN:]) for listed in newest)
+
+
+def _build_target(results: Sequence[EvalResult]) -> TargetPage:
+    last = results[-1]
+    before = _find_before(results)
+    ids = list(dict.fromkeys(row.case_id for result in results for row in result.own))
+    return TargetPage(
+        target=last.target,
+        points=tuple(_build_point(result) for result in results),
+        cases=tuple(_build_line(case_id, results) for case_id in ids),
+        before=_build_point(before) if before is not None else None,
+        changes=_compare(before, last) if before is not None else (),
+    )
+
+
+def _find_before(results: Sequence[EvalResult]) -> EvalResult | None:
+    last = results[-1]
+    others = [result for result in results[:-1] if not last.commit or result.commit != last.commit]
+    return others[-1] if others else None
+
+
+def _build_point(result: EvalResult) -> Point:
+    return Point(
+        id=result.id,
+        started_at=result.started_at,
+        commit=result.commit,
+        mode=result.mode,
+        share=result.share,
+        passed=result.count("passed"),
+        total=len(result.own),
+        cost_usd=result.cost_usd,
+    )
+
+
+def _build_line(case_id: str, results: Sequence[EvalResult]) -> CaseLine:
+    statuses: tuple[Status | None, ...] = tuple(find_status(case_id, result) for result in results)
+    rows = [row for row in results[-1].own if row.case_id == case_id]
+    name = next((row.name for result in reversed(results) for row in result.own if row.case_id == case_id), "")
+    return CaseLine(case_id=case_id, name=name, statuses=statuses, latest=rows[-1] if rows else None)
+
+
+def find_status(case_id: str, result: EvalResult) -> Status | None:
+    """Of repeated runs the worst: a case that fails at times is one to look at."""
+    found: list[Status] = [row.status for row in result.own if row.case_id == case_id]
+    worse: list[Status] = [status for status in found if status != "passed"]
+    return worse[0] if worse else found[0] if found else None
+
+
+def _compare(before: EvalResult, after: EvalResult) -> tuple[Regression, ...]:
+    changes: list[Regression] = []
+    for case_id in dict.fromkeys(row.case_id for row in after.own):
+        then, now = find_status(case_id, before), find_status(case_id, after)
+        if then is None or now is None or then == now:
+            continue
+        row = next(row for row in after.own if row.case_id == case_id and row.status == now)
+        check = row.failures[0].text if row.failures else "; ".join(row.reasons)
+        changes.append(Regression(case_id=case_id, before=then, after=now, is_worse=then == "passed", check=check))
+    return tuple(sorted(changes, key=lambda change: not change.is_worse))

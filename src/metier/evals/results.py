@@ -1,0 +1,127 @@
+"""What came of an eval, as values: per run, per case, and all in all. Kept as JSON, shown by reports and pages."""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from metier.evals.evidence import Evidence
+from metier.evals.grading import Grade
+from metier.messages import Value
+
+type Mode = Literal["replay", "record", "live"]
+type Status = Literal["passed", "failed", "not_checked", "stale", "missing", "error", "not_run"]
+"""`stale`: the recording is of something that changed. `missing`: there is none. `error`: the provider did not answer.
+`not_run`: the budget was used up before."""
+
+
+class GradeRow(Value):
+    """What came of one check."""
+
+    check: str
+    text: str
+    verdict: Literal["passed", "failed", "not_checked"]
+    evidence: str = ""
+
+
+class RunRow(Value):
+    """One run of one case."""
+
+    case_id: str
+    name: str = ""
+    file: str = ""
+    line: int = 1
+    variant: str = ""
+    repetition: int = 1
+    status: Status
+    reasons: tuple[str, ...] = ()
+    """Why it is stale, missing or in error."""
+    grades: tuple[GradeRow, ...] = ()
+    run_id: str = ""
+    result: str = ""
+    turns: int = 0
+    tokens: int = 0
+    cost_usd: float = 0.0
+    seconds: float = 0.0
+    tool_calls: dict[str, int] = Field(default_factory=dict)
+    errors: int = 0
+    judge_cost_usd: float = 0.0
+
+    @property
+    def has_passed(self) -> bool:
+        return self.status == "passed"
+
+    @property
+    def failures(self) -> tuple[GradeRow, ...]:
+        return tuple(grade for grade in self.grades if grade.verdict == "failed")
+
+
+class EvalResult(Value):
+    """What one call of `agent eval` found about one target."""
+
+    id: str
+    target: str
+    mode: Mode
+    started_at: str
+    commit: str = ""
+    """Of the folder that the target lies in, where that is a repository."""
+    provider: str = ""
+    model: str = ""
+    repeat: int = 1
+    variants: tuple[str, ...] = ()
+    """The first is the one that is judged by the threshold, the second what it is compared with."""
+    rows: tuple[RunRow, ...] = ()
+    budget_used_up: bool = False
+    problems: tuple[str, ...] = ()
+
+    @property
+    def own(self) -> tuple[RunRow, ...]:
+        """The runs of the thing itself."""
+        return tuple(row for row in self.rows if not self.variants or row.variant == self.variants[0])
+
+    @property
+    def share(self) -> float:
+        """Of its runs, those that passed; what was not checked did not pass."""
+        return sum(row.has_passed for row in self.own) / len(self.own) if self.own else 0.0
+
+    @property
+    def cost_usd(self) -> float:
+        return sum(row.cost_usd + row.judge_cost_usd for row in self.rows)
+
+    def count(self, status: Status) -> int:
+        return sum(row.status == status for row in self.own)
+
+
+def judge_grades(grades: Sequence[Grade]) -> Status:
+    """Failed where one check failed, else passed where one held; a run that nothing was decided about is neither."""
+    verdicts = {grade.verdict for grade in grades}
+    if "failed" in verdicts:
+        return "failed"
+    return "passed" if "passed" in verdicts else "not_checked"
+
+
+def build_row(row: RunRow, evidence: Evidence, grades: Sequence[Grade]) -> RunRow:
+    """The row with what the run came to; a status that stands already, such as `stale`, stays."""
+    counts: dict[str, int] = {}
+    for call in evidence.calls:
+        counts[call.tool] = counts.get(call.tool, 0) + 1
+    return row.model_copy(
+        update={
+            "grades": tuple(
+                GradeRow(check=each.check, text=each.text, verdict=each.verdict, evidence=each.evidence)
+                for each in grades
+            ),
+            "run_id": evidence.run_id,
+            "result": evidence.result,
+            "turns": evidence.turns,
+            "tokens": evidence.tokens,
+            "cost_usd": evidence.cost_usd,
+            "seconds": evidence.duration_seconds,
+            "tool_calls": counts,
+            "errors": sum(call.status in ("failed", "timeout", "denied") for call in evidence.calls),
+        }
+    )
+
+
+def list_case_ids(rows: Iterable[RunRow]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(row.case_id for row in rows))

@@ -1,0 +1,207 @@
+"""What is evaluated: a skill, an agent or a task, where its cases are, and of which files it is made. Reads only."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from metier.definitions.agent import FILE_NAME as AGENT_FILE
+from metier.definitions.ids import fold_id
+from metier.definitions.nearest import hint_nearest
+from metier.definitions.problems import Problem
+from metier.definitions.project_files import NAMES as PROJECT_FILES
+from metier.definitions.skills.naming import is_called
+from metier.definitions.skills.skill import load_skill
+from metier.definitions.skills.skill_file import FILE_NAME, find_skill_file
+from metier.definitions.task import FILE_NAME as TASK_FILE
+from metier.errors import SkillError, UsageError
+from metier.evals.case import EvalCase, TargetKind, Trigger
+from metier.evals.reading import FOLDER as EVALS
+from metier.evals.reading import read_evals
+from metier.evals.yaml_sets import FOLDER as YAML_FOLDER
+from metier.evals.yaml_sets import load_yaml_sets
+from metier.runtime.host import Host
+from metier.runtime.workspace.catalog import find_all_skills, list_definitions
+from metier.skills.package import SkillPackage
+from metier.skills.trust.judgement import check_trusted
+
+PASSED_OVER = frozenset({EVALS, "__pycache__", ".git", "node_modules", ".venv"})
+"""Folders of a skill that no run of an eval needs."""
+_DEFINITIONS = (".agent", "context")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcedCase:
+    """A case, and where the files that it names and its recording lie."""
+
+    case: EvalCase
+    folder: Path
+    """The folder that the names of its files begin from: that of the skill, or `.agent/evals`."""
+    recordings: Path
+    file: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    kind: TargetKind
+    id: str
+    place: Host
+    cases: tuple[SourcedCase, ...] = ()
+    triggers: tuple[Trigger, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    package: SkillPackage | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}:{self.id}"
+
+    def check_trusted(self) -> None:
+        """Raises `SkillNotTrusted` or `UsageError`: what would be copied into the folder of a case counts there."""
+        if self.package is not None:
+            check_trusted(self.package)
+        elif not self.place.trust.is_trusted:
+            raise UsageError(
+                "This folder came from elsewhere and you have not trusted it: nothing of it is run",
+                hint="Read what it brings, then run `agent trust`",
+            )
+
+    def list_files(self) -> dict[str, Path]:
+        """What the target is made of: path → file, without evals."""
+        if self.package is not None:
+            return dict(_walk(self.package.folder, self.package.folder))
+        workspace = self.place.workspace
+        roots = [workspace / name for name in _DEFINITIONS]
+        skills = workspace / self.place.settings.skills.dir
+        found = {path: file for root in (*roots, skills) for path, file in _walk(root, workspace)}
+        return found | {name: workspace / name for name in PROJECT_FILES if (workspace / name).is_file()}
+
+    def digest_files(self) -> dict[str, str]:
+        """Path → SHA-256."""
+        return {path: hashlib.sha256(file.read_bytes()).hexdigest() for path, file in sorted(self.list_files().items())}
+
+
+def _walk(root: Path, base: Path) -> Iterator[tuple[str, Path]]:
+    if not root.is_dir() or not root.is_relative_to(base):
+        return
+    for file in sorted(root.rglob("*")):
+        parts = file.relative_to(base).parts
+        if not PASSED_OVER.intersection(parts) and file.is_file() and not file.is_symlink():
+            yield file.relative_to(base).as_posix(), file
+
+
+def find_target(place: Host, name: str) -> Target:
+    """By name, `kind:name`, or the folder of a skill. Raises `UsageError` where none or more than one is meant."""
+    kind, _, rest = name.partition(":")
+    if kind in ("skill", "agent", "task") and rest:
+        found = [each for each in _find(place, rest) if each.kind == kind]
+    else:
+        path = Path(name)
+        folder = path.parent if path.name == FILE_NAME else path
+        if folder.is_dir() and not isinstance(find_skill_file(folder), Problem):
+            return _open_skill(place, _load_folder(place, folder.resolve()))
+        found = list(_find(place, name))
+    if not found:
+        known = [f"{each.kind}:{each.id}" for each in list_targets(place)]
+        raise UsageError(
+            f"There is no skill, agent or task {name!r}",
+            hint=hint_nearest(name, [each.partition(":")[2] for each in known])
+            or (f"With evals: {', '.join(known)}" if known else "`agent skills list --all` names the skills"),
+        )
+    if len(found) > 1:
+        names = ", ".join(f"{each.kind}:{each.id}" for each in found)
+        raise UsageError(f"{name!r} may mean {names}", hint="Write one of them")
+    chosen = found[0]
+    if chosen.package is not None:
+        return _open_skill(place, chosen.package)
+    return _open_definition(place, chosen.kind, chosen.id)
+
+
+def list_targets(place: Host) -> list[Target]:
+    """Everything that has evals here: skills of the workspace and of packages, agents and tasks."""
+    skills = [_open_skill(place, package) for package in find_all_skills(place).packages]
+    sets = load_yaml_sets(place.workspace).sets
+    others = dict.fromkeys(_Match(each.kind, each.target) for each in sets if each.kind != "skill")
+    found = [*skills, *(_open_definition(place, each.kind, each.id) for each in others)]
+    return [target for target in found if target.cases or target.triggers]
+
+
+class _Match(NamedTuple):
+    kind: TargetKind
+    id: str
+    package: SkillPackage | None = None
+
+
+def _find(place: Host, name: str) -> Iterator[_Match]:
+    package = find_all_skills(place).find(name)
+    if package is not None and is_called(package.definition, name):
+        yield _Match("skill", package.definition.name, package)
+    if (agent := list_definitions(place.workspace, "agents", AGENT_FILE).get(fold_id(name))) is not None:
+        yield _Match("agent", agent.id)
+    if (task := list_definitions(place.workspace, "tasks", TASK_FILE).get(fold_id(name))) is not None:
+        yield _Match("task", task.id)
+
+
+def _load_folder(place: Host, folder: Path) -> SkillPackage:
+    """What is installed stays as trusted as it is, however it is named."""
+    known = [package for package in find_all_skills(place).packages if package.folder.resolve() == folder]
+    if known:
+        return known[0]
+    reading = load_skill(folder)
+    if reading.skill is None:
+        raise SkillError(f"Skill in '{folder}' cannot be loaded", hint=reading.problems[0].render())
+    return SkillPackage(definition=reading.skill, folder=folder, source="directory")
+
+
+def _open_skill(place: Host, package: SkillPackage) -> Target:
+    name = package.definition.name
+    reading = read_evals(package.folder, skill_name=name)
+    own = [
+        SourcedCase(
+            case=case,
+            folder=package.folder,
+            recordings=package.folder / EVALS / "recordings",
+            file=f"{EVALS}/evals.json",
+        )
+        for case in reading.cases
+    ]
+    shared = _open_sets(place, "skill", name)
+    return Target(
+        kind="skill",
+        id=name,
+        place=place,
+        cases=(*own, *shared.cases),
+        triggers=(*reading.triggers, *shared.triggers),
+        problems=(*reading.problems, *shared.problems),
+        package=package,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    cases: tuple[SourcedCase, ...]
+    triggers: tuple[Trigger, ...]
+    problems: tuple[Problem, ...]
+
+
+def _open_sets(place: Host, kind: TargetKind, name: str) -> _Shared:
+    loaded = load_yaml_sets(place.workspace)
+    folder = place.workspace / YAML_FOLDER
+    sets = [each for each in loaded.sets if each.kind == kind and fold_id(each.target) == fold_id(name)]
+    cases = tuple(
+        SourcedCase(case=case, folder=folder, recordings=folder / "recordings" / Path(each.file).stem, file=each.file)
+        for each in sets
+        for case in each.cases
+    )
+    files = {each.file for each in sets}
+    # A file that names nothing usable concerns every target: it may have been meant for this one.
+    usable = {each.file for each in loaded.sets}
+    problems = tuple(each for each in loaded.problems if each.file in files or each.file not in usable)
+    return _Shared(cases, tuple(trigger for each in sets for trigger in each.triggers), problems)
+
+
+def _open_definition(place: Host, kind: TargetKind, id_: str) -> Target:
+    shared = _open_sets(place, kind, id_)
+    return Target(
+        kind=kind, id=id_, place=place, cases=shared.cases, triggers=shared.triggers, problems=shared.problems
+    )
