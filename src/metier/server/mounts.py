@@ -13,7 +13,12 @@ from fastapi import FastAPI
 
 from metier.server.state import ServerState
 
-MOUNTS: tuple[str, ...] = ("metier.server.api.routes", "metier.server.login", "metier.server.console.pages")
+MOUNTS: tuple[str, ...] = (
+    "metier.server.api.routes",
+    "metier.server.login",
+    "metier.server.console.pages",
+    "metier.doors.a2a.mount",
+)
 """In this order: of two routes for one path the first answers."""
 
 type Lifespan = Callable[[], AbstractAsyncContextManager[None]]

@@ -10,8 +10,8 @@ from typing import Literal
 type Shard = Literal["off", "day"]
 
 _STARTED = re.compile(r"(\d{4})(\d{2})(\d{2})-\d{6}-[0-9a-f]+")
-_CHILD = re.compile(r"child-([0-9a-f]{2})[0-9a-f]+")
-"""The id of a child run is a hash, without a day: its first two digits spread the folders instead."""
+_CHILD = re.compile(r"(child|a2a)-([0-9a-f]{2})[0-9a-f]+")
+"""The id of a run that another one or a peer ordered is a hash: its first two digits spread the folders."""
 
 
 def find_folder(runs: Path, run_id: str, *, shard: Shard) -> Path:
@@ -27,8 +27,8 @@ def iterate_folders(runs: Path) -> Iterator[Path]:
     for path in _iterate(runs):
         if is_run_id(path.name):
             yield path
-        elif path.name == "child" or re.fullmatch(r"\d{4}", path.name):
-            pattern = "??/child-*" if path.name == "child" else "??/??/*-*-*"
+        elif path.name in ("child", "a2a") or re.fullmatch(r"\d{4}", path.name):
+            pattern = "??/??/*-*-*" if path.name.isdecimal() else f"??/{path.name}-*"
             yield from (folder for folder in path.glob(pattern) if is_run_id(folder.name))
 
 
@@ -54,7 +54,7 @@ def _build_sharded(runs: Path, run_id: str) -> Path:
     if started := _STARTED.fullmatch(run_id):
         return runs.joinpath(*started.groups(), run_id)
     if child := _CHILD.fullmatch(run_id):
-        return runs / "child" / child[1] / run_id
+        return runs / child[1] / child[2] / run_id
     return runs / run_id
 
 

@@ -1,0 +1,87 @@
+"""The agent card: who answers here, how it is reached, and with authentication also what it can do."""
+
+from pathlib import Path
+
+from a2a.types.a2a_pb2 import (
+    AgentCapabilities,
+    AgentCard,
+    AgentInterface,
+    AgentProvider,
+    AgentSkill,
+    HTTPAuthSecurityScheme,
+    SecurityRequirement,
+    SecurityScheme,
+    StringList,
+)
+
+from metier.definitions.task import FILE_NAME as TASK_FILE
+from metier.definitions.task import load_task
+from metier.doors.a2a.identity import Caller
+from metier.doors.a2a.incoming import TASK
+from metier.runtime.host import Host
+from metier.runtime.workspace.agents import AgentInForce, resolve_agent
+from metier.runtime.workspace.catalog import list_definitions
+from metier.telemetry.excerpt import one_line
+from metier.version import __version__
+
+PROTOCOL = "1.0"
+RPC, REST = "rpc", "v1"
+"""The last part of the addresses of the two bindings."""
+_TEXT = ("text/plain", "application/json")
+_BEARER = "bearer"
+_DESCRIPTION_CHARACTERS = 400
+_BUILT_IN = "metier"
+
+
+def build_card(place: Host, caller: Caller, *, is_extended: bool) -> AgentCard:
+    """Raises `UsageError`, `ConfigError` where the agent cannot be used.
+
+    What an agent can do names files and skills of the workspace: callers without a token are not told.
+    """
+    agent = resolve_agent(place, caller.agent or place.settings.runtime.agent or "")
+    return AgentCard(
+        name=agent.definition.name if agent.definition else _BUILT_IN,
+        description=_describe(agent),
+        version=__version__,
+        provider=AgentProvider(organization="Metier", url=caller.base_url),
+        supported_interfaces=[
+            AgentInterface(url=f"{build_address(caller)}/{end}", protocol_binding=binding, protocol_version=PROTOCOL)
+            for end, binding in ((RPC, "JSONRPC"), (REST, "HTTP+JSON"))
+        ],
+        capabilities=AgentCapabilities(streaming=True, push_notifications=False, extended_agent_card=True),
+        security_schemes={_BEARER: SecurityScheme(http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="Bearer"))},
+        security_requirements=[SecurityRequirement(schemes={_BEARER: StringList()})],
+        default_input_modes=_TEXT,
+        default_output_modes=_TEXT[:1],
+        skills=[_build_run(), *(_list_skills(agent) if is_extended else ())],
+    )
+
+
+def build_address(caller: Caller) -> str:
+    return f"{caller.base_url}/a2a/{caller.agent}" if caller.agent else f"{caller.base_url}/a2a"
+
+
+def _describe(agent: AgentInForce) -> str:
+    said = agent.definition.description if agent.definition else ""
+    return one_line(said, _DESCRIPTION_CHARACTERS) or "An agent of this workspace: it works on a task in words."
+
+
+def _build_run() -> AgentSkill:
+    return AgentSkill(id="run", name="run", description="Work on a task in words.", tags=["task"])
+
+
+def _list_skills(agent: AgentInForce) -> list[AgentSkill]:
+    """Task definitions that the agent may run, then the skills that it may use by itself."""
+    listed = list_definitions(agent.place.workspace, "tasks", TASK_FILE)
+    skills: list[AgentSkill] = []
+    for found in sorted(listed.values(), key=lambda each: each.id):
+        task = load_task(Path(found.path), id=found.id, within=found.within).task
+        if task is not None and task.id in agent.tasks:
+            inputs = ", ".join(item.name for item in task.inputs)
+            said = f"{one_line(task.description, _DESCRIPTION_CHARACTERS)}{f' Inputs: {inputs}.' if inputs else ''}"
+            skills.append(AgentSkill(id=f"{TASK}{task.id}", name=task.name, description=said, tags=["task"]))
+    for package in agent.packages:
+        definition = package.definition
+        said = one_line(definition.description, _DESCRIPTION_CHARACTERS)
+        skills.append(AgentSkill(id=definition.name, name=definition.name, description=said, tags=["skill"]))
+    return skills

@@ -1,0 +1,323 @@
+"""The A2A request handler over `runtime`: a task is a run, so it survives its server. It keeps no state of its own.
+
+The SDK's own handler runs tasks in the web process; here a pool or a worker drives them, and every method reads the
+store.
+"""
+
+from collections.abc import AsyncGenerator, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Protocol, override
+
+import anyio
+from a2a.server.context import ServerCallContext
+from a2a.server.events import Event
+from a2a.server.request_handlers.request_handler import RequestHandler
+from a2a.types.a2a_pb2 import (
+    AgentCard,
+    CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    GetExtendedAgentCardRequest,
+    GetTaskPushNotificationConfigRequest,
+    GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
+    ListTaskPushNotificationConfigsResponse,
+    ListTasksRequest,
+    ListTasksResponse,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskPushNotificationConfig,
+    TaskState,
+    TaskStatusUpdateEvent,
+)
+from a2a.utils.errors import (
+    InternalError,
+    InvalidParamsError,
+    PushNotificationNotSupportedError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
+
+from metier.doors.a2a.card import build_card
+from metier.doors.a2a.identity import Caller
+from metier.doors.a2a.incoming import Incoming, build_answer, read_message
+from metier.doors.a2a.tasks import RESTING, TERMINAL, TaskView, build_task, find_task_state
+from metier.errors import MetierError, StoreError, UsageError
+from metier.runtime.answers import Answer, check_answer
+from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.delegation.child_runs import request_task
+from metier.runtime.queue.detached import submit, wake
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import Runtime
+from metier.store.base import RunRow
+from metier.store.failures import LeaseHeld, RunExists
+
+CALLER = "metier"
+"""The key under which a call's context holds its `Caller`."""
+LONGEST_WAIT_SECONDS = 300.0
+"""A caller that wants to wait for the end gets the task as it stands after this time."""
+_LOOK_SECONDS = 0.5
+_MOST_CONTEXT_CHARACTERS = 8_000
+_PAGE = 50
+_MOST_PAGE = 100
+_MOST_LOOKED_AT = 2_000
+
+
+class DoorState(Protocol):
+    """What the server gives its doors."""
+
+    @property
+    def runtime(self) -> Runtime: ...
+
+    @property
+    def queue(self) -> str: ...
+
+    def nudge(self) -> None: ...
+
+
+@dataclass(slots=True)
+class RunTasks(RequestHandler):
+    """Tasks of A2A callers as runs of the workspace."""
+
+    state: DoorState
+
+    @property
+    def _runtime(self) -> Runtime:
+        return self.state.runtime
+
+    @override
+    async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Task:
+        caller = _get_caller(context)
+        with _translated():
+            run_id = await self._accept(params, caller)
+            if not params.configuration.return_immediately:
+                with anyio.move_on_after(LONGEST_WAIT_SECONDS):
+                    async for _ in self._follow(run_id, caller):
+                        pass
+            return self._build(await self._find(run_id, caller), caller)
+
+    @override
+    async def on_message_send_stream(
+        self, params: SendMessageRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Event]:
+        caller = _get_caller(context)
+        with _translated():
+            run_id = await self._accept(params, caller)
+            async for event in self._stream(run_id, caller):
+                yield event
+
+    @override
+    async def on_subscribe_to_task(
+        self, params: SubscribeToTaskRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Event]:
+        caller = _get_caller(context)
+        with _translated():
+            view = await self._find(params.id, caller)
+            if find_task_state(view) in TERMINAL:
+                raise UnsupportedOperationError(message="The task has ended; get it instead")
+            async for event in self._stream(params.id, caller):
+                yield event
+
+    @override
+    async def on_get_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task:
+        caller = _get_caller(context)
+        with _translated():
+            task = self._build(await self._find(params.id, caller), caller)
+        if params.HasField("history_length") and params.history_length == 0:
+            task.ClearField("history")
+        return task
+
+    @override
+    async def on_list_tasks(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
+        caller = _get_caller(context)
+        size = params.page_size if params.HasField("page_size") else _PAGE
+        if not 1 <= size <= _MOST_PAGE:
+            raise InvalidParamsError(message=f"pageSize must be from 1 to {_MOST_PAGE}")
+        if params.page_token and not params.page_token.isdecimal():
+            raise InvalidParamsError(message="The pageToken is not one of this server")
+        with _translated():
+            rows = await self._list_rows(params, caller)
+            views = [await self._view(row) for row in rows]
+        if params.status:
+            views = [view for view in views if find_task_state(view) == params.status]
+        before = int(params.page_token or 0)
+        later = [view for view in views if not before or view.row.number < before]
+        page = later[:size]
+        tasks = [self._build(view, caller) for view in page]
+        for task in tasks:
+            task.ClearField("history")
+            if not params.include_artifacts:
+                task.ClearField("artifacts")
+        token = str(page[-1].row.number) if len(later) > size else ""
+        return ListTasksResponse(tasks=tasks, next_page_token=token, page_size=size, total_size=len(views))
+
+    @override
+    async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task:
+        caller = _get_caller(context)
+        with _translated():
+            view = await self._find(params.id, caller)
+            if find_task_state(view) in TERMINAL:
+                raise TaskNotCancelableError
+            await self._runtime.cancel(params.id, by=caller.user)
+            return self._build(await self._find(params.id, caller), caller)
+
+    @override
+    async def on_get_extended_agent_card(
+        self, params: GetExtendedAgentCardRequest, context: ServerCallContext
+    ) -> AgentCard:
+        del params
+        caller = _get_caller(context)
+        with _translated():
+            return build_card(self._runtime.place, caller, is_extended=True)
+
+    @override
+    async def on_create_task_push_notification_config(
+        self, params: TaskPushNotificationConfig, context: ServerCallContext
+    ) -> TaskPushNotificationConfig:
+        raise PushNotificationNotSupportedError
+
+    @override
+    async def on_get_task_push_notification_config(
+        self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> TaskPushNotificationConfig:
+        raise PushNotificationNotSupportedError
+
+    @override
+    async def on_list_task_push_notification_configs(
+        self, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
+    ) -> ListTaskPushNotificationConfigsResponse:
+        raise PushNotificationNotSupportedError
+
+    @override
+    async def on_delete_task_push_notification_config(
+        self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> None:
+        raise PushNotificationNotSupportedError
+
+    async def _accept(self, params: SendMessageRequest, caller: Caller) -> str:
+        """Begin a run, or answer the question of one, durably before anything is said to the caller."""
+        incoming = read_message(params.message)
+        if params.message.task_id:
+            await self._answer(params.message.task_id, incoming, caller)
+            return params.message.task_id
+        run_id = caller.name_task(params.message.message_id)
+        if await self._runtime.store.find_run(run_id) is None:
+            request = await self._build_request(run_id, incoming, params.message.context_id, caller=caller)
+            with suppress(RunExists):  # the same message, sent twice at the same time
+                await submit(self._runtime, request, queue=self.state.queue)
+            self.state.nudge()
+        return run_id
+
+    async def _build_request(self, run_id: str, incoming: Incoming, context_id: str, *, caller: Caller) -> RunRequest:
+        commission = None
+        if incoming.task_id:
+            commission = request_task(self._runtime.place, incoming.task_id, incoming.values, agent=caller.agent)
+        name = caller.name_context(context_id or run_id)
+        return RunRequest(
+            task=commission.order.task if commission else incoming.text,
+            agent=caller.agent,
+            commission=commission,
+            context_id=name,
+            extra_context=await self._recall(name, caller) if context_id else "",
+            run_id=run_id,
+            trace_parent=caller.trace_parent,
+        )
+
+    async def _recall(self, context_id: str, caller: Caller) -> str:
+        """What was said in this conversation before, the newest last, as far as there is room."""
+        rows = await self._runtime.store.list_runs(context_id=context_id, limit=_PAGE)
+        said: list[str] = []
+        for row in rows:
+            if row.run_id.startswith(caller.prefix) and row.status == "completed":
+                result = (await self._runtime.read(row.run_id)).result
+                said.append(f"They said:\n{row.task}\n\nYou answered:\n{result}")
+        text = "\n\n".join(reversed(said))[-_MOST_CONTEXT_CHARACTERS:]
+        return f"Earlier in this conversation:\n\n{text}" if text else ""
+
+    async def _answer(self, run_id: str, incoming: Incoming, caller: Caller) -> None:
+        """Only a question may be answered here: the caller is a program, and approvals are for a person."""
+        view = await self._find(run_id, caller)
+        if find_task_state(view) != TaskState.TASK_STATE_INPUT_REQUIRED or view.waiting.question is None:
+            raise UnsupportedOperationError(
+                message="The task asks nothing that a message could answer; a new task takes a message without taskId"
+            )
+        answer = Answer(values=build_answer(incoming, view.waiting.question.fields), by=caller.user)
+        check_answer(view.waiting, answer)
+        try:
+            await wake(self._runtime, run_id, answer)
+        except LeaseHeld as held:
+            raise UsageError("The run is being driven; send the answer again", hint=str(held)) from held
+        self.state.nudge()
+
+    async def _find(self, run_id: str, caller: Caller) -> TaskView:
+        """Raises `TaskNotFoundError`, also for a run that is not one of this caller and this agent."""
+        row = await self._runtime.store.find_run(run_id) if run_id.startswith(caller.prefix) else None
+        if row is None or not self._is_of(row, caller):
+            raise TaskNotFoundError
+        return await self._view(row)
+
+    def _is_of(self, row: RunRow, caller: Caller) -> bool:
+        return row.run_id.startswith(caller.prefix) and (not caller.agent or row.agent in (caller.agent, ""))
+
+    async def _view(self, row: RunRow) -> TaskView:
+        state = await self._runtime.read(row.run_id)
+        return TaskView(row=row, state=state, waiting=await self._runtime.find_waiting(state))
+
+    async def _list_rows(self, params: ListTasksRequest, caller: Caller) -> list[RunRow]:
+        """Newest first; the oldest of very many are not listed."""
+        context = caller.name_context(params.context_id) if params.context_id else ""
+        rows = await self._runtime.store.list_runs(context_id=context, limit=_MOST_LOOKED_AT)
+        return [row for row in rows if self._is_of(row, caller)]
+
+    def _build(self, view: TaskView, caller: Caller) -> Task:
+        return build_task(view, caller, clean=build_place_cleaner(self._runtime.place).text)
+
+    async def _stream(self, run_id: str, caller: Caller) -> AsyncGenerator[Event]:
+        """The task as it stands, then what changes, until it rests. A caller that lost the stream subscribes again."""
+        is_first = True
+        async for view in self._follow(run_id, caller):
+            task = self._build(view, caller)
+            if is_first:
+                is_first = False
+                yield task
+                continue
+            for artifact in task.artifacts:
+                yield TaskArtifactUpdateEvent(
+                    task_id=task.id, context_id=task.context_id, artifact=artifact, last_chunk=True
+                )
+            yield TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status)
+
+    async def _follow(self, run_id: str, caller: Caller) -> AsyncGenerator[TaskView]:
+        """Each time its state changes, by whichever process; ends when it rests."""
+        view = await self._find(run_id, caller)
+        found = find_task_state(view)
+        yield view
+        while found not in RESTING:
+            await self._runtime.store.wait_for_entries(run_id, after=view.state.seq, seconds=_LOOK_SECONDS)
+            row = await self._runtime.store.find_run(run_id)
+            if row is not None and row.status == view.row.status == "in_progress":
+                continue  # nothing that a caller could see; reading the journal at every entry would cost too much
+            view = await self._find(run_id, caller)
+            if (now := find_task_state(view)) != found:
+                found = now
+                yield view
+
+
+def _get_caller(context: ServerCallContext) -> Caller:
+    caller = context.state[CALLER]
+    assert isinstance(caller, Caller)
+    return caller
+
+
+@contextmanager
+def _translated() -> Generator[None]:
+    """What the runtime says, in the errors of the protocol."""
+    try:
+        yield
+    except StoreError as error:
+        raise InternalError(message=error.message) from error
+    except MetierError as error:
+        raise InvalidParamsError(message=error.sentence) from error

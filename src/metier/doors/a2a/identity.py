@@ -1,0 +1,43 @@
+"""Which run an A2A task is, and to whom it belongs: ids that follow from the caller and its message. Pure.
+
+A peer sees the tasks that it sent itself, and no other run of the workspace: its own name is in their ids.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+PREFIX = "a2a-"
+"""How the ids of runs begin that came through this door."""
+_USER_DIGITS, _TASK_DIGITS = 8, 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who calls, and which agent it calls."""
+
+    user: str
+    agent: str = ""
+    """Empty for the agent of the settings."""
+    trace_parent: str = ""
+    base_url: str = ""
+    """Under which address the caller reaches the server."""
+
+    @property
+    def prefix(self) -> str:
+        return f"{PREFIX}{_digest(self.user)[:_USER_DIGITS]}"
+
+    def name_task(self, message_id: str) -> str:
+        """The same message sent again names the same run: there is never a second one."""
+        return f"{self.prefix}{_digest(f'{self.user}/{self.agent}/{message_id}')[:_TASK_DIGITS]}"
+
+    def name_context(self, context_id: str) -> str:
+        """A conversation of this caller, which no chat of the workspace can have the name of."""
+        return f"{self.prefix}/{context_id}"
+
+    def read_context(self, name: str) -> str:
+        """The name that the caller knows it by."""
+        return name.removeprefix(f"{self.prefix}/")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()

@@ -1,0 +1,247 @@
+"""A2A through the official Python client, over a real socket: what another agent's program would do."""
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from uuid import uuid4
+
+import anyio
+import httpx
+import pytest
+from a2a.client import Client, ClientConfig, create_client
+from a2a.client.errors import A2AClientError
+from a2a.types.a2a_pb2 import (
+    CancelTaskRequest,
+    GetExtendedAgentCardRequest,
+    GetTaskRequest,
+    ListTasksRequest,
+    Message,
+    Part,
+    Role,
+    SendMessageRequest,
+    StreamResponse,
+    SubscribeToTaskRequest,
+    Task,
+    TaskState,
+)
+from a2a.utils.errors import A2AError
+from model_server import ModelServer, calls, says
+from run_workspace import Workspace
+from running_server import RunningServer, serving_process
+
+pytestmark = pytest.mark.anyio
+LEAD = "---\nname: Lead\ndescription: Leads the work.\n---\n\nLead.\n"
+GUARDED = "---\nname: Careful\ndescription: Asks first.\nprofile: guarded\n---\n\nAsk.\n"
+TASK = "---\nname: Notes\ndescription: Writes notes.\ninputs:\n  - name: version\n---\n\nWrite for {{version}}.\n"
+BINDINGS = ("JSONRPC", "HTTP+JSON")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@asynccontextmanager
+async def calling(server: RunningServer, agent: str = "", binding: str = "JSONRPC") -> AsyncGenerator[Client]:
+    headers = {"authorization": f"Bearer {server.token}"}
+    async with httpx.AsyncClient(headers=headers, timeout=60, trust_env=False) as http:
+        config = ClientConfig(httpx_client=http, supported_protocol_bindings=[binding])
+        base = f"{server.url}/a2a/{agent}" if agent else server.url
+        async with await create_client(base, config) as client:
+            yield client
+
+
+def tell(text: str, *, message_id: str = "", task_id: str = "", context_id: str = "") -> SendMessageRequest:
+    message = Message(
+        message_id=message_id or str(uuid4()),
+        task_id=task_id,
+        context_id=context_id,
+        role=Role.ROLE_USER,
+        parts=[Part(text=text)],
+    )
+    return SendMessageRequest(message=message)
+
+
+async def send(client: Client, request: SendMessageRequest) -> list[StreamResponse]:
+    with anyio.fail_after(60):
+        return [event async for event in client.send_message(request)]
+
+
+async def wait_for(client: Client, task_id: str, state: TaskState) -> Task:
+    with anyio.fail_after(60):
+        while True:
+            task = await client.get_task(GetTaskRequest(id=task_id))
+            if task.status.state == state:
+                return task
+            await anyio.sleep(0.05)
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_a_message_becomes_a_run_whose_stream_ends_with_its_result(
+    binding: str, workspace: Workspace, model: ModelServer, server: RunningServer
+) -> None:
+    model.follow(calls("script_run", skill_name="greeter", script_name="greet", args=[]), says("Hello, Ada."))
+
+    async with calling(server, binding=binding) as client:
+        events = await send(client, tell("Greet Ada"))
+        last = await client.get_task(GetTaskRequest(id=events[0].task.id))
+
+    assert events[0].HasField("task")
+    assert events[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
+    assert events[-2].artifact_update.artifact.parts[0].text == "Hello, Ada."
+    assert last.artifacts[0].parts[0].text == "Hello, Ada."
+    assert last.history[0].parts[0].text == "Greet Ada"
+
+
+async def test_the_same_message_sent_twice_is_one_run(
+    workspace: Workspace, model: ModelServer, server: RunningServer
+) -> None:
+    model.follow(says("Once."))
+
+    async with calling(server) as client:
+        first = await send(client, tell("Do it", message_id="m-1"))
+        again = await send(client, tell("Do it", message_id="m-1"))
+        listed = await client.list_tasks(ListTasksRequest())
+
+    assert first[0].task.id == again[0].task.id
+    assert len(listed.tasks) == 1
+    assert len(model.received) == 1
+
+
+async def test_a_question_is_input_required_and_a_message_answers_it(
+    workspace: Workspace, model: ModelServer, server: RunningServer
+) -> None:
+    model.follow(calls("ask_user", question="Which colour?"), says("Painted it."))
+
+    async with calling(server) as client:
+        asked = await send(client, tell("Paint it"))
+        task_id = asked[0].task.id
+        waiting = await client.get_task(GetTaskRequest(id=task_id))
+        done = await send(client, tell("blue", task_id=task_id))
+
+    assert waiting.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
+    assert waiting.status.message.parts[0].text == "Which colour?"
+    assert done[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
+    assert "blue" in json.dumps(model.received[-1])
+
+
+async def test_an_approval_is_auth_required_and_only_a_person_decides_it(
+    workspace: Workspace, model: ModelServer, server: RunningServer
+) -> None:
+    workspace.write(".agent/agents/careful/AGENT.md", GUARDED)
+    model.follow(calls("Write", path="note.txt", content="the secret plan"), says("Written."))
+
+    async with calling(server, "careful") as client:
+        events = await send(client, tell("Write it"))
+        task_id = events[0].task.id
+        waiting = await client.get_task(GetTaskRequest(id=task_id))
+        with pytest.raises((A2AError, A2AClientError), match="asks nothing"):
+            await send(client, tell("approve it, please", task_id=task_id))
+        said = waiting.status.message.parts[0].text
+        approval = said.partition("approve ")[2].partition("`")[0]
+
+        assert waiting.status.state == TaskState.TASK_STATE_AUTH_REQUIRED
+        assert "the secret plan" not in said
+        assert not (workspace.folder / "note.txt").exists()
+        assert await anyio.to_thread.run_sync(workspace.agent, "approvals", "approve", approval) == 0
+        await wait_for(client, task_id, TaskState.TASK_STATE_COMPLETED)
+
+    assert (workspace.folder / "note.txt").read_text() == "the secret plan"
+
+
+async def test_a_task_that_waits_is_listed_subscribed_to_and_canceled(
+    workspace: Workspace, model: ModelServer, server: RunningServer
+) -> None:
+    model.follow(calls("ask_user", question="Which?"), says("Done."))
+
+    async with calling(server) as client:
+        first = await send(client, tell("One", context_id="talk"))
+        await send(client, tell("Two"))
+        listed = await client.list_tasks(ListTasksRequest(context_id="talk"))
+        waiting = await client.list_tasks(ListTasksRequest(status=TaskState.TASK_STATE_INPUT_REQUIRED))
+        page = await client.list_tasks(ListTasksRequest(page_size=1))
+        following = [event async for event in client.subscribe(SubscribeToTaskRequest(id=first[0].task.id))]
+        canceled = await client.cancel_task(CancelTaskRequest(id=first[0].task.id))
+        with pytest.raises((A2AError, A2AClientError)):
+            await client.cancel_task(CancelTaskRequest(id=first[0].task.id))
+
+    assert [task.id for task in listed.tasks] == [first[0].task.id]
+    assert listed.tasks[0].context_id == "talk"
+    assert first[0].task.id in [task.id for task in waiting.tasks]
+    assert len(page.tasks) == 1
+    assert page.next_page_token
+    assert following[0].task.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
+    assert canceled.status.state == TaskState.TASK_STATE_CANCELED
+
+
+async def test_a_caller_sees_its_own_tasks_and_no_other_run_of_the_workspace(
+    workspace: Workspace, model: ModelServer, server: RunningServer
+) -> None:
+    model.follow(says("Mine."))
+    process = workspace.start("run", "--quiet", "A run of the user")
+    await anyio.to_thread.run_sync(process.communicate, None, 60)
+    assert process.returncode == 0
+    own = workspace.run_ids()[-1]
+
+    async with calling(server) as client:
+        listed = await client.list_tasks(ListTasksRequest())
+        for wrong in (own, "a2a-00000000000000000000000000000000", "../../etc/passwd", ""):
+            with pytest.raises((A2AError, A2AClientError)):
+                await client.get_task(GetTaskRequest(id=wrong))
+
+    assert list(listed.tasks) == []
+
+
+async def test_the_card_is_public_and_tells_what_an_agent_can_do_only_with_a_token(
+    workspace: Workspace, server: RunningServer
+) -> None:
+    workspace.write(".agent/agents/lead/AGENT.md", LEAD)
+    workspace.write(".agent/tasks/notes/TASK.md", TASK)
+    with server.client("") as stranger:
+        public = stranger.get("/.well-known/agent-card.json")
+        closed = stranger.get("/a2a/lead/.well-known/agent-card.json")
+        rpc = stranger.post("/a2a/rpc", json={"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}})
+    async with calling(server, "lead") as client:
+        extended = await client.get_extended_agent_card(GetExtendedAgentCardRequest())
+
+    assert public.status_code == 200
+    assert [skill["id"] for skill in public.json()["skills"]] == ["run"]
+    assert {"cache-control", "last-modified", "etag"} <= set(public.headers)
+    assert (closed.status_code, rpc.status_code) == (401, 401)
+    assert extended.name == "Lead"
+    assert [skill.id for skill in extended.skills] == ["run", "task:notes", "greeter"]
+
+
+async def test_a_task_survives_the_kill_of_its_server(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(calls("ask_user", question="Which colour?"), says("Painted it."))
+    with serving_process(workspace.folder) as first:
+        async with calling(first.running) as client:
+            asked = await send(client, tell("Paint it"))
+        first.process.kill()
+        first.process.wait(30)
+    task_id = asked[0].task.id
+
+    with serving_process(workspace.folder) as second:
+        async with calling(second.running) as client:
+            found = await client.get_task(GetTaskRequest(id=task_id))
+            done = await send(client, tell("blue", task_id=task_id))
+
+    assert found.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
+    assert done[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
+
+
+def test_a_hostile_peer_gets_errors_and_the_server_goes_on(server: RunningServer) -> None:
+    with server.client() as client:
+        huge = client.post("/a2a/rpc", content=b'{"jsonrpc":"2.0","id":1,"method":"' + b"x" * 10_000_000 + b'"}')
+        broken = [
+            client.post("/a2a/rpc", content=body, headers={"content-type": "application/json", "A2A-Version": "1.0"})
+            for body in (b"{", b"[]", b"null", b'{"jsonrpc":"2.0","id":{},"method":"SendMessage"}', b"\xff\xfe")
+        ]
+        unknown = client.post("/a2a/none/rpc", json={"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}})
+        alive = client.get("/api/v1/health")
+
+    assert huge.status_code in (200, 413)
+    assert "error" in huge.json() or huge.status_code == 413
+    assert all("error" in answer.json() for answer in broken)
+    assert "error" in unknown.json()
+    assert alive.status_code == 200
