@@ -43,15 +43,30 @@ class ToolCallPart(Value):
     """What some vendors attach to a call and want back unchanged."""
 
 
+class MediaPart(Value):
+    """A picture or a document that the model sees. Its bytes are the blob `digest` of the run store."""
+
+    kind: Literal["media"] = "media"
+    media_type: str
+    digest: str
+    name: str = ""
+    width: int = 0
+    height: int = 0
+    pages: int = 0
+    """Of a document; none of a picture."""
+
+
 class ToolResultPart(Value):
     kind: Literal["tool_result"] = "tool_result"
     call_id: str
     name: str
     text: str
     is_error: bool = False
+    # Left out where it is empty, so that requests without pictures have the hash that they always had.
+    media: tuple[MediaPart, ...] = Field(default=(), exclude_if=lambda media: not media)
 
 
-type Part = Annotated[TextPart | ThinkingPart | ToolCallPart | ToolResultPart, Field(discriminator="kind")]
+type Part = Annotated[TextPart | ThinkingPart | ToolCallPart | ToolResultPart | MediaPart, Field(discriminator="kind")]
 
 
 class Message(Value):

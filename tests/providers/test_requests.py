@@ -13,6 +13,7 @@ from vendors import FIXTURES, KEY, NAMES, VENDORS, Vendor, ask
 from wire_server import WireServer, whole
 
 from metier.messages import (
+    MediaPart,
     Message,
     Part,
     TextPart,
@@ -105,7 +106,17 @@ INTERRUPTED = (
     assistant("so far"),
 )
 
+PHOTO = MediaPart(media_type="image/png", digest="a" * 64, name="photo.png", width=2, height=2)
+PAPER = MediaPart(media_type="application/pdf", digest="b" * 64, name="paper.pdf", pages=1)
+LOST = MediaPart(media_type="image/png", digest="c" * 64, name="lost.png", width=2, height=2)
+PICTURES = (
+    Message(role="user", parts=(TextPart(text="Compare these"), PHOTO, PAPER, LOST)),
+    said(READ),
+    told(ToolResultPart(call_id="call_b", name="Read", text="[image/png: shown to you]", media=(PHOTO,))),
+)
+
 CASES: dict[str, ModelRequest] = {
+    "pictures": ask(messages=PICTURES, media={PHOTO.digest: b"png bytes", PAPER.digest: b"pdf bytes"}),
     "plain": ask(tools=()),
     "work": ask(messages=WORK, system=SYSTEM, temperature=0.2),
     "foreign": ask(messages=FOREIGN),

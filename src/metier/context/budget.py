@@ -134,6 +134,8 @@ def measure(prompt: Prompt, counter: TokenCounter) -> dict[LayerName, int]:
     layers["environment"] = counter.text(prompt.layer("environment"))
     layers["disclosed"] = sum(counter.text(piece.text) for piece in prompt.disclosed)
     layers["input"] = counter.text(prompt.layer("input"))
+    if prompt.attachments:
+        layers["attachments"] = counter.media(prompt.attachments)
     layers["run"] = counter.text(_render_earlier(prompt, counter))
     layers["run"] += counter.total(prompt.run, lambda exchange: _exchange_tokens(exchange, counter))
     return layers

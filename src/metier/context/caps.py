@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from metier.context.layers import LayerName
-from metier.messages import Message, TextPart, ToolCallPart, ToolResultPart
+from metier.messages import MediaPart, Message, TextPart, ToolCallPart, ToolResultPart
 
 CAPS: dict[LayerName, int] = {
     "base": 40_000,
@@ -57,6 +57,8 @@ def _count_characters(message: Message) -> int:
                 total += len(part.text)
             case ToolCallPart():
                 total += len(part.name) + len(part.raw_arguments or str(part.arguments))
+            case MediaPart():
+                pass
             case _:
                 total += len(part.text) + len(part.signature)
     return total

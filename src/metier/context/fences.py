@@ -5,10 +5,12 @@ import re
 SKILL_CONTENT = "skill-content"
 TOOL_OUTPUT = "tool-output"
 """For results that no native tool message carries."""
+ATTACHED_FILE = "attached-file"
+"""For the text of a file that the user attached to a task."""
 PROJECT_TEXT = "project-text"
 """For project instructions of a folder that the user has not trusted."""
 
-_MARKS = re.compile(rf"<(?=/?(?:{SKILL_CONTENT}|{TOOL_OUTPUT}|{PROJECT_TEXT}))", re.IGNORECASE)
+_MARKS = re.compile(rf"<(?=/?(?:{SKILL_CONTENT}|{TOOL_OUTPUT}|{ATTACHED_FILE}|{PROJECT_TEXT}))", re.IGNORECASE)
 
 
 def fence(text: str, *, tag: str, attributes: str = "") -> str:

@@ -15,7 +15,7 @@ from typing import Literal
 
 from metier.context.fences import TOOL_OUTPUT, fence
 from metier.decisions import StepExecutionResult
-from metier.messages import Message, Part, TextPart, ToolCallPart, ToolResultPart, ToolSpec
+from metier.messages import MediaPart, Message, Part, TextPart, ToolCallPart, ToolResultPart, ToolSpec
 from metier.providers.base import SystemBlock
 
 type LayerName = Literal[
@@ -37,6 +37,7 @@ type LayerName = Literal[
     "environment",
     "disclosed",
     "input",
+    "attachments",
     "run",
 ]
 
@@ -129,6 +130,8 @@ class Prompt:
     """Date, system, folder: behind everything that is the same from run to run."""
     disclosed: tuple[Disclosed, ...] = ()
     input: str = ""
+    attachments: tuple[MediaPart, ...] = ()
+    """Pictures and documents that stand behind the task."""
     run: tuple[Exchange, ...] = ()
     earlier: tuple[StepExecutionResult, ...] = ()
     """Steps of exchanges that are no longer told in full."""
@@ -176,7 +179,7 @@ def build_task_message(prompt: Prompt, *, earlier: str | None = None) -> Message
     ]
     if prompt.earlier:
         pieces.append(earlier if earlier is not None else render_steps(prompt.earlier))
-    return Message(role="user", parts=tuple(TextPart(text=piece) for piece in pieces if piece))
+    return Message(role="user", parts=(*(TextPart(text=piece) for piece in pieces if piece), *prompt.attachments))
 
 
 def render_steps(steps: tuple[StepExecutionResult, ...]) -> str:
@@ -202,16 +205,17 @@ def tell_in_words(exchange: Exchange) -> Exchange:
         if isinstance(part, ToolCallPart)
     ]
     results = tuple(
-        Message(role="user", parts=tuple(_tell_result(part) for part in message.parts)) for message in exchange.results
+        Message(role="user", parts=tuple(told for part in message.parts for told in _tell_result(part)))
+        for message in exchange.results
     )
     reply = Message(role="assistant", parts=(*said, *called) or (TextPart(text="(nothing)"),))
     return replace(exchange, reply=reply, results=results)
 
 
-def _tell_result(part: Part) -> Part:
+def _tell_result(part: Part) -> tuple[Part, ...]:
     if not isinstance(part, ToolResultPart):
-        return part
-    return TextPart(text=f"Result of {part.name}:\n{fence(part.text, tag=TOOL_OUTPUT)}")
+        return (part,)
+    return (TextPart(text=f"Result of {part.name}:\n{fence(part.text, tag=TOOL_OUTPUT)}"), *part.media)
 
 
 class PrefixHashes:

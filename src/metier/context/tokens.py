@@ -5,10 +5,11 @@ costs some context, one that is too low costs the request.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import ceil
 
-from metier.messages import Message, TextPart, ThinkingPart, ToolCallPart, ToolResultPart, ToolSpec
+from metier.messages import MediaPart, Message, Part, TextPart, ThinkingPart, ToolCallPart, ToolResultPart, ToolSpec
+from metier.providers.media import count_media
 
 _LETTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ \n"
 _ASCII = bytes(range(128))
@@ -52,7 +53,9 @@ def calibrate(factor: float, *, estimated: int, reported: int) -> float:
 class TokenCounter:
     """Counts layers, messages and tools once each: a long history costs next to nothing to count again."""
 
-    def __init__(self) -> None:
+    def __init__(self, provider: str = "") -> None:
+        """`provider` says how pictures are counted."""
+        self._provider = provider
         self._texts: dict[str, int] = {}
         self._messages: dict[int, tuple[Message, int]] = {}
         self._tools: tuple[tuple[ToolSpec, ...], int] = ((), 0)
@@ -81,9 +84,21 @@ class TokenCounter:
         known = self._messages.get(id(message))
         if known is not None and known[0] is message:
             return known[1]
-        tokens = MESSAGE_TOKENS + sum(_part_tokens(part) for part in message.parts)
+        tokens = MESSAGE_TOKENS + sum(self._part(part) for part in message.parts)
         self._messages[id(message)] = (message, tokens)
         return tokens
+
+    def media(self, parts: Iterable[MediaPart]) -> int:
+        return sum(count_media(self._provider, part) for part in parts)
+
+    def _part(self, part: Part) -> int:
+        match part:
+            case MediaPart():
+                return self.media((part,))
+            case ToolResultPart():
+                return _part_tokens(part) + self.media(part.media)
+            case _:
+                return _part_tokens(part)
 
     def tools(self, tools: tuple[ToolSpec, ...]) -> int:
         if self._tools[0] is not tools:

@@ -23,7 +23,7 @@ from metier.engine.step_entries import (
 from metier.engine.timed_entry import TimedEntry
 from metier.engine.undo_entries import UndoFinished, UndoStarted
 from metier.events import Candidate, DisclosedFile, TaskState
-from metier.messages import ModelReply, Spent, Value
+from metier.messages import MediaPart, ModelReply, Spent, Value
 from metier.tools.hooks.definition import HookCommand
 
 
@@ -94,7 +94,9 @@ class RunStarted(Value):
     pins: dict[str, str] = Field(default_factory=dict)
     """Definition id → digest of the blob that holds its bytes."""
     extra_context: str = ""
-    """What was piped in beside the task."""
+    """What was piped in beside the task, and texts that were attached."""
+    attachments: tuple[MediaPart, ...] = Field(default=(), exclude_if=lambda attached: not attached)
+    """Pictures and documents that the model sees with the task."""
     order: ChildRequest | None = None
     """Nothing where a person put the task in words."""
     seal: str = ""

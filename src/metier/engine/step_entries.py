@@ -8,7 +8,7 @@ from metier.decisions import ActionStep, StepStatus
 from metier.engine.timed_entry import TimedEntry
 from metier.engine.undo_entries import FileChange
 from metier.events import TaskState
-from metier.messages import Spent, Value
+from metier.messages import MediaPart, Spent, Value
 from metier.tools.effects import Effect
 
 
@@ -78,6 +78,8 @@ class StepFinished(TimedEntry):
     """What it changed in the workspace; see `engine.execution.file_changes`."""
     changes_unknown: str = ""
     """Why its changes are not known, where it may have made some."""
+    media: tuple[MediaPart, ...] = Field(default=(), exclude_if=lambda media: not media)
+    """Pictures and documents that the model sees beside `text`."""
     nearby: dict[str, str] = Field(default_factory=dict)
     """Files of project instructions that `text` ends with, path → hash; see `engine.nearby`."""
 

@@ -120,11 +120,12 @@ def _answer_calls(reply: ModelReply, steps: Sequence[Step], rejected: Sequence[e
             continue
         step, rejection = given.get(part.id), told.get(part.id)
         text, is_error = "Not run: the turn ended before it", True
+        media = step.finished.media if step is not None and step.finished is not None else ()
         if step is not None and step.finished is not None:
             text, is_error = _render_text(step, step.finished), step.finished.is_error
         elif rejection is not None:
             text = rejection.text or rejection.message
-        results.append(ToolResultPart(call_id=part.id, name=part.name, text=text, is_error=is_error))
+        results.append(ToolResultPart(call_id=part.id, name=part.name, text=text, is_error=is_error, media=media))
     return results
 
 

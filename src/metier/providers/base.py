@@ -3,8 +3,8 @@
 A provider maps and sends; it does not retry (`providers.retry`), budget (`context`) or interpret (`engine`).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
 from pydantic import JsonValue
@@ -51,6 +51,8 @@ class ModelRequest:
     """The reply's text must be JSON of this schema, as far as the vendor can be held to it."""
     temperature: float | None = None
     """Left out where it is None and where the model takes none (`providers.facts`)."""
+    media: Mapping[str, bytes] = field(default_factory=dict[str, bytes], repr=False)
+    """The bytes of pictures and documents in the messages, by digest."""
     timeout_seconds: float = 120.0
     """For the whole exchange, from the connection to the last byte."""
     trace_parent: str = ""

@@ -51,6 +51,8 @@ class ModelFacts(Value):
     max_output_tokens: int | None = Field(default=None, gt=0)
     prices: Prices | None = None
     takes_temperature: bool = True
+    takes_images: bool = True
+    """It sees pictures and documents; an unknown model is believed to."""
     reasons: bool = False
     """Thinks before it answers and wants its reasoning back."""
     signs_calls: bool = False

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from operator import is_
 from typing import Literal, NamedTuple
 
-from metier.messages import Message, Part, TextPart, ThinkingPart, ToolCallPart, ToolResultPart
+from metier.messages import MediaPart, Message, Part, TextPart, ThinkingPart, ToolCallPart, ToolResultPart
 from metier.providers.base import ModelRequest
 from metier.providers.json_values import Wire, serialise
 
@@ -220,7 +220,7 @@ def settle_segment(segment: Segment, dialect: Dialect, taken: set[str] | frozens
                 pass
             case TextPart() | ThinkingPart():
                 said.append(part)
-            case ToolResultPart():
+            case ToolResultPart() | MediaPart():
                 pass
     told = (*answers, *results.rest())
     turns = [Turn("assistant", tuple(said))] if said else []
@@ -312,6 +312,9 @@ class _Results:
                 case ToolResultPart():
                     if id(part) not in self._taken:
                         yield TextPart(text=f"Result of an earlier call of {part.name!r}:\n{part.text}")
+                        yield from part.media
+                case MediaPart():
+                    yield part
                 case TextPart():
                     if part.text.strip():
                         yield part

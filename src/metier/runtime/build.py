@@ -11,6 +11,7 @@ from anyio.to_thread import run_sync
 
 from metier.context.control import CONTROL_NAMES
 from metier.context.operating import Subjects, find_family
+from metier.context.tokens import TokenCounter
 from metier.definitions.project_files import ProjectFile
 from metier.definitions.skills.catalog_cache import find_cache_folder
 from metier.engine.decide import Policy
@@ -92,14 +93,14 @@ async def build_services(
         advisor = find_advisor(place, models.provider, facts)
         skills = list_callable(packages, place, store, run=run, advisor=advisor, confinement=confinement)
         offered = (*own, *toolsets.tools, *servers.tools, *skills)
-        known = list_names(offered)
-        tools = await _choose_tools(run, offered, store)
+        known, tools = list_names(offered), await _choose_tools(run, offered, store)
         _check_names(run, access, known)
         cleaner, partners = build_place_cleaner(place), await choose_partners(run, store)
         told = await _find_instructions(run, tools, partners, store=store)
         yield Services(
             store=store,
             provider=models.provider,
+            counter=TokenCounter(models.provider.name),
             fallbacks=models.fallbacks,
             abilities=_remember_abilities(place),
             holds_to_schema=holds_to_schema(choose_provider(settings.model), place.environ),

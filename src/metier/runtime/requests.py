@@ -9,6 +9,7 @@ from metier.runtime.delegation.child_runs import ChildRunStart
 from metier.runtime.host import Host
 from metier.runtime.workspace.instructions import Said
 from metier.telemetry.otel.trace_context import VARIABLE
+from metier.tools.base import Media
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,8 @@ class RunRequest:
     """The id of the run where it follows from what asks for it; starting it twice raises `RunExists`."""
     trace_parent: str = ""
     """The W3C `traceparent` of the request that asks for the run; anything else is ignored."""
+    attachments: tuple[Media, ...] = ()
+    """Pictures and documents that the model sees with the task; see `runtime.attachments`."""
     output_schema: dict[str, JsonValue] | None = None
     """The JSON schema that its result must have; what a commission orders has its own."""
 

@@ -293,7 +293,7 @@ class Runtime:
         """Put together everything that the run is started with, then make it exist with that, then drive it."""
         shift, owner = watch.shift, self.place.owner
         async with build_services(run.agent.place, self.store, run=run, observe=watch.observe) as services:
-            started = build_start(request, run, services, pins=await pin(services, run))
+            started = await build_start(request, run, services, pins=await pin(services, run))
             started = seal(started, self.place, run.folder.name)
             row = build_row(run.folder.name, started, now=self.place.clock.now(), queue=queue)
             # One transaction: a kill leaves no run, or one that knows its pins, limits, profile and model.

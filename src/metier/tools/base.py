@@ -116,6 +116,18 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Media:
+    """A picture or a document, in a form that vendors take; see `tools.media`."""
+
+    data: bytes = field(repr=False)
+    media_type: str
+    name: str = ""
+    width: int = 0
+    height: int = 0
+    pages: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
     """What came of a call. A failure is a result too: the model reads `error` and goes on."""
 
@@ -131,6 +143,8 @@ class ToolResult:
     """Not a result yet: another run has to do this first, then the call is made again."""
     spent: Spent | None = None
     """What the call paid a model."""
+    media: tuple[Media, ...] = ()
+    """What the model sees beside `output`."""
 
     @property
     def is_final(self) -> bool:

@@ -1,6 +1,6 @@
 """`agent run` and `agent -p`: give a task to an agent and drive it until it ends or waits for a person."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, override
 
@@ -14,6 +14,7 @@ from metier.cli.run.task_text import read_context, read_task
 from metier.cli.shared.output import warn_line
 from metier.engine.state import RunState
 from metier.errors import UsageError
+from metier.runtime.attachments import attach_files
 from metier.runtime.host import Host
 from metier.runtime.output_schema import read_output_schema
 from metier.runtime.queue.detached import submit
@@ -75,6 +76,13 @@ DebugLlm = Annotated[
     bool | None,
     typer.Option("--debug-llm/--no-debug-llm", help="Keep whole requests and replies in the run folder."),
 ]
+Images = Annotated[
+    list[Path] | None, typer.Option("--image", help="A picture that the model sees with the task; several times.")
+]
+Files = Annotated[
+    list[Path] | None,
+    typer.Option("--file", help="A file for the task: text, a picture or a PDF document; several times."),
+]
 Detach = Annotated[bool, typer.Option("--detach", help="Leave it to a worker: print the id of the run, and end.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing while it runs.")]
 Verbose = Annotated[
@@ -98,6 +106,8 @@ def run(
     max_turns: Annotated[int | None, typer.Option("--max-turns", help="How many turns it may take.")] = None,
     max_cost_usd: Annotated[float | None, typer.Option("--max-cost-usd", help="What it may cost.")] = None,
     timeout: Annotated[float | None, typer.Option("--timeout", help="How long it may take, in seconds.")] = None,
+    image: Images = None,
+    file: Files = None,
     dry_run: DryRun = False,
     debug_llm: DebugLlm = None,
     detach: Detach = False,
@@ -137,11 +147,20 @@ def run(
     request = RunRequest(
         task=text, mode=mode, extra_context=context, agent=agent, model=model or "", output_schema=schema
     )
+    request = with_files(place, request, images=image or (), files=file or ())
     if detach:
         return leave_to_workers(place, request, output_format)
     verbosity = EVENTS if events else verbose
     view = View(output=output_format, quiet=quiet, verbosity=verbosity, timeout_seconds=timeout)
     return drive_run(place, _start(request), view)
+
+
+def with_files(place: Host, request: RunRequest, *, images: Sequence[Path], files: Sequence[Path]) -> RunRequest:
+    """The request with the files that options name and the task mentions. Raises `UsageError`."""
+    attached = attach_files(place, request.task, images=images, files=files)
+    for name in attached.missing:
+        warn_line(f"warning: '@{name}' is no file of this workspace, and stays text")
+    return attached.add_to(request)
 
 
 def _start(request: RunRequest) -> Work:

@@ -25,6 +25,7 @@ from metier.engine.execution.past_results import keep_results
 from metier.engine.execution.paths import build_guard
 from metier.engine.execution.protecting import end_if_changed, look_at_protected
 from metier.engine.journal import RunLog
+from metier.engine.model.media import keep_media
 from metier.engine.model.planning import get_disclosure_limits
 from metier.engine.nearby import add_nearby
 from metier.engine.orders import order_call, wait_for
@@ -345,6 +346,7 @@ async def build_finished(
         retryable=is_skill_failure and is_worth_repeating(step, result),
         counts_as_failure=is_skill_failure,
         artifacts=_artifacts(result, services),
+        media=await keep_media(services.store, result.media),
         spent=result.spent,
         outcome=_OUTCOMES.get(state) if not result.ok else None,
         skill_name=str(result.meta.get("skill") or find_owner(step.action)),

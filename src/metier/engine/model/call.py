@@ -24,6 +24,7 @@ from metier.engine.journal import RunLog
 from metier.engine.model.debug_bodies import keep_reply, keep_request
 from metier.engine.model.dry_run import answer_dry_run
 from metier.engine.model.fingerprints import Fingerprint
+from metier.engine.model.media import load_media
 from metier.engine.model.prompting import (
     Asking,
     asks_for_json,
@@ -152,6 +153,7 @@ async def compose(state: RunState, services: Services, *, asking: Asking) -> Com
     texts = {piece.digest: await _piece_text(piece.digest, services) for piece in state.pieces}
     prompt = build_prompt(state, services, texts)
     fitted, request = fit_request(prompt, state, services, factor=state.factor, asking=asking)
+    request = await load_media(request, services.store)
     counted: int | None = None
 
     async def count(asked: ModelRequest) -> int | None:
@@ -162,8 +164,8 @@ async def compose(state: RunState, services: Services, *, asking: Asking) -> Com
     factor = await fit_exactly(fitted, request=request, budget=get_budget(services), count=count)
     if factor is None:
         return Composed(fitted, request, counted)
-    smaller = fit_request(prompt, state, services, factor=max(factor, state.factor), asking=asking)
-    return Composed(*smaller, counted)
+    fitted, smaller = fit_request(prompt, state, services, factor=max(factor, state.factor), asking=asking)
+    return Composed(fitted, await load_media(smaller, services.store), counted)
 
 
 async def decode(log: RunLog, services: Services) -> None:

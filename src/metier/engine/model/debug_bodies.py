@@ -15,7 +15,7 @@ _REQUEST: TypeAdapter[ModelRequest] = TypeAdapter(ModelRequest)
 
 def keep_request(action: CallModel, request: ModelRequest, services: Services) -> None:
     if services.clean_body is not None:
-        _keep(_name(action, "request"), _REQUEST.dump_python(request, mode="json"), services)
+        _keep(_name(action, "request"), _REQUEST.dump_python(request, mode="json", exclude={"media"}), services)
 
 
 def keep_reply(action: CallModel, reply: ModelReply, services: Services) -> None:

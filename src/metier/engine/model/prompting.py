@@ -132,6 +132,7 @@ def build_prompt(state: RunState, services: Services, texts: Mapping[str, str]) 
         disclosed=disclosed,
         environment=state.started.environment,
         input=render_input(state.started.extra_context, order.inputs if order else {}, hooks=state.hooks.context),
+        attachments=state.started.attachments,
         run=(*state.run, *_repair_exchange(state)),
         earlier=state.earlier,
         skill=state.skill,

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from metier.messages import (
+    MediaPart,
     ModelReply,
     Part,
     StopReason,
@@ -19,6 +20,7 @@ from metier.providers.base import Delta, ModelRequest, Observer, OneTool, ToolCh
 from metier.providers.facts import ModelFacts
 from metier.providers.failures import ReplyBroken
 from metier.providers.json_values import Wire, as_count, as_object, as_objects, as_text, read_arguments, serialise
+from metier.providers.media import describe_absent, encode_media, is_picture
 from metier.providers.tool_names import own_names, wire_name
 from metier.providers.transcript import (
     OPEN_PIECES,
@@ -190,14 +192,21 @@ def _parse_block(block: Wire, names: Mapping[str, str]) -> Part | None:
             return None
 
 
-def _to_wire(turn: Turn) -> list[Wire]:
-    return [{"role": turn.role, "content": [_block(part) for part in turn.parts]}]
+def _to_wire(turn: Turn, media: Mapping[str, bytes]) -> list[Wire]:
+    return [{"role": turn.role, "content": [_block(part, media) for part in turn.parts]}]
 
 
-_DIALECT = Dialect(provider=NAME, longest_id=64, to_wire=_to_wire)
+def _media_block(part: MediaPart, media: Mapping[str, bytes]) -> Wire:
+    data = encode_media(part, media)
+    if not data:
+        return {"type": "text", "text": describe_absent(part)}
+    source: Wire = {"type": "base64", "media_type": part.media_type, "data": data}
+    if is_picture(part):
+        return {"type": "image", "source": source}
+    return {"type": "document", "source": source, "title": part.name or "document"}
 
 
-def _block(part: Part) -> Wire:
+def _block(part: Part, media: Mapping[str, bytes]) -> Wire:
     match part:
         case TextPart():
             return {"type": "text", "text": part.text}
@@ -210,8 +219,11 @@ def _block(part: Part) -> Wire:
         case ToolResultPart():
             # A result may be empty, a text block may not.
             content: list[Wire] = [{"type": "text", "text": part.text}] if part.text.strip() else []
+            content += [_media_block(each, media) for each in part.media]
             result: Wire = {"type": "tool_result", "tool_use_id": part.call_id, "content": content}
             return {**result, "is_error": True} if part.is_error else result
+        case MediaPart():
+            return _media_block(part, media)
         case _:
             assert_never(part)
 
@@ -234,7 +246,8 @@ def _build_head(request: ModelRequest) -> Wire:
 
 
 def _encode(head: bytes, request: ModelRequest, cache: HistoryCache) -> bytes:
-    history = build_history(request.messages, _DIALECT, cache)
+    dialect = Dialect(provider=NAME, longest_id=64, to_wire=lambda turn: _to_wire(turn, request.media))
+    history = build_history(request.messages, dialect, cache)
     marks = sum(block.cache for block in request.system)
     if marks:
         _mark_last_turns(history.pieces, at_most=min(OPEN_PIECES, _MAX_MARKS - marks))

@@ -6,11 +6,22 @@ import re
 from collections.abc import Mapping
 from typing import assert_never
 
-from metier.messages import ModelReply, Part, StopReason, TextPart, ThinkingPart, ToolCallPart, ToolResultPart, Usage
+from metier.messages import (
+    MediaPart,
+    ModelReply,
+    Part,
+    StopReason,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+    Usage,
+)
 from metier.providers.base import Delta, ModelRequest, Observer, OneTool, ToolChoice
 from metier.providers.facts import ModelFacts
 from metier.providers.failures import ReplyBroken
 from metier.providers.json_values import Wire, as_count, as_object, as_objects, as_text, read_arguments
+from metier.providers.media import describe_absent, encode_media
 from metier.providers.tool_names import own_names, wire_name
 from metier.providers.transcript import Dialect, HistoryCache, Turn, build_history, encode_body
 
@@ -165,7 +176,7 @@ def _fingerprint(pieces: list[Wire]) -> str:
 
 
 def _encode(head: bytes, request: ModelRequest, facts: ModelFacts, *, cache: HistoryCache) -> bytes:
-    writing = _Writing(request.model, signs_calls=facts.signs_calls)
+    writing = _Writing(request.model, signs_calls=facts.signs_calls, media=request.media)
     dialect = Dialect(provider=NAME, longest_id=64, to_wire=writing.to_wire, variant=request.model)
     return encode_body(head, "contents", build_history(request.messages, dialect, cache))
 
@@ -192,9 +203,10 @@ def _build_head(request: ModelRequest) -> Wire:
 class _Writing:
     """Writes turns for one model."""
 
-    def __init__(self, model: str, *, signs_calls: bool) -> None:
+    def __init__(self, model: str, *, signs_calls: bool, media: Mapping[str, bytes]) -> None:
         self._prefix = f"{NAME}:{model}:"
         self._signs_calls = signs_calls
+        self._media = media
 
     def to_wire(self, turn: Turn) -> list[Wire]:
         pieces: list[Wire] = []
@@ -220,9 +232,16 @@ class _Writing:
             case ToolResultPart():
                 response = {"error" if part.is_error else "output": part.text}
                 result = {"id": part.call_id, "name": wire_name(part.name), "response": response}
-                return [{"functionResponse": result}]
+                # Not every model takes pictures inside of a response: they stand behind it.
+                return [{"functionResponse": result}, *map(self._media_piece, part.media)]
+            case MediaPart():
+                return [self._media_piece(part)]
             case _:
                 assert_never(part)
+
+    def _media_piece(self, part: MediaPart) -> Wire:
+        data = encode_media(part, self._media)
+        return {"inlineData": {"mimeType": part.media_type, "data": data}} if data else {"text": describe_absent(part)}
 
     def _own_signature(self, signature: str) -> str:
         return signature.removeprefix(self._prefix) if signature.startswith(self._prefix) else ""

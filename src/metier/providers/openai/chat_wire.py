@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from metier.messages import (
+    MediaPart,
     ModelReply,
     Part,
     StopReason,
@@ -19,6 +20,7 @@ from metier.providers.base import Delta, ModelRequest, Observer, OneTool, ToolCh
 from metier.providers.facts import ModelFacts
 from metier.providers.failures import ReplyBroken
 from metier.providers.json_values import Wire, as_count, as_object, as_objects, as_text, read_arguments, serialise
+from metier.providers.media import build_data_url, describe_absent, is_picture
 from metier.providers.openai.strict_schema import schema_is_strict
 from metier.providers.tool_names import own_names, wire_name
 from metier.providers.transcript import Dialect, History, HistoryCache, Turn, build_history, encode_body
@@ -43,7 +45,9 @@ def build_body(
         return _build_head(request, facts, stream=stream, own_server=own_server)
 
     head = cache.encode_head("stream" if stream else "whole", request, build)
-    dialect = _DIALECT_WITH_REASONING if facts.wants_reasoning_text else _DIALECT
+    to_wire = _to_wire_with_reasoning if facts.wants_reasoning_text else _to_wire
+    variant = "chat with reasoning" if facts.wants_reasoning_text else "chat"
+    dialect = Dialect(provider=NAME, longest_id=40, to_wire=lambda turn: to_wire(turn, request.media), variant=variant)
     history = build_history(request.messages, dialect, cache)
     return encode_body(head, "messages", _with_system(request, history))
 
@@ -196,20 +200,14 @@ def _parse_usage(usage: Wire) -> Usage:
     )
 
 
-def _to_wire(turn: Turn) -> list[Wire]:
-    return [_assistant_message(turn)] if turn.role == "assistant" else _user_messages(turn)
+def _to_wire(turn: Turn, media: Mapping[str, bytes]) -> list[Wire]:
+    return [_assistant_message(turn)] if turn.role == "assistant" else _user_messages(turn, media)
 
 
-def _to_wire_with_reasoning(turn: Turn) -> list[Wire]:
-    wires = _to_wire(turn)
+def _to_wire_with_reasoning(turn: Turn, media: Mapping[str, bytes]) -> list[Wire]:
+    wires = _to_wire(turn, media)
     reasoning = "".join(part.text for part in turn.parts if isinstance(part, ThinkingPart))
     return [{**wires[0], "reasoning_content": reasoning}] if reasoning else wires
-
-
-_DIALECT = Dialect(provider=NAME, longest_id=40, to_wire=_to_wire, variant="chat")
-_DIALECT_WITH_REASONING = Dialect(
-    provider=NAME, longest_id=40, to_wire=_to_wire_with_reasoning, variant="chat with reasoning"
-)
 
 
 def _with_system(request: ModelRequest, history: History) -> History:
@@ -227,21 +225,43 @@ def _assistant_message(turn: Turn) -> Wire:
     return {**message, "tool_calls": calls} if calls else {**message, "content": message["content"] or ""}
 
 
-def _user_messages(turn: Turn) -> list[Wire]:
+def _user_messages(turn: Turn, media: Mapping[str, bytes]) -> list[Wire]:
     messages: list[Wire] = []
     texts: list[str] = []
+    seen: list[Wire] = []
     for part in turn.parts:
         match part:
             case ToolResultPart():
                 content = f"Error: {part.text}" if part.is_error else part.text
                 messages.append({"role": "tool", "tool_call_id": part.call_id, "content": content})
+                # The message of a tool holds text only: what it shows stands in one of the user right behind.
+                for each in part.media:
+                    seen += [_text_piece(f"{each.name} (from {part.name}):"), _media_piece(each, media)]
             case TextPart():
                 texts.append(part.text)
+            case MediaPart():
+                seen.append(_media_piece(part, media))
             case ThinkingPart() | ToolCallPart():
                 pass
             case _:
                 assert_never(part)
+    if seen:
+        said = [_text_piece("\n\n".join(texts))] if texts else []
+        return [*messages, {"role": "user", "content": [*said, *seen]}]
     return [*messages, {"role": "user", "content": "\n\n".join(texts)}] if texts else messages
+
+
+def _text_piece(text: str) -> Wire:
+    return {"type": "text", "text": text}
+
+
+def _media_piece(part: MediaPart, media: Mapping[str, bytes]) -> Wire:
+    if part.digest not in media:
+        return _text_piece(describe_absent(part))
+    url = build_data_url(part, media)
+    if is_picture(part):
+        return {"type": "image_url", "image_url": {"url": url}}
+    return {"type": "file", "file": {"filename": part.name or "document.pdf", "file_data": url}}
 
 
 def _call(part: ToolCallPart) -> Wire:

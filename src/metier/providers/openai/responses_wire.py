@@ -4,7 +4,17 @@ import json
 from collections.abc import Mapping
 from typing import assert_never
 
-from metier.messages import ModelReply, Part, StopReason, TextPart, ThinkingPart, ToolCallPart, ToolResultPart, Usage
+from metier.messages import (
+    MediaPart,
+    ModelReply,
+    Part,
+    StopReason,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+    Usage,
+)
 from metier.providers.base import Delta, ModelRequest, Observer, OneTool, ToolChoice
 from metier.providers.facts import ModelFacts
 from metier.providers.failures import ReplyBroken
@@ -17,6 +27,7 @@ from metier.providers.json_values import (
     parse_json,
     read_arguments,
 )
+from metier.providers.media import build_data_url, describe_absent, is_picture
 from metier.providers.openai.strict_schema import schema_is_strict
 from metier.providers.tool_names import own_names, wire_name
 from metier.providers.transcript import Dialect, HistoryCache, Turn, build_history, encode_body
@@ -48,7 +59,7 @@ def _encode(head: bytes, request: ModelRequest, cache: HistoryCache) -> bytes:
     dialect = Dialect(
         provider=NAME,
         longest_id=64,
-        to_wire=lambda turn: [item for part in turn.parts for item in _items(part, turn, request.model)],
+        to_wire=lambda turn: [item for part in turn.parts for item in _items(part, turn, request)],
         variant=f"responses {request.model}",
     )
     return encode_body(head, "input", build_history(request.messages, dialect, cache))
@@ -163,7 +174,7 @@ def _stop_reason(body: Wire, items: list[Wire], parts: tuple[Part, ...]) -> Stop
     return "end" if body.get("status") in {"completed", None} else "other"
 
 
-def _items(part: Part, turn: Turn, model: str) -> list[Wire]:
+def _items(part: Part, turn: Turn, request: ModelRequest) -> list[Wire]:
     match part:
         case TextPart():
             if turn.role == "assistant":
@@ -171,16 +182,29 @@ def _items(part: Part, turn: Turn, model: str) -> list[Wire]:
                 return [{"type": "message", "role": "assistant", "content": content}]
             return [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": part.text}]}]
         case ThinkingPart():
-            return _reasoning_item(part, model)
+            return _reasoning_item(part, request.model)
         case ToolCallPart():
             arguments = json.dumps(part.arguments, ensure_ascii=False)
             name = wire_name(part.name)
             return [{"type": "function_call", "call_id": part.id, "name": name, "arguments": arguments}]
         case ToolResultPart():
-            output = f"Error: {part.text}" if part.is_error else part.text
+            text = f"Error: {part.text}" if part.is_error else part.text
+            seen = [_media_item(each, request.media) for each in part.media]
+            output = [{"type": "input_text", "text": text}, *seen] if seen else text
             return [{"type": "function_call_output", "call_id": part.call_id, "output": output}]
+        case MediaPart():
+            return [{"type": "message", "role": "user", "content": [_media_item(part, request.media)]}]
         case _:
             assert_never(part)
+
+
+def _media_item(part: MediaPart, media: Mapping[str, bytes]) -> Wire:
+    if part.digest not in media:
+        return {"type": "input_text", "text": describe_absent(part)}
+    url = build_data_url(part, media)
+    if is_picture(part):
+        return {"type": "input_image", "image_url": url}
+    return {"type": "input_file", "filename": part.name or "document.pdf", "file_data": url}
 
 
 def _reasoning_item(part: ThinkingPart, model: str) -> list[Wire]:

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
+from anyio.to_thread import run_sync
 from pydantic import JsonValue
 
 from metier.context.conversation import KnownFact, PastTurn
@@ -18,6 +20,7 @@ from metier.events import TaskState
 from metier.ids import find_user
 from metier.providers.registry import OFFLINE
 from metier.runtime.approvals import ApprovalQuestion
+from metier.runtime.attachments import attach_files
 from metier.runtime.build import check_budget
 from metier.runtime.chat.conversations import (
     CHOICES,
@@ -194,6 +197,9 @@ class Chat:
 
     async def _send(self, message: str, agent: AgentInForce, watch: Watch) -> RunState:
         check_budget(agent.place)
+        # Only a user at this machine can mean a path outside of the workspace: not the sender of a queued message.
+        read = partial(attach_files, agent.place, message, pasted=not watch.shift.queue)
+        attached = await run_sync(read)
         await self.close_open_turn()
         conversation = await self._read()
         # A turn that is left to workers still needs the summary before it begins.
@@ -202,6 +208,7 @@ class Chat:
         conversation = await self._begin(conversation, message)
         said = build_said(conversation, get_measures(agent.place.settings))
         request = RunRequest(task=message, said=said, context_id=self.context_id)
+        request = attached.add_to(request)
         return await self._keep(await self.runtime.start_as(agent, request, watch, queue=watch.shift.queue))
 
     async def find_open_turn(self) -> OpenTurn | None:

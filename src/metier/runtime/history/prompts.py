@@ -108,7 +108,7 @@ async def preview(runtime: Runtime, request: RunRequest) -> ShownPrompt:
     async with build_services(run.agent.place, runtime.store, run=run) as services:
         state = RunState(_PREVIEW)
         names = tuple(package.definition.name for package in services.shelf.packages.values())
-        apply(state, build_start(request, run, services, pins={}))
+        apply(state, await build_start(request, run, services, pins={}))
         apply(state, e.CatalogLoaded(skills=names))
         apply(state, build_ranking(request.task, services))
         apply(state, e.ContextDisclosed())

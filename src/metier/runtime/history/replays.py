@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from metier.context.tokens import TokenCounter
 from metier.definitions.problems import Problem
 from metier.engine import entries as e
 from metier.engine.authority import find_authority
@@ -158,6 +159,7 @@ async def build_replay_services(
     return Services(
         store=store,
         provider=provider,
+        counter=TokenCounter(started.provider),
         facts=load_facts(),
         policy=narrow(place, await bind(policy, run, store, tools=tools)),
         tools=tools,

@@ -1,7 +1,10 @@
 """The first entry of a run: what it was started with."""
 
 from metier.engine import entries as e
+from metier.engine.model.media import keep_media
 from metier.engine.services import Services
+from metier.errors import UsageError
+from metier.providers.registry import OFFLINE
 from metier.runtime.delegation.child_runs import build_limits
 from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.requests import RunRequest
@@ -11,8 +14,13 @@ from metier.runtime.workspace.surroundings import describe_surroundings
 from metier.telemetry.otel.trace_context import TraceParent, build_trace_id
 
 
-def build_start(request: RunRequest, run: PreparedRun, services: Services, *, pins: dict[str, str]) -> e.RunStarted:
+async def build_start(
+    request: RunRequest, run: PreparedRun, services: Services, *, pins: dict[str, str]
+) -> e.RunStarted:
+    """Raises `UsageError` for attachments that the model cannot see."""
     agent = run.agent
+    if request.attachments:
+        _check_sight(agent, services)
     runtime = agent.place.settings.runtime
     run_id = services.run_folder.name
     commission = request.commission
@@ -33,11 +41,23 @@ def build_start(request: RunRequest, run: PreparedRun, services: Services, *, pi
         limits=commission.order.limits if commission else build_limits(runtime),
         pins=pins,
         extra_context=request.extra_context,
+        attachments=await keep_media(services.store, request.attachments),
         order=commission.order if commission else _order_result(request, agent),
         hooks=choose_hooks(run),
         environment=describe_surroundings(agent.place.workspace, services.clock.now()),
         started_at=services.clock.now().isoformat(),
     )
+
+
+def _check_sight(agent: AgentInForce, services: Services) -> None:
+    name = services.provider.name
+    if name == OFFLINE:
+        raise UsageError("The offline provider cannot see pictures or documents", hint="Choose a model: --provider")
+    if not services.facts.find(name, agent.model.name).takes_images:
+        raise UsageError(
+            f"Model {agent.model.name!r} takes text only, and the task has a picture or a document",
+            hint="Choose another model, or correct takes_images in model.facts_file",
+        )
 
 
 def _order_result(request: RunRequest, agent: AgentInForce) -> e.ChildRequest | None:

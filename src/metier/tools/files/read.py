@@ -1,4 +1,4 @@
-"""`Read`: the lines of one text file, numbered, as many as fit; what was left out is said."""
+"""`Read`: the lines of one text file, numbered, as many as fit, and what was left out is said; or a picture."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -13,6 +13,7 @@ from metier.tools.base import PathGuard, ToolContext, ToolInfo, ToolResult
 from metier.tools.files.replacing import read_all
 from metier.tools.files.scope import Scope
 from metier.tools.files.text import FileText, decode, name_kind
+from metier.tools.media import find_media_type, prepare_media
 
 DEFAULT_LINES = 2000
 MAX_LINE_CHARACTERS = 2000
@@ -51,8 +52,7 @@ class Read:
         offset, limit = arguments.get("offset"), arguments.get("limit")
         start = max(offset, 1) if isinstance(offset, int) else 1
         count = max(limit, 1) if isinstance(limit, int) else DEFAULT_LINES
-        text = await run_sync(partial(self._read, str(arguments["path"]), start, count=count, guard=context.paths))
-        return ToolResult(ok=True, output=text)
+        return await run_sync(partial(self._read, str(arguments["path"]), start, count=count, guard=context.paths))
 
     def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
         """A path outside of the workspace."""
@@ -61,10 +61,12 @@ class Read:
     async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
         return {"path": await run_sync(self._scope.canonical, str(arguments["path"]))}
 
-    def _read(self, path: str, start: int, *, count: int, guard: PathGuard) -> str:
+    def _read(self, path: str, start: int, *, count: int, guard: PathGuard) -> ToolResult:
         with self._scope.open_file(path, guard=guard) as opened:
             data = read_all(opened.descriptor, path)
         found = decode(data)
+        if found is None and find_media_type(data):
+            return _show(data, path)
         if found is None:
             raise ToolFailed(f"File {path!r} is not text but {name_kind(data)} of {len(data)} bytes", code="binary")
         lines = found.text.split("\n")
@@ -72,7 +74,14 @@ class Read:
             lines.pop()
         if start > max(len(lines), 1):
             raise ToolFailed(f"File {path!r} has {len(lines)} lines, so none from {start}", code="out_of_range")
-        return _render(lines, start, count) + _render_encoding(found)
+        return ToolResult(ok=True, output=_render(lines, start, count) + _render_encoding(found))
+
+
+def _show(data: bytes, path: str) -> ToolResult:
+    """A picture or a document, which the model sees beside these words."""
+    media = prepare_media(data, name=path)
+    size = f"{media.pages} pages" if media.pages else f"{media.width} × {media.height} pixels"
+    return ToolResult(ok=True, output=f"[{media.media_type}, {size}: shown to you]", media=(media,))
 
 
 def _render(lines: Sequence[str], start: int, count: int) -> str:

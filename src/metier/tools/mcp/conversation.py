@@ -8,6 +8,7 @@ from typing import Protocol
 import anyio
 from pydantic import JsonValue
 
+from metier.tools.base import Media
 from metier.tools.mcp.listing import OfferedTool
 from metier.tools.mcp.server_log import ServerLog
 from metier.tools.process.run import Command
@@ -32,6 +33,8 @@ class Reply:
 
     ok: bool
     output: JsonValue
+    media: tuple[Media, ...] = ()
+    """Pictures that the model sees beside it."""
 
 
 class SessionEnded(Exception):

@@ -4,12 +4,15 @@ It is loaded when the first server is started, because the SDK takes most of a s
 and roots are not offered to servers: a server cannot make the model speak or ask a person past the rules of a run.
 """
 
+import base64
+import binascii
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import httpx2
 import mcp_types as types
+from anyio.to_thread import run_sync
 from mcp import Client, MCPError
 from mcp.client._transport import Transport
 from mcp.client.session import IncomingMessage
@@ -18,10 +21,12 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from metier.errors import ToolFailed
 from metier.telemetry.otel.trace_context import HEADER
+from metier.tools.base import Media
 from metier.tools.mcp.conversation import Conversation, Ending, Reply, SessionEnded, Target
 from metier.tools.mcp.http import BoundedTransport
 from metier.tools.mcp.listing import MAX_TOOLS, OfferedTool
 from metier.tools.mcp.stdio import stdio_transport
+from metier.tools.media import prepare_media
 from metier.version import __version__
 
 CONNECTION_CLOSED = types.CONNECTION_CLOSED
@@ -116,11 +121,12 @@ class _SdkConversation:
             raise ToolFailed(f"The server's answer cannot be used: {error}", code="invalid_output") from error
         except httpx2.HTTPError as error:
             raise SessionEnded(f"{type(error).__name__}: {error}") from error
-        texts = [_render(block) for block in result.content]
+        shown = [await run_sync(_render, block) for block in result.content]
+        texts, media = [text for text, _ in shown], tuple(each for _, each in shown if each is not None)
         structured = result.structured_content
         if structured is not None and not any(isinstance(block, types.TextContent) for block in result.content):
-            return Reply(ok=not result.is_error, output=_JSON.validate_python(structured))
-        return Reply(ok=not result.is_error, output="\n".join(texts))
+            return Reply(ok=not result.is_error, output=_JSON.validate_python(structured), media=media)
+        return Reply(ok=not result.is_error, output="\n".join(texts), media=media)
 
 
 def _read_tool(tool: types.Tool) -> OfferedTool:
@@ -135,16 +141,31 @@ def _read_tool(tool: types.Tool) -> OfferedTool:
     )
 
 
-def _render(block: types.ContentBlock) -> str:
-    """Text as it is; of everything else what it is, because a model reads text here."""
+def _render(block: types.ContentBlock) -> tuple[str, Media | None]:
+    """Text as it is, a picture as one; of everything else what it is, because a model reads text here."""
     match block:
         case types.TextContent():
-            return block.text
-        case types.ImageContent() | types.AudioContent():
-            return f"[{block.type} {block.mime_type}, {len(block.data) * 3 // 4} bytes, not shown]"
+            return block.text, None
+        case types.ImageContent():
+            return _show_picture(block)
+        case types.AudioContent():
+            return _describe_data(block), None
         case types.ResourceLink():
-            return f"[resource {block.uri} {block.name}]"
+            return f"[resource {block.uri} {block.name}]", None
         case types.EmbeddedResource(resource=types.TextResourceContents() as resource):
-            return resource.text
+            return resource.text, None
         case _:
-            return f"[resource {block.resource.uri}, not shown]"
+            return f"[resource {block.resource.uri}, not shown]", None
+
+
+def _show_picture(block: types.ImageContent) -> tuple[str, Media | None]:
+    """What the bytes are decides, not what the server calls them."""
+    try:
+        media = prepare_media(base64.b64decode(block.data, validate=True), name="picture")
+    except (ToolFailed, binascii.Error):
+        return _describe_data(block), None
+    return f"[{media.media_type}, {media.width} × {media.height} pixels: shown to you]", media
+
+
+def _describe_data(block: types.ImageContent | types.AudioContent) -> str:
+    return f"[{block.type} {block.mime_type}, {len(block.data) * 3 // 4} bytes, not shown]"

@@ -31,7 +31,7 @@ class McpTool:
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         reply = await self.connection.call(self.info, arguments, context)
         if reply.ok:
-            return ToolResult(ok=True, output=reply.output)
+            return ToolResult(ok=True, output=reply.output, media=reply.media)
         told = reply.output if isinstance(reply.output, str) else str(reply.output)
         return ToolResult(ok=False, error=told or "The tool failed and did not say why", meta={"code": "tool_failed"})
 

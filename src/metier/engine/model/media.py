@@ -1,0 +1,42 @@
+"""Pictures and documents of a run: kept as blobs when they come in, fetched when a request is sent."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from metier.messages import MediaPart, Message, ToolResultPart
+from metier.providers.base import ModelRequest
+from metier.store.base import Store
+from metier.tools.base import Media
+
+
+async def keep_media(store: Store, media: Iterable[Media]) -> tuple[MediaPart, ...]:
+    """Parts that name the bytes; the journal entry that they stand in keeps the blobs as long as the run."""
+    return tuple(
+        [
+            MediaPart(
+                media_type=each.media_type,
+                digest=await store.put_blob(each.data),
+                name=each.name,
+                width=each.width,
+                height=each.height,
+                pages=each.pages,
+            )
+            for each in media
+        ]
+    )
+
+
+async def load_media(request: ModelRequest, store: Store) -> ModelRequest:
+    """The request with the bytes of every picture and document in it; the same object where there is none."""
+    digests = {part.digest for message in request.messages for part in _find_media(message)}
+    if not digests:
+        return request
+    return replace(request, media={digest: await store.get_blob(digest) for digest in sorted(digests)})
+
+
+def _find_media(message: Message) -> Iterator[MediaPart]:
+    for part in message.parts:
+        if isinstance(part, MediaPart):
+            yield part
+        elif isinstance(part, ToolResultPart):
+            yield from part.media

@@ -1,0 +1,145 @@
+"""Files that belong to a task: named by the user beside it, or mentioned in it as `@path`.
+
+Text goes into the input of the run, fenced with its path; pictures and PDF documents are shown to the model. What a
+task mentions is looked for inside the workspace only; a path that the user gives as an option may lead anywhere.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from metier.context.fences import ATTACHED_FILE, fence
+from metier.definitions.files.contained_file import read_contained
+from metier.errors import ToolFailed, UsageError
+from metier.runtime.host import Host
+from metier.runtime.requests import RunRequest
+from metier.telemetry.sanitize import sanitize, sanitize_line
+from metier.tools.base import Media
+from metier.tools.files.text import decode
+from metier.tools.media import find_media_type, prepare_media
+from metier.tools.protected import protected_name
+
+MAX_FILE_BYTES = 20_000_000
+MAX_TEXT_CHARACTERS = 100_000
+"""Of one file; a longer one should be read in parts by the model."""
+MAX_ATTACHED = 20
+
+_MENTION = re.compile(r"(?<![\w@/])@(\"[^\"\n]+\"|[^\s\"'`<>|]+)")
+_KINDS = r"\.(?:png|jpe?g|gif|webp)"
+_PICTURE = re.compile(
+    rf"""(?<!\S)(?:"([~./][^"\n]*{_KINDS})"|'([~./][^'\n]*{_KINDS})'|((?:~|\.{{0,2}}/)(?:\\.|[^\s"'\\])*{_KINDS}))(?!\S)""",
+    re.IGNORECASE,
+)
+"""A path as a terminal pastes it when a picture is dropped on it: absolute or with `~`, blanks escaped or in quotes."""
+_CLOSING = ".,;:!?)]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached:
+    """What came of the files of one task."""
+
+    texts: tuple[str, ...] = ()
+    media: tuple[Media, ...] = ()
+    missing: tuple[str, ...] = ()
+    """Mentions that look like a path and lead to no file: the text says what the user meant, and they stay text."""
+
+    def add_to(self, request: RunRequest) -> RunRequest:
+        context = "\n\n".join(piece for piece in (request.extra_context, *self.texts) if piece)
+        return replace(request, extra_context=context, attachments=(*request.attachments, *self.media))
+
+
+def attach_files(
+    place: Host, text: str, *, images: Sequence[Path] = (), files: Sequence[Path] = (), pasted: bool = True
+) -> Attached:
+    """Read what is named and what `text` mentions. Raises `UsageError` for a file that cannot be used.
+
+    With `pasted`, paths of pictures count too, wherever they lead: for a text that a user typed at this machine.
+    Reads files and unpacks pictures: call it in a thread where an event loop runs.
+    """
+    texts: list[str] = []
+    media = [_prepare(_read(path), str(path)) for path in images]
+    missing: list[str] = []
+    for path in files:
+        _sort(_read(path), str(path), texts=texts, media=media)
+    for name in find_mentions(text):
+        data = _read_mentioned(place, name)
+        if data is None:
+            missing += [name] if "/" in name or "." in name[1:] else []
+        else:
+            _sort(data, name, texts=texts, media=media)
+    found = [(path, _read(path)) for path in find_pasted(text)] if pasted else []
+    media += [_prepare(data, path.name) for path, data in found if find_media_type(data)]
+    if len(texts) + len(media) > MAX_ATTACHED:
+        raise UsageError(f"{len(texts) + len(media)} files are attached, and at most {MAX_ATTACHED} can be")
+    return Attached(texts=tuple(texts), media=tuple(media), missing=tuple(missing))
+
+
+def find_mentions(text: str) -> list[str]:
+    """The paths behind `@`, each once, without what a sentence puts behind them."""
+    written = [match[1] for match in _MENTION.finditer(text)]
+    found = [each.strip('"') if each.startswith('"') else each.rstrip(_CLOSING) for each in written]
+    return list(dict.fromkeys(name for name in found if name))
+
+
+def find_pasted(text: str) -> list[Path]:
+    """Paths of pictures that are there, as a terminal pastes them."""
+    return list(dict.fromkeys(_list_pasted(text)))
+
+
+def _list_pasted(text: str) -> Iterator[Path]:
+    for match in _PICTURE.finditer(text):
+        written = match[1] or match[2] or re.sub(r"\\(.)", r"\1", match[3])
+        path = Path(written).expanduser()
+        if path.is_file():
+            yield path
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"File {str(path)!r} cannot be read: {error.strerror}") from error
+    return _check_length(data, str(path))
+
+
+def _read_mentioned(place: Host, name: str) -> bytes | None:
+    """None where there is no such file in the workspace."""
+    if protected_name(Path(name).name) is not None and (place.workspace / name).exists():
+        raise UsageError(f"File {name!r} may hold secrets and is not attached", hint="Name another file")
+    try:
+        data = read_contained(place.workspace / name, within=place.workspace, limit=MAX_FILE_BYTES)
+    except (OSError, ValueError):
+        return None
+    return _check_length(data, name)
+
+
+def _check_length(data: bytes, name: str) -> bytes:
+    if len(data) > MAX_FILE_BYTES:
+        raise UsageError(f"File {name!r} has more than {MAX_FILE_BYTES} bytes", hint="Attach a smaller one")
+    return data
+
+
+def _sort(data: bytes, name: str, *, texts: list[str], media: list[Media]) -> None:
+    """A text by its letters, everything else by its first bytes."""
+    found = decode(data)
+    if found is not None and not find_media_type(data):
+        texts.append(_fence(found.text, name))
+    else:
+        media.append(_prepare(data, name))
+
+
+def _fence(text: str, name: str) -> str:
+    kept = sanitize(text[:MAX_TEXT_CHARACTERS])
+    left = len(text) - MAX_TEXT_CHARACTERS
+    note = f"\n[{left} more characters: read the file]" if left > 0 else ""
+    path = sanitize_line(name).replace('"', "'")
+    return fence(f"{kept}{note}", tag=ATTACHED_FILE, attributes=f'path="{path}"')
+
+
+def _prepare(data: bytes, name: str) -> Media:
+    try:
+        return prepare_media(data, name=Path(name).name)
+    except ToolFailed as error:
+        raise UsageError(error.message) from error

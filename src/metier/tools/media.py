@@ -1,0 +1,164 @@
+"""Pictures and PDF documents for a model: what bytes are, and a form of them that every vendor takes.
+
+Sizes are read from the bytes themselves; Pillow, the extra `images`, is needed only to make a picture smaller or to
+turn another format into PNG.
+"""
+
+import importlib.util
+import re
+from collections.abc import Callable
+from io import BytesIO
+from typing import NamedTuple
+
+from metier.errors import ToolFailed
+from metier.extras import hint_extra
+from metier.tools.base import Media
+
+MAX_EDGE = 1568
+"""Pixels: the longest side that no vendor makes smaller by itself."""
+MAX_PICTURE_BYTES = 3_700_000
+"""The smallest limit of a vendor is 5 MB in base64."""
+MAX_PDF_BYTES = 10_000_000
+MAX_PIXELS = 100_000_000
+"""A picture of more is not unpacked: a small file can hold a huge one."""
+
+PDF = "application/pdf"
+_PNG, _JPEG, _GIF, _WEBP = "image/png", "image/jpeg", "image/gif", "image/webp"
+_SIGNATURES: tuple[tuple[bytes, str], ...] = (
+    (b"\x89PNG\r\n\x1a\n", _PNG),
+    (b"\xff\xd8\xff", _JPEG),
+    (b"GIF87a", _GIF),
+    (b"GIF89a", _GIF),
+    (b"%PDF-", PDF),
+    (b"BM", "image/bmp"),
+    (b"II*\x00", "image/tiff"),
+    (b"MM\x00*", "image/tiff"),
+)
+_PAGE = re.compile(rb"/Type\s*/Page(?![a-zA-Z])")
+_NO_SIZE = frozenset({0xC4, 0xC8, 0xCC})
+"""Markers among those of JPEG frames that are none."""
+
+
+class Size(NamedTuple):
+    width: int
+    height: int
+
+
+def find_media_type(data: bytes) -> str:
+    """By the first bytes; empty for what is neither a picture nor a PDF document."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return _WEBP
+    return next((kind for mark, kind in _SIGNATURES if data.startswith(mark)), "")
+
+
+def prepare_media(data: bytes, *, name: str) -> Media:
+    """A form that every vendor takes. Raises `ToolFailed` for what is no picture or document, is damaged or too large.
+
+    Takes processor time for a large picture: call it in a thread.
+    """
+    kind = find_media_type(data)
+    if kind == PDF:
+        if len(data) > MAX_PDF_BYTES:
+            raise _refuse(name, f"has {len(data)} bytes, and at most {MAX_PDF_BYTES} are sent")
+        return Media(data=data, media_type=PDF, name=name, pages=max(1, len(_PAGE.findall(data))))
+    if not kind:
+        raise _refuse(name, "is neither a picture (PNG, JPEG, GIF, WebP) nor a PDF document")
+    size = _SIZES[kind](data) if kind in _SIZES else None
+    if size is not None and size.width * size.height > MAX_PIXELS:
+        raise _refuse(name, f"has {size.width} × {size.height} pixels, and at most {MAX_PIXELS} are unpacked")
+    if kind in _SIZES and size is None:
+        raise _refuse(name, "is damaged: its size cannot be read")
+    if size is not None and max(size) <= MAX_EDGE and len(data) <= MAX_PICTURE_BYTES:
+        return Media(data=data, media_type=kind, name=name, width=size.width, height=size.height)
+    return _convert(data, kind, name=name)
+
+
+def _convert(data: bytes, kind: str, *, name: str) -> Media:
+    """Smaller, upright, and in a format that every vendor takes."""
+    if importlib.util.find_spec("PIL") is None:
+        raise ToolFailed(
+            f"The picture {name!r} is too large to be sent as it is, or in a format that vendors do not take ({kind});"
+            f" Pillow, which would change it, is not installed. {hint_extra('images')}",
+            code="image_too_large",
+        )
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    try:
+        with Image.open(BytesIO(data)) as opened:
+            if opened.width * opened.height > MAX_PIXELS:
+                raise _refuse(name, f"has {opened.width} × {opened.height} pixels")
+            picture = ImageOps.exif_transpose(opened)
+            has_holes = picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info
+            picture = picture.convert("RGBA" if has_holes else "RGB")
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise _refuse(name, "is damaged: it cannot be unpacked") from error
+    edge = MAX_EDGE
+    while True:
+        picture.thumbnail((edge, edge))
+        out = BytesIO()
+        media_type = _PNG if has_holes or kind == _PNG else _JPEG
+        if media_type == _PNG:
+            picture.save(out, "PNG", optimize=True)
+        if not has_holes and (media_type == _JPEG or len(out.getvalue()) > MAX_PICTURE_BYTES):
+            media_type, out = _JPEG, BytesIO()
+            picture.save(out, "JPEG", quality=85)
+        if len(out.getvalue()) <= MAX_PICTURE_BYTES:
+            return Media(
+                data=out.getvalue(), media_type=media_type, name=name, width=picture.width, height=picture.height
+            )
+        edge = edge * 3 // 4
+
+
+def _refuse(name: str, why: str) -> ToolFailed:
+    return ToolFailed(f"File {name!r} {why}", code="image_unusable")
+
+
+def _size_png(data: bytes) -> Size | None:
+    found = data[12:16] == b"IHDR" and len(data) >= 24
+    return _positive(int.from_bytes(data[16:20]), int.from_bytes(data[20:24])) if found else None
+
+
+def _size_gif(data: bytes) -> Size | None:
+    return _positive(int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little"))
+
+
+def _size_webp(data: bytes) -> Size | None:
+    match data[12:16]:
+        case b"VP8X":
+            return _positive(int.from_bytes(data[24:27], "little") + 1, int.from_bytes(data[27:30], "little") + 1)
+        case b"VP8L":
+            bits = int.from_bytes(data[21:25], "little")
+            return _positive((bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1)
+        case b"VP8 ":
+            width, height = int.from_bytes(data[26:28], "little"), int.from_bytes(data[28:30], "little")
+            return _positive(width & 0x3FFF, height & 0x3FFF)
+        case _:
+            return None
+
+
+def _size_jpeg(data: bytes) -> Size | None:
+    """From the first frame header: segments follow each other, each with its length."""
+    at = 2
+    while at + 9 < len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if 0xC0 <= marker <= 0xCF and marker not in _NO_SIZE:
+            return _read_size(data[at + 5 : at + 9])
+        at += 1 if marker == 0xFF else 2 + int.from_bytes(data[at + 2 : at + 4])
+    return None
+
+
+def _read_size(frame: bytes) -> Size | None:
+    """Height and width, two bytes each, as a frame header has them."""
+    return _positive(int.from_bytes(frame[2:4]), int.from_bytes(frame[:2]))
+
+
+def _positive(width: int, height: int) -> Size | None:
+    return Size(width, height) if width > 0 and height > 0 else None
+
+
+_SIZES: dict[str, Callable[[bytes], Size | None]] = {
+    _PNG: _size_png,
+    _JPEG: _size_jpeg,
+    _GIF: _size_gif,
+    _WEBP: _size_webp,
+}
