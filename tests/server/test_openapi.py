@@ -2,7 +2,7 @@
 
 import os
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
@@ -10,14 +10,15 @@ from hypothesis.errors import Unsatisfiable
 from model_server import ModelServer, says
 from run_workspace import Workspace
 from running_server import RunningServer, serving
-from schemathesis import APIOperation, Case, GenerationMode
+from schemathesis import GenerationMode
 from test_api_runs import start, wait_until
 from test_security import configure_server
 
 EXAMPLES = int(os.environ.get("METIER_OPENAPI_EXAMPLES", "6"))
 """Of each route, good and bad; more by hand."""
 
-type Operation = APIOperation[Any, Any, Any, Any]
+type Operation = Any
+"""Of a library without types."""
 
 
 def call(server: RunningServer, operation: Operation, mode: GenerationMode) -> list[str]:
@@ -31,10 +32,10 @@ def call(server: RunningServer, operation: Operation, mode: GenerationMode) -> l
         deadline=None,
         database=None,
         derandomize=True,
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
     )
     @given(case=operation.as_strategy(generation_mode=mode))
-    def check(case: Case) -> None:
+    def check(case: Any) -> None:
         answer = case.call(base_url=server.url, headers=headers, timeout=30)
         kind = str(answer.headers.get("content-type", [""])[0])
         if answer.status_code >= 500:
@@ -53,7 +54,7 @@ def test_no_route_fails_whatever_it_is_given(workspace: Workspace, model: ModelS
     with serving(workspace.folder) as server:
         wait_until(server, start(server), "completed")
         document = server.get("/api/openapi.json")
-        schema = schemathesis.openapi.from_dict(document)
+        schema = cast("Any", schemathesis.openapi.from_dict(document))
         wrong: list[str] = []
         for found in schema.get_all_operations():
             operation = found.ok()

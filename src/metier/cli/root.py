@@ -173,10 +173,16 @@ def root(
     version: Annotated[bool, typer.Option("--version", help="Show the version and leave.")] = False,
     check: Annotated[bool, typer.Option("--check", help="The same as `agent check`.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,  # noqa: ARG001
+    server: Annotated[
+        str | None,
+        typer.Option("--server", help="Work against the server at this address: run, runs, approvals, chat, task."),
+    ] = None,
 ) -> None:
     """`--debug` is taken by `main.run`, before anything can fail; `-p` and a leading `--check` by `invoke`."""
     if check:
         raise UsageError("--check stands alone", hint="Write `agent check`, and its options after it")
+    if server is not None:
+        raise UsageError("--server stands before the command", hint="Write `agent --server URL run …`")
     if version:
         typer.echo(f"agent {__version__}")
         raise typer.Exit
@@ -193,6 +199,17 @@ def _name_command(args: Sequence[str]) -> list[str]:
     return ["run", *args] if is_prompt else list(args)
 
 
+def _invoke_remote(args: Sequence[str]) -> int:
+    """`agent --server URL run …`: the same words, against a server."""
+    _, equals, url = args[0].partition("=")
+    rest = list(args[1:])
+    if not equals:
+        url = rest.pop(0) if rest else ""
+    if not url:
+        raise UsageError("--server needs the address of a server", hint="Write it like http://127.0.0.1:8321")
+    return importlib.import_module("metier.cli.remote.command").invoke_remote(url, rest)
+
+
 def invoke(args: Sequence[str]) -> int:
     """Run the command line; the exit code of the command, errors as exceptions."""
     if COMPLETION_VARIABLE in os.environ:
@@ -200,6 +217,8 @@ def invoke(args: Sequence[str]) -> int:
         importlib.import_module("typer._completion_classes").completion_init()
     if not args and _is_terminal(sys.stdin) and _is_terminal(sys.stderr):
         return importlib.import_module("metier.cli.first_run.start").start()
+    if args and args[0].partition("=")[0] == "--server":
+        return _invoke_remote(args)
     words = ["check", *args[1:]] if list(args[:1]) == ["--check"] else list(args)
     result: object = get_command(app).main(
         args=_name_command(words), prog_name="agent", complete_var=COMPLETION_VARIABLE, standalone_mode=False

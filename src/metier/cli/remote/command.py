@@ -1,0 +1,295 @@
+"""`agent --server URL …`: run, runs, approvals, chat and task against a server, in the words of the local commands."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+import typer
+from pydantic import JsonValue
+from typer.main import get_command
+
+from metier.cli.remote.client import Document, Server, open_server
+from metier.cli.remote.showing import describe_waiting, show_run
+from metier.cli.run.command import Quiet, Verbose, choose_output
+from metier.cli.run.resume import parse_inputs
+from metier.cli.run.task_text import read_context, read_task
+from metier.cli.shared.output import warn_line, write_json, write_line
+from metier.definitions.files.whole_file import replace_file
+from metier.telemetry.excerpt import one_line
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    help="The commands that work against a server.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+runs = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True, help="Runs of the server.")
+approvals = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True, help="Decide approvals.")
+tasks = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True, help="Tasks of the server.")
+app.add_typer(runs, name="runs")
+app.add_typer(approvals, name="approvals")
+app.add_typer(tasks, name="task")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
+Output = Annotated[
+    Literal["text", "json", "stream-json"],
+    typer.Option("--output-format", help="What stdout gets: the result, one JSON object, or every event and it."),
+]
+Agent = Annotated[str, typer.Option("--agent", help="The agent that does it, by its ID.")]
+Model = Annotated[str, typer.Option("--model", help="The model, as its provider names it.")]
+Provider = Annotated[str, typer.Option("--provider", help="Who answers; `offline` needs no key.")]
+Profile = Annotated[str, typer.Option("--profile", help="What happens where no rule speaks.")]
+MaxTurns = Annotated[int | None, typer.Option("--max-turns", help="How many turns it may take.")]
+MaxCost = Annotated[float | None, typer.Option("--max-cost-usd", help="What it may cost.")]
+DryRun = Annotated[bool, typer.Option("--dry-run/--no-dry-run", help="Plan only.")]
+Detach = Annotated[bool, typer.Option("--detach", help="Print the id of the run, and end.")]
+Inputs = Annotated[list[str] | None, typer.Option("--input", help="An input, as name=value.")]
+Run = Annotated[str, typer.Argument(help="The run: its id, the beginning of its id, or `latest`.")]
+Approval = Annotated[str, typer.Argument(help="The approval: its id, or the beginning of its id.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why; of a denial the model reads it.")]
+
+
+def invoke_remote(url: str, args: Sequence[str]) -> int:
+    """Run the rest of a command line against the server at this address."""
+    server = open_server(url)
+    with server.client:
+        result: object = get_command(app).main(
+            args=list(args), prog_name="agent --server URL", standalone_mode=False, obj=server
+        )
+    return result if isinstance(result, int) else 0
+
+
+@app.command()
+def run(
+    ctx: typer.Context,
+    task: Annotated[str | None, typer.Argument(help="What to do; `-` reads it from stdin.")] = None,
+    prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="The same, as an option.")] = None,
+    *,
+    agent: Agent = "",
+    model: Model = "",
+    provider: Provider = "",
+    profile: Profile = "",
+    max_turns: MaxTurns = None,
+    max_cost_usd: MaxCost = None,
+    dry_run: DryRun = False,
+    detach: Detach = False,
+    output_format: Output = "text",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> int:
+    """Give a task to an agent of the server, and watch it work. Exit codes are those of `agent run`."""
+    body: Document = {
+        "task": read_task(task, prompt=prompt, file=None),
+        "agent": agent,
+        "model": model,
+        "extra_context": read_context(is_task=task == "-" or prompt == "-"),
+        "mode": "dry_run" if dry_run else "live",
+        **_limits(provider, profile, max_turns, max_cost_usd),
+    }
+    begun = _server(ctx).post("/runs", body)
+    output = choose_output(output_format, as_json=as_json)
+    return _follow(ctx, begun, output=output, verbosity=verbose, quiet=quiet, detach=detach)
+
+
+@tasks.command("run")
+def run_task(
+    ctx: typer.Context,
+    task: Annotated[str, typer.Argument(help="The ID of the task.")],
+    *,
+    inputs: Inputs = None,
+    agent: Agent = "",
+    model: Model = "",
+    provider: Provider = "",
+    max_turns: MaxTurns = None,
+    max_cost_usd: MaxCost = None,
+    dry_run: DryRun = False,
+    detach: Detach = False,
+    output_format: Output = "text",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> int:
+    """Run a task of the server with these inputs."""
+    schema = _server(ctx).get(f"/tasks/{task}/input-schema")
+    body: Document = {
+        "inputs": parse_inputs(inputs or (), schema),
+        "agent": agent,
+        "model": model,
+        "mode": "dry_run" if dry_run else "live",
+        **_limits(provider, "", max_turns, max_cost_usd),
+    }
+    begun = _server(ctx).post(f"/tasks/{task}/runs", body)
+    output = choose_output(output_format, as_json=as_json)
+    return _follow(ctx, begun, output=output, verbosity=verbose, quiet=quiet, detach=detach)
+
+
+@tasks.command("list")
+def list_tasks(ctx: typer.Context, *, as_json: AsJson = False) -> None:
+    """List the tasks of the server."""
+    _write_list(_server(ctx).get("/tasks")["items"], "id", "description", as_json=as_json)
+
+
+@tasks.command("show")
+def show_task(ctx: typer.Context, task: Annotated[str, typer.Argument(help="The ID of the task.")]) -> None:
+    """Show a task with its steps and the schema of its inputs, as JSON."""
+    write_json(_server(ctx).get(f"/tasks/{task}"))
+
+
+@runs.command("list")
+def list_runs(
+    ctx: typer.Context,
+    *,
+    status: Annotated[str, typer.Option("--status", help="Only runs of this status.")] = "",
+    limit: Annotated[int, typer.Option("--limit", min=1, max=500, help="How many at most.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List runs, newest first."""
+    wanted: dict[str, str | int] = {"limit": limit, **({"status": status} if status else {})}
+    _write_list(_server(ctx).get("/runs", **wanted)["items"], "run_id", "status", "task", as_json=as_json)
+
+
+@runs.command("show")
+def show(ctx: typer.Context, run: Run, *, as_json: AsJson = False) -> int:
+    """Say how a run stands."""
+    server = _server(ctx)
+    found = server.get(f"/runs/{run}")
+    if as_json:
+        write_json(found)
+        return 0
+    for name in ("run_id", "status", "task", "agent", "model", "turns", "cost_usd"):
+        write_line(f"{name + ':':<9}{found[name] if found[name] is not None else 'unknown'}")
+    for line in describe_waiting(server, found):
+        write_line(line)
+    if found["result"]:
+        write_line(f"\n{found['result']}")
+    return 0
+
+
+@runs.command("watch")
+def watch(ctx: typer.Context, run: Run, *, output_format: Output = "text", verbose: Verbose = 0) -> int:
+    """Follow a run until it ends or waits."""
+    server = _server(ctx)
+    run_id = str(server.get(f"/runs/{run}")["run_id"])
+    return show_run(server, run_id, output=output_format, verbosity=verbose)
+
+
+@runs.command("cancel")
+def cancel(ctx: typer.Context, run: Run) -> None:
+    """End a run for good."""
+    ended = _server(ctx).post(f"/runs/{run}/cancel")
+    write_line(f"{ended['run_id']} is {ended['status']}")
+
+
+@runs.command("answer")
+def answer(ctx: typer.Context, run: Run, *, inputs: Inputs = None, quiet: Quiet = False) -> int:
+    """Answer what a run asks, and follow it."""
+    server = _server(ctx)
+    found = server.get(f"/runs/{run}")
+    question = cast("Document", found.get("question") or {})  # an object where it asks something
+    fields = cast("JsonValue", question.get("fields"))
+    server.post(f"/runs/{found['run_id']}/answer", {"values": parse_inputs(inputs or (), fields)})
+    return show_run(server, str(found["run_id"]), quiet=quiet)
+
+
+@runs.command("export")
+def export(
+    ctx: typer.Context,
+    run: Run,
+    *,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The file.")] = None,
+) -> None:
+    """Write a run into a file that `agent runs import` reads."""
+    server = _server(ctx)
+    run_id = str(server.get(f"/runs/{run}")["run_id"])
+    path = output or Path(f"{run_id}.metier-run")
+    replace_file(path, server.download(f"/runs/{run_id}/export"))
+    write_line(str(path))
+
+
+@approvals.command("list")
+def list_approvals(ctx: typer.Context, *, as_json: AsJson = False) -> None:
+    """List what waits for a decision, oldest first."""
+    _write_list(_server(ctx).get("/approvals")["items"], "approval_id", "run_id", "tool", "arguments", as_json=as_json)
+
+
+@approvals.command("show")
+def show_approval(ctx: typer.Context, approval: Approval) -> None:
+    """Show the exact call and what it would change, as JSON."""
+    write_json(_server(ctx).get(f"/approvals/{approval}"))
+
+
+@approvals.command("approve")
+def approve(ctx: typer.Context, approval: Approval, *, reason: Reason = "") -> None:
+    """Let the call run, once. Exit code 10: it was decided before, or the time was up."""
+    _decide(ctx, approval, "approve", reason)
+
+
+@approvals.command("deny")
+def deny(ctx: typer.Context, approval: Approval, *, reason: Reason = "") -> None:
+    """Refuse the call; the model is told, with the reason."""
+    _decide(ctx, approval, "deny", reason)
+
+
+@app.command()
+def chat(
+    ctx: typer.Context,
+    *,
+    context: Annotated[str, typer.Option("--context", help="The conversation: a name of your own.")] = "",
+    agent: Agent = "",
+    model: Model = "",
+    quiet: Quiet = False,
+) -> int:
+    """Talk to an agent of the server, line by line; an empty line or the end of the input leaves."""
+    server, code = _server(ctx), 0
+    made = server.post("/conversations", {"name": context, "agent": agent, "model": model})
+    name = str(made["context_id"])
+    warn_line(f"chat:    {name}; an empty line leaves")
+    for line in _read_lines():
+        begun = server.post(f"/conversations/{name}/messages", {"text": line})
+        code = show_run(server, str(begun["run_id"]), quiet=quiet)
+    return code
+
+
+def _read_lines() -> Iterator[str]:
+    while True:
+        if sys.stdin.isatty():
+            sys.stderr.write("> ")
+            sys.stderr.flush()
+        line = sys.stdin.readline().strip()
+        if not line:
+            return
+        yield line
+
+
+def _server(ctx: typer.Context) -> Server:
+    server: Server = ctx.obj
+    return server
+
+
+def _follow(ctx: typer.Context, begun: Document, *, output: str, verbosity: int, quiet: bool, detach: bool) -> int:
+    if detach:
+        write_json(begun) if output != "text" else write_line(str(begun["run_id"]))
+        return 0
+    return show_run(_server(ctx), str(begun["run_id"]), output=output, verbosity=verbosity, quiet=quiet)
+
+
+def _decide(ctx: typer.Context, approval: str, verb: str, reason: str) -> None:
+    decided = _server(ctx).post(f"/approvals/{approval}/{verb}", {"reason": reason})
+    write_line(f"{decided['approval_id']} {decided['status']} by {decided['decided_by']}")
+
+
+def _limits(provider: str, profile: str, max_turns: int | None, max_cost_usd: float | None) -> Document:
+    return {"provider": provider, "profile": profile, "max_turns": max_turns, "max_cost_usd": max_cost_usd}
+
+
+def _write_list(items: list[dict[str, Any]], *names: str, as_json: bool) -> None:
+    if as_json:
+        write_json(items)
+        return
+    for item in items:
+        write_line("  ".join(one_line(str(item.get(name, "")), 80) for name in names))
+    if not items:
+        warn_line("There is nothing to list")

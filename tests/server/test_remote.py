@@ -1,0 +1,103 @@
+"""`agent --server URL`: the same commands against a server, found by its token file."""
+
+import io
+import json
+
+import pytest
+from model_server import ModelServer, calls, says
+from run_workspace import Workspace
+from running_server import RunningServer
+
+from metier.settings.server_token import write_token
+
+
+@pytest.fixture
+def remote(server: RunningServer) -> RunningServer:
+    """As `agent serve` leaves it: the token is in the home folder."""
+    assert server.recipe is not None
+    write_token(server.recipe.private, server.token)
+    return server
+
+
+def test_a_task_is_given_to_a_server_and_its_answer_is_printed(
+    workspace: Workspace, remote: RunningServer, model: ModelServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model.follow(calls("use_skill", skill="greeter", reason="fits"), says("Hello there."))
+
+    code = workspace.agent("--server", remote.url, "run", "greet me")
+
+    told = capsys.readouterr()
+    assert (code, told.out) == (0, "Hello there.\n")
+    assert "completed" in told.err
+
+
+def test_a_remote_run_prints_the_object_of_a_local_one(
+    workspace: Workspace, remote: RunningServer, model: ModelServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model.follow(says("Hello."))
+    assert workspace.agent("--server", remote.url, "run", "greet me", "--json", "--quiet") == 0
+    far = json.loads(capsys.readouterr().out)
+    assert workspace.agent("run", "greet me", "--json", "--quiet") == 0
+    near = json.loads(capsys.readouterr().out)
+
+    assert near.keys() <= far.keys()
+    same = ("status", "exit_code", "result", "reason", "turns", "usage")
+    assert {name: far[name] for name in same} == {name: near[name] for name in same}
+
+
+def test_an_approval_is_listed_and_decided_from_afar(
+    workspace: Workspace, remote: RunningServer, model: ModelServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model.follow(calls("Write", path="note.txt", content="hi\n"), says("Written."))
+    assert workspace.agent("--server", remote.url, "run", "write", "--profile", "guarded", "--quiet") == 3
+    said = capsys.readouterr().err
+    approval = next(line.split()[-1] for line in said.splitlines() if line.startswith("approve:"))
+
+    assert workspace.agent("--server", remote.url, "approvals", "approve", approval) == 0
+    assert workspace.agent("--server", remote.url, "runs", "watch", "latest") == 0
+    assert workspace.agent("--server", remote.url, "approvals", "deny", approval) == 10
+
+    assert (workspace.folder / "note.txt").read_text() == "hi\n"
+    assert "was already approved by 'tester'" in capsys.readouterr().err
+
+
+def test_a_chat_with_a_server_remembers_what_was_said(
+    workspace: Workspace,
+    remote: RunningServer,
+    model: ModelServer,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model.follow(says("Hello Ann."), says("You are Ann."))
+    monkeypatch.setattr("sys.stdin", io.StringIO("I am Ann.\nWho am I?\n"))
+
+    assert workspace.agent("--server", remote.url, "chat", "--context", "tea", "--quiet") == 0
+
+    assert capsys.readouterr().out == "Hello Ann.\nYou are Ann.\n"
+
+
+def test_runs_and_tasks_are_listed_from_afar(
+    workspace: Workspace, remote: RunningServer, model: ModelServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model.follow(says("Done."))
+    assert workspace.agent("--server", remote.url, "run", "greet me", "--quiet") == 0
+    assert workspace.agent("--server", remote.url, "runs", "list") == 0
+    assert workspace.agent("--server", remote.url, "runs", "show", "latest") == 0
+    assert workspace.agent(f"--server={remote.url}", "task", "list") == 0
+    assert workspace.agent("--server", remote.url, "runs", "show", "20990101") == 2
+
+    told = capsys.readouterr()
+    assert "completed  greet me" in told.out
+    assert "There is no run '20990101'" in told.err
+
+
+def test_a_server_that_is_not_there_and_one_without_a_token_are_said_so(
+    workspace: Workspace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert workspace.agent("--server", "http://127.0.0.1:9", "runs", "list") == 2
+    assert "No token is known" in capsys.readouterr().err
+    monkeypatch.setenv("AGENT_SERVER_TOKEN", "some-token")
+    assert workspace.agent("--server", "http://127.0.0.1:9", "runs", "list") == 1
+    assert "does not answer" in capsys.readouterr().err
+    assert workspace.agent("--server", "nonsense", "runs", "list") == 2
+    assert workspace.agent("--server") == 2
