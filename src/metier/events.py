@@ -386,8 +386,9 @@ class RunPaused(Payload):
 
     event_type = "run_paused"
     kind: Literal[
-        "approval", "input", "delegation", "signal", "in_doubt", "storage", "explicit", "step_failed", "changed_code"
-    ]
+        "approval", "input", "delegation", "signal", "in_doubt", "storage", "explicit", "step_failed", "changed_code",
+        "limit",
+    ]  # fmt: skip
     reason: str
     resume_with: str = ""
 

@@ -10,6 +10,7 @@ import typer
 from pydantic import JsonValue
 
 from metier.cli.run.command import (
+    Ci,
     Config,
     Detach,
     Events,
@@ -132,6 +133,7 @@ def run(
     as_json: AsJson = False,
     output_format: Output = "text",
     quiet: Quiet = False,
+    ci: Ci = False,
     verbose: Verbose = 0,
     events: Events = False,
     config: Config = None,
@@ -153,7 +155,6 @@ def run(
     commission = request_task(place, task, given, agent=agent, model=model or "")
     mode = "dry_run" if dry_run else "live"
     request = RunRequest(task=commission.order.task, mode=mode, model=model or "", commission=commission)
-
     output = "json" if as_json and output_format == "text" else output_format
     if detach:
         return leave_to_workers(place, request, output)
@@ -161,8 +162,8 @@ def run(
     def start(runtime: Runtime, watch: Watch) -> Awaitable[RunState]:
         return runtime.start(take_trace(request, runtime.place), watch)
 
-    verbosity = EVENTS if events else verbose
-    return drive_run(place, start, View(output=output, quiet=quiet, verbosity=verbosity, timeout_seconds=timeout))
+    shown = EVENTS if events else verbose
+    return drive_run(place, start, View(output=output, quiet=quiet, verbosity=shown, timeout_seconds=timeout, is_ci=ci))
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from metier.engine.limit_entries import Limit
 from metier.events import TaskState
 from metier.tools.hooks.definition import HookEvent
 
@@ -152,6 +153,14 @@ class Fail:
 
 
 @dataclass(frozen=True, slots=True)
+class Park:
+    """Wait at a limit until a person raises it."""
+
+    limit: Limit
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunHooks:
     """Run the user's commands for this moment, and record what they said."""
 
@@ -186,6 +195,7 @@ type Action = (
     | HandOff
     | Finish
     | Fail
+    | Park
     | RunHooks
     | Wait
 )

@@ -83,14 +83,20 @@ def _call_or_stop(state: RunState, limits: Limits) -> a.Action:
         return a.CallModel(state.turn, repair=state.repair is not None)
     turns = state.turn + state.delegated_turns
     if turns >= limits.max_turns:
-        return a.Fail("max_turns_exceeded", f"The run took {turns} turns, which is the limit", "escalated")
+        message = f"The run took {turns} turns, which is the limit"
+        if limits.on_limit == "park":
+            return a.Park("max_turns", message)
+        return a.Fail("max_turns_exceeded", message, "escalated")
     return _stop_over_budget(state, limits) or a.CallModel(state.turn + 1)
 
 
-def _stop_over_budget(state: RunState, limits: Limits) -> a.Fail | None:
+def _stop_over_budget(state: RunState, limits: Limits) -> a.Fail | a.Park | None:
     if limits.max_cost_usd is None or state.cost_usd < limits.max_cost_usd:
         return None
-    return a.Fail("budget_exceeded", f"The run cost {state.cost_usd:.4f} USD, which is over the limit", "escalated")
+    message = f"The run cost {state.cost_usd:.4f} USD, which is over the limit"
+    if limits.on_limit == "park":
+        return a.Park("max_cost_usd", message)
+    return a.Fail("budget_exceeded", message, "escalated")
 
 
 def _decode_or_fail(state: RunState) -> a.Action:

@@ -11,7 +11,7 @@ from metier.context.trimming import Trim
 from metier.decisions import ActionStep, ModelDecision, SkillCall
 from metier.definitions.acceptance import Criterion
 from metier.engine.hooks.entries import HooksRan
-from metier.engine.limit_entries import LimitsRaised, RunReopened, SkillCodeAccepted
+from metier.engine.limit_entries import Limit, LimitsRaised, OnLimit, RunReopened, SkillCodeAccepted
 from metier.engine.step_entries import (
     DoubtResolved,
     FailureTold,
@@ -41,6 +41,7 @@ class Limits(Value):
     max_delegation_depth: int = 4
     delegation_share: float = 0.75
     """The part of what is left of the budget that a child run gets."""
+    on_limit: OnLimit = Field(default="fail", exclude_if=lambda word: word == "fail")
 
 
 class ChildRequest(Value):
@@ -348,9 +349,12 @@ class HandedOff(Value):
 class RunPaused(TimedEntry):
     kind: Literal["run_paused"] = "run_paused"
     pause: Literal[
-        "approval", "input", "delegation", "signal", "in_doubt", "storage", "explicit", "step_failed", "changed_code"
-    ]
+        "approval", "input", "delegation", "signal", "in_doubt", "storage", "explicit", "step_failed", "changed_code",
+        "limit",
+    ]  # fmt: skip
     reason: str
+    limit: Limit | None = Field(default=None, exclude_if=lambda limit: limit is None)
+    """The one that it waits with."""
 
 
 class RunResumed(TimedEntry):

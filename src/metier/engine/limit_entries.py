@@ -10,6 +10,10 @@ from pydantic import Field
 from metier.engine.timed_entry import TimedEntry
 from metier.messages import Value
 
+type Limit = Literal["max_turns", "max_cost_usd", "timeout_seconds"]
+type OnLimit = Literal["fail", "park"]
+"""What becomes of a run at a limit: it ends, or it waits until the limit is raised."""
+
 
 class LimitsRaised(Value):
     """A person raised what bounds the run; what is not named stays as it was."""

@@ -6,6 +6,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from metier.definitions.agent import Profile
+from metier.engine.limit_entries import OnLimit
 from metier.messages import Value
 
 type StepFailurePolicy = Literal[
@@ -38,6 +39,13 @@ class RuntimeOptions(Value):
     max_turns: int = Field(default=8, ge=1, description="How many turns a run may take before it fails.")
     max_cost_usd: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="What a run may cost before it stops, in US dollars."
+    )
+    on_limit: OnLimit = Field(
+        default="fail",
+        description=(
+            "What becomes of a run at its limit of turns, cost or time: it fails, or it waits (parks) until the limit "
+            "is raised with `agent resume`."
+        ),
     )
     max_llm_retries: int = Field(
         default=3, ge=0, le=100, description="How often a request to a model is sent again after a transient failure."

@@ -138,7 +138,7 @@ def order_step(state: RunState, step: Step, task: TaskDefinition) -> e.ChildRequ
         brief=render_body(task.steps[0].body, inputs=inputs, results={}).strip() if number else "",
         criteria=definition.acceptance,
         output_schema=read_output_schema(definition),
-        limits=limits.model_copy(update={"max_cost_usd": left}),
+        limits=limits.model_copy(update={"max_cost_usd": left, "on_limit": "fail"}),
         lineage=build_lineage(state),
     )
 
@@ -156,7 +156,7 @@ def share(state: RunState) -> e.Limits:
     cost = None
     if limits.max_cost_usd is not None:
         cost = max(0.0, limits.max_cost_usd - state.cost_usd) * limits.delegation_share
-    return limits.model_copy(update={"max_turns": max(1, int(turns)), "max_cost_usd": cost})
+    return limits.model_copy(update={"max_turns": max(1, int(turns)), "max_cost_usd": cost, "on_limit": "fail"})
 
 
 def _result_of(step: Step) -> str:

@@ -30,7 +30,7 @@ async def perform(action: a.Action, log: RunLog, services: Services) -> None:
             await decode(log, services)
         case a.PlanTask() | a.Delegate() | a.AwaitChild() | a.StopAtStep() | a.CheckResult():
             await _perform_work(action, log, services)
-        case a.Proceed() | a.HandOff() | a.Finish() | a.Fail():
+        case a.Proceed() | a.HandOff() | a.Finish() | a.Fail() | a.Park():
             await _record_turn_end(action, log)
         case a.RunHooks():
             await run_hooks(action, log, services)
@@ -83,7 +83,7 @@ async def _perform_work(
             assert_never(action)
 
 
-async def _record_turn_end(action: a.Proceed | a.HandOff | a.Finish | a.Fail, log: RunLog) -> None:
+async def _record_turn_end(action: a.Proceed | a.HandOff | a.Finish | a.Fail | a.Park, log: RunLog) -> None:
     match action:
         case a.Proceed():
             log.infer(e.ProgressVerified(following=action.following, reason=action.reason))
@@ -95,6 +95,8 @@ async def _record_turn_end(action: a.Proceed | a.HandOff | a.Finish | a.Fail, lo
                 fallback=action.fallback,
             )
             await log.record(handed)
+        case a.Park():
+            await log.record(e.RunPaused(pause="limit", limit=action.limit, reason=action.reason), durable=True)
         case a.Finish():
             await log.record(e.RunFinished(result=action.result), durable=True)
         case a.Fail():

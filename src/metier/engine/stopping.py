@@ -35,7 +35,7 @@ class Stopper:
         self._grace_seconds = grace_seconds
         self._waits_for_model = waits_for_model
         self._signals = 0
-        self._failure: RunFailed | None = None
+        self._ending: RunFailed | RunPaused | None = None
         self.is_handing_back = False
         """The run is left to the next worker that claims it."""
         self._scope: anyio.CancelScope | None = None
@@ -54,7 +54,7 @@ class Stopper:
         """What the journal says of a run that was stopped; nothing of one that is handed back."""
         if self.is_handing_back:
             return None
-        return self._failure or RunPaused(pause="signal", reason=f"Stopped by {self.reason}")
+        return self._ending or RunPaused(pause="signal", reason=f"Stopped by {self.reason}")
 
     def attach(self, tell: Callable[[Payload], None], *, count_children: Callable[[], int]) -> None:
         """From now on there is a log to tell of signals; those that came before are told now."""
@@ -124,10 +124,19 @@ class Stopper:
         """End the run for good, without a grace period. A run that is stopping already is left to its pause."""
         if self.is_set:
             return
-        self.reason, self._failure = failure.reason, failure
+        self.reason, self._ending = failure.reason, failure
         self._cut_short(0)
         for follower in self._followers:
             follower.fail(failure)
+
+    def park(self, pause: RunPaused) -> None:
+        """Pause the run without a grace period, and say why; runs below it are paused as by a signal."""
+        if self.is_set:
+            return
+        self.reason, self._ending = pause.reason, pause
+        self._cut_short(0)
+        for follower in self._followers:
+            follower.request(pause.reason)
 
     @property
     def signals(self) -> int:
@@ -149,8 +158,8 @@ class Stopper:
     @contextmanager
     def followed_by(self, other: "Stopper") -> Generator[None]:
         """While this block lasts, what stops this run stops the other one too; not the other way round."""
-        if self._failure is not None:
-            other.fail(self._failure)
+        if isinstance(self._ending, RunFailed):
+            other.fail(self._ending)
         elif self.is_set:
             other.request(self.reason)
         self._followers.append(other)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import anyio
 from pydantic import ValidationError
 
-from metier.engine.entries import RunFailed
+from metier.engine.entries import RunFailed, RunPaused
 from metier.engine.stopping import Stopper
 from metier.errors import StoreError
 from metier.store.base import Store
@@ -20,13 +20,13 @@ LOOK_SECONDS = 0.5
 
 @asynccontextmanager
 async def bounded(
-    stopper: Stopper, store: Store, run_id: str, *, timeout_seconds: float | None
+    stopper: Stopper, store: Store, run_id: str, *, timeout_seconds: float | None, parks: bool = False
 ) -> AsyncGenerator[None]:
-    """Inside this block the stopper is told of a requested end, or that time ran out."""
+    """Inside this block the stopper is told of a requested end, or that time ran out; then the run fails or `parks`."""
     async with anyio.create_task_group() as group:
         group.start_soon(_obey, stopper, store, run_id)
         if timeout_seconds is not None:
-            group.start_soon(_end_in_time, stopper, timeout_seconds)
+            group.start_soon(_end_in_time, stopper, timeout_seconds, parks)
         yield
         group.cancel_scope.cancel()
 
@@ -64,6 +64,10 @@ async def _obey(stopper: Stopper, store: Store, run_id: str) -> None:
         await anyio.sleep(LOOK_SECONDS)
 
 
-async def _end_in_time(stopper: Stopper, seconds: float) -> None:
+async def _end_in_time(stopper: Stopper, seconds: float, parks: bool) -> None:  # noqa: FBT001 - a task has no names
     await anyio.sleep(seconds)
-    stopper.fail(build_timeout(seconds))
+    failure = build_timeout(seconds)
+    if parks:
+        stopper.park(RunPaused(pause="limit", limit="timeout_seconds", reason=failure.message))
+    else:
+        stopper.fail(failure)

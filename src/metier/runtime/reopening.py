@@ -1,18 +1,16 @@
 """Going on with a run that a limit or its provider ended: which can, what must be given, and what is written down."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from metier.engine import entries as e
 from metier.engine.decide import get_run_limits
+from metier.engine.limit_entries import Limit
 from metier.engine.state import RunState
 from metier.errors import UsageError
 from metier.providers.failures import list_reasons
 from metier.runtime.delegation.children import read_run
 from metier.runtime.records.causes import find_failed_step
 from metier.store.base import Store
-
-type Limit = Literal["max_turns", "max_cost_usd", "timeout_seconds"]
 
 _LIMIT_OF_REASON: dict[str, Limit] = {
     "max_turns_exceeded": "max_turns",
@@ -40,7 +38,9 @@ class RaisedLimits:
 
 
 def find_limit(state: RunState) -> Limit | None:
-    """The limit that ended the run; nothing where it goes on, or ended otherwise."""
+    """The limit that the run ended at or waits with; nothing where it goes on, or ended otherwise."""
+    if state.pause is not None:
+        return state.pause.limit
     return _LIMIT_OF_REASON.get(state.failure.reason) if state.failure is not None else None
 
 
@@ -90,7 +90,7 @@ def check_raise(state: RunState, raised: RaisedLimits, *, run_id: str) -> None:
     """Whether this is enough to go on with; `state` is the lowest run that failed. Raises `UsageError`."""
     limit = find_limit(state)
     if limit is not None and getattr(raised, limit) is None:
-        message = state.failure.message if state.failure is not None else ""
+        message = state.failure.message if state.failure else state.pause.reason if state.pause else ""
         raise UsageError(f"{message}; it goes on with a higher one", hint=f"Run `{render_command(state, run_id)}`")
     turns = state.turn + state.delegated_turns
     if limit == "max_turns" and raised.max_turns is not None and raised.max_turns <= turns:

@@ -363,7 +363,8 @@ class Runtime:
             await self._check_provider(log, services)
         await log.update_index()
         keeper = LeaseKeeper(lease=log.lease, store=self.store, seconds=watch.shift.lease_seconds)
-        async with bounded(stopper, self.store, log.state.run_id, timeout_seconds=watch.timeout_seconds):
+        run_id, seconds, parks = log.state.run_id, watch.timeout_seconds, log.state.limits.on_limit == "park"
+        async with bounded(stopper, self.store, run_id, timeout_seconds=seconds, parks=parks):
             with stopper.holding(keeper):
                 await self._work(log, services, watch, stopper=stopper, answer=answer)
 

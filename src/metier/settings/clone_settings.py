@@ -35,6 +35,7 @@ FREE = frozenset(
         "runtime.max_llm_retries",
         "runtime.retry_base_delay_seconds",
         "runtime.retry_max_delay_seconds",
+        "runtime.on_limit",
         "runtime.on_step_failure",
         "runtime.max_delegation_depth",
         "runtime.delegation_share",

@@ -17,6 +17,7 @@ from metier.views.run_view import (
     NoteView,
     RunLimits,
     RunView,
+    TaskStepView,
     TextView,
     Usage,
     Waiting,
@@ -258,6 +259,15 @@ def _adopt(view: RunView, payload: tv.RunAdopted, _record: EventRecord) -> RunVi
     return replace(view, provider=payload.provider, model=payload.model, profile=payload.profile)
 
 
+def _plan_task(view: RunView, payload: tv.TaskPlanned, _record: EventRecord) -> RunView:
+    return replace(view, task_steps=tuple(TaskStepView(file=file) for file in payload.steps))
+
+
+def _change_step(view: RunView, payload: tv.TaskStepChanged, _record: EventRecord) -> RunView:
+    new = TaskStepView(file=payload.file, name=payload.name, state=payload.state, message=payload.message)
+    return replace(view, task_steps=tuple(new if step.file == new.file else step for step in view.task_steps))
+
+
 FOLDS: dict[type[ev.Payload], Fold] = {
     ev.RunStarted: _start,
     ev.PromptBudgetComputed: _budget,
@@ -276,5 +286,7 @@ FOLDS: dict[type[ev.Payload], Fold] = {
     ev.PlanUpdated: _plan,
     ev.ArtifactWritten: _write_artifact,
     tv.RunAdopted: _adopt,
+    tv.TaskPlanned: _plan_task,
+    tv.TaskStepChanged: _change_step,
     **cast("dict[type[ev.Payload], Fold]", STEP_FOLDS),
 }

@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from metier.events import PlanStep
+from metier.task_events import TaskStepState
 
 type StepState = Literal["running", "waiting", "succeeded", "failed", "denied", "timeout", "skipped", "in_doubt"]
 type StepKind = Literal["tool", "command", "skill", "question", "child", "control"]
@@ -154,6 +155,17 @@ class RunLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStepView:
+    """One file of a task."""
+
+    file: str
+    name: str = ""
+    state: TaskStepState = "pending"
+    message: str = ""
+    """Why it failed or was skipped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
     """A run at one moment."""
 
@@ -186,6 +198,8 @@ class RunView:
     context: ContextUse = ContextUse()
     limits: RunLimits = RunLimits()
     plan: tuple[PlanStep, ...] = ()
+    task_steps: tuple[TaskStepView, ...] = ()
+    """Of the task definition that plans the run."""
     artifacts: tuple[str, ...] = ()
     started_at: datetime | None = None
     updated_at: datetime | None = None

@@ -84,7 +84,14 @@ Files = Annotated[
     typer.Option("--file", help="A file for the task: text, a picture or a PDF document; several times."),
 ]
 Detach = Annotated[bool, typer.Option("--detach", help="Leave it to a worker: print the id of the run, and end.")]
+OnLimitFlag = Annotated[
+    Literal["fail", "park"] | None,
+    typer.Option("--on-limit", help="At a limit: fail, or park until `agent resume` raises it."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing while it runs.")]
+Ci = Annotated[
+    bool, typer.Option("--ci", help="For CI: grouped lines, no colour; summary.md and junit.xml in the run folder.")
+]
 Verbose = Annotated[
     int,
     typer.Option("--verbose", "-v", count=True, help="Show disclosure, routing and budgets too; -vv: as --events."),
@@ -106,6 +113,7 @@ def run(
     max_turns: Annotated[int | None, typer.Option("--max-turns", help="How many turns it may take.")] = None,
     max_cost_usd: Annotated[float | None, typer.Option("--max-cost-usd", help="What it may cost.")] = None,
     timeout: Annotated[float | None, typer.Option("--timeout", help="How long it may take, in seconds.")] = None,
+    on_limit: OnLimitFlag = None,
     image: Images = None,
     file: Files = None,
     dry_run: DryRun = False,
@@ -115,6 +123,7 @@ def run(
     output_format: Output = "text",
     as_json: Annotated[bool, typer.Option("--json", help="The same as --output-format json.")] = False,
     quiet: Quiet = False,
+    ci: Ci = False,
     verbose: Verbose = 0,
     events: Events = False,
     config: Config = None,
@@ -134,24 +143,22 @@ def run(
         "model.provider": provider,
         "runtime.max_turns": max_turns,
         "runtime.max_cost_usd": max_cost_usd,
+        "runtime.on_limit": on_limit,
         "logging.debug_llm_bodies": None if debug_llm is None else str(debug_llm).lower(),
     }
-    place = open_place(
-        config, {key: str(value) for key, value in flags.items() if value is not None}, is_new_run=not (model or agent)
-    )
+    given = {key: str(value) for key, value in flags.items() if value is not None}
+    place = open_place(config, given, is_new_run=not (model or agent))
     if not (quiet or dry_run):
         warn_of_profile(place)
     context = read_context(is_task=task == "-" or prompt == "-")
     mode = "dry_run" if dry_run else "live"
     schema = None if output_schema is None else read_output_schema(output_schema)
-    request = RunRequest(
-        task=text, mode=mode, extra_context=context, agent=agent, model=model or "", output_schema=schema
-    )
-    request = with_files(place, request, images=image or (), files=file or ())
+    ask = RunRequest(task=text, mode=mode, extra_context=context, agent=agent, model=model or "", output_schema=schema)
+    request = with_files(place, ask, images=image or (), files=file or ())
     if detach:
         return leave_to_workers(place, request, output_format)
     verbosity = EVENTS if events else verbose
-    view = View(output=output_format, quiet=quiet, verbosity=verbosity, timeout_seconds=timeout)
+    view = View(output=output_format, quiet=quiet, verbosity=verbosity, timeout_seconds=timeout, is_ci=ci)
     return drive_run(place, _start(request), view)
 
 

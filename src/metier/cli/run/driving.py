@@ -1,5 +1,6 @@
 """What `run` and `resume` share: drive a run where a person can watch and stop it, then say how it stands."""
 
+import io
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Literal
 import anyio
 
 from metier.cli.run.approval_dialog import Prompter, ask_about_code, ask_for_more, find_asker
+from metier.cli.run.ci_files import write_ci_files
 from metier.cli.run.live import EVENTS, EventLines, JsonLines, Shown, ShownRun, build_live, ticking, write_answer
 from metier.cli.run.next_step import suggest
 from metier.cli.run.plan import render_plan
@@ -37,13 +39,14 @@ from metier.runtime.cleaning import build_place_redactor, find_place_secrets
 from metier.runtime.host import Host
 from metier.runtime.opening import open_host
 from metier.runtime.outcome import Driven, build_outcome, find_last_lines, find_standing, parse_plan
-from metier.runtime.reopening import RaisedLimits, find_chain, find_limit
+from metier.runtime.reopening import RaisedLimits, find_chain, find_limit, render_command
 from metier.runtime.runs import Runtime, Watch, open_runtime
 from metier.runtime.workspace.plugins import using_plugins
 from metier.settings.load import LoadedSettings
 from metier.telemetry.console import ConsoleSink
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sinks import Sink
+from metier.views.ci import CiLog, find_marks
 from metier.views.live import LiveRun
 from metier.views.painter import build_painter
 
@@ -64,6 +67,8 @@ class View:
     timeout_seconds: float | None = None
     shown: Shown | None = None
     """What paints it; nothing where it is quiet."""
+    is_ci: bool = False
+    """For a machine: grouped lines without colour, a summary and test results in the folder of the run."""
 
 
 def open_place(config: Path | None, flags: Mapping[str, str] | None = None, *, is_new_run: bool = False) -> Host:
@@ -98,10 +103,15 @@ def drive_run(place: Host, work: Work, view: View) -> int:
     exit_code = driven.find_exit_code(signal=stopper.signal)
     redactor = build_output_redactor(find_place_secrets(place))
     write_outcome(driven, replace(view, shown=shown), exit_code=exit_code, redactor=redactor)
+    if isinstance(shown, CiLog):
+        advice = describe_next(driven, is_told=True)
+        write_ci_files(shown.view, driven.folder, result=driven.state.result, advice=advice, redactor=redactor)
     return exit_code
 
 
 def _build_shown(place: Host, view: View) -> Shown | None:
+    if view.is_ci:
+        return CiLog(io.StringIO() if view.quiet else sys.stderr, find_marks(os.environ))
     if view.quiet:
         return None
     if view.verbosity >= EVENTS:
@@ -183,6 +193,7 @@ def write_outcome(driven: Driven, view: View, *, exit_code: int, redactor: Redac
     sys.stdout.flush()
     if isinstance(view.shown, LiveRun):
         view.shown.show_closing()
+    if isinstance(view.shown, LiveRun | CiLog):
         view.shown.close()
     if state.failure is not None:
         for line in (f"error: {state.failure.message} ({state.failure.reason})", *describe_cause(driven.cause)):
@@ -211,6 +222,8 @@ def _write_result(state: RunState, shown: Shown | None, redactor: Redactor) -> N
             warn_line(printable(state.result, redactor=redactor))
         else:
             write_text(state.result, redactor=redactor)
+    elif isinstance(shown, CiLog):
+        write_text(state.result, redactor=redactor)
     elif isinstance(shown, LiveRun) and shown.shows_text:
         shown.show_answer(state.result)
     else:
@@ -259,6 +272,9 @@ def _describe_pause(state: RunState, resume: str) -> list[str]:
             return [f"waits:   {state.pause.reason}", f"answer:  {resume} --answer done|retry|skip|abort"]
         case "changed_code":
             return [f"waits:   {state.pause.reason}", f"resume:  {resume} {ACCEPT}"]
+        case "limit":
+            run_id = resume.removeprefix("agent resume ")
+            return [f"waits:   {state.pause.reason}", f"resume:  {render_command(state, run_id)}"]
         case "step_failed":
             return [f"failed:  {state.pause.reason}", f"resume:  {resume} [--answer skip|abort]"]
         case _:

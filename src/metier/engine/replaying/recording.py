@@ -122,7 +122,7 @@ def is_given(entry: e.Entry | None) -> bool:
         case None:
             return False
         case e.RunPaused():
-            return entry.pause in _GIVEN_PAUSES
+            return entry.pause in _GIVEN_PAUSES or entry.limit == "timeout_seconds"
         case e.RunFailed():
             # A person who ends the run over a step in doubt decides within the run; a cancellation comes from outside.
             is_decision = entry.reason == "aborted"

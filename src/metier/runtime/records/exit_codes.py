@@ -19,7 +19,8 @@ _BY_PAUSE = {"approval": APPROVAL, "input": INPUT, "in_doubt": INPUT, "changed_c
 def get_exit_code(state: RunState, *, signal: str = "") -> int:
     """`signal` is the one that this process got, if it got one."""
     if state.pause is not None:
-        return _BY_PAUSE.get(state.pause.pause) or SIGNALS.get(signal, FAILED)
+        code = BUDGET if state.pause.limit == "max_cost_usd" else LIMIT if state.pause.limit else 0
+        return code or _BY_PAUSE.get(state.pause.pause) or SIGNALS.get(signal, FAILED)
     if state.failure is None:
         return DONE if state.status == "completed" else FAILED
     if state.failure.reason in list_reasons():
