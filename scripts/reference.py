@@ -1,10 +1,12 @@
-"""Write the generated pages of docs/reference: commands, settings, events, exit codes. `--check` fails when stale."""
+"""Write what is generated of the docs: the reference, and the drawing of the rooms. `--check` fails when stale."""
 
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from api_reference import render_http, render_python
+from house import render_house
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -15,7 +17,7 @@ from metier.cli.root import ALIASES, COMMANDS, load_command
 from metier.event_record import SCHEMA_VERSION, EventRecord, payload_types
 from metier.settings.rows import setting_rows
 
-PAGES = Path(__file__).resolve().parent.parent / "docs" / "reference"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 NOTE = "<!-- Written by `./dev docs`. Do not edit. -->\n\n"
 
 
@@ -23,29 +25,34 @@ def main(arguments: list[str]) -> int:
     stale = [page for page, render in pages().items() if not is_current(page, render())]
     if "--check" in arguments:
         for page in stale:
-            print(
-                f"error: docs/reference/{page} is stale\nhint: Run `./dev docs` and commit the result", file=sys.stderr
-            )
+            print(f"error: docs/{page} is stale\nhint: Run `./dev docs` and commit the result", file=sys.stderr)
         return 1 if stale else 0
-    PAGES.mkdir(parents=True, exist_ok=True)
     for page in stale:
-        (PAGES / page).write_text(NOTE + pages()[page](), encoding="utf-8")
-        print(f"wrote docs/reference/{page}", file=sys.stderr)
+        (DOCS / page).parent.mkdir(parents=True, exist_ok=True)
+        (DOCS / page).write_text(_get_head(page) + pages()[page](), encoding="utf-8")
+        print(f"wrote docs/{page}", file=sys.stderr)
     return 0
 
 
 def pages() -> dict[str, Callable[[], str]]:
     return {
-        "commands.md": render_commands,
-        "settings.md": render_settings,
-        "events.md": render_events,
-        "exit-codes.md": render_exit_codes,
+        "reference/commands.md": render_commands,
+        "reference/settings.md": render_settings,
+        "reference/events.md": render_events,
+        "reference/exit-codes.md": render_exit_codes,
+        "reference/http.md": render_http,
+        "reference/python.md": render_python,
+        "house.svg": render_house,
     }
 
 
 def is_current(page: str, text: str) -> bool:
-    path = PAGES / page
-    return path.exists() and path.read_text(encoding="utf-8") == NOTE + text
+    path = DOCS / page
+    return path.exists() and path.read_text(encoding="utf-8") == _get_head(page) + text
+
+
+def _get_head(page: str) -> str:
+    return NOTE if page.endswith(".md") else ""
 
 
 def render_commands() -> str:

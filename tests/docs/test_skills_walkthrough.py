@@ -1,10 +1,10 @@
-"""The walk-through of `docs/skills.md`, typed in by a reader who starts in an empty folder."""
+"""The walk-through of `docs/guides/first-skill.md`, typed in by a reader who starts in an empty folder."""
 
 from pathlib import Path
 
 from walkthrough import BLOCK, follow
 
-PAGE = Path(__file__).parents[2] / "docs" / "skills.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "first-skill.md"
 
 
 def test_every_command_of_the_walk_through_works_and_shows_what_the_page_says(tmp_path: Path) -> None:

@@ -1,0 +1,107 @@
+"""The generated pages of the interfaces for programs: the names of `import metier`, and the routes of the server."""
+
+import inspect
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import metier
+
+_METHODS = ("get", "post", "put", "patch", "delete")
+
+
+def render_python() -> str:
+    """Every public name with its signature, what it is for, and its public methods and fields."""
+    parts = [
+        "# Python API\n",
+        "The names of `import metier`; all else is internal. [From Python](../python.md) shows them at work.\n",
+    ]
+    for name in sorted(metier.__all__, key=str.lower):
+        if not name.startswith("_"):
+            parts.extend(_describe(name, getattr(metier, name)))
+    return "\n".join(parts)
+
+
+def _describe(name: str, value: Any) -> Iterator[str]:  # noqa: ANN401 - any public object
+    yield f"## metier.{name}\n"
+    if inspect.isclass(value):
+        bases = ", ".join(base.__name__ for base in value.__bases__ if base is not object)
+        yield f"A class{f' ({bases})' if bases and not bases.startswith('Protocol') else ''}.\n"
+        yield _first_words(value) + "\n"
+        rows = list(_list_members(value))
+        if rows:
+            yield "| member | what it is |\n| --- | --- |\n" + "\n".join(rows) + "\n"
+    elif callable(value):
+        yield f"```python\n{name}{_signature(value)}\n```\n"
+        yield _first_words(value) + "\n"
+    else:
+        yield f"{_first_words(value)}\n"
+
+
+def _list_members(value: type) -> Iterator[str]:
+    for name, member in sorted(vars(value).items()):
+        if name.startswith("_"):
+            continue
+        if inspect.isfunction(member):
+            yield f"| `{name}{_signature(member, is_method=True)}` | {_first_words(member)} |".replace("\n", " ")
+        elif isinstance(member, property) and member.fget is not None:
+            yield f"| `{name}` | {_first_words(member.fget)} |".replace("\n", " ")
+    fields = [name for name in getattr(value, "__annotations__", {}) if not name.startswith("_")]
+    if fields:
+        yield f"| fields | {', '.join(f'`{name}`' for name in fields)} |"
+
+
+def _signature(value: Any, *, is_method: bool = False) -> str:  # noqa: ANN401
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):
+        return "(…)"
+    kept = [parameter for parameter in signature.parameters.values() if not (is_method and parameter.name == "self")]
+    plain = [
+        parameter.replace(
+            annotation=inspect.Parameter.empty,
+            default=parameter.default if isinstance(parameter.default, str | int | float | bool | None) else "…",
+        )
+        if parameter.default is not inspect.Parameter.empty
+        else parameter.replace(annotation=inspect.Parameter.empty)
+        for parameter in kept
+    ]
+    return str(inspect.Signature(plain)).replace("|", "\\|") if is_method else str(inspect.Signature(plain))
+
+
+def _first_words(value: Any) -> str:  # noqa: ANN401
+    """The first paragraph of the docstring, in one line."""
+    text = inspect.getdoc(value) or ""
+    return " ".join(text.split("\n\n")[0].split())
+
+
+def render_http() -> str:
+    """Every route with its parameters and what it is for, from the OpenAPI document that the server serves."""
+    schema = _load_schema()
+    parts = [
+        "# HTTP API\n",
+        "The routes of `agent serve`; fields are at `/api/openapi.json`. [The server](../server.md) explains them.\n",
+        "| route | what it does | parameters |\n| --- | --- | --- |",
+    ]
+    for path, operations in sorted(schema["paths"].items()):
+        for method in _METHODS:
+            if operation := operations.get(method):
+                named = ", ".join(f"`{each['name']}`" for each in operation.get("parameters", []))
+                parts.append(f"| `{method.upper()} {path}` | {_summarise(operation)} | {named} |")
+    return "\n".join(parts) + "\n"
+
+
+def _summarise(operation: dict[str, Any]) -> str:
+    text = operation.get("description") or operation.get("summary") or ""
+    return " ".join(text.split("\n\n")[0].split()).replace("|", "\\|")
+
+
+def _load_schema() -> dict[str, Any]:
+    from metier.server.app import create_app
+    from metier.server.recipe import Recipe
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        recipe = Recipe(folder=folder, home=folder, environ={}, token="", key=b"", private=folder, port=0, owner="you")
+        return create_app(recipe).openapi()

@@ -1,0 +1,72 @@
+"""The documentation site: every page is in its navigation, its search works, and it fetches nothing from elsewhere."""
+
+import http.server
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import override
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+class _QuietHandler(http.server.SimpleHTTPRequestHandler):
+    @override
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: pytest shows what a test prints."""
+
+
+def test_every_page_stands_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2]
+    named = set(re.findall(r": ([\w/-]+\.md)$", navigation, re.MULTILINE))
+    pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if "decisions" not in page.parts}
+
+    assert pages - named == set()
+    assert named - pages == set()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the built site on loopback."""
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copytree(DOCS, folder / "docs")
+    (folder / "mkdocs.yml").write_text((ROOT / "mkdocs.yml").read_text("utf-8"))
+    command = [Path(sys.executable).with_name("zensical"), "build", "--strict"]
+    built = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    handler = partial(_QuietHandler, directory=str(folder / "site"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+def test_reader_finds_a_page_by_search_and_no_request_leaves_the_site(site: str) -> None:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-background-networking", "--disable-gpu"]
+        )
+        page = browser.new_page()
+        page.set_default_timeout(60_000)
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(site)
+        page.keyboard.press("/")
+        page.keyboard.type("resume token", delay=20)
+        page.get_by_text(re.compile(r"^[1-9]\d* results$")).wait_for()
+        browser.close()
+
+    assert [url for url in asked if not url.startswith((site, "data:", "blob:"))] == []
