@@ -4,19 +4,10 @@ import json
 from pathlib import Path
 
 from mcp_peer import ProcessPeer
-from pydantic import JsonValue
+from page_sessions import is_part
 from run_workspace import Workspace
 
 PAGE = Path(__file__).parents[2] / "docs" / "doors" / "mcp-server.md"
-
-
-def is_part(wanted: JsonValue, found: JsonValue) -> bool:
-    """Everything that is wanted is there; there may be more."""
-    if isinstance(wanted, dict):
-        return isinstance(found, dict) and all(key in found and is_part(wanted[key], found[key]) for key in wanted)
-    if isinstance(wanted, list):
-        return isinstance(found, list) and all(is_part(*pair) for pair in zip(wanted, found, strict=False))
-    return wanted == found
 
 
 def test_the_session_of_the_page_is_what_happens(home: Path, tmp_path: Path) -> None:

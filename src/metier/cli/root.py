@@ -62,6 +62,7 @@ COMMANDS: dict[str, Lazy] = {
     ),
     "skill": Lazy("skill.group", "The same as `agent skills`.", _KNOWS),
     "mcp": Lazy("mcp", "Add and accept external tool servers (MCP); serve this workspace to MCP clients.", _KNOWS),
+    "acp": Lazy("metier.doors.acp.command", "Talk to an editor by the Agent Client Protocol.", _WORK),
     "plugins": Lazy("plugins", "Show which plugins are installed, what each adds, and why one is off.", _KNOWS),
     "check": Lazy("check", "Check everything here: settings, skills, agents, tasks, rules. Calls no model.", _HEALTH),
     "config": Lazy("config", "Write, change, check and show the settings.", _HEALTH),

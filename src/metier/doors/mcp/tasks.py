@@ -13,9 +13,10 @@ from pydantic import Field
 from starlette.requests import HTTPConnection
 
 from metier.doors.driven_runs import list_steps
+from metier.doors.forms import read_values
 from metier.doors.mcp.door import Client, Context, McpDoor, build_missing_tasks, read_client
 from metier.doors.mcp.outcome import Standing, build_fault, build_result, describe_waiting, find_standing
-from metier.doors.mcp.questions import build_form, read_values
+from metier.doors.mcp.questions import build_form
 from metier.errors import MetierError
 from metier.runtime.answers import Answer, check_answer
 from metier.store.base import RunRow

@@ -1,0 +1,82 @@
+"""`agent acp`: the Agent Client Protocol on stdin and stdout. Answers `initialize` before it loads the rest."""
+
+import importlib
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+import anyio
+import typer
+
+from metier.doors.acp.connection import Connection, Params, claim_streams
+from metier.version import __version__
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+PROTOCOL_VERSION = 1
+
+
+@app.command()
+def acp(*, config: Annotated[Path | None, typer.Option("--config", help="The settings file to use.")] = None) -> int:
+    """Talk to an editor by the Agent Client Protocol, on stdin and stdout, until it closes them.
+
+    An approval that the editor's dialog does not answer waits in `agent approvals`; a conversation is one of
+    `agent chat`, and goes on in either.
+    """
+    source, sink = claim_streams()
+    anyio.run(_serve, Connection(source, sink), config)
+    return 0
+
+
+class Editor(Protocol):
+    """What is loaded after the first answer; see `metier.doors.acp.editor`."""
+
+    async def handle(self, method: str, params: Params) -> Params: ...
+
+    async def close(self) -> None: ...
+
+
+async def _serve(connection: Connection, config: Path | None) -> None:
+    greeting = Greeting(connection, config)
+    await connection.serve(greeting.handle, greeting.close)
+
+
+class Greeting:
+    """Answers `initialize` itself, and everything else by what it loads for it."""
+
+    def __init__(self, connection: Connection, config: Path | None) -> None:
+        self._connection = connection
+        self._config = config
+        self._capabilities: Params = {}
+        self._editor: Editor | None = None
+
+    async def handle(self, method: str, params: Params) -> Params:
+        if method == "initialize":
+            capabilities = params.get("clientCapabilities")
+            self._capabilities = capabilities if isinstance(capabilities, dict) else {}
+            return build_greeting()
+        return await self._load().handle(method, params)
+
+    async def close(self) -> None:
+        if self._editor is not None:
+            await self._editor.close()
+
+    def _load(self) -> Editor:
+        if self._editor is None:
+            module: Any = importlib.import_module("metier.doors.acp.editor")
+            self._editor = module.EditorDoor(self._connection, self._capabilities, self._config)
+        assert self._editor is not None
+        return self._editor
+
+
+def build_greeting() -> Params:
+    """What this agent can do, whatever the editor asks for: of an unknown version it learns ours."""
+    return {
+        "protocolVersion": PROTOCOL_VERSION,
+        "agentInfo": {"name": "metier", "title": "Metier", "version": __version__},
+        "agentCapabilities": {
+            "loadSession": True,
+            "promptCapabilities": {"image": False, "audio": False, "embeddedContext": True},
+            "sessionCapabilities": {"list": {}, "resume": {}, "close": {}},
+        },
+        "authMethods": [],
+    }

@@ -1,0 +1,186 @@
+"""JSON-RPC with an editor, a message a line. Knows no method; light to import, so that the first answer is quick."""
+
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, BinaryIO, cast
+
+import anyio
+from anyio.abc import TaskGroup
+
+LONGEST_LINE = 20_000_000
+"""Bytes of one message: pictures are part of it."""
+MOST_REQUESTS = 100
+"""Requests of the editor that are answered at a time."""
+MOST_WAITING = 10_000
+"""Messages that wait to be written. An editor that reads nothing for so long counts as gone."""
+
+INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32600, -32601, -32602, -32603
+BUSY = -32000
+
+type Params = dict[str, Any]
+type Handle = Callable[[str, Params], Awaitable[Params]]
+"""Answers a request, or takes a notification, whose answer is not sent. Raises `Refusal`."""
+
+
+class Refusal(Exception):
+    """What a request is answered with instead of a result."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class EditorGone(Exception):
+    """The editor closed the connection, or does not read, before it answered."""
+
+
+class Connection:
+    def __init__(self, source: BinaryIO, sink: BinaryIO) -> None:
+        self._source = source
+        self._sink = sink
+        self._number = 0
+        self._running = 0
+        self._answers: dict[int, tuple[anyio.Event, list[Params]]] = {}
+        self.is_closed = False
+        self._group: TaskGroup | None = None
+        self._waiting: list[Params] = []
+        self._has_more = anyio.Event()
+
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do something while the connection lasts, after the request that is being handled."""
+        if self._group is not None and not self.is_closed:
+            self._group.start_soon(work)
+
+    async def serve(self, handle: Handle, closing: Callable[[], Awaitable[None]]) -> None:
+        """Until the editor closes its side; `closing` then ends what is under way, and the rest is cancelled."""
+        async with anyio.create_task_group() as group:
+            self._group = group
+            group.start_soon(self._write_all)
+            while not self.is_closed:
+                line = await anyio.to_thread.run_sync(self._source.readline, LONGEST_LINE, abandon_on_cancel=True)
+                if not line:
+                    break
+                if (message := self._parse(line)) is None:
+                    continue
+                if "method" not in message:
+                    self._take_answer(message)
+                elif "id" in message and self._running >= MOST_REQUESTS:
+                    self._refuse(message["id"], Refusal(BUSY, "Too many requests at a time"))
+                else:
+                    self._running += 1
+                    group.start_soon(self._answer, handle, message)
+            self.close()
+            with anyio.CancelScope(shield=True):
+                await closing()
+            group.cancel_scope.cancel()
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._has_more.set()
+        for event, _ in self._answers.values():
+            event.set()
+
+    def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        self._send({"method": method, "params": dict(params)})
+
+    async def request(self, method: str, params: Mapping[str, Any]) -> Params:
+        """Raises `EditorGone`, and `Refusal` with the error that the editor answers."""
+        self._number += 1
+        number = self._number
+        event, kept = self._answers[number] = anyio.Event(), []
+        self._send({"id": number, "method": method, "params": dict(params)})
+        try:
+            if not self.is_closed:
+                await event.wait()
+        finally:
+            del self._answers[number]
+        if not kept:
+            raise EditorGone
+        error = kept[0].get("error")
+        if isinstance(error, dict):
+            said = cast("dict[str, object]", error)
+            raise Refusal(INTERNAL_ERROR, str(said.get("message", "")))
+        result = kept[0].get("result")
+        return cast("Params", result) if isinstance(result, dict) else {}
+
+    def _parse(self, line: bytes) -> Params | None:
+        try:
+            message: object = json.loads(line)
+        except (ValueError, RecursionError):
+            if len(line) >= LONGEST_LINE:
+                # The rest of the line cannot be told from the next message.
+                self.close()
+            else:
+                self._refuse(None, Refusal(-32700, "This is not JSON"))
+            return None
+        if isinstance(message, dict) and isinstance(cast("Params", message).get("params", {}), dict):
+            return cast("Params", message)
+        self._refuse(None, Refusal(INVALID_REQUEST, "A message is an object with its parameters by name"))
+        return None
+
+    def _take_answer(self, message: Params) -> None:
+        number = message.get("id")
+        found = self._answers.get(number) if isinstance(number, int) else None
+        if found is not None:
+            found[1].append(message)
+            found[0].set()
+
+    async def _answer(self, handle: Handle, message: Params) -> None:
+        try:
+            result = await handle(str(message["method"]), cast("Params", message.get("params") or {}))
+            if "id" in message:
+                self._send({"id": message["id"], "result": result})
+        except Refusal as refusal:
+            if "id" in message:
+                self._refuse(message["id"], refusal)
+        finally:
+            self._running -= 1
+
+    def _refuse(self, number: object, refusal: Refusal) -> None:
+        self._send({"id": number, "error": {"code": refusal.code, "message": refusal.message}})
+
+    def _send(self, message: Params) -> None:
+        if len(self._waiting) >= MOST_WAITING:
+            self.close()
+            return
+        self._waiting.append({"jsonrpc": "2.0", **message})
+        self._has_more.set()
+
+    async def _write_all(self) -> None:
+        while True:
+            await self._has_more.wait()
+            self._has_more = anyio.Event()
+            waiting, self._waiting = self._waiting, []
+            data = b"".join(json.dumps(message).encode() + b"\n" for message in waiting)
+            try:
+                await anyio.to_thread.run_sync(self._write, data, abandon_on_cancel=True)
+            except OSError:
+                self.close()
+            if self.is_closed:
+                return
+
+    def _write(self, data: bytes) -> None:
+        self._sink.write(data)
+        self._sink.flush()
+
+
+def claim_streams() -> tuple[BinaryIO, BinaryIO]:
+    """The wire, for the protocol alone: what this process or a child prints goes to stderr, children read nothing."""
+    if not _is_descriptor(sys.stdin, 0) or not _is_descriptor(sys.stdout, 1):
+        return sys.stdin.buffer, sys.stdout.buffer
+    source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return source, sink
+
+
+def _is_descriptor(stream: Any, number: int) -> bool:  # noqa: ANN401 - a stream of the system, or one of a test
+    try:
+        return stream.fileno() == number
+    except (OSError, ValueError, AttributeError):
+        return False

@@ -1,0 +1,233 @@
+"""The methods of the Agent Client Protocol over the conversations of a workspace. Loaded after the first answer."""
+
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import unquote, urlsplit
+
+import anyio
+
+from metier.definitions.agent import Profile
+from metier.doors.acp.connection import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    Connection,
+    Params,
+    Refusal,
+)
+from metier.doors.acp.session import Session
+from metier.errors import MetierError, UsageError
+from metier.runtime.chat.chats import ChatRequest, list_chats, open_chat
+from metier.runtime.chat.conversations import read_conversation
+from metier.runtime.opening import open_host
+from metier.runtime.runs import Runtime, open_runtime
+from metier.runtime.workspace.plugins import using_plugins
+
+logger = logging.getLogger("metier.doors")
+
+MOST_SESSIONS = 50
+MOST_LISTED = 50
+LONGEST_PROMPT = 1_000_000
+"""Characters of a prompt with the texts that belong to it."""
+_LONGEST_TITLE = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenWorkspace:
+    runtime: Runtime
+    mode: Profile
+    """The profile of a new session: that of the settings; where they name none, a person is there to be asked."""
+
+
+class EditorDoor:
+    """The sessions of one editor. Each belongs to a folder, which the editor names."""
+
+    def __init__(self, connection: Connection, capabilities: Params, config: Path | None) -> None:
+        self._connection = connection
+        self._config = config
+        elicitation: Any = capabilities.get("elicitation")
+        self._has_forms = isinstance(elicitation, dict) and elicitation.get("form") is not None  # pyright: ignore[reportUnknownMemberType]
+        self._workspaces: dict[Path, OpenWorkspace] = {}
+        self._sessions: dict[str, Session] = {}
+        self._stack = AsyncExitStack()
+        self._opening = anyio.Lock()
+        self._methods: dict[str, Callable[[Params], Awaitable[Params]]] = {
+            "session/new": self._begin,
+            "session/load": self._load,
+            "session/resume": self._resume,
+            "session/list": self._list,
+            "session/close": self._close,
+            "session/prompt": self._prompt,
+            "session/cancel": self._cancel,
+            "session/set_mode": self._set_mode,
+            "session/set_config_option": self._set_option,
+        }
+
+    async def handle(self, method: str, params: Params) -> Params:
+        """Raises `Refusal` for everything that goes wrong."""
+        run = self._methods.get(method)
+        if run is None:
+            raise Refusal(METHOD_NOT_FOUND, f"There is no method {method[:100]!r}")
+        try:
+            return await run(params)
+        except UsageError as error:
+            raise Refusal(INVALID_PARAMS, error.sentence) from error
+        except MetierError as error:
+            raise Refusal(INTERNAL_ERROR, error.sentence) from error
+
+    async def close(self) -> None:
+        """Pause what is under way, so that it waits in the store, then close the stores."""
+        for session in self._sessions.values():
+            session.cancel()
+        for session in self._sessions.values():
+            await session.wait_idle()
+        await self._stack.aclose()
+
+    async def _begin(self, params: Params) -> Params:
+        session = await self._open(params, "")
+        return {"sessionId": session.id, **self._describe(session)}
+
+    async def _load(self, params: Params) -> Params:
+        session = await self._open(params, _get_text(params, "sessionId"))
+        await session.replay()
+        # After the answer: what the editor is asked then belongs to a session that it knows.
+        self._connection.spawn(lambda: self._go_on(session))
+        return self._describe(session)
+
+    async def _resume(self, params: Params) -> Params:
+        session = await self._open(params, _get_text(params, "sessionId"))
+        self._connection.spawn(lambda: self._go_on(session))
+        return self._describe(session)
+
+    async def _go_on(self, session: Session) -> None:
+        try:
+            await session.go_on()
+        except MetierError as error:
+            logger.warning("session %s: %s", session.id, error.sentence)
+
+    def _describe(self, session: Session) -> Params:
+        session.tell_commands()
+        return {"modes": session.describe_modes(), "configOptions": session.list_options()}
+
+    async def _list(self, params: Params) -> Params:
+        """The conversations of a folder, the one used last first."""
+        folder = _read_folder(params) if params.get("cwd") else Path.cwd()
+        runtime = (await self._open_workspace(folder)).runtime
+        listed: list[Params] = []
+        for state in await list_chats(runtime, limit=MOST_LISTED):
+            rows = await runtime.store.list_runs(context_id=state.context_id, limit=1)
+            title = " ".join(rows[0].task.split())[:_LONGEST_TITLE] if rows else ""
+            updated = {"updatedAt": rows[0].updated_at.isoformat()} if rows else {}
+            listed.append({"sessionId": state.context_id, "cwd": str(folder), "title": title or None, **updated})
+        return {"sessions": listed}
+
+    async def _close(self, params: Params) -> Params:
+        session = self._find(params)
+        session.cancel()
+        await session.wait_idle()
+        del self._sessions[session.id]
+        return {}
+
+    async def _prompt(self, params: Params) -> Params:
+        return await self._find(params).prompt(read_prompt(params.get("prompt")))
+
+    async def _cancel(self, params: Params) -> Params:
+        self._find(params).cancel()
+        return {}
+
+    async def _set_mode(self, params: Params) -> Params:
+        self._find(params).set_mode(_get_text(params, "modeId"))
+        return {}
+
+    async def _set_option(self, params: Params) -> Params:
+        session = self._find(params)
+        await session.set_option(_get_text(params, "configId"), _get_text(params, "value"))
+        return {"configOptions": session.list_options()}
+
+    def _find(self, params: Params) -> Session:
+        session = self._sessions.get(_get_text(params, "sessionId"))
+        if session is None:
+            raise Refusal(INVALID_PARAMS, "There is no such session; load it first")
+        return session
+
+    async def _open(self, params: Params, session_id: str) -> Session:
+        """A new session where no id is given. Raises `Refusal` for one that is not there."""
+        folder = _read_folder(params)
+        if session_id in self._sessions and self._sessions[session_id].workspace == folder:
+            return self._sessions[session_id]
+        if len(self._sessions) >= MOST_SESSIONS:
+            raise Refusal(INVALID_PARAMS, f"{MOST_SESSIONS} sessions are open; close one first")
+        opened = await self._open_workspace(folder)
+        if session_id:
+            conversation = await read_conversation(opened.runtime.store, session_id)
+            if not conversation.state.version and not conversation.turns:
+                raise Refusal(INVALID_PARAMS, "There is no such session in this folder")
+        chat = await open_chat(opened.runtime, ChatRequest(context_id=session_id))
+        session = Session(self._connection, chat, workspace=folder, has_forms=self._has_forms, mode=opened.mode)
+        self._sessions[session.id] = session
+        return session
+
+    async def _open_workspace(self, folder: Path) -> OpenWorkspace:
+        async with self._opening:
+            if folder not in self._workspaces:
+                opened = open_host(folder, environ=os.environ, home=Path.home(), flags=None, config=self._config)
+                for problem in opened.warnings:
+                    logger.warning(problem.render())
+                place = self._stack.enter_context(using_plugins(opened.host, report=logger.warning))
+                runtime = await self._stack.enter_async_context(open_runtime(place))
+                is_default = opened.loaded.origins["runtime.profile"].kind == "default"
+                mode: Profile = "guarded" if is_default else place.settings.runtime.profile
+                self._workspaces[folder] = OpenWorkspace(runtime=runtime, mode=mode)
+            return self._workspaces[folder]
+
+
+def read_prompt(blocks: object) -> str:
+    """The text of a prompt: what was written, files as their text or their name. Raises `Refusal`."""
+    if not isinstance(blocks, list):
+        raise Refusal(INVALID_PARAMS, "A prompt is a list of blocks")
+    texts = [_read_block(cast("Params", block)) for block in cast("list[object]", blocks) if isinstance(block, dict)]
+    text = "\n\n".join(each for each in texts if each)
+    if not text.strip():
+        raise Refusal(INVALID_PARAMS, "The prompt says nothing")
+    if len(text) > LONGEST_PROMPT:
+        raise Refusal(INVALID_PARAMS, f"The prompt is longer than {LONGEST_PROMPT} characters")
+    return text
+
+
+def _read_block(block: Params) -> str:
+    match block.get("type"):
+        case "text":
+            return str(block.get("text", ""))
+        case "resource_link":
+            return f"[file {_name_file(str(block.get('uri', '')))}]"
+        case "resource":
+            resource: Any = block.get("resource")
+            inner = cast("Params", resource) if isinstance(resource, dict) else {}
+            name = _name_file(str(inner.get("uri", "")))
+            return f"<file path={name!r}>\n{inner.get('text', '')}\n</file>" if "text" in inner else f"[file {name}]"
+        case _:
+            raise Refusal(INVALID_PARAMS, f"Blocks of type {str(block.get('type'))[:40]!r} are not taken")
+
+
+def _name_file(uri: str) -> str:
+    parts = urlsplit(uri)
+    return unquote(parts.path) if parts.scheme == "file" else uri
+
+
+def _read_folder(params: Params) -> Path:
+    folder = Path(_get_text(params, "cwd"))
+    if not folder.is_absolute() or not folder.is_dir():
+        raise Refusal(INVALID_PARAMS, "cwd is not the absolute path of a folder")
+    return folder.resolve()
+
+
+def _get_text(params: Params, name: str) -> str:
+    value = params.get(name)
+    if not isinstance(value, str) or len(value) > 4096 or "\0" in value:
+        raise Refusal(INVALID_PARAMS, f"{name} must be a text")
+    return value

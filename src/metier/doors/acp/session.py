@@ -1,0 +1,307 @@
+"""One session of an editor: a conversation of the workspace, its turns, and the dialogs that a person answers there."""
+
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+from pydantic import JsonValue
+
+from metier.definitions.agent import FILE_NAME as AGENT_FILE
+from metier.definitions.agent import PROFILES, Profile
+from metier.doors.acp.connection import INVALID_PARAMS, Connection, EditorGone, Params, Refusal
+from metier.doors.acp.updates import RunUpdates, Update, build_diff, build_message, find_path, get_kind, read_text
+from metier.doors.forms import build_schema, read_values
+from metier.engine.phases import FINAL
+from metier.engine.state import RunState
+from metier.engine.stopping import Stopper
+from metier.errors import LogError, UsageError
+from metier.ids import find_user
+from metier.runtime.answers import Answer, check_answer, list_field_names
+from metier.runtime.approvals import ApprovalQuestion, Reply
+from metier.runtime.chat.chats import Chat, OpenTurn
+from metier.runtime.cleaning import build_place_redactor
+from metier.runtime.runs import Runtime, Watch
+from metier.runtime.workspace.agents import BUILT_IN
+from metier.runtime.workspace.catalog import list_definitions
+from metier.telemetry.jsonl import FILE_NAME, read_events
+
+_MODES: dict[Profile, str] = {
+    "permissive": "Nothing is asked.",
+    "guarded": "Asks before something is changed.",
+    "strict": "Asks before something is changed, inside a sandbox.",
+}
+_ALLOW, _ALWAYS, _REJECT = "allow", "allow_always", "reject"
+_OPTIONS = [
+    {"optionId": _ALLOW, "name": "Allow", "kind": "allow_once"},
+    {"optionId": _ALWAYS, "name": "Allow this tool for the rest of the turn", "kind": "allow_always"},
+    {"optionId": _REJECT, "name": "Reject", "kind": "reject_once"},
+]
+COMMANDS = {
+    "compact": "Sum up the conversation so far.",
+    "undo": "Take the last turn back; its run stays on record.",
+    "facts": "List what is remembered.",
+    "remember": "Keep a fact: name: fact.",
+    "forget": "Forget a fact by its name.",
+}
+"""Commands that a prompt may begin with, after a slash."""
+_HINTED = ("remember", "forget")
+
+
+class Session:
+    def __init__(self, connection: Connection, chat: Chat, *, workspace: Path, has_forms: bool, mode: Profile) -> None:
+        self.chat = chat
+        self.workspace = workspace
+        self._connection = connection
+        self._has_forms = has_forms
+        self._loosest: Profile = mode
+        self.mode: Profile = mode
+        self._base = chat.runtime
+        self._redactor = build_place_redactor(chat.runtime.place)
+        self._stopper: Stopper | None = None
+        self._idle = anyio.Event()
+        self._idle.set()
+        self.set_mode(mode)
+
+    @property
+    def id(self) -> str:
+        return self.chat.context_id
+
+    @property
+    def is_busy(self) -> bool:
+        return self._stopper is not None
+
+    def set_mode(self, mode: str) -> None:
+        """The profile of the turns that follow; never a looser one than the settings say. Raises `Refusal`."""
+        allowed = PROFILES[PROFILES.index(self._loosest) :]
+        if mode not in allowed:
+            raise Refusal(INVALID_PARAMS, f"The mode is one of {', '.join(allowed)}")
+        self.mode = allowed[allowed.index(mode)]
+        place = self._base.place
+        runtime = place.settings.runtime.model_copy(update={"profile": self.mode})
+        settings = place.settings.model_copy(update={"runtime": runtime})
+        self.chat.runtime = Runtime(replace(place, settings=settings), self._base.store)
+
+    async def set_option(self, name: str, value: str) -> None:
+        """Raises `Refusal`, and `UsageError` for a model that the agent may not use."""
+        if value not in [option["value"] for option in self._find_option(name)["options"]]:
+            raise Refusal(INVALID_PARAMS, f"{value!r} is no choice of {name!r}")
+        if name == "model":
+            await self.chat.use_model(value)
+        else:
+            self.chat.agent_id, self.chat.model = value, ""
+            self.chat.resolve()
+
+    def _find_option(self, name: str) -> Params:
+        for option in self.list_options():
+            if option["id"] == name:
+                return option
+        raise Refusal(INVALID_PARAMS, f"There is no option {name!r}")
+
+    def describe_modes(self) -> Params:
+        allowed = PROFILES[PROFILES.index(self._loosest) :]
+        modes = [{"id": each, "name": each.capitalize(), "description": _MODES[each]} for each in allowed]
+        return {"currentModeId": self.mode, "availableModes": modes}
+
+    def list_options(self) -> list[Params]:
+        """The model and the agent, with what may be chosen."""
+        models = self.chat.list_models()
+        listed = list_definitions(self.workspace, "agents", AGENT_FILE).values()
+        agents = [BUILT_IN, *sorted(each.id for each in listed)]
+        return [
+            _build_option(
+                "model", current=self.chat.answered_by, choices={each: each for each in models}, category="model"
+            ),
+            _build_option("agent", current=self.chat.agent_id, choices={each: each or "built-in" for each in agents}),
+        ]
+
+    def send(self, update: Update) -> None:
+        self._connection.notify("session/update", {"sessionId": self.id, "update": update})
+
+    def tell_commands(self) -> None:
+        commands = [
+            {"name": name, "description": text, **({"input": {"hint": "name: fact"}} if name in _HINTED else {})}
+            for name, text in COMMANDS.items()
+        ]
+        self.send({"sessionUpdate": "available_commands_update", "availableCommands": commands})
+
+    async def prompt(self, text: str) -> Params:
+        """One turn, until it ends, waits for what the editor cannot answer, or is cancelled. Raises `Refusal`."""
+        if self.is_busy:
+            raise Refusal(INVALID_PARAMS, "A turn of this session is under way")
+        name, _, rest = text.strip().removeprefix("/").partition(" ")
+        if text.strip().startswith("/") and name in COMMANDS:
+            self.send(build_message("agent_message_chunk", await self._run_command(name, rest.strip())))
+            return {"stopReason": "end_turn"}
+        return await self._drive(text)
+
+    async def go_on(self) -> None:
+        """Ask again what an open turn waits for, and go on with it; for a session that was loaded."""
+        turn = await self.chat.find_open_turn()
+        if not self.is_busy and turn is not None and turn.kind in ("approval", "input", "interrupted"):
+            await self._drive(None)
+
+    def cancel(self) -> None:
+        if self._stopper is not None:
+            self._stopper.request("the editor")
+
+    async def wait_idle(self) -> None:
+        """Until no turn is under way."""
+        await self._idle.wait()
+
+    async def _drive(self, text: str | None) -> Params:
+        stopper = Stopper(self.chat.runtime.place.settings.runtime.signal_grace_seconds, waits_for_model=False)
+        updates = RunUpdates(self.workspace, self._redactor, self.send)
+        watch = Watch(sinks=(updates,), observe=updates.observe, stopper=stopper, ask=self._ask)
+        self._stopper, self._idle = stopper, anyio.Event()
+        try:
+            state = await self._take_turn(text, watch)
+            while state is not None and (answer := await self._elicit(state, stopper)) is not None:
+                state = await self.chat.go_on(answer, watch)
+        finally:
+            self._stopper = None
+            self._idle.set()
+        return await self._conclude(state, updates, is_cancelled=bool(stopper.reason == "the editor"))
+
+    async def _take_turn(self, text: str | None, watch: Watch) -> RunState | None:
+        turn = await self.chat.find_open_turn()
+        if text is None:
+            waits_for_form = turn is not None and turn.kind == "input"
+            return turn.state if waits_for_form and turn is not None else await self.chat.go_on(watch=watch)
+        if turn is not None and turn.kind == "input":
+            return await self.chat.go_on(_read_answer(turn, text), watch)
+        return await self.chat.send(text, watch)
+
+    async def _ask(self, question: ApprovalQuestion) -> Reply | None:
+        """The editor's permission dialog, which a person answers. Nothing where it is closed: the approval waits."""
+        asked = question.asked
+        call: Params = {
+            "toolCallId": f"{question.row.run_id}:{question.row.step_id}",
+            "title": f"{question.tool}: {asked.reason}" if asked is not None and asked.reason else question.tool,
+            "kind": get_kind(question.tool),
+            "status": "pending",
+            "rawInput": self._redactor.redact_value(question.arguments),
+            "content": self._preview(question),
+        }
+        try:
+            answer = await self._connection.request(
+                "session/request_permission", {"sessionId": self.id, "toolCall": call, "options": _OPTIONS}
+            )
+        except (EditorGone, Refusal):
+            return None
+        outcome: Any = answer.get("outcome")
+        chosen: object = outcome.get("optionId") if isinstance(outcome, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        if chosen in (_ALLOW, _ALWAYS):
+            return Reply(decision="approved", by=find_user(), remember=chosen == _ALWAYS)
+        if chosen == _REJECT:
+            return Reply(decision="denied", by=find_user(), reason="Rejected in the editor")
+        return None
+
+    def _preview(self, question: ApprovalQuestion) -> list[Update]:
+        """What the call would change, as far as that is known before."""
+        path = find_path(question.arguments, self.workspace)
+        content = question.arguments.get("content")
+        if question.tool == "Write" and path is not None and isinstance(content, str):
+            return [build_diff(path, read_text(path), content, redactor=self._redactor)]
+        preview = question.asked.preview if question.asked is not None else ""
+        text = self._redactor.redact(preview)
+        return [{"type": "content", "content": {"type": "text", "text": f"```diff\n{text}\n```"}}] if text else []
+
+    async def _elicit(self, state: RunState, stopper: Stopper) -> Answer | None:
+        """Put a question to the editor's form; nothing where it has none, or the person does not answer it."""
+        waiting = await self.chat.runtime.find_waiting(state)
+        asked = waiting.question
+        is_asking = waiting.pause is not None and waiting.pause.pause == "input" and state.phase not in FINAL
+        if asked is None or not is_asking or not self._has_forms or stopper.is_set:
+            return None
+        form = {
+            "sessionId": self.id,
+            "mode": "form",
+            "message": self._redactor.redact(asked.question),
+            "requestedSchema": build_schema(asked),
+        }
+        given: Params = {}
+        with stopper.interruptible(), suppress(EditorGone, Refusal):
+            given = await self._connection.request("elicitation/create", form)
+        content: Any = given.get("content")
+        if given.get("action") != "accept":
+            return None
+        answer = Answer(values=read_values(asked, content if isinstance(content, dict) else None), by=find_user())  # pyright: ignore[reportUnknownArgumentType]
+        try:
+            check_answer(waiting, answer)
+        except UsageError as error:
+            self.send(build_message("agent_message_chunk", error.sentence))
+            return None
+        return answer
+
+    async def _conclude(self, state: RunState | None, updates: RunUpdates, *, is_cancelled: bool) -> Params:
+        if state is None:
+            return {"stopReason": "cancelled" if is_cancelled else "end_turn"}
+        updates.finish(state.result)
+        waiting = await self.chat.runtime.find_waiting(state)
+        if state.failure is not None and state.status != "canceled":
+            updates.say(self._redactor.redact(f"{state.failure.message} ({state.failure.reason})"))
+        elif waiting.question is not None and state.phase not in FINAL:
+            updates.say(self._redactor.redact(waiting.question.question))
+        elif waiting.pause is not None and waiting.pause.pause != "signal" and not is_cancelled:
+            updates.say(f"Waits: {self._redactor.redact(waiting.pause.reason)}. agent runs show {state.run_id}")
+        usage = updates.view.total_usage
+        used: JsonValue = {
+            "totalTokens": usage.input_tokens + usage.output_tokens,
+            "inputTokens": usage.input_tokens,
+            "outputTokens": usage.output_tokens,
+            "cachedReadTokens": usage.cached_tokens,
+        }
+        return {"stopReason": _find_stop_reason(state, is_cancelled=is_cancelled), "usage": used}
+
+    async def replay(self) -> None:
+        """Every turn again, from the conversation and the logs of its runs."""
+        for state, turn in await self.chat.list_turns():
+            self.send(build_message("user_message_chunk", self._redactor.redact(turn.said)))
+            updates = RunUpdates(self.workspace, self._redactor, self.send)
+            with suppress(LogError):
+                for record in read_events(self._base.folder(state.run_id) / FILE_NAME):
+                    updates.write(record)
+            updates.finish(turn.answer)
+
+    async def _run_command(self, name: str, rest: str) -> str:
+        """What the conversation says to it. Raises `UsageError`."""
+        match name:
+            case "compact":
+                return f"{await self.chat.compact()} turns are summed up."
+            case "undo":
+                return f"Taken back: {self._redactor.redact((await self.chat.undo()).said)}"
+            case "remember":
+                return f"Kept: {(await self.chat.remember(rest)).text}"
+            case "forget":
+                await self.chat.forget(rest)
+                return "Forgotten."
+            case _:
+                facts = [f"- {fact.key}: {fact.text}" for fact in await self.chat.list_facts()]
+                return "\n".join(facts) or "Nothing is remembered."
+
+
+def _read_answer(turn: OpenTurn, text: str) -> Answer:
+    asked = turn.waiting.question
+    name = list_field_names(asked.fields)[0] if asked is not None else "answer"
+    answer = Answer(values={name: text}, by=find_user())
+    check_answer(turn.waiting, answer)
+    return answer
+
+
+def _find_stop_reason(state: RunState, *, is_cancelled: bool) -> str:
+    if is_cancelled or state.status == "canceled":
+        return "cancelled"
+    return (
+        "max_turn_requests"
+        if state.failure is not None and state.failure.reason == "max_turns_exceeded"
+        else "end_turn"
+    )
+
+
+def _build_option(name: str, *, current: str, choices: dict[str, str], category: str = "") -> Params:
+    options = [{"value": value, "name": shown} for value, shown in choices.items()]
+    kind = {"category": category} if category else {}
+    title = name.capitalize()
+    return {"id": name, "name": title, "type": "select", "currentValue": current, "options": options, **kind}

@@ -1,0 +1,185 @@
+"""A run as an editor shows it: messages, thoughts, tool calls with diffs, the plan, usage. A sink of its events."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from metier.event_record import EventRecord
+from metier.events import StepStarted
+from metier.providers.base import Delta
+from metier.telemetry.redaction import RedactionStream, Redactor
+from metier.views.fold import fold
+from metier.views.run_view import RunView, StepView
+
+type Update = dict[str, Any]
+type Send = Callable[[Update], None]
+
+LARGEST_DIFF_BYTES = 1_000_000
+_KINDS = {
+    "Read": "read",
+    "Write": "edit",
+    "Edit": "edit",
+    "Glob": "search",
+    "Grep": "search",
+    "Bash": "execute",
+    "script_run": "execute",
+    "WebFetch": "fetch",
+}
+_CHANGING = frozenset({"Write", "Edit"})
+_STATES = {"running": "in_progress", "waiting": "pending", "succeeded": "completed"}
+_PLAN = {"pending": "pending", "in_progress": "in_progress", "done": "completed", "dropped": "completed"}
+_END_OF_REPLY = frozenset({"llm_response_received", "llm_request_failed"})
+
+
+class RunUpdates:
+    """Tells an editor of one run while it goes on, or of one that is read from its log."""
+
+    def __init__(self, workspace: Path, redactor: Redactor, send: Send) -> None:
+        self.view = RunView()
+        self.said = ""
+        """What was shown of the reply that arrived last."""
+        self._workspace = workspace
+        self._redactor = redactor
+        self._send = send
+        self._text = redactor.stream()
+        self._thought = redactor.stream()
+        self._told: dict[str, StepView] = {}
+        self._before: dict[str, str | None] = {}
+        """The text of a file before a step changes it."""
+
+    def write(self, record: EventRecord) -> None:
+        if record.event_type in _END_OF_REPLY:
+            self._flush()
+        plan, usage = self.view.plan, self.view.usage
+        self.view = fold(self.view, record)
+        for call_id, step in list_calls(self.view):
+            if isinstance(record.payload, StepStarted) and step.state == "running" and step.tool in _CHANGING:
+                # Now, while the step has not begun: afterwards the file is another one.
+                path = find_path(step.arguments, self._workspace)
+                self._before.setdefault(call_id, None if path is None else read_text(path))
+            if self._told.get(call_id) is not step and step.kind != "control":
+                self._tell_step(call_id, step)
+        if self.view.plan != plan:
+            self._send({"sessionUpdate": "plan", "entries": build_plan(self.view)})
+        if self.view.usage != usage:
+            self._send(build_usage(self.view))
+
+    def close(self) -> None:
+        """As a sink; runs below this one write into it too."""
+
+    def observe(self, delta: Delta) -> None:
+        """As the observer of replies. What was shown of an attempt that was lost cannot be taken back."""
+        match delta.kind:
+            case "text":
+                self._show("agent_message_chunk", self._text.feed(delta.text))
+            case "thinking":
+                self._show("agent_thought_chunk", self._thought.feed(delta.text))
+            case "restart":
+                self._text, self._thought, self.said = self._redactor.stream(), self._redactor.stream(), ""
+
+    def say(self, text: str) -> None:
+        """A message of our own."""
+        if text:
+            self._send(build_message("agent_message_chunk", text))
+
+    def finish(self, result: str) -> None:
+        """The answer, unless it was shown while it arrived."""
+        self._flush()
+        text = self._redactor.redact(result).strip()
+        if text and not self.said.strip().endswith(text):
+            self.say(text)
+
+    def _flush(self) -> None:
+        self._show("agent_message_chunk", _close(self._text))
+        self._show("agent_thought_chunk", _close(self._thought))
+        self._text, self._thought = self._redactor.stream(), self._redactor.stream()
+
+    def _show(self, kind: str, text: str) -> None:
+        if text:
+            self.said += text if kind == "agent_message_chunk" else ""
+            self._send(build_message(kind, text))
+
+    def _tell_step(self, call_id: str, step: StepView) -> None:
+        is_new = call_id not in self._told
+        self._told[call_id] = step
+        update = describe_step(call_id, step, self._workspace)
+        content = self._find_diff(call_id, step) or _build_output(step)
+        self._send({"sessionUpdate": "tool_call" if is_new else "tool_call_update", **update, "content": content})
+
+    def _find_diff(self, call_id: str, step: StepView) -> list[Update]:
+        path = find_path(step.arguments, self._workspace) if call_id in self._before else None
+        after = read_text(path) if path is not None and step.state == "succeeded" else None
+        if path is None or after is None or after == self._before[call_id]:
+            return []
+        return [build_diff(path, self._before[call_id], after, redactor=self._redactor)]
+
+
+def list_calls(view: RunView) -> Iterator[tuple[str, StepView]]:
+    """Every step under an id that is its own also among those of child runs."""
+    for step in view.steps:
+        yield f"{view.run_id}:{step.step_id}", step
+    for child in view.children:
+        yield from list_calls(child)
+
+
+def describe_step(call_id: str, step: StepView, workspace: Path) -> Update:
+    path = find_path(step.arguments, workspace)
+    return {
+        "toolCallId": call_id,
+        "title": f"{step.tool} {step.line}".strip() or step.step_id,
+        "kind": _KINDS.get(step.tool, "other"),
+        "status": _STATES.get(step.state, "failed"),
+        "locations": [] if path is None else [{"path": str(path)}],
+        "rawInput": step.arguments if isinstance(step.arguments, dict) else {},
+    }
+
+
+def get_kind(tool: str) -> str:
+    return _KINDS.get(tool, "other")
+
+
+def build_message(kind: str, text: str) -> Update:
+    return {"sessionUpdate": kind, "content": {"type": "text", "text": text}}
+
+
+def build_diff(path: Path, before: str | None, after: str, *, redactor: Redactor) -> Update:
+    old = None if before is None else redactor.redact(before)
+    return {"type": "diff", "path": str(path), "oldText": old, "newText": redactor.redact(after)}
+
+
+def build_plan(view: RunView) -> list[Update]:
+    return [{"content": step.step, "priority": "medium", "status": _PLAN[step.status]} for step in view.plan]
+
+
+def build_usage(view: RunView) -> Update:
+    update: Update = {"sessionUpdate": "usage_update", "used": view.context.tokens, "size": view.context.limit}
+    cost = view.total_usage.known_cost_usd
+    return update if cost is None else {**update, "cost": {"amount": cost, "currency": "USD"}}
+
+
+def find_path(arguments: object, workspace: Path) -> Path | None:
+    """The file that a call is about, where it lies in the workspace."""
+    path = arguments.get("path") if isinstance(arguments, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    if not isinstance(path, str) or not path or "\0" in path:
+        return None
+    found = workspace / path
+    return found if found.is_relative_to(workspace) and ".." not in found.parts else None
+
+
+def read_text(path: Path) -> str | None:
+    """Nothing for what is no text of a size to be shown."""
+    try:
+        if path.resolve() != path or not path.is_file() or path.stat().st_size > LARGEST_DIFF_BYTES:
+            return None  # a link may lead out of the workspace
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _build_output(step: StepView) -> list[Update]:
+    text = step.error or step.output
+    return [{"type": "content", "content": {"type": "text", "text": text}}] if text else []
+
+
+def _close(stream: RedactionStream) -> str:
+    return stream.close()

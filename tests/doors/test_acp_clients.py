@@ -1,0 +1,67 @@
+"""`agent acp` against clients that others wrote: the official TypeScript SDK, and the headless client `acpx`."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_server import ModelServer, calls, says
+from node_programs import NODE, find_modules, find_program
+from run_workspace import AGENT, Workspace
+
+pytestmark = pytest.mark.slow
+
+CLIENT = Path(__file__).parent / "editor_client.mjs"
+
+
+def run_typescript_client(workspace: Workspace, tmp_path: Path, *arguments: str) -> dict[str, Any]:
+    find_program("@agentclientprotocol/sdk/package.json")
+    # Node looks for packages beside the file.
+    script = shutil.copy(CLIENT, tmp_path / "client.mjs")
+    (tmp_path / "node_modules").symlink_to(find_modules())
+    done = subprocess.run(
+        [NODE, script, AGENT, workspace.folder, *arguments], capture_output=True, text=True, timeout=100, env=os.environ
+    )
+    assert done.returncode == 0, done.stderr
+    seen: dict[str, Any] = json.loads(done.stdout)
+    return seen
+
+
+def test_the_typescript_sdk_gets_a_plan_a_diff_a_form_and_usage(
+    workspace: Workspace, model: ModelServer, tmp_path: Path
+) -> None:
+    workspace.write("a.txt", "old\n")
+    model.follow(
+        calls("plan", steps=[{"step": "Write", "status": "in_progress"}]),
+        calls("Read", path="a.txt"),
+        calls("Write", path="a.txt", content="new\n"),
+        calls("ask_user", question="Which colour?", fields={"colour": "text"}),
+        says("All done."),
+    )
+
+    seen = run_typescript_client(workspace, tmp_path, "allow", "Do it")
+
+    kinds = {update["sessionUpdate"] for update in seen["updates"]}
+    assert {"plan", "tool_call", "tool_call_update", "usage_update", "agent_message_chunk"} <= kinds
+    assert seen["permissions"][0][0]["newText"] == "new\n"
+    assert (seen["stops"], seen["forms"], seen["version"]) == (["end_turn"], 1, 1)
+    assert seen["modes"] == ["guarded", "strict"]
+    assert (workspace.folder / "a.txt").read_text(encoding="utf-8") == "new\n"
+
+
+@pytest.mark.parametrize(("flag", "is_written"), [("--approve-all", True), ("--deny-all", False)])
+def test_acpx_runs_a_prompt_and_its_permissions_count(
+    workspace: Workspace, model: ModelServer, flag: str, is_written: bool
+) -> None:
+    model.follow(calls("Write", path="a.txt", content="x"), says("That is all."))
+
+    command = [*find_program("acpx/dist/cli.js"), "--agent", f"{AGENT} acp", "--cwd", str(workspace.folder), flag]
+    done = subprocess.run(
+        [*command, "--format", "json", "exec", "Write a file"], capture_output=True, text=True, timeout=100
+    )
+
+    assert "That is all." in done.stdout, done.stderr
+    assert (workspace.folder / "a.txt").exists() == is_written
