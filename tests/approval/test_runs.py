@@ -15,11 +15,12 @@ from metier.engine.options import RuntimeOptions
 from metier.engine.state import RunState
 from metier.errors import ConfigError
 from metier.runtime.approvals import ApprovalQuestion, Reply
+from metier.runtime.asking import Asker
 from metier.runtime.history.forks import ForkRequest, find_points, fork_run
 from metier.runtime.history.replays import replay_run
 from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
-from metier.runtime.runs import Asker, Runtime, Watch, open_runtime
+from metier.runtime.runs import Runtime, Watch, open_runtime
 from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.testing.scripted import Line, ScriptedProvider, ToolCall, calls, says
@@ -371,3 +372,61 @@ async def test_both_forms_of_the_access_file_turn_a_tool_off(tmp_path: Path, acc
     _, provider = await run_with(tmp_path, None, says("Done."))
 
     assert "Pen" not in {tool.name for tool in provider.requests[0].tools}
+
+
+def write_both() -> Line:
+    both = (ToolCall("Pen", {"path": "a.txt", "text": "1"}), ToolCall("Pen", {"path": "b.txt", "text": "2"}))
+    return calls(*both, text="Two notes")
+
+
+async def test_calls_of_one_reply_are_shown_and_decided_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state, _ = await run_with(tmp_path, Prompter(Person("Y"), "ada"), write_both(), says("Done."))
+
+    assert state.status == "completed"
+    assert {file.name for file in tmp_path.glob("*.txt")} == {"a.txt", "b.txt"}
+    shown = capsys.readouterr().err
+    assert "? 1 of 2 Call the tool Pen\n  path: a.txt" in shown
+    assert "? 2 of 2 Call the tool Pen\n  path: b.txt" in shown
+
+
+async def test_of_calls_that_wait_together_each_can_have_its_own_answer(tmp_path: Path) -> None:
+    state, provider = await run_with(tmp_path, Prompter(Person("n", "Not a", "y"), "ada"), write_both(), says("Done."))
+
+    assert state.status == "completed"
+    assert {file.name for file in tmp_path.glob("*.txt")} == {"b.txt"}
+    parts = provider.requests[-1].messages[-1].parts + provider.requests[-1].messages[-2].parts
+    assert any("Not a" in part.text for part in parts if part.kind == "tool_result")
+
+
+async def test_calls_about_one_file_are_asked_about_one_after_the_other(tmp_path: Path) -> None:
+    same = (ToolCall("Pen", {"path": "a.txt", "text": "1"}), ToolCall("Pen", {"path": "a.txt", "text": "2"}))
+    asked: list[int] = []
+
+    async def ask(question: ApprovalQuestion) -> Reply:
+        asked.append(len(question.others))
+        return Reply(decision="approved", by="ada")
+
+    state, _ = await run_with(tmp_path, ask, calls(*same, text="Twice"), says("Done."))
+
+    assert state.status == "completed"
+    assert asked == [0, 0]
+
+
+async def test_a_run_without_a_person_waits_for_all_calls_of_a_reply(tmp_path: Path) -> None:
+    place, _ = make_place(tmp_path, (write_both(), says("Done.")))
+    async with open_runtime(place) as runtime:
+        state = await runtime.start(RunRequest(task="write"), Watch())
+        waiting = await runtime.approvals.find_all(run_id=state.run_id, status="open")
+        assert [question.arguments["path"] for question in waiting] == ["a.txt", "b.txt"]
+        await runtime.approvals.decide(waiting[1], Reply(decision="approved", by="ada"))
+        state = await runtime.resume(state.run_id)
+        assert state.pause is not None
+        assert not (tmp_path / "b.txt").exists(), "calls run in the order of the reply"
+        await runtime.approvals.decide(waiting[0], Reply(decision="approved", by="ada"))
+        state = await runtime.resume(state.run_id)
+        await check_replay(runtime, state.run_id)
+
+    assert state.status == "completed"
+    assert (tmp_path / "b.txt").read_text() == "2"

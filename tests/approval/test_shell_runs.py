@@ -10,10 +10,11 @@ from pydantic import JsonValue
 from metier.engine.options import RuntimeOptions
 from metier.engine.state import RunState
 from metier.runtime.approvals import ApprovalQuestion, Reply
+from metier.runtime.asking import Asker
 from metier.runtime.history.replays import replay_run
 from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
-from metier.runtime.runs import Asker, Watch, open_runtime
+from metier.runtime.runs import Watch, open_runtime
 from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.testing.scripted import ScriptedProvider, ToolCall, calls, says

@@ -68,6 +68,8 @@ class RefuseStep:
 class AskApproval:
     step_id: str
     reason: str
+    also: tuple[tuple[str, str], ...] = ()
+    """Later steps of the same reply that are asked about together with it, each with the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,12 +149,42 @@ def _start(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
     if (said := find_before(state, first)) is not None:
         return said
     if (question := _find_question(first, verdict)) is not None:
-        return find_permission(state, first) or a.AskApproval(first.step_id, question)
+        also = _find_also(state, pending, policy) if first.phase == "pending" else ()
+        return find_permission(state, first) or a.AskApproval(first.step_id, question, also)
     if first.action.type == "ask_user":
         return a.AskInput(first.step_id)
     if is_delegation(first.action):
         return a.Delegate(first.step_id)
     return _run_or_stop(state, pending, policy)
+
+
+def _find_also(state: RunState, pending: list[Step], policy: Policy) -> tuple[tuple[str, str], ...]:
+    """Later calls of the reply that a person is asked about as well, up to one that an earlier call may change."""
+    also: list[tuple[str, str]] = []
+    paths = {path} if (path := _find_path(pending[0])) else set[str]()
+    for step in pending[1:]:
+        if not _can_be_asked_early(state, step) or (verdict := judge_step(state, step, policy)).decision == "deny":
+            break
+        if (question := _find_question(step, verdict)) is None:
+            continue
+        # What a second call would change in the same file is known when the first has run.
+        if find_permission(state, step) is not None or (path := _find_path(step)) in paths:
+            break
+        also.append((step.step_id, question))
+        paths |= {path} if path else set()
+    return tuple(also)
+
+
+def _can_be_asked_early(state: RunState, step: Step) -> bool:
+    is_call = step.phase == "pending" and not step.denied and step.action.type in ("call_tool", "run_command")
+    if not is_call or is_delegation(step.action) or name_call(step.action)[0] in state.disabled:
+        return False
+    is_repeated = build_identity(step.action) in state.repeated
+    return not is_repeated and find_before(state, step) is None
+
+
+def _find_path(step: Step) -> str:
+    return str(name_call(step.action)[1].get("path") or "")
 
 
 def _find_question(step: Step, verdict: Verdict) -> str | None:

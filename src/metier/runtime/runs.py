@@ -21,13 +21,14 @@ from metier.engine.services import Services
 from metier.engine.state import RunState, fold
 from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
-from metier.errors import ApprovalClosed, ConfigError, UsageError
+from metier.errors import ConfigError, UsageError
 from metier.events import PinnedDefinitionUsed, TaskState
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
 from metier.providers.connection import SharedClients
 from metier.runtime.answers import Answer, take_answer
-from metier.runtime.approvals import ApprovalQuestion, Approvals, Reply
+from metier.runtime.approvals import Approvals
+from metier.runtime.asking import Asker, ask_person
 from metier.runtime.bounds import ask_to_end, bounded, build_cancellation, build_timeout, find_wanted_end
 from metier.runtime.build import build_services, check_budget
 from metier.runtime.changed_code import CodeAsker, settle_code
@@ -61,9 +62,6 @@ from metier.store.base import Lease, RunRow, Store
 from metier.store.failures import LeaseHeld, RunUnknown, StoreUnavailable
 from metier.telemetry.jsonl import LogPool
 from metier.telemetry.sinks import Sink
-
-type Asker = Callable[[ApprovalQuestion], Awaitable[Reply | None]]
-
 
 _BY_HAND = LeaseTerms()
 
@@ -407,23 +405,9 @@ class Runtime:
         return await open_run_log(lease, services, opening)
 
     async def _ask_person(self, log: RunLog, services: Services, ask: Asker | None, *, stopper: Stopper) -> bool:
-        """Put an open approval to the user at the terminal; False when the run stays parked."""
-        pause = log.state.pause
-        if ask is None or stopper.is_set or pause is None or pause.pause != "approval":
-            return False
-        asking = next(step for step in log.state.steps if step.phase == "asking")
-        question = await self.approvals.get(asking.approval_id)
-        reply: Reply | None = None
-        with stopper.interruptible():
-            reply = await ask(question)
-        if reply is None:
-            return False
-        remembered: frozenset[str] = frozenset()
-        # Who was faster elsewhere has decided; the run goes on with that.
-        with suppress(ApprovalClosed):
-            await self.approvals.decide(question, reply)
-            remembered = frozenset({asking.approval_id} if reply.remember else ())
-        return await self._take_answer(log, Answer(), services, remembered=remembered)
+        """Put open approvals to the user at the terminal; False when the run stays parked."""
+        remembered = await ask_person(log.state, ask, self.approvals, stopper=stopper)
+        return remembered is not None and await self._take_answer(log, Answer(), services, remembered=remembered)
 
     async def _take_answer(
         self,

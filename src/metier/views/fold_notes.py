@@ -86,7 +86,7 @@ def _describe_hooks(payload: HooksRan) -> str:
 
 def _describe_resumed(payload: ev.RunResumed) -> str:
     """The step that was decided about shows what became of it."""
-    return "" if payload.reason.startswith("Approval ") else f"resumed: {payload.reason}"
+    return "" if payload.reason.startswith(("Approval ", "Approvals ")) else f"resumed: {payload.reason}"
 
 
 def _describe_start(payload: ev.RunStarted) -> str:

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from metier.cli.chat.turn_view import TurnView
 from metier.engine.state import RunState
+from metier.runtime.asking import Asker
 from metier.runtime.chat.chats import Chat
-from metier.runtime.runs import Asker, Watch
+from metier.runtime.runs import Watch
 
 type Turn = Callable[[Watch], Awaitable[RunState | None]]
 """Something that drives a turn; nothing comes of it where there is none to drive."""

@@ -32,11 +32,19 @@ class Found:
 
 
 async def ask_approval(action: a.AskApproval, log: RunLog, services: Services) -> None:
-    """Stop here until the approver has decided."""
+    """Stop here until the approver has decided. Other calls of the reply that wait as well are asked about with it."""
     step = log.state.step(action.step_id)
     if step.phase == "asking":
         await log.record(e.RunPaused(pause="approval", reason=f"Approval {step.approval_id} is open"))
         return
+    wanted = [(action.step_id, action.reason), *action.also]
+    asked = [await _ask(log.state.step(step_id), log, services, reason=reason) for step_id, reason in wanted]
+    ids = ", ".join(each.approval_id for each in asked)
+    said = f"Approval {ids} is open" if len(asked) == 1 else f"Approvals {ids} are open"
+    await log.record(*asked, e.RunPaused(pause="approval", reason=said), durable=True)
+
+
+async def _ask(step: Step, log: RunLog, services: Services, *, reason: str) -> e.ApprovalAsked:
     name, arguments = name_call(step.action)
     payload = render_call(name, arguments)
     approval_id = build_approval_id(log.state.run_id, step.step_id, times_asked=step.times_asked, nonce=log.state.nonce)
@@ -56,11 +64,11 @@ async def ask_approval(action: a.AskApproval, log: RunLog, services: Services) -
     leads = await find_leads(step, services)
     shown = render_leads(leads) + (preview.text if preview else "")
     tool = services.tools.find(name)
-    asked = e.ApprovalAsked(
+    return e.ApprovalAsked(
         approval_id=approval_id,
         step_id=step.step_id,
         arguments_hash=hash_call(payload),
-        reason=action.reason,
+        reason=reason,
         expires_at=expires.isoformat(),
         justification=log.state.decision.reasoning_summary if log.state.decision else "",
         preview=services.clean(shown)[:MAX_PREVIEW_CHARACTERS],
@@ -69,7 +77,6 @@ async def ask_approval(action: a.AskApproval, log: RunLog, services: Services) -
         input_schema=tool.info.input_schema if tool else {},
         risk=tool.info.risk if tool else "",
     )
-    await log.record(asked, e.RunPaused(pause="approval", reason=f"Approval {approval_id} is open"), durable=True)
 
 
 async def ask_again(action: a.RunSteps, log: RunLog, services: Services) -> bool:

@@ -9,6 +9,7 @@ what people answered, where a kill cut the run short.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 
 from metier.engine import actions as a
 from metier.engine import entries as e
@@ -142,8 +143,17 @@ class _Player:
             case a.CheckResult() | a.RunHooks():
                 await self._give_verdict(action, log)
             case _:
-                await perform(action, log, services)
+                await perform(self._narrow(action), log, services)
                 await log.record()  # compared at once: what comes next may have come from outside
+
+    def _narrow(self, action: a.Action) -> a.Action:
+        """Earlier versions asked about one call at a time: those are asked about that were then."""
+        if not isinstance(action, a.AskApproval):
+            return action
+        following = self.tape.entries[self.tape.position :]
+        asked = [entry.step_id for entry in takewhile(lambda each: each.kind == "approval_asked", following)
+                 if isinstance(entry, e.ApprovalAsked)]  # fmt: skip
+        return replace(action, also=tuple(each for each in action.also if each[0] in asked))
 
     async def _ask(self, action: a.CallModel, log: RunLog, services: Services) -> None:
         before = log.state.cost_usd
