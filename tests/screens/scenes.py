@@ -97,11 +97,63 @@ def show_resumed_run(place: Place) -> Screens:
         return _take(terminal)
 
 
+def show_chat(place: Place) -> Screens:
+    """A chat with tools: a diff, output, an answer, and what is typed meanwhile."""
+    place.model.follow(
+        calls("Edit", path="a.md", old="one", new="eins"),
+        calls("Bash", command="printf 'line %d\\n' 1 2 3 4 5 6 7 8 9"),
+        says("I changed **one** line.\n\n- `a.md` says `eins` now\n"),
+    )
+    with place.open("chat", "--profile", "permissive") as terminal:
+        terminal.wait_for("you>")
+        terminal.type("Translate the note", "Enter")
+        terminal.wait_for("says eins now")
+        terminal.wait_for("cost unknown")
+        terminal.type("-l", "and now @b")
+        terminal.wait_for("@b.md")
+        return _take(terminal)
+
+
+def show_approval(place: Place) -> Screens:
+    place.model.follow(
+        Reply(
+            text="I fix both notes.",
+            calls=(
+                ("Edit", {"path": "a.md", "old": "one", "new": "eins\nund"}),
+                ("Bash", {"command": "touch done.txt"}),
+            ),
+        ),
+        says("Done."),
+    )
+    with place.open("run", "Fix the notes", "--profile", "guarded") as terminal:
+        terminal.wait_for(r"\[\?\]: *$")
+        return _take(terminal)
+
+
+def show_interrupted_chat(place: Place) -> Screens:
+    place.model.follow(says("Once upon a time there was a folder, and it was full of notes. "))
+    place.model.halting.set()
+    with place.open("chat") as terminal:
+        terminal.wait_for("you>")
+        terminal.type("Tell me a story", "Enter")
+        terminal.wait_for("full of notes")
+        terminal.type("-l", "make it short")
+        terminal.type("C-c")
+        terminal.wait_for("Stopped by you")
+        terminal.wait_for("cost unknown")
+        place.model.halting.clear()
+        place.model.released.set()
+        return _take(terminal)
+
+
 SCENES: dict[str, Callable[[Place], Screens]] = {
     "run": show_run,
     "failure": show_failure,
     "interrupted": show_interrupted_reply,
     "resumed": show_resumed_run,
+    "chat": show_chat,
+    "approval": show_approval,
+    "chat-interrupted": show_interrupted_chat,
 }
 SIZES = {"100x30": (100, 30), "80x24": (80, 24)}
 
@@ -117,6 +169,7 @@ def prepare(folder: Path, url: str) -> None:
 
 def hide_times(screen: str) -> str:
     """Without what differs from run to run."""
-    screen = re.sub(r"\d{8}-\d{6}-[0-9a-f]{12}", "RUN", screen)
+    screen = re.sub(r"\d{8}-\d{6}(?:-[0-9a-f]{12})?", "RUN", screen)
+    screen = re.sub(r"\bap-[0-9a-f]{12}", "APPROVAL", screen)
     # A step shows its time from 50 ms on, which depends on the machine; the closing line always does.
     return re.sub(r" +\d+(?:\.\d)? s$", "", re.sub(r"· \d+(?:\.\d)? s\b", "· 0.0 s", screen), flags=re.MULTILINE)

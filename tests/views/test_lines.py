@@ -200,3 +200,19 @@ def test_hostile_markdown_stays_in_its_box_and_is_quick(text: str) -> None:
 
     assert max(map(cell_len, lines), default=0) <= 60
     assert all(sanitize(line) == line for line in lines)
+
+
+def test_closing_line_says_less_where_the_screen_is_narrow_and_never_breaks() -> None:
+    usage = Usage(input_tokens=12_345, cached_tokens=9_100, output_tokens=410, cost_usd=0.021)
+    view = RunView(run_id="20260102-030405-0a1b2c3d4e5f", status="completed", turn=13, usage=usage, duration_ms=14_000)
+
+    assert render_closing(view, width=120).plain == (
+        "completed · 13 turns · 12.3k in (9.1k cached) · 410 out · $0.021 · 14 s · run 20260102-030405-0a1b2c3d4e5f"
+    )
+    assert render_closing(view, width=100).plain.endswith(
+        "12.3k in (9.1k cached) · 410 out · $0.021 · 14 s · run 20260102-030405"
+    )
+    assert render_closing(view, width=80).plain == (
+        "completed · 13 turns · 12.3k in · 410 out · $0.021 · 14 s · run 20260102-030405"
+    )
+    assert render_closing(view, width=40).plain == "completed · run 20260102-030405"

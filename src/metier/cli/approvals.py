@@ -9,7 +9,8 @@ from pydantic import JsonValue
 from metier.cli.run.approval_dialog import describe, describe_edit, explain, parse_arguments
 from metier.cli.run.command import Config
 from metier.cli.run.detaching import tell_workers, wake_decided_run
-from metier.cli.run.driving import open_place
+from metier.cli.run.driving import View, open_place
+from metier.cli.run.resume import resume_run
 from metier.cli.shared.output import JsonList, warn_line, write_json, write_line
 from metier.cli.skill.catalog import AsJson
 from metier.errors import UsageError
@@ -27,6 +28,7 @@ app = typer.Typer(
 ApprovalName = Annotated[str, typer.Argument(help="The approval: its id, or the beginning of its id.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; of a denial the model reads it.")]
 By = Annotated[str | None, typer.Option("--by", help="Who decides; your user name unless you say otherwise.")]
+GoOn = Annotated[bool, typer.Option("--resume", help="Then go on with the run here, as `agent resume` does.")]
 _SHOWN = 80
 
 
@@ -91,48 +93,60 @@ def approve(
     ] = None,
     reason: Reason = "",
     by: By = None,
+    go_on: GoOn = False,
     as_json: AsJson = False,
     config: Config = None,
-) -> None:
-    """Let the call run, once, as it stands or with other arguments.
+) -> int:
+    """Let the call run, once, as it stands or with other arguments; with `--resume` the run goes on here.
 
     Exit code 10: it was decided before, or the time was up.
     """
     arguments = None if edit_args is None else _parse_edited(edit_args)
     reply = Reply(decision="approved", by=_who(by), reason=reason, arguments=arguments)
-    _decide(approval, reply, as_json=as_json, config=config)
+    return _decide(approval, reply, as_json=as_json, go_on=go_on, config=config)
 
 
 @app.command()
 def deny(
-    approval: ApprovalName, *, reason: Reason = "", by: By = None, as_json: AsJson = False, config: Config = None
-) -> None:
-    """Refuse the call; the model is told, with the reason.
+    approval: ApprovalName,
+    *,
+    reason: Reason = "",
+    by: By = None,
+    go_on: GoOn = False,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> int:
+    """Refuse the call; the model is told, with the reason. With `--resume` the run goes on here.
 
     Exit code 10: it was decided before, or the time was up.
     """
     reply = Reply(decision="denied", by=_who(by), reason=reason)
-    _decide(approval, reply, as_json=as_json, config=config)
+    return _decide(approval, reply, as_json=as_json, go_on=go_on, config=config)
 
 
-def _decide(name: str, reply: Reply, *, as_json: bool, config: Config) -> None:
+def _decide(name: str, reply: Reply, *, as_json: bool, go_on: bool, config: Config) -> int:
     place = open_place(config)
 
-    async def decide() -> tuple[ApprovalQuestion, RunRow | None]:
+    async def decide() -> tuple[ApprovalQuestion, RunRow | None, str]:
         async with open_runtime(place) as runtime:
             decided = await runtime.approvals.decide(await runtime.approvals.get(name), reply)
-            return decided, await wake_decided_run(runtime, decided.row.run_id)
+            top = await runtime.find_started(decided.row.run_id)
+            return decided, await wake_decided_run(runtime, decided.row.run_id), top.run_id
 
-    decided, owner = anyio.run(decide)
-    if as_json:
+    decided, owner, started = anyio.run(decide)
+    if as_json and not go_on:
         write_json(approval_as_json(decided))
     else:
-        write_line(f"{decided.row.approval_id} {decided.row.status} by {decided.row.decided_by}")
+        said = f"{decided.row.approval_id} {decided.row.status} by {decided.row.decided_by}"
+        warn_line(said) if go_on else write_line(said)
     if owner is not None:
         tell_workers(place, owner.run_id, queue=owner.queue)
         warn_line(f"run:     {owner.run_id} goes on as soon as a worker takes it")
-    else:
-        warn_line(f"resume:  agent resume {decided.row.run_id}")
+        return 0
+    if go_on:
+        return resume_run(place, started, View(output="json" if as_json else "text"))
+    warn_line(f"resume:  agent resume {decided.row.run_id}")
+    return 0
 
 
 def _parse_edited(text: str) -> dict[str, JsonValue]:

@@ -13,6 +13,7 @@ from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill.catalog import AsJson
 from metier.cli.trust import trust_new_folder
 from metier.definitions.plugin_names import PLUGIN
+from metier.errors import UsageError
 from metier.providers.options import ProviderName
 from metier.providers.registry import BUILT_IN, OFFLINE, check_base_url, choose_provider
 from metier.runtime.provider_setup import (
@@ -23,6 +24,7 @@ from metier.runtime.provider_setup import (
     propose_model,
     render_settings,
 )
+from metier.runtime.workspace.project_file import write_project_file
 from metier.runtime.workspace.templates import DEFAULT, Template, get_template, list_templates, write_template
 from metier.settings.discovery import FILE_NAME
 from metier.settings.load import load_settings
@@ -64,7 +66,7 @@ def init(
     check_base_url(base_url)
     was_empty = next(list_brought(path), None) is None
     choice = replace(_choose_model(provider, model, base_url, path), profile=profile, agent=AGENT)
-    written = write_template(chosen, path, replaced={FILE_NAME: render_settings(choice)})
+    written = [*write_template(chosen, path, replaced={FILE_NAME: render_settings(choice)}), *_write_instructions(path)]
     if was_empty:
         # The user who writes the files here knows what they hold; a remote that is added later does not change that.
         trust_new_folder(path.absolute())
@@ -75,8 +77,17 @@ def init(
         return
     for file in written:
         write_line(str(file))
-    for line in _say_what_next(chosen, path, choice):
+    for line in _say_what_next(chosen, path, choice, count=len(written)):
         warn_line(line)
+
+
+def _write_instructions(path: Path) -> list[Path]:
+    """An `AGENTS.md` to fill in, where the folder has no instructions yet. Raises `UsageError`."""
+    try:
+        file = write_project_file(path)
+    except OSError as error:
+        raise UsageError(f"'{path / 'AGENTS.md'}' cannot be written: {error.strerror}") from error
+    return [] if file is None else [file]
 
 
 def _choose_model(provider: ProviderName | None, model: str, base_url: str, path: Path) -> ModelChoice:
@@ -117,11 +128,11 @@ def _write_list(templates: tuple[Template, ...], *, as_json: bool) -> None:
         write_line(f"{each.name}  {each.about}")
 
 
-def _say_what_next(template: Template, path: Path, choice: ModelChoice) -> list[str]:
+def _say_what_next(template: Template, path: Path, choice: ModelChoice, *, count: int) -> list[str]:
     there = [] if path == Path() else [f"  cd {path}"]
     runs = [f"  agent task run {task} --provider offline    (no model, no key)" for task in template.tasks]
     return [
-        f"Wrote {len(template.files)} files. What to do next:",
+        f"Wrote {count} files. What to do next:",
         *there,
         "  agent check",
         *runs,

@@ -1,6 +1,7 @@
 """Which model a run asks, and which it may: the host's settings, narrowed by its agent. Pure."""
 
 from metier.definitions.agent import PROFILES, AgentDefinition, Profile
+from metier.definitions.nearest import hint_nearest
 from metier.errors import UsageError
 from metier.providers.allowed import is_allowed
 from metier.providers.options import ModelOptions
@@ -50,11 +51,12 @@ def choose_profile(host: Profile, agent: AgentDefinition | None) -> Profile:
 def _check(chosen: ModelName, name: str, *, options: ModelOptions, agent: AgentDefinition | None) -> None:
     own = list_models(options, agent)
     if agent is not None and not is_allowed(chosen, own):
-        raise UsageError(f"Model {name!r} is not one that agent {agent.id!r} may use", hint=f"Use {_join(own)}")
+        hint = hint_nearest(name, own) or f"Use {_join(own)}"
+        raise UsageError(f"Model {name!r} is not one that agent {agent.id!r} may use", hint=hint)
     if not is_allowed(chosen, options.allowed_models):
-        raise UsageError(
-            f"Model {name!r} is not allowed here", hint=f"model.allowed_models has {_join(options.allowed_models)}"
-        )
+        near = hint_nearest(name, options.allowed_models)
+        hint = near or f"model.allowed_models has {_join(options.allowed_models)}"
+        raise UsageError(f"Model {name!r} is not allowed here", hint=hint)
 
 
 def split_name(name: str, options: ModelOptions) -> ModelName:

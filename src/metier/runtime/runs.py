@@ -277,8 +277,11 @@ class Runtime:
         if await self.store.find_run(lost.name) is None:
             raise describe_lost_run(lost)
 
+    async def find_started(self, run_id: str) -> RunRow:
+        """The run that a user started: this one, or the one that ordered it. Raises `RunUnknown`."""
+        return await self._climb(await self.find(run_id))
+
     async def _climb(self, row: RunRow) -> RunRow:
-        """The run that a user started, where this one was ordered by another."""
         while row.run_id.startswith(CHILD) and (above := await self.store.find_run(row.parent_run_id)) is not None:
             row = above
         return row

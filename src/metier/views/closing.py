@@ -1,5 +1,7 @@
 """The line that closes a run: how it ended, turns, tokens, cost, time, id. And how such numbers read. Pure."""
 
+from collections.abc import Iterator
+
 from rich.text import Text
 
 from metier.views.run_view import RunView
@@ -10,32 +12,52 @@ _SEPARATOR = " · "
 
 
 def render_closing(view: RunView, *, width: int) -> Text:
-    """One line; where it does not fit it is broken between its parts."""
-    first, *rest = _list_parts(view)
+    """One line, never broken: where it does not fit, it says less."""
+    first, *rest = next((each for each in _list_wordings(view) if _measure(each) < width), _name_briefly(view))
     text = Text(first, _STYLES.get(view.status, "red"))
-    at = len(first)
     for part in rest:
-        if at + len(_SEPARATOR) + len(part) > width:
-            text.append("\n  ")
-            at = 2
-        else:
-            text.append(_SEPARATOR, "dim")
-            at += len(_SEPARATOR)
+        text.append(_SEPARATOR, "dim")
         text.append(part, "dim")
-        at += len(part)
+    text.truncate(max(1, width - 1), overflow="ellipsis")
+    text.no_wrap = True
     return text
 
 
-def _list_parts(view: RunView) -> list[str]:
+def _list_wordings(view: RunView) -> Iterator[list[str]]:
+    """From everything to little: a short id, no cached share, no unknown cost. The beginning of an id names a run."""
+    yield _list_parts(view, view.run_id)
+    short = _shorten(view.run_id)
+    yield _list_parts(view, short)
+    yield _list_parts(view, short, with_cached=False)
+    yield [part for part in _list_parts(view, short, with_cached=False) if part != format_cost(None)]
+
+
+def _name_briefly(view: RunView) -> list[str]:
+    return [_name_status(view), f"run {_shorten(view.run_id)}"]
+
+
+def _measure(parts: list[str]) -> int:
+    return sum(map(len, parts)) + len(_SEPARATOR) * (len(parts) - 1)
+
+
+def _shorten(run_id: str) -> str:
+    return run_id.rpartition("-")[0] or run_id
+
+
+def _name_status(view: RunView) -> str:
+    return _WORDS.get(view.status, view.status or "not started")
+
+
+def _list_parts(view: RunView, run_id: str, *, with_cached: bool = True) -> list[str]:
     usage = view.total_usage
-    parts = [_WORDS.get(view.status, view.status or "not started"), _count(view.total_turns, "turn")]
+    parts = [_name_status(view), _count(view.total_turns, "turn")]
     if usage.input_tokens or usage.output_tokens:
-        cached = f" ({format_tokens(usage.cached_tokens)} cached)" if usage.cached_tokens else ""
+        cached = f" ({format_tokens(usage.cached_tokens)} cached)" if usage.cached_tokens and with_cached else ""
         parts += [f"{format_tokens(usage.input_tokens)} in{cached}", f"{format_tokens(usage.output_tokens)} out"]
         parts.append(format_cost(usage.known_cost_usd))
     if seconds := find_seconds(view):
         parts.append(format_seconds(seconds))
-    return [*parts, f"run {view.run_id}"]
+    return [*parts, f"run {run_id}"]
 
 
 def find_seconds(view: RunView) -> float:

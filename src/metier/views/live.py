@@ -25,6 +25,7 @@ from metier.views.run_view import Item, NoteView, RunView, StepView, TextView
 from metier.views.text_stream import TextStream
 
 FRAMES_PER_SECOND = 10
+NO_EDGE = 1_000
 MAX_CHANGE = 20
 """Lines of a diff below the step that made it."""
 
@@ -134,7 +135,9 @@ class LiveRun:
 
     def show_closing(self) -> None:
         self._painter.show(())
-        self._print(self._space(render_closing(self.view, width=self._painter.width), is_text=True))
+        # A file has no edge; a line in it is whole.
+        width = self._painter.width if self._painter.is_live else NO_EDGE
+        self._print(self._space(render_closing(self.view, width=width), is_text=True))
 
     def has_shown(self, result: str) -> bool:
         """True where the last reply, as it was shown, is this text."""

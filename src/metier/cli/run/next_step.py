@@ -1,6 +1,8 @@
-"""What a person can do about a run that failed, as one line with a command. Pure."""
+"""What a person can do about a run that failed, as one line with a command."""
 
+from metier.definitions.nearest import hint_nearest
 from metier.engine.state import RunState
+from metier.providers.facts import load_facts
 from metier.runtime.reopening import render_command
 
 
@@ -13,7 +15,17 @@ def suggest(state: RunState, *, run_id: str) -> list[str]:
 def _find_advice(state: RunState, run_id: str) -> str:
     if state.failure is None:
         return ""
+    if state.failure.reason == "not_found":
+        return _hint_model(state)
     return render_command(state, run_id) or _BY_REASON.get(state.failure.reason, "")
+
+
+def _hint_model(state: RunState) -> str:
+    """A provider that does not have a model was asked for one that is nearly the name of another."""
+    started = state.started
+    known = [name.rstrip("*") for name in load_facts().entries.get(started.provider, {})] if started else []
+    hint = hint_nearest(started.model, [name for name in known if name]) if started else ""
+    return f"{hint or 'Check the name of the model.'} Choose one with --model, or `agent config set model.name NAME`"
 
 
 _BY_REASON = {

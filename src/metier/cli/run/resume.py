@@ -17,6 +17,7 @@ from metier.errors import UsageError
 from metier.ids import find_user
 from metier.runtime.answers import Answer, check_answer
 from metier.runtime.changed_code import ACCEPT
+from metier.runtime.host import Host
 from metier.runtime.queue.detached import wake
 from metier.runtime.records.resume_tokens import check_run_token
 from metier.runtime.reopening import RaisedLimits
@@ -84,6 +85,11 @@ def resume(
         return detach_run(open_place(config), wanted.leave, output_format)
     view = View(output=output_format, quiet=quiet, verbosity=EVENTS if events else verbose, timeout_seconds=timeout)
     return drive_run(open_place(config), wanted.go_on, view)
+
+
+def resume_run(place: Host, run_id: str, view: View) -> int:
+    """Go on with a run whose answer is in the store already; the exit code says how it stands then."""
+    return drive_run(place, _Wanted(run=run_id, inputs=[], doubt=None, raised=RaisedLimits()).go_on, view)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
