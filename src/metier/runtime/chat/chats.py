@@ -176,7 +176,11 @@ class Chat:
         agent = self.resolve()
         typed = replace(agent, place=use_typed(agent.place, command))
         watch = replace(watch or Watch(), ask=TypedApproval(command, by=find_user()))
-        return await self._send(f"{MARK}{command}", typed, watch)
+        await self.close_open_turn()
+        conversation = await self._begin(await self._read(), f"{MARK}{command}")
+        said = build_said(conversation, get_measures(agent.place.settings))
+        request = RunRequest(task=f"{MARK}{command}", said=said, context_id=self.context_id)
+        return await self._keep(await self.runtime.start_as(typed, request, watch))
 
     async def keep_partial(self, run_id: str, text: str) -> None:
         """What the model had said when its turn was interrupted: later turns are told that much."""
@@ -193,9 +197,8 @@ class Chat:
 
         Raises `UsageError`, `LeaseHeld` and `VersionConflictError` before anything is asked.
         """
-        return await self._send(message, self.resolve(), watch or Watch())
-
-    async def _send(self, message: str, agent: AgentInForce, watch: Watch) -> RunState:
+        watch = watch or Watch()
+        agent = self.resolve()
         check_budget(agent.place)
         # Only a user at this machine can mean a path outside of the workspace: not the sender of a queued message.
         read = partial(attach_files, agent.place, message, pasted=not watch.shift.queue)
