@@ -19,6 +19,7 @@ STARTERS = {
     "cli/doctor/health.py": ("git", "ripgrep", "bubblewrap", "uv"),
     "cli/shared/editor.py": ("your editor",),
     "evals/local_git.py": ("git",),
+    "runtime/queue/autostart.py": ("a worker",),
     "skills/git/process.py": ("git",),
     "tools/shell/line_runner.py": ("commands",),
     "tools/process/run.py": ("the supervisor",),

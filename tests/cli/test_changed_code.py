@@ -138,8 +138,9 @@ def test_trusting_the_new_bytes_of_a_skill_in_the_home_folder_does_not_answer_fo
 
 
 def test_a_worker_parks_a_run_whose_code_changed_and_does_not_take_it_again(
-    workspace: Workspace, model: ModelServer, capsys: Capture
+    workspace: Workspace, model: ModelServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("AGENT_WORKER_AUTOSTART", "false")
     workspace.add_skill("writer", "Write a line.", write=OLD)
     model.follow(calls("script_run", skill_name="writer", script_name="write", args=[]), says("Done."))
     assert workspace.agent("run", "Write a line", "--detach") == 0

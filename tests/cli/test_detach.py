@@ -21,6 +21,7 @@ ECHO = 'import json, sys\nprint(json.dumps({"summary": " ".join(sys.argv[1:])}))
 def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AGENT_WORKER_BROKER_URL", "CELERY_BROKER_URL"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AGENT_WORKER_AUTOSTART", "false")
 
 
 def rows(workspace: Workspace, capsys: Capture) -> list[dict[str, Any]]:

@@ -44,6 +44,7 @@ def place(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     shutil.copytree(prepared, home, symlinks=True)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("AGENT_SKILLS", raising=False)
+    monkeypatch.setenv("AGENT_WORKER_AUTOSTART", "false")
     monkeypatch.chdir(home / "work")
     return home / "work"
 

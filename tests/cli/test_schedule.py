@@ -26,6 +26,7 @@ TASK = "---\nname: Greet\ninputs:\n  - name: who\n---\n\nGreet {{inputs.who}}.\n
 def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AGENT_WORKER_BROKER_URL", "CELERY_BROKER_URL"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AGENT_WORKER_AUTOSTART", "false")
 
 
 def read(workspace: Workspace, capsys: Capture, *words: str) -> Any:

@@ -140,7 +140,7 @@ def _decide(name: str, reply: Reply, *, as_json: bool, go_on: bool, config: Conf
         said = f"{decided.row.approval_id} {decided.row.status} by {decided.row.decided_by}"
         warn_line(said) if go_on else write_line(said)
     if owner is not None:
-        tell_workers(place, owner.run_id, queue=owner.queue)
+        tell_workers(place, owner.run_id, queue=owner.queue, config=config)
         warn_line(f"run:     {owner.run_id} goes on as soon as a worker takes it")
         return 0
     if go_on:

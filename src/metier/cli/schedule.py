@@ -176,7 +176,7 @@ def run_now(name: Name, *, as_json: AsJson = False, config: Config = None) -> No
         return await start_now(runtime, await get_schedule(runtime, name))
 
     started = _in_runtime(place, work)
-    tell_workers(place, started.run_id, queue=started.queue)
+    tell_workers(place, started.run_id, queue=started.queue, config=config)
     if as_json:
         write_json({"schedule": name, "run_id": started.run_id})
     else:

@@ -157,7 +157,7 @@ def run(
     request = RunRequest(task=commission.order.task, mode=mode, model=model or "", commission=commission)
     output = "json" if as_json and output_format == "text" else output_format
     if detach:
-        return leave_to_workers(place, request, output)
+        return leave_to_workers(place, request, output, config=config)
 
     def start(runtime: Runtime, watch: Watch) -> Awaitable[RunState]:
         return runtime.start(take_trace(request, runtime.place), watch)

@@ -64,6 +64,8 @@ FREE = frozenset(
         "worker.turns_per_task",
         "worker.timeout_seconds",
         "worker.max_attempts",
+        "worker.autostart",
+        "worker.idle_seconds",
         "worker.sweep_seconds",
         "logging.level",
         "logging.run_id_pattern",

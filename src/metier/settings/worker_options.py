@@ -42,6 +42,17 @@ class WorkerOptions(Value):
         ge=1,
         description="How many workers in a row may take a run without getting any further before it fails.",
     )
+    autostart: bool = Field(
+        default=True,
+        description="Whether leaving a run to workers starts one in the background, where the run store is a file of"
+        " this machine, there is no broker, and none that started itself is there.",
+    )
+    idle_seconds: float = Field(
+        default=30,
+        ge=0,
+        allow_inf_nan=False,
+        description="How long a worker that started itself waits for more to do before it leaves, in seconds.",
+    )
     sweep_seconds: float = Field(
         default=5,
         gt=0,

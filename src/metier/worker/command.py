@@ -14,7 +14,7 @@ from metier.runtime.opening import open_host
 from metier.runtime.queue.broker_opening import find_broker
 from metier.runtime.queue.job import Job
 from metier.telemetry.sanitize import sanitize_line
-from metier.worker.store_worker import run_store_worker
+from metier.worker.store_worker import run_store_worker, run_until_idle
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -30,6 +30,9 @@ def worker(
     ] = None,
     once: Annotated[
         bool, typer.Option("--once", help="Drive what can go on now, straight from the store, then end.")
+    ] = False,
+    until_idle: Annotated[
+        bool, typer.Option("--until-idle", help="Leave when there is nothing to do; only one such worker runs.")
     ] = False,
     config: Annotated[Path | None, typer.Option("--config", help="The settings file to use.")] = None,
 ) -> int:
@@ -48,6 +51,9 @@ def worker(
 
     job = Job(place=place, report=report, fires=queue is None)
     broker = None if once else find_broker(place.settings.worker, place.environ)
+    if broker is None and until_idle and not once:
+        run_until_idle(job)
+        return 0
     if broker is None:
         report(f"takes runs of queue {job.queue!r} from the {place.settings.store.backend} store")
         run_store_worker(job, once=once)

@@ -7,10 +7,28 @@ from functools import partial
 import anyio
 
 from metier.engine.unwrapping import unwrapped
+from metier.runtime.queue.autostart import alone
 from metier.runtime.queue.job import Job
 from metier.runtime.queue.pool import RunPool
 from metier.runtime.runs import open_runtime
 from metier.runtime.workspace.plugins import using_plugins
+
+
+def run_until_idle(job: Job) -> None:
+    """Be the worker that started itself: one of them at a time, which leaves when it has nothing to do."""
+    while True:
+        with alone(job.place) as is_alone:
+            if not is_alone:
+                return
+            anyio.run(partial(work_from_store, job, idle_seconds=job.options.idle_seconds))
+        # With the lock released: a command that saw it held has put its run into the store before.
+        if not anyio.run(has_work, job):
+            return
+
+
+async def has_work(job: Job) -> bool:
+    async with open_runtime(job.place) as runtime:
+        return bool(await runtime.store.list_stale(queue=job.queue, limit=1))
 
 
 def run_store_worker(job: Job, *, once: bool = False) -> None:
@@ -18,10 +36,10 @@ def run_store_worker(job: Job, *, once: bool = False) -> None:
     anyio.run(partial(work_from_store, job, once=once))
 
 
-async def work_from_store(job: Job, *, once: bool = False) -> None:
+async def work_from_store(job: Job, *, once: bool = False, idle_seconds: float | None = None) -> None:
     with unwrapped(), using_plugins(job.place, report=job.report) as place:
         async with open_runtime(place) as runtime, anyio.create_task_group() as helpers:
-            pool = RunPool(job, runtime, job.options.concurrency)
+            pool = RunPool(job, runtime, job.options.concurrency, idle_seconds=idle_seconds)
             await helpers.start(_obey_signals, pool)
             await pool.work(once=once)
             helpers.cancel_scope.cancel()

@@ -156,7 +156,7 @@ def run(
     ask = RunRequest(task=text, mode=mode, extra_context=context, agent=agent, model=model or "", output_schema=schema)
     request = with_files(place, ask, images=image or (), files=file or ())
     if detach:
-        return leave_to_workers(place, request, output_format)
+        return leave_to_workers(place, request, output_format, config=config)
     verbosity = EVENTS if events else verbose
     view = View(output=output_format, quiet=quiet, verbosity=verbosity, timeout_seconds=timeout, is_ci=ci)
     return drive_run(place, _start(request), view)
@@ -204,6 +204,8 @@ def _check_options(timeout: float | None, skills_dir: Path | None, *, detach: bo
         raise UsageError(f"Folder {str(skills_dir)!r} does not exist", hint="Give a folder that has skills in it")
 
 
-def leave_to_workers(place: Host, request: RunRequest, output: OutputFormat) -> int:
+def leave_to_workers(place: Host, request: RunRequest, output: OutputFormat, *, config: Path | None = None) -> int:
     traced = take_trace(request, place)
-    return detach_run(place, lambda runtime: submit(runtime, traced, queue=place.settings.worker.queue), output)
+    return detach_run(
+        place, lambda runtime: submit(runtime, traced, queue=place.settings.worker.queue), output, config=config
+    )

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 import anyio
@@ -14,6 +15,7 @@ from metier.engine.unwrapping import unwrapped
 from metier.errors import BrokerUnavailable, UsageError
 from metier.runtime.host import Host
 from metier.runtime.outcome import Driven, build_outcome
+from metier.runtime.queue.autostart import start_worker
 from metier.runtime.queue.broker_opening import find_broker
 from metier.runtime.queue.detached import can_go_on, find_owner, wake
 from metier.runtime.runs import Runtime, open_runtime
@@ -22,7 +24,13 @@ from metier.store.base import RunRow
 from metier.store.failures import LeaseHeld
 
 
-def detach_run(place: Host, work: Callable[[Runtime], Awaitable[RunState]], output: OutputFormat) -> int:
+def detach_run(
+    place: Host,
+    work: Callable[[Runtime], Awaitable[RunState]],
+    output: OutputFormat,
+    *,
+    config: Path | None = None,
+) -> int:
     """Do what is done before a worker takes the run, then tell a worker of it. The id goes to stdout."""
     if output == "stream-json":
         raise UsageError("Events of a detached run cannot be shown here", hint="Follow it with `agent runs watch`")
@@ -30,7 +38,7 @@ def detach_run(place: Host, work: Callable[[Runtime], Awaitable[RunState]], outp
     begun = anyio.run(_begin, place, work)
     driven, state = begun.driven, begun.driven.state
     if can_go_on(state):
-        tell_workers(place, state.run_id, queue=begun.queue)
+        tell_workers(place, state.run_id, queue=begun.queue, config=config)
     if output == "json":
         write_json({**build_outcome(driven, exit_code=0), "queue": begun.queue})
     else:
@@ -65,10 +73,14 @@ async def wake_decided_run(runtime: Runtime, run_id: str) -> RunRow | None:
     return owner
 
 
-def tell_workers(place: Host, run_id: str, *, queue: str) -> None:
-    """By a message, where there is a broker. One that does not answer delays the run and does not lose it."""
+def tell_workers(place: Host, run_id: str, *, queue: str, config: Path | None = None) -> None:
+    """By a message, where there is a broker. One that does not answer delays the run and does not lose it.
+
+    Without a broker a worker is started in the background, where the settings allow it and none is there.
+    """
     broker = find_broker(place.settings.worker, place.environ)
     if broker is None:
+        start_worker(place, config=config)
         return
     try:
         broker.wake([run_id], queue=queue)

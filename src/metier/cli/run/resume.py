@@ -82,7 +82,7 @@ def resume(
     wanted = _Wanted(run=run, inputs=inputs or [], doubt=answer, raised=raised, accepts_loss=accept_loss)
     wanted = replace(wanted, accepts_changed_skills=accept_changed_skills, token=token)
     if detach:
-        return detach_run(open_place(config), wanted.leave, output_format)
+        return detach_run(open_place(config), wanted.leave, output_format, config=config)
     view = View(output=output_format, quiet=quiet, verbosity=EVENTS if events else verbose, timeout_seconds=timeout)
     return drive_run(open_place(config), wanted.go_on, view)
 

@@ -11,6 +11,7 @@ from metier.cli.run.command import Config, Events, Verbose
 from metier.cli.run.driving import build_reader, describe_cause, describe_waiting, open_place
 from metier.cli.run.live import EVENTS, ticking
 from metier.cli.run.resume import RunName
+from metier.cli.runs.attaching import attach as attach_live
 from metier.cli.runs.changes import show_changes
 from metier.cli.runs.diff import attach as attach_diff
 from metier.cli.runs.export import attach as attach_export
@@ -39,10 +40,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="List, show, watch, cancel, export, import, compare and delete runs.",
+    help="List, show, watch, attach to, cancel, export, import, compare and delete runs.",
 )
 
-for attach in (attach_export, attach_diff, attach_upkeep):
+for attach in (attach_live, attach_export, attach_diff, attach_upkeep):
     attach(app)
 
 CANCEL_SECONDS = 20.0

@@ -2,6 +2,7 @@
 
 import sys
 
+from metier.engine.state import RunState
 from metier.runtime.history.following import Follower
 from metier.runtime.outcome import find_standing
 from metier.runtime.records.exit_codes import FAILED
@@ -11,16 +12,21 @@ from metier.telemetry.sinks import Sink
 
 async def follow_run(runtime: Runtime, run_id: str, sink: Sink) -> int:
     """Show every event until the run ends or waits; the exit code of a command that had driven it."""
-    await _follow(Follower(runtime, run_id), sink)
+    await follow_on(Follower(runtime, run_id), sink)
     sink.close()
-    state = await runtime.read(run_id)
+    return await find_code(runtime, await runtime.read(run_id))
+
+
+async def find_code(runtime: Runtime, state: RunState) -> int:
+    """The exit code of a command that had driven the run to where it is."""
     if state.status == "in_progress":
-        sys.stderr.write(f"No process drives this run any more; `agent resume {run_id}` goes on with it\n")
+        sys.stderr.write(f"No process drives this run any more; `agent resume {state.run_id}` goes on with it\n")
         return FAILED
     return (await find_standing(runtime, state)).find_exit_code()
 
 
-async def _follow(follower: Follower, sink: Sink) -> None:
+async def follow_on(follower: Follower, sink: Sink) -> None:
+    """Show every event until the run ends or waits."""
     while True:
         news = await follower.look()
         for record in news.records:

@@ -28,6 +28,9 @@ class RunPool:
     is_leaving: bool = False
     _stoppers: set[Stopper] = field(default_factory=set[Stopper])
     """Those of the runs that are being driven, so that all can be handed back at once."""
+    idle_seconds: float | None = None
+    """Leave after so long without anything to do; None for a worker that stays."""
+    _last_busy: float = 0.0
     _woken: anyio.Event = field(default_factory=anyio.Event)
 
     @property
@@ -54,6 +57,8 @@ class RunPool:
         async with anyio.create_task_group() as helpers:
             if not once:
                 helpers.start_soon(self._keep_sweeping)
+            if self.idle_seconds is not None:
+                helpers.start_soon(self._leave_when_idle, self.idle_seconds)
             async with anyio.create_task_group() as slots:
                 for _ in range(self.slots):
                     slots.start_soon(partial(self._serve, once=once))
@@ -75,6 +80,15 @@ class RunPool:
                 self._stoppers.discard(stopper)
             if state is None:
                 await self._idle(IDLE_SECONDS)
+
+    async def _leave_when_idle(self, seconds: float) -> None:
+        self._last_busy = anyio.current_time()
+        while not self.is_leaving:
+            await anyio.sleep(min(IDLE_SECONDS, max(seconds, 0.01)))
+            if self._stoppers:
+                self._last_busy = anyio.current_time()
+            elif anyio.current_time() - self._last_busy >= seconds:
+                self.leave("nothing to do")
 
     async def _claim(self) -> Lease | None:
         try:

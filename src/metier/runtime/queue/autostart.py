@@ -1,0 +1,74 @@
+"""A worker that starts itself: for runs that were left to workers on a machine where none was started by hand.
+
+One at a time per queue and runs folder, known by a lock file; of several that start at once, one stays. The worker
+releases the lock before it looks into the queue a last time, and a command looks at the lock after its run is in the
+store: so either the worker finds the run, or the command finds the lock free and starts another one.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from metier.runtime.host import Host
+
+LOG = "worker.log"
+_MOST_LOG_BYTES = 1_000_000
+_PROGRAM = "from metier.cli.main import main; main()"
+
+
+def can_start_worker(place: Host) -> bool:
+    """The runs are in a file of this machine, and the settings allow it."""
+    return place.settings.worker.autostart and place.settings.store.backend == "sqlite" and os.name == "posix"
+
+
+def start_worker(place: Host, *, config: Path | None = None) -> bool:
+    """Start one in the background unless one that started itself is there. False where nothing was started."""
+    if not can_start_worker(place):
+        return False
+    with _try_lock(place) as is_free:
+        if not is_free:
+            return False
+    # -P: the folder that it starts in is not where modules are looked for.
+    command = [sys.executable, "-P", "-c", _PROGRAM, "worker", "--until-idle"]
+    command += ["--config", str(config)] if config is not None else []
+    log = place.runs / LOG
+    mode = "ab" if log.exists() and log.stat().st_size < _MOST_LOG_BYTES else "wb"
+    with log.open(mode) as output:
+        # A session of its own: it outlives this command and its terminal.
+        process = subprocess.Popen(
+            command,
+            cwd=place.workspace,
+            env=dict(place.environ),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    process.returncode = 0  # it is not waited for, and that is meant
+    return True
+
+
+@contextmanager
+def alone(place: Host) -> Generator[bool]:
+    """Hold the lock of self-started workers for a while; False where another one has it."""
+    with _try_lock(place) as is_free:
+        yield is_free
+
+
+@contextmanager
+def _try_lock(place: Host) -> Generator[bool]:
+    lock = FileLock(place.runs / f".worker-{place.settings.worker.queue}.lock")
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()
