@@ -193,6 +193,27 @@ def test_the_same_key_starts_one_run_and_another_request_with_it_is_refused(
     assert len(server.get("/api/v1/runs")["items"]) == 1
 
 
+def test_runs_are_listed_by_what_is_asked_for_page_by_page(server: RunningServer, model: ModelServer) -> None:
+    model.follow(says("Done."))
+    ids = [start(server, task) for task in ("count apples", "count pears", "weigh apples")]
+    for run_id in ids:
+        wait_until(server, run_id, "completed")
+
+    def find(**wanted: str | int) -> list[str]:
+        return [row["run_id"] for row in server.get("/api/v1/runs", **wanted)["items"]]
+
+    first = server.get("/api/v1/runs", limit=2)
+    second = server.get("/api/v1/runs", limit=2, cursor=first["next"])
+
+    assert [row["run_id"] for row in (*first["items"], *second["items"])] == ids[::-1]
+    assert find(text="APPLES", not_text="weigh") == [ids[0]]
+    assert find(status="completed", model="m", since="1h") == ids[::-1]
+    assert find(not_status="completed") == find(agent="no-such-agent") == find(until="1h") == []
+    with server.client() as client:
+        assert client.get("/api/v1/runs", params={"since": "soon"}).json()["code"] == "usage_error"
+        assert client.get("/api/v1/runs", params={"colour": "red"}).status_code == 422
+
+
 def test_problems_have_the_code_and_the_hint_of_the_command_line(
     server: RunningServer, workspace: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:

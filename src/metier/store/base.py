@@ -16,6 +16,7 @@ from typing import Literal, Protocol
 from metier.events import TaskState
 from metier.store.contexts import ContextStore
 from metier.store.schedules import ScheduleStore
+from metier.store.search import RunSearch
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,10 @@ class RunRow:
     """The queue whose workers may claim the run; empty for a run that the process that started it drives."""
     ending: str = ""
     """A pending request to end the run, see `ask_to_end`; empty when there is none."""
+    skill: str = ""
+    """The skill in charge when the run was last looked at; empty where none was."""
+    task_id: str = ""
+    """The task definition that it carries out, or whose step it is; empty where there is none."""
     number: int = field(default=0, compare=False)
     """The place of the run in the order of creation, given by the store: the cursor of `list_runs`."""
 
@@ -97,7 +102,7 @@ class ApprovalAttempt:
     """It was the first one."""
 
 
-CHANGEABLE = frozenset({"status", "turns", "cost_usd", "reason", "model", "ending", "queue"})
+CHANGEABLE = frozenset({"status", "turns", "cost_usd", "reason", "model", "ending", "queue", "skill"})
 """The columns of a run that its driver may change."""
 
 RUNNABLE: tuple[TaskState, ...] = ("pending", "in_progress")
@@ -191,6 +196,10 @@ class Store(Protocol):
 
         Where more runs than `limit` have the prefix, the page holds those whose ids sort last.
         """
+        ...
+
+    async def search_runs(self, search: RunSearch, *, before: int = 0, limit: int = 100) -> list[RunRow]:
+        """Runs that fit, newest first; `before` is the `number` of the last row of the page before."""
         ...
 
     async def list_ended(

@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import anyio
 
@@ -15,6 +16,7 @@ from metier.store.failures import (
     RunUnknown,
     StoreUnavailable,
 )
+from metier.store.search import RunSearch
 from metier.testing.store_case import (
     NOON,
     Case,
@@ -52,13 +54,15 @@ async def the_index_keeps_every_field(case: Case) -> None:
         turns=3,
         cost_usd=0.1,
         reason="why",
+        task_id="review",
     )
     await case.first.create_run(row)
     assert await case.second.find_run("r1") == row
 
     lease = await case.take(owner="ann")
     await case.first.update_run(
-        lease, {"status": "failed", "turns": 4, "cost_usd": 1.5, "reason": "late", "model": "n"}
+        lease,
+        {"status": "failed", "turns": 4, "cost_usd": 1.5, "reason": "late", "model": "n", "skill": "s", "queue": "q"},
     )
     changed = await case.second.find_run("r1")
     assert changed is not None
@@ -69,9 +73,46 @@ async def the_index_keeps_every_field(case: Case) -> None:
         cost_usd=1.5,
         reason="late",
         model="n",
+        skill="s",
+        queue="q",
         driver="ann",
         updated_at=changed.updated_at,
     )
+
+
+async def runs_are_found_by_every_field_alone_and_together(case: Case) -> None:
+    for number in range(8):
+        row = replace(
+            build_run(f"2026-{number}"),
+            agent=("ann", "ben")[number % 2],
+            model=("m", "n", "o")[number % 3],
+            task=f"Write 100% of note_{number}",
+            task_id="review" if number < 2 else "",
+            cost_usd=number / 10,
+            created_at=NOON + timedelta(hours=number),
+            status="completed" if number % 4 else "failed",
+        )
+        await case.first.create_run(row)
+    await case.first.create_run(replace(build_run("child-0a"), task="below"))
+
+    async def find(**wanted: Any) -> list[str]:  # noqa: ANN401 (any field)
+        return [row.run_id for row in await case.second.search_runs(RunSearch(**wanted))]
+
+    assert await find(agents=("ann",)) == ["2026-6", "2026-4", "2026-2", "2026-0"]
+    assert await find(agents=("ann",), models=("m", "n"), statuses=("completed",)) == ["2026-6"]
+    assert await find(not_agents=("ann", ""), not_statuses=("failed",)) == ["2026-7", "2026-5", "2026-3", "2026-1"]
+    assert await find(tasks=("review",)) == ["2026-1", "2026-0"]
+    assert await find(words=("NOTE_3",)) == await find(words=("2026-3",)) == ["2026-3"]
+    assert await find(words=("100%", "write"), not_words=("note_1",), begun_before=NOON + timedelta(hours=3)) == [
+        "2026-2",
+        "2026-0",
+    ]
+    assert await find(words=("n%3",)) == []
+    assert await find(least_cost=0.45, most_cost=0.65) == ["2026-6", "2026-5"]
+    assert await find(begun_since=NOON + timedelta(hours=6), without_children=True) == ["2026-7", "2026-6"]
+    first = await case.first.search_runs(RunSearch(without_children=True), limit=3)
+    second = await case.first.search_runs(RunSearch(without_children=True), before=first[-1].number, limit=3)
+    assert [row.run_id for row in (*first, *second)] == [f"2026-{number}" for number in (7, 6, 5, 4, 3, 2)]
 
 
 async def text_that_is_not_unicode_does_no_harm(case: Case) -> None:
@@ -313,6 +354,7 @@ async def a_closed_store_says_so(case: Case) -> None:
 INDEX_CHECKS: tuple[Check, ...] = (
     a_run_is_created_once_and_must_exist_to_be_driven,
     the_index_keeps_every_field,
+    runs_are_found_by_every_field_alone_and_together,
     text_that_is_not_unicode_does_no_harm,
     runs_are_listed_newest_first_and_by_what_is_asked,
     a_list_goes_on_behind_the_last_row_of_a_page,

@@ -8,6 +8,7 @@ from metier.events import TaskState
 from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, Store, StoredEntry
 from metier.store.contexts import ContextStore
 from metier.store.schedules import ScheduleStore
+from metier.store.search import RunSearch
 
 
 class StoreWrapper:
@@ -78,6 +79,9 @@ class StoreWrapper:
         return await self.inner.list_runs(
             prefix=prefix, status=status, context_id=context_id, queue=queue, before=before, limit=limit
         )
+
+    async def search_runs(self, search: RunSearch, *, before: int = 0, limit: int = 100) -> list[RunRow]:
+        return await self.inner.search_runs(search, before=before, limit=limit)
 
     async def list_ended(
         self, *, updated_before: datetime, after: RunRow | None = None, number_below: int = 0, limit: int = 100

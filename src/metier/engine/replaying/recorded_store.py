@@ -11,6 +11,7 @@ from metier.engine.replaying.recording import Recording
 from metier.events import TaskState
 from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, Store, StoredEntry
 from metier.store.schedules import ScheduleStore
+from metier.store.search import RunSearch
 
 
 class RecordedStore:
@@ -94,6 +95,9 @@ class RecordedStore:
         return await self._store.list_runs(
             prefix=prefix, status=status, context_id=context_id, queue=queue, before=before, limit=limit
         )
+
+    async def search_runs(self, search: RunSearch, *, before: int = 0, limit: int = 100) -> list[RunRow]:
+        return await self._store.search_runs(search, before=before, limit=limit)
 
     async def list_ended(
         self, *, updated_before: datetime, after: RunRow | None = None, number_below: int = 0, limit: int = 100

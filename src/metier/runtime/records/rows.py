@@ -26,4 +26,5 @@ def build_row(run_id: str, *entries: e.Entry, now: datetime, queue: str = "") ->
         cost_usd=state.cost_usd,
         reason=state.failure.reason if state.failure else "",
         queue=queue,
+        task_id=(started.order.task_id or started.order.step_of) if started.order is not None else "",
     )

@@ -20,6 +20,7 @@ from metier.runtime.history.archive import render_archive
 from metier.runtime.history.entries import read_history
 from metier.runtime.history.forks import ForkRequest, fork_run
 from metier.runtime.history.run_views import read_run_view
+from metier.runtime.history.spending import parse_since
 from metier.runtime.history.transfer import export_run
 from metier.runtime.outcome import build_outcome, find_standing
 from metier.runtime.queue.detached import leave_to_workers, wake
@@ -32,12 +33,62 @@ from metier.server.idempotency import Document, Key, Once, run_once
 from metier.server.problems import HttpProblem
 from metier.server.state import CurrentUser, ServerState, State
 from metier.store.base import ENDED, RunRow
+from metier.store.search import RunSearch
 
 router = APIRouter(prefix="/runs", tags=["runs"])
 
 type RunName = Annotated[
     str, Path(max_length=200, pattern=r"^[^/\\\x00]+$", description="The id of a run, its beginning, or `latest`.")
 ]
+
+
+Texts = tuple[Annotated[str, Field(max_length=200)], ...]
+"""Not a `type` statement: the framework must see that it is a list, to read a parameter that is given several times."""
+
+
+class RunQuery(Value):
+    status: tuple[TaskState, ...] = ()
+    not_status: tuple[TaskState, ...] = ()
+    agent: Texts = ()
+    not_agent: Texts = ()
+    model: Texts = ()
+    not_model: Texts = ()
+    skill: Texts = ()
+    not_skill: Texts = ()
+    task: Annotated[Texts, Field(description="IDs of task definitions.")] = ()
+    not_task: Texts = ()
+    text: Annotated[Texts, Field(description="Words of the task text or of the id.")] = ()
+    not_text: Texts = ()
+    min_cost_usd: Annotated[float | None, Field(ge=0, allow_inf_nan=False)] = None
+    max_cost_usd: Annotated[float | None, Field(ge=0, allow_inf_nan=False)] = None
+    since: Annotated[str, Field(max_length=40, description="24h, 7d, 4w, or a date such as 2026-01-31.")] = ""
+    until: Annotated[str, Field(max_length=40)] = ""
+    children: Annotated[bool, Field(description="Also runs that another run ordered.")] = True
+    context: Annotated[str, Field(max_length=255, description="Only runs of this conversation, whatever else.")] = ""
+    cursor: Annotated[int, Field(ge=0, le=2**62, description="`next` of the page before.")] = 0
+    limit: Annotated[int, Field(ge=1, le=500, description="How many at most.")] = 50
+
+    def build(self, *, now: datetime) -> RunSearch:
+        """Raises `UsageError` for what is no time."""
+        return RunSearch(
+            statuses=self.status,
+            not_statuses=self.not_status,
+            agents=self.agent,
+            not_agents=self.not_agent,
+            models=self.model,
+            not_models=self.not_model,
+            skills=self.skill,
+            not_skills=self.not_skill,
+            tasks=self.task,
+            not_tasks=self.not_task,
+            words=self.text,
+            not_words=self.not_text,
+            least_cost=self.min_cost_usd,
+            most_cost=self.max_cost_usd,
+            begun_since=parse_since(self.since, now=now) if self.since else None,
+            begun_before=parse_since(self.until, now=now) if self.until else None,
+            without_children=not self.children,
+        )
 
 
 class ResumeRun(Value):
@@ -82,17 +133,16 @@ async def start_run(request: Request, state: State, wanted: StartRun, key: Key =
 @router.get("", response_model=Listing)
 async def list_runs(
     state: State,
-    status: Annotated[TaskState | None, Query(description="Only runs of this status.")] = None,
-    context: Annotated[str, Query(max_length=255, description="Only runs of this conversation.")] = "",
-    prefix: Annotated[str, Query(max_length=100, description="Only runs whose id begins like this.")] = "",
-    cursor: Cursor = 0,
-    limit: PageSize = 50,
+    wanted: Annotated[RunQuery, Query()],
 ) -> Response:
-    """Newest first."""
-    rows = await state.runtime.store.list_runs(
-        prefix=prefix, status=status, context_id=context, before=cursor, limit=limit
-    )
-    following = rows[-1].number if len(rows) == limit else 0
+    """Newest first. Of several values of one field one must fit; fields with `not_` exclude."""
+    store = state.runtime.store
+    if wanted.context:
+        rows = await store.list_runs(context_id=wanted.context, before=wanted.cursor, limit=wanted.limit)
+    else:
+        search = wanted.build(now=state.host.clock.now())
+        rows = await store.search_runs(search, before=wanted.cursor, limit=wanted.limit)
+    following = rows[-1].number if len(rows) == wanted.limit else 0
     return answer_page(state, [row_as_json(row) for row in rows], following=following)
 
 

@@ -11,11 +11,12 @@ from metier.store.postgres.database import fetch_all, fetch_one
 from metier.store.postgres.leases import build_holding
 from metier.store.postgres.schema import Connection
 from metier.store.postgres.text import decode, encode
+from metier.store.search import FIELDS, RunSearch, quote_like
 
 SELECT_RUNS: LiteralString = (
     "SELECT run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at, turns, cost_usd,"
     " reason, queue, ending, owner, token, since,"
-    " coalesce(extract(epoch FROM until - clock_timestamp()), 0)::float8, boot_id, process, number"
+    " coalesce(extract(epoch FROM until - clock_timestamp()), 0)::float8, boot_id, process, number, skill, task_id"
     " FROM agent_runs JOIN agent_leases USING (run_id)"
 )
 _APPROVAL_COLUMNS: LiteralString = (
@@ -29,6 +30,7 @@ _CHANGES: Mapping[str, LiteralString] = {
     "model": "model = %s",
     "ending": "ending = %s",
     "queue": "queue = %s",
+    "skill": "skill = %s",
 }
 
 type Conditions = Mapping[LiteralString, str | int]
@@ -39,7 +41,8 @@ async def insert_run(connection: Connection, row: RunRow) -> None:
     texts = (row.run_id, row.context_id, row.status, row.task, row.agent, row.model, row.parent_run_id)
     cursor = await connection.execute(
         "INSERT INTO agent_runs (run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at,"
-        " turns, cost_usd, reason, queue) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+        " turns, cost_usd, reason, queue, task_id)"
+        " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
         " ON CONFLICT (run_id) DO NOTHING",
         (
             *map(encode, texts),
@@ -49,6 +52,7 @@ async def insert_run(connection: Connection, row: RunRow) -> None:
             row.cost_usd,
             encode(row.reason),
             encode(row.queue),
+            encode(row.task_id),
         ),
     )
     if cursor.rowcount == 0:
@@ -87,6 +91,60 @@ async def find_runs(connection: Connection, where: Conditions, *, limit: int, ma
     order: LiteralString = " ORDER BY run_id DESC" if where.get("run_id >= %s") else " ORDER BY number DESC"
     rows = await fetch_all(connection, query + order + " LIMIT %s", (*values, limit))
     return sorted((build_run(row, machine) for row in rows), key=lambda run: run.number, reverse=True)
+
+
+async def search_runs(
+    connection: Connection, search: RunSearch, *, before: int, limit: int, machine: Machine
+) -> list[RunRow]:
+    """Newest first. The rows are chosen before leases are looked up: a rare word walks through every run there is."""
+    conditions, values = _build_conditions(search)
+    if before:
+        conditions.append("number < %s")
+        values.append(before)
+    where: LiteralString = " WHERE " + " AND ".join(conditions) if conditions else ""
+    chosen: LiteralString = "SELECT number FROM agent_runs" + where + " ORDER BY number DESC LIMIT %s"  # noqa: S608 (fixed names)
+    query: LiteralString = SELECT_RUNS + " WHERE number IN (" + chosen + ") ORDER BY number DESC"
+    return [build_run(row, machine) for row in await fetch_all(connection, query, (*values, limit))]
+
+
+_WANTED: Mapping[str, LiteralString] = {
+    "status": "status = ANY(%s)",
+    "agent": "agent = ANY(%s)",
+    "model": "model = ANY(%s)",
+    "skill": "skill = ANY(%s)",
+    "task_id": "task_id = ANY(%s)",
+}
+
+
+def _build_conditions(search: RunSearch) -> tuple[list[LiteralString], list[object]]:
+    conditions: list[LiteralString] = []
+    values: list[object] = []
+    for column, name in FIELDS:
+        if wanted := list(map(encode, getattr(search, name))):
+            conditions.append(_WANTED[column])
+            values.append(wanted)
+        if unwanted := list(map(encode, getattr(search, f"not_{name}"))):
+            conditions.append("NOT " + _WANTED[column])
+            values.append(unwanted)
+    for word in search.words:
+        conditions.append("(task || ' ' || run_id) ILIKE %s ESCAPE '!'")
+        values.append(encode(quote_like(word)))
+    for word in search.not_words:
+        conditions.append("(task || ' ' || run_id) NOT ILIKE %s ESCAPE '!'")
+        values.append(encode(quote_like(word)))
+    bounds: dict[LiteralString, object] = {
+        "cost_usd >= %s": search.least_cost,
+        "cost_usd <= %s": search.most_cost,
+        "created_at >= %s": search.begun_since,
+        "created_at < %s": search.begun_before,
+    }
+    for condition, value in bounds.items():
+        if value is not None:
+            conditions.append(condition)
+            values.append(value)
+    if search.without_children:
+        conditions.append("run_id NOT LIKE 'child-%%'")
+    return conditions, values
 
 
 async def find_stale(connection: Connection, *, queue: str, limit: int, machine: Machine) -> list[RunRow]:
@@ -182,7 +240,7 @@ def _add_conditions(query: LiteralString, where: Conditions) -> tuple[LiteralStr
 
 def build_run(row: tuple[Any, ...], machine: Machine) -> RunRow:
     run_id, context_id, status, task, agent, model, parent_run_id, *rest = row
-    created_at, updated_at, turns, cost_usd, reason, queue, ending, *holding, number = rest
+    created_at, updated_at, turns, cost_usd, reason, queue, ending, *holding, number, skill, task_id = rest
     held: tuple[str, int, datetime | None, float, str, str] = tuple(holding)
     lease = build_holding(held)
     is_free = lease.is_free(machine)
@@ -204,6 +262,8 @@ def build_run(row: tuple[Any, ...], machine: Machine) -> RunRow:
         queue=decode(queue),
         ending=decode(ending),
         number=int(number),
+        skill=decode(skill),
+        task_id=decode(task_id),
     )
 
 

@@ -218,7 +218,16 @@ CREATE TABLE agent_schedule_firings (
 CREATE INDEX agent_schedule_firings_open ON agent_schedule_firings (queue, due_at) WHERE is_open;
 """
 
-MIGRATIONS: tuple[LiteralString, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _SCHEDULES)
+_SEARCH: LiteralString = """
+ALTER TABLE agent_runs ADD COLUMN skill TEXT NOT NULL DEFAULT '';
+ALTER TABLE agent_runs ADD COLUMN task_id TEXT NOT NULL DEFAULT '';
+CREATE INDEX agent_runs_by_agent ON agent_runs (agent, number);
+CREATE INDEX agent_runs_by_model ON agent_runs (model, number);
+CREATE INDEX agent_runs_by_skill ON agent_runs (skill, number);
+CREATE INDEX agent_runs_by_task ON agent_runs (task_id, number);
+"""
+
+MIGRATIONS: tuple[LiteralString, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _SCHEDULES, _SEARCH)
 """Step N leads from version N to N + 1. A step that was released is never changed."""
 
 _LOCK = 7_265_118_301_442

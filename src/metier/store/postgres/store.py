@@ -23,6 +23,7 @@ from metier.store.postgres.database import Database, PoolOptions, open_database
 from metier.store.postgres.schedules import PostgresSchedules
 from metier.store.postgres.schema import Connection
 from metier.store.postgres.watch import Watcher
+from metier.store.search import RunSearch
 
 _PAGE = 1000
 """Journal entries read in one go."""
@@ -180,6 +181,11 @@ class PostgresStore:
             "number < %s": before or "",
         }
         return await self._find_runs(where, limit=limit)
+
+    async def search_runs(self, search: RunSearch, *, before: int = 0, limit: int = 100) -> list[RunRow]:
+        return await self._database.run(
+            lambda connection: rows.search_runs(connection, search, before=before, limit=limit, machine=self._machine)
+        )
 
     async def list_ended(
         self, *, updated_before: datetime, after: RunRow | None = None, number_below: int = 0, limit: int = 100

@@ -11,13 +11,14 @@ from metier.store.base import CHANGEABLE, ApprovalAttempt, ApprovalRow, RunRow
 from metier.store.failures import ApprovalUnknown, RunExists, RunUnknown, StoreDamaged
 from metier.store.machine import Machine
 from metier.store.marks import make_printable
+from metier.store.search import FIELDS, RunSearch, quote_like
 from metier.store.sqlite.leases import build_holding
 
 type ApprovalStatus = Literal["open", "approved", "denied", "expired"]
 
 _RUN_COLUMNS = (
     "run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at, turns, cost_usd, reason,"
-    " queue"
+    " queue, task_id"
 )
 _APPROVAL_COLUMNS = (
     "approval_id, run_id, step_id, payload, created_at, expires_at, status, decided_by, reason, edited_payload"
@@ -27,7 +28,8 @@ _APPROVAL_COLUMNS = (
 SELECT_RUNS = (
     "SELECT runs.run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at, turns,"
     " cost_usd, reason, coalesce(owner, ''), coalesce(token, 0), coalesce(since, ''), coalesce(boot_id, ''),"
-    " coalesce(until, 0.0), coalesce(process, ''), queue, ending, number FROM runs LEFT JOIN leases USING (run_id)"
+    " coalesce(until, 0.0), coalesce(process, ''), queue, ending, number, skill, task_id"
+    " FROM runs LEFT JOIN leases USING (run_id)"
 )
 
 type Conditions = Mapping[str, str | int | float]
@@ -40,8 +42,16 @@ def insert_run(connection: sqlite3.Connection, row: RunRow) -> None:
     texts = (row.run_id, row.context_id, row.status, row.task, row.agent, row.model, row.parent_run_id)
     times = (render_time(row.created_at), render_time(row.updated_at))
     connection.execute(
-        f"INSERT INTO runs ({_RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 (fixed names)
-        (*map(make_printable, texts), *times, row.turns, row.cost_usd, make_printable(row.reason), row.queue),
+        f"INSERT INTO runs ({_RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 (fixed names)
+        (
+            *map(make_printable, texts),
+            *times,
+            row.turns,
+            row.cost_usd,
+            make_printable(row.reason),
+            row.queue,
+            row.task_id,
+        ),
     )
 
 
@@ -76,6 +86,47 @@ def find_runs(connection: sqlite3.Connection, where: Conditions, *, limit: int, 
     order = "runs.run_id" if "run_id >= ?" in query else "number"
     rows = connection.execute(f"{query} ORDER BY {order} DESC LIMIT ?", (*values, limit))
     return sorted((build_run(row, machine) for row in rows), key=lambda run: run.number, reverse=True)
+
+
+def search_runs(
+    connection: sqlite3.Connection, search: RunSearch, *, before: int, limit: int, machine: Machine
+) -> list[RunRow]:
+    """Newest first. The rows are chosen before leases are looked up: a rare word walks through every run there is."""
+    conditions, values = _build_conditions(search)
+    if before:
+        conditions.append("number < ?")
+        values.append(before)
+    chosen = f"SELECT number FROM runs WHERE {' AND '.join(conditions) or 'TRUE'} ORDER BY number DESC LIMIT ?"  # noqa: S608 (fixed names)
+    rows = connection.execute(f"{SELECT_RUNS} WHERE number IN ({chosen}) ORDER BY number DESC", (*values, limit))
+    return [build_run(row, machine) for row in rows]
+
+
+def _build_conditions(search: RunSearch) -> tuple[list[str], list[str | int | float]]:
+    conditions: list[str] = []
+    values: list[str | int | float] = []
+    for column, name in FIELDS:
+        for attribute, word in ((name, "IN"), (f"not_{name}", "NOT IN")):
+            wanted: tuple[str, ...] = getattr(search, attribute)
+            if wanted:
+                conditions.append(f"{column} {word} ({', '.join('?' * len(wanted))})")
+                values += wanted
+    for words, word in ((search.words, "LIKE"), (search.not_words, "NOT LIKE")):
+        for each in words:
+            conditions.append(f"(task || ' ' || run_id) {word} ? ESCAPE '!'")
+            values.append(quote_like(each))
+    bounds: dict[str, str | float | None] = {
+        "cost_usd >= ?": search.least_cost,
+        "cost_usd <= ?": search.most_cost,
+        "created_at >= ?": None if search.begun_since is None else render_time(search.begun_since),
+        "created_at < ?": None if search.begun_before is None else render_time(search.begun_before),
+    }
+    for condition, value in bounds.items():
+        if value is not None:
+            conditions.append(condition)
+            values.append(value)
+    if search.without_children:
+        conditions.append("run_id NOT LIKE 'child-%'")
+    return conditions, values
 
 
 def find_stale(connection: sqlite3.Connection, *, queue: str, limit: int, machine: Machine) -> list[RunRow]:
@@ -184,7 +235,29 @@ def parse_time(text: str) -> datetime:
 
 
 type _RunColumns = tuple[
-    str, str, str, str, str, str, str, str, str, int, float, str, str, int, str, str, float, str, str, str, int
+    str,
+    str,
+    str,
+    str,
+    str,
+    str,
+    str,
+    str,
+    str,
+    int,
+    float,
+    str,
+    str,
+    int,
+    str,
+    str,
+    float,
+    str,
+    str,
+    str,
+    int,
+    str,
+    str,
 ]
 
 
@@ -209,6 +282,8 @@ def build_run(row: _RunColumns, machine: Machine) -> RunRow:
         queue=row[18],
         ending=row[19],
         number=row[20],
+        skill=row[21],
+        task_id=row[22],
     )
 
 

@@ -195,7 +195,16 @@ CREATE TABLE schedule_firings (
 CREATE INDEX schedule_firings_open ON schedule_firings (queue, due_at) WHERE is_open = 1;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SCHEDULES)
+_SEARCH = """
+ALTER TABLE runs ADD COLUMN skill TEXT NOT NULL DEFAULT '';
+ALTER TABLE runs ADD COLUMN task_id TEXT NOT NULL DEFAULT '';
+CREATE INDEX runs_by_agent ON runs (agent, number);
+CREATE INDEX runs_by_model ON runs (model, number);
+CREATE INDEX runs_by_skill ON runs (skill, number);
+CREATE INDEX runs_by_task ON runs (task_id, number);
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SCHEDULES, _SEARCH)
 """Step N leads from version N to N + 1. A step that was released is never changed."""
 
 

@@ -21,6 +21,7 @@ from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, Store
 from metier.store.failures import RunUnknown
 from metier.store.machine import Machine, SystemMachine
 from metier.store.marks import check_order, check_terms
+from metier.store.search import RunSearch
 from metier.store.sqlite import leases, retention, rows
 from metier.store.sqlite.blobs import Blobs
 from metier.store.sqlite.connection import Opening
@@ -193,6 +194,11 @@ class SqliteStore:
             "number < ?": before or "",
         }
         return await self._find_runs(where, limit=limit)
+
+    async def search_runs(self, search: RunSearch, *, before: int = 0, limit: int = 100) -> list[RunRow]:
+        return await self._database.read(
+            partial(rows.search_runs, search=search, before=before, limit=limit, machine=self._machine)
+        )
 
     async def list_ended(
         self, *, updated_before: datetime, after: RunRow | None = None, number_below: int = 0, limit: int = 100
