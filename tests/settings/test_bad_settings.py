@@ -353,7 +353,8 @@ shell:
     problems = refused(["config", "validate"], place, capsys)
 
     assert [problem.partition(" [")[0] for problem in problems] == [
-        "agent.yaml:2: error: model.provider must be one of 'anthropic', 'gemini', 'openai', 'offline', not 'antropic'",
+        "agent.yaml:2: error: model.provider must be one of 'anthropic', 'gemini', 'openai', 'offline', 'a2a', "
+        "not 'antropic'",
         "agent.yaml:3: error: Unknown key 'model.nmae'",
         "agent.yaml:4: error: model.max_tokens must be at least 1, not '0'",
         "agent.yaml:7: error: Key 'max_turns' stands twice, first in line 6",

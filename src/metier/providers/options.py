@@ -7,8 +7,9 @@ from pydantic_core import PydanticCustomError
 
 from metier.definitions.plugin_names import PluginName
 from metier.messages import Value
+from metier.providers.remote_options import A2aOptions
 
-type ProviderName = Literal["anthropic", "gemini", "openai", "offline"]
+type ProviderName = Literal["anthropic", "gemini", "openai", "offline", "a2a"]
 
 
 type StructuredOutputMode = Literal["native_with_json_fallback", "native", "json"]
@@ -64,6 +65,7 @@ class OpenAIOptions(Value):
 class ProvidersOptions(Value):
     """How each provider is reached."""
 
+    a2a: A2aOptions = Field(default=A2aOptions(), description="Which remote agents there are.")
     anthropic: AnthropicOptions = Field(default=AnthropicOptions(), description="How Anthropic is reached.")
     gemini: GeminiOptions = Field(default=GeminiOptions(), description="How Gemini is reached.")
     openai: OpenAIOptions = Field(
@@ -76,7 +78,10 @@ class ModelOptions(Value):
 
     provider: ProviderName | PluginName = Field(
         default="anthropic",
-        description="Who answers; `offline` needs no key and no network, `plugin/<name>` is one of a plugin.",
+        description=(
+            "Who answers; `offline` needs no key and no network, `plugin/<name>` is one of a plugin, `a2a` the remote "
+            "agent that the model names."
+        ),
     )
     name: str = Field(default="claude-sonnet-4-5", min_length=1, description="The model, as its provider names it.")
     fallback_models: tuple[Annotated[str, Field(min_length=1)], ...] = Field(

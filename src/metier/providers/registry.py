@@ -54,6 +54,8 @@ BUILT_IN: Mapping[str, Registration] = {
 }
 
 
+REMOTE = "a2a"
+"""The provider that hands the task to a remote agent; its models are the names of such agents."""
 OFFLINE = "offline"
 """The provider without a model. It has no connection to open; it is built from the skills of a run."""
 

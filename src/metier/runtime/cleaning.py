@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from metier.providers.remote_options import read_agents
 from metier.runtime.host import Host
 from metier.telemetry.environment_secrets import find_secret_values
 from metier.telemetry.redaction import Redactor, build_redactor
@@ -35,7 +36,9 @@ def load_servers(workspace: Path, file: str) -> McpConfig:
 def find_place_secrets(place: Host) -> tuple[str, ...]:
     """Raises `ConfigError` where the servers cannot be read."""
     servers = load_place_config(place).servers
-    return (*find_secret_values(place.environ), *find_server_secrets(servers, place.environ))
+    agents = read_agents(place.settings.model.providers.a2a.agents).values()
+    tokens = [token for agent in agents if (token := place.environ.get(agent.token_env, ""))]
+    return (*find_secret_values(place.environ), *find_server_secrets(servers, place.environ), *tokens)
 
 
 def build_place_redactor(place: Host) -> Redactor:

@@ -5,7 +5,7 @@ from metier.definitions.nearest import hint_nearest
 from metier.errors import UsageError
 from metier.providers.allowed import is_allowed
 from metier.providers.options import ModelOptions
-from metier.providers.registry import BUILT_IN, OFFLINE
+from metier.providers.registry import BUILT_IN, OFFLINE, REMOTE
 from metier.providers.retry import ModelName, check_allowed, split_model_name
 
 
@@ -61,8 +61,10 @@ def _check(chosen: ModelName, name: str, *, options: ModelOptions, agent: AgentD
 
 def split_name(name: str, options: ModelOptions) -> ModelName:
     """Behind an address of one's own, such as a gateway's, `openai/x` is the name of a model like any other."""
+    if name.startswith(f"{REMOTE}/"):
+        return ModelName(REMOTE, name.partition("/")[2])
     section = getattr(options.providers, options.provider, None)
-    if section is None or section.base_url is not None:
+    if section is None or getattr(section, "base_url", None) is not None:
         return ModelName(options.provider, name)
     return split_model_name(name, primary=options.provider, providers=BUILT_IN)
 

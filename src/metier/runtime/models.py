@@ -17,10 +17,11 @@ from metier.providers.facts import FactBook
 from metier.providers.failures import MissingKey
 from metier.providers.offline.plan import Places
 from metier.providers.offline.provider import build_offline
-from metier.providers.registry import BUILT_IN, OFFLINE, choose_provider, open_provider
+from metier.providers.registry import BUILT_IN, OFFLINE, REMOTE, choose_provider, open_provider
 from metier.providers.retry import Candidate, split_model_name
 from metier.runtime.host import Host
 from metier.runtime.prepared_run import PreparedRun
+from metier.runtime.remote_agents import open_remote
 from metier.runtime.workspace.plugins import get_brought
 
 RANKED = 8
@@ -51,6 +52,8 @@ def open_models(place: Host, facts: FactBook, shelf: SkillIndex, *, run: Prepare
             options.provider, [each.providers for each in place.plugins], kind="provider", failure=UsageError
         )
         return guard(Models(build(Connection(facts=facts, shared=place.clients))), options.allowed_models)
+    if options.provider == REMOTE:
+        return guard(Models(open_remote(place, facts, run=run)), options.allowed_models)
     choice = choose_provider(options)
     if not choice.base_url:
         check_owner(options.name, choice.name, facts)

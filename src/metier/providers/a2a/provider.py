@@ -1,0 +1,225 @@
+"""A remote agent as the one who answers in a run: the task goes to it by A2A, and its result is the result.
+
+The wait is durable: the id of the message follows from the run, so a process that goes on after a kill sends the same
+message again and finds the same task. What comes back is only ever a result or a question: a remote agent has no tools
+here, and its text is never read as a decision.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlsplit
+
+import anyio
+import httpx2
+from pydantic import JsonValue
+
+from metier.messages import Message, ModelReply, Part, TextPart, ToolCallPart, ToolResultPart
+from metier.providers.a2a.answers import RemoteTask, read_card, read_result, read_task
+from metier.providers.base import ModelRequest, Observer
+from metier.providers.connection import Connection, Server
+from metier.providers.failures import AuthFailed, BadRequest, CallFailed, ConnectionLost, NotFound, ServerFailed
+from metier.providers.json_values import Wire, as_object, as_objects, parse_json
+from metier.providers.transport import connection_lost, exchange, open_http_client
+from metier.telemetry.otel.trace_context import HEADER
+
+A2A = "a2a"
+CARD = "/.well-known/agent-card.json"
+FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.2, 5.0
+AWAY_SECONDS = 60.0
+"""How long a server that was there may be away, for a restart, before the call fails."""
+ASK, FINISH = "ask_user", "finish"
+_WAITS = "waits:"
+"""How the mark of a question begins that the remote agent does not want an answer to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteAgent:
+    """Where a remote agent is, and as whom it is called."""
+
+    name: str
+    url: str
+    token: str = ""
+    timeout_seconds: float = 3600.0
+    """How long it may work on one message."""
+
+
+type FindTask = Callable[[tuple[Message, ...]], str]
+"""What is to be done, out of the messages that a model would read."""
+
+
+class RemoteAgentProvider:
+    """Answers by asking a remote agent. `run_id` makes its messages ones that are known again."""
+
+    def __init__(self, agent: RemoteAgent, connection: Connection, *, run_id: str, find_task: FindTask) -> None:
+        self._agent = agent
+        self._run_id = run_id
+        self._find_task = find_task
+        self._own = open_http_client() if connection.shared is None else None
+        self._client = self._own or _find_shared(connection)
+        self._server = Server(A2A, agent.token)
+        self._endpoint = ""
+
+    @property
+    def name(self) -> str:
+        return A2A
+
+    async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
+        del observe  # its progress is not text of ours
+        with exchange(A2A, self._agent.timeout_seconds):
+            headers = {HEADER: request.trace_parent} if request.trace_parent else {}
+            await self._find_endpoint(headers)
+            task = await self._hand_over(request, headers)
+            task = await self._wait(task, headers)
+        return ModelReply(
+            parts=(self._decide(task, number=_count_replies(request.messages)),),
+            stop_reason="tool_calls",
+            provider=A2A,
+            model=self._agent.name,
+            response_id=task.id,
+        )
+
+    async def count_tokens(self, request: ModelRequest) -> int | None:
+        del request
+        return None
+
+    async def close(self) -> None:
+        if self._own is not None:
+            await self._own.aclose()
+
+    async def _hand_over(self, request: ModelRequest, headers: Mapping[str, str]) -> RemoteTask:
+        """Send the task, or the answer to what was asked; a question that wanted none is only looked at again."""
+        number = _count_replies(request.messages)
+        mark, text = _find_answer(request.messages)
+        if mark.startswith(_WAITS):
+            return await self._look(mark.removeprefix(_WAITS), headers)
+        message: dict[str, JsonValue] = {
+            "messageId": f"{self._run_id}-{number}",
+            "contextId": self._run_id,
+            "role": "ROLE_USER",
+            "parts": [{"text": text if number else self._find_task(request.messages)}],
+        }
+        if mark:
+            message["taskId"] = mark
+        elif (known := await self._find_known(number, headers)) is not None:
+            return known
+        configuration: dict[str, JsonValue] = {"returnImmediately": True}
+        sent: dict[str, JsonValue] = {"message": message, "configuration": configuration}
+        return read_result(await self._call("SendMessage", sent, headers))
+
+    async def _find_known(self, number: int, headers: Mapping[str, str]) -> RemoteTask | None:
+        """The task that a process before this one began: not every server knows a message by its id."""
+        try:
+            listed = await self._call("ListTasks", {"contextId": self._run_id}, headers)
+        except CallFailed as failure:
+            if isinstance(failure, AuthFailed | ConnectionLost):
+                raise
+            return None  # a server need not list tasks
+        found = as_objects(listed.get("tasks"))
+        return read_task(found[0]) if len(found) > number else None
+
+    async def _wait(self, task: RemoteTask, headers: Mapping[str, str]) -> RemoteTask:
+        """Until it rests. A server that goes away for a while is waited for."""
+        pause, away_since = FIRST_LOOK_SECONDS, None
+        while not task.is_resting:
+            await anyio.sleep(pause)
+            pause = min(pause * 1.5, LONGEST_LOOK_SECONDS)
+            try:
+                task, away_since = await self._look(task.id, headers), None
+            except (ConnectionLost, ServerFailed):
+                away_since = anyio.current_time() if away_since is None else away_since
+                if anyio.current_time() - away_since > AWAY_SECONDS:
+                    raise
+        return task
+
+    async def _look(self, task_id: str, headers: Mapping[str, str]) -> RemoteTask:
+        return read_task(await self._call("GetTask", {"id": task_id}, headers))
+
+    def _decide(self, task: RemoteTask, *, number: int) -> Part:
+        call_id = f"remote-{number + 1}"
+        match task.state:
+            case "completed":
+                return ToolCallPart(id=call_id, name=FINISH, arguments={"result": task.text})
+            case "input_required":
+                arguments: dict[str, JsonValue] = {"question": task.text or "The remote agent asks for input"}
+                if task.fields is not None:
+                    arguments["fields"] = task.fields
+                return ToolCallPart(id=call_id, name=ASK, arguments=arguments, signature=task.id)
+            case "auth_required":
+                question = f"The remote agent {self._agent.name!r} waits for a person there: {task.text}"
+                arguments = {"question": f"{question}\n\nAnswer anything when that is done."}
+                return ToolCallPart(id=call_id, name=ASK, arguments=arguments, signature=f"{_WAITS}{task.id}")
+            case _:
+                said = task.text or "it did not say why"
+                raise BadRequest(f"The remote agent {self._agent.name!r} ended as {task.state}: {said}")
+
+    async def _find_endpoint(self, headers: Mapping[str, str]) -> None:
+        """The JSON-RPC address that the card names. It must be of the same origin: the token goes there."""
+        if self._endpoint:
+            return
+        card = await self._send("GET", self._agent.url.rstrip("/") + CARD, headers=headers)
+        endpoint = read_card(card)
+        if _origin(endpoint) != _origin(self._agent.url):
+            raise BadRequest(
+                f"The card of remote agent {self._agent.name!r} names an address elsewhere: {endpoint!r}",
+                hint="Name that address in model.providers.a2a.agents if you trust it",
+            )
+        self._endpoint = endpoint
+
+    async def _call(self, method: str, params: dict[str, JsonValue], headers: Mapping[str, str]) -> Wire:
+        body: dict[str, JsonValue] = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        answer = await self._send("POST", self._endpoint, headers=headers, body=body)
+        if error := as_object(answer.get("error")):
+            raise BadRequest(f"The remote agent {self._agent.name!r} refused {method}: {error.get('message', '')}")
+        return as_object(answer.get("result"))
+
+    async def _send(
+        self, method: Literal["GET", "POST"], url: str, *, headers: Mapping[str, str], body: JsonValue = None
+    ) -> Wire:
+        sent = {"A2A-Version": "1.0", "Accept": "application/json", **headers}
+        if self._agent.token:
+            sent["Authorization"] = f"Bearer {self._agent.token}"
+        try:
+            response = await self._client.request(method, url, json=body, headers=sent)
+            data = await response.aread()
+        except httpx2.HTTPError as error:
+            raise connection_lost(A2A, error) from error
+        check_status(response.status_code, self._agent.name)
+        return as_object(parse_json(data))
+
+
+def check_status(status: int, agent: str) -> None:
+    """Raises the `CallFailed` that a status stands for."""
+    if status < 300:
+        return
+    said = f"The remote agent {agent!r} answered with status {status}"
+    if status in (401, 403):
+        raise AuthFailed(said, hint="Check token_env of model.providers.a2a.agents", status=status)
+    if status == 404:
+        raise NotFound(said, hint="Check the url of model.providers.a2a.agents", status=status)
+    if status >= 500 or status == 429:
+        raise ServerFailed(said, status=status)
+    raise BadRequest(said, status=status)
+
+
+def _find_answer(messages: tuple[Message, ...]) -> tuple[str, str]:
+    """The mark of what the remote agent asked last, and what was said since; both empty at the beginning."""
+    calls = [part for message in messages for part in message.parts if isinstance(part, ToolCallPart)]
+    mark = calls[-1].signature if calls and calls[-1].name == ASK else ""
+    parts = messages[-1].parts if messages else ()
+    texts = [part.text for part in parts if isinstance(part, TextPart | ToolResultPart)]
+    return mark, "\n\n".join(texts)
+
+
+def _count_replies(messages: tuple[Message, ...]) -> int:
+    return sum(message.role == "assistant" for message in messages)
+
+
+def _origin(url: str) -> tuple[str, str, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname or "", parts.port
+
+
+def _find_shared(connection: Connection) -> httpx2.AsyncClient:
+    assert connection.shared is not None
+    return connection.shared.get(httpx2.AsyncClient, open_http_client)
