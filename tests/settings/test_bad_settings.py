@@ -225,6 +225,8 @@ BAD_FILES: dict[str, tuple[bytes, list[str]]] = {
     ),
 }
 
+PROVIDERS = "'anthropic', 'gemini', 'openai', 'offline', 'a2a'"
+
 
 def refused(args: list[str], place: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """Run, check that it was refused without a trace, and return what it said before the summary."""
@@ -353,8 +355,7 @@ shell:
     problems = refused(["config", "validate"], place, capsys)
 
     assert [problem.partition(" [")[0] for problem in problems] == [
-        "agent.yaml:2: error: model.provider must be one of 'anthropic', 'gemini', 'openai', 'offline', 'a2a', "
-        "not 'antropic'",
+        f"agent.yaml:2: error: model.provider must be one of {PROVIDERS}, not 'antropic'",
         "agent.yaml:3: error: Unknown key 'model.nmae'",
         "agent.yaml:4: error: model.max_tokens must be at least 1, not '0'",
         "agent.yaml:7: error: Key 'max_turns' stands twice, first in line 6",

@@ -47,7 +47,8 @@ def texts(leaf: Leaf) -> tuple[str, str, str]:
         size = next((size for bound, size in SMALL_STEPS.items() if bound in leaf.bounds), 1)
         return (str(start + size), str(start + 2 * size), str(start + 3 * size))
     if leaf.key == "model.providers.a2a.agents":
-        return tuple(f'{{"a": {{"url": "http://{name}"}}}}' for name in ("one", "two", "three"))
+        form = '{{"a": {{"url": "http://{}"}}}}'
+        return (form.format("one"), form.format("two"), form.format("three"))
     if leaf.is_structured:
         return ('{"import": "none"}', '{"import": "claude"}', '{"Stop": []}')
     form = {"address": "http://host{}/v1", "name of a variable": "NAME_{}", "path": "./folder{}"}

@@ -255,12 +255,9 @@ class RunTasks(RequestHandler):
     async def _find(self, run_id: str, caller: Caller) -> TaskView:
         """Raises `TaskNotFoundError`, also for a run that is not one of this caller and this agent."""
         row = await self._runtime.store.find_run(run_id) if run_id.startswith(caller.prefix) else None
-        if row is None or not self._is_of(row, caller):
+        if row is None:
             raise TaskNotFoundError
         return await self._view(row)
-
-    def _is_of(self, row: RunRow, caller: Caller) -> bool:
-        return row.run_id.startswith(caller.prefix) and (not caller.agent or row.agent in (caller.agent, ""))
 
     async def _view(self, row: RunRow) -> TaskView:
         state = await self._runtime.read(row.run_id)
@@ -270,7 +267,7 @@ class RunTasks(RequestHandler):
         """Newest first; the oldest of very many are not listed."""
         context = caller.name_context(params.context_id) if params.context_id else ""
         rows = await self._runtime.store.list_runs(context_id=context, limit=_MOST_LOOKED_AT)
-        return [row for row in rows if self._is_of(row, caller)]
+        return [row for row in rows if row.run_id.startswith(caller.prefix)]
 
     def _build(self, view: TaskView, caller: Caller) -> Task:
         return build_task(view, caller, clean=build_place_cleaner(self._runtime.place).text)

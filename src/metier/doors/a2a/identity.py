@@ -1,6 +1,6 @@
 """Which run an A2A task is, and to whom it belongs: ids that follow from the caller and its message. Pure.
 
-A peer sees the tasks that it sent itself, and no other run of the workspace: its own name is in their ids.
+A peer sees the tasks that it sent to an agent itself, and no other run of the workspace: their ids say so.
 """
 
 import hashlib
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 PREFIX = "a2a-"
 """How the ids of runs begin that came through this door."""
-_USER_DIGITS, _TASK_DIGITS = 8, 24
+_CALLER_DIGITS, _TASK_DIGITS = 12, 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +24,12 @@ class Caller:
 
     @property
     def prefix(self) -> str:
-        return f"{PREFIX}{_digest(self.user)[:_USER_DIGITS]}"
+        """Of the ids of every task that this caller gave to this agent."""
+        return f"{PREFIX}{_digest(f'{self.user}/{self.agent}')[:_CALLER_DIGITS]}"
 
     def name_task(self, message_id: str) -> str:
         """The same message sent again names the same run: there is never a second one."""
-        return f"{self.prefix}{_digest(f'{self.user}/{self.agent}/{message_id}')[:_TASK_DIGITS]}"
+        return f"{self.prefix}{_digest(message_id)[:_TASK_DIGITS]}"
 
     def name_context(self, context_id: str) -> str:
         """A conversation of this caller, which no chat of the workspace can have the name of."""
