@@ -277,6 +277,11 @@ def test_every_setting_is_free_ordered_or_the_persons_own() -> None:
     assert FREE | LOWERED | set(ORDERED) <= set(leaves)
     assert own == {
         "hooks",
+        "notify.webhook_url",
+        "notify.webhook_secret_env",
+        "notify.events",
+        "notify.command",
+        "notify.bell",
         "model.allowed_models",
         "model.facts_file",
         "model.providers.anthropic.api_key_env",

@@ -8,7 +8,7 @@ from walkthrough import follow
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize(("name", "commands"), [("hooks.md", 2), ("headless.md", 4)])
+@pytest.mark.parametrize(("name", "commands"), [("hooks.md", 2), ("headless.md", 4), ("notify.md", 4)])
 def test_every_command_of_the_page_works_and_shows_what_the_page_says(
     *, name: str, commands: int, tmp_path: Path
 ) -> None:

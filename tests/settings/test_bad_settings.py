@@ -38,7 +38,7 @@ BAD_FILES: dict[str, tuple[bytes, list[str]]] = {
             (
                 "agent.yaml:1: error: Unknown key 'zzz' [unknown_key] "
                 "(Sections are 'model', 'runtime', 'skills', 'shell', 'sandbox', 'mcp', 'hooks', 'chat', 'store', "
-                "'worker', 'server', 'logging', 'plugins')"
+                "'worker', 'server', 'notify', 'logging', 'plugins')"
             )
         ],
     ),

@@ -40,6 +40,8 @@ def texts(leaf: Leaf) -> tuple[str, str, str]:
     if leaf.words:
         words = [word for word in leaf.words if word != leaf.default] + list(leaf.words)
         return (words[0], words[1 % len(words)], words[0])
+    if leaf.key == "notify.events":
+        return ("approval", "input,ended", "budget")
     if leaf.takes_list:
         return ("one", "two,three", "four")
     if int in leaf.kinds or float in leaf.kinds:

@@ -8,6 +8,7 @@ from metier.testing import (
     store_context_checks,
     store_index_checks,
     store_journal_checks,
+    store_outbox_checks,
     store_queue_checks,
     store_schedule_checks,
 )
@@ -19,6 +20,7 @@ CHECK_MODULES = (
     store_index_checks,
     store_queue_checks,
     store_context_checks,
+    store_outbox_checks,
     store_schedule_checks,
 )
 

@@ -54,6 +54,7 @@ COMMANDS: dict[str, Lazy] = {
     "eval": Lazy("eval.command", "Run the evals of skills, agents and tasks; try a change on past runs.", _SEE),
     "prompt": Lazy("prompt", "Show what a model is told: every layer, its source, its hash and its cost.", _SEE),
     "approvals": Lazy("approvals", "List, show and decide what waits for an approval.", _MAY),
+    "notify": Lazy("notify", "List the messages that tell of approvals and ends, and send those that are left.", _MAY),
     "policy": Lazy("policy", "Explain, test and backtest the rules about what may happen.", _MAY),
     "trust": Lazy("trust", "Trust what this cloned folder brings: settings, rules, agents, tasks, skills.", _MAY),
     "agents": Lazy("agents", "List the agents of the workspace, and show what each may use.", _KNOWS),

@@ -3,7 +3,7 @@
 Entries that only follow from the journal may be folded first (`infer`): they are written with the next, before effects.
 """
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
@@ -53,6 +53,8 @@ class RunLog:
         """Already in the state, not yet in the journal."""
         self._untold: list[_Untold] = []
         """Events that wait for these."""
+        self.announce: Callable[[RunLog, Sequence[Entry]], Awaitable[None]] | None = None
+        """Told of entries before they are written."""
         self._unfollowed: list[Entry] = []
         """The inferred ones themselves."""
         self.tracer: Tracer | None = None
@@ -72,6 +74,8 @@ class RunLog:
         stored = [*self._inferred, *store_entries(entries, after=self.state.seq)]
         if not stored:
             return
+        if self.announce is not None:
+            await self.announce(self, entries)
         try:
             await self._store.append(self._lease, stored[0].seq, stored, durable=durable)
         except StoreFull:

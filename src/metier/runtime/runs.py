@@ -41,6 +41,8 @@ from metier.runtime.history.adoption import adopt_run, build_adoption, check_com
 from metier.runtime.history.journal_events import tell_of_cuts
 from metier.runtime.history.losses import describe_lost_run, find_lost_run
 from metier.runtime.host import Host
+from metier.runtime.notify.announcing import check_notify, open_announcer
+from metier.runtime.notify.delivery import delivering
 from metier.runtime.output_schema import check_output_schema
 from metier.runtime.prepared_run import Hooks, PreparedRun
 from metier.runtime.queue.lease_terms import LeaseTerms, begin_attempt, keep_claimable
@@ -123,6 +125,7 @@ class Runtime:
         self, agent: AgentInForce, request: RunRequest, watch: Watch | None = None, *, queue: str = ""
     ) -> RunState:
         """The same for an agent that was resolved before."""
+        check_notify(self.place)
         if request.output_schema is not None:
             check_output_schema(request.output_schema)
         if request.mode == "live":
@@ -365,7 +368,10 @@ class Runtime:
         await log.update_index()
         keeper = LeaseKeeper(lease=log.lease, store=self.store, seconds=watch.shift.lease_seconds)
         run_id, seconds, parks = log.state.run_id, watch.timeout_seconds, log.state.limits.on_limit == "park"
-        async with bounded(stopper, self.store, run_id, timeout_seconds=seconds, parks=parks):
+        async with (
+            delivering(self.place, self.store),
+            bounded(stopper, self.store, run_id, timeout_seconds=seconds, parks=parks),
+        ):
             with stopper.holding(keeper):
                 await self._work(log, services, watch, stopper=stopper, answer=answer)
 
@@ -405,7 +411,9 @@ class Runtime:
             report=watch.report,
             accepts_loss=watch.accepts_loss,
         )
-        return await open_run_log(lease, services, opening)
+        log = await open_run_log(lease, services, opening)
+        log.announce = open_announcer(self.place, self.store)
+        return log
 
     async def _ask_person(self, log: RunLog, services: Services, ask: Asker | None, *, stopper: Stopper) -> bool:
         """Put open approvals to the user at the terminal; False when the run stays parked."""

@@ -9,6 +9,7 @@ from metier.context.conversation import ChatOptions
 from metier.engine.options import RuntimeOptions
 from metier.messages import Value
 from metier.providers.options import ModelOptions
+from metier.settings.notify_options import NotifyOptions
 from metier.settings.plugin_options import PluginsOptions
 from metier.settings.server_options import ServerOptions
 from metier.settings.worker_options import WorkerOptions
@@ -56,6 +57,9 @@ class Settings(Value):
     worker: WorkerOptions = Field(default=WorkerOptions(), description="How workers drive runs that were left to them.")
     server: ServerOptions = Field(
         default=ServerOptions(), description="Where the HTTP server listens, who may use it, within which limits."
+    )
+    notify: NotifyOptions = Field(
+        default=NotifyOptions(), description="Who is told when a person is needed or a run has ended."
     )
     logging: LoggingOptions = Field(
         default=LoggingOptions(), description="What is written down, where, and how much of it."

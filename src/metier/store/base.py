@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 
 from metier.events import TaskState
 from metier.store.contexts import ContextStore
+from metier.store.outbox import OutboxStore
 from metier.store.schedules import ScheduleStore
 from metier.store.search import RunSearch
 
@@ -120,6 +121,9 @@ class Store(Protocol):
 
     @property
     def schedules(self) -> ScheduleStore: ...
+
+    @property
+    def outbox(self) -> OutboxStore: ...
 
     async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:
         """Put a new run into the index together with the beginning of its journal, all or nothing. Raises `RunExists`.

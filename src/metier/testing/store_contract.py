@@ -13,10 +13,18 @@ from metier.testing.store_case import Case, Check, Subject
 from metier.testing.store_context_checks import CONTEXT_CHECKS
 from metier.testing.store_index_checks import INDEX_CHECKS
 from metier.testing.store_journal_checks import JOURNAL_CHECKS
+from metier.testing.store_outbox_checks import OUTBOX_CHECKS
 from metier.testing.store_queue_checks import QUEUE_CHECKS
 from metier.testing.store_schedule_checks import SCHEDULE_CHECKS
 
-CHECKS: tuple[Check, ...] = (*JOURNAL_CHECKS, *INDEX_CHECKS, *QUEUE_CHECKS, *CONTEXT_CHECKS, *SCHEDULE_CHECKS)
+CHECKS: tuple[Check, ...] = (
+    *JOURNAL_CHECKS,
+    *INDEX_CHECKS,
+    *QUEUE_CHECKS,
+    *CONTEXT_CHECKS,
+    *SCHEDULE_CHECKS,
+    *OUTBOX_CHECKS,
+)
 
 
 async def run_check(check: Check, subject: Subject) -> None:

@@ -7,6 +7,7 @@ from typing import Literal
 from metier.events import TaskState
 from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, Store, StoredEntry
 from metier.store.contexts import ContextStore
+from metier.store.outbox import OutboxStore
 from metier.store.schedules import ScheduleStore
 from metier.store.search import RunSearch
 
@@ -24,6 +25,10 @@ class StoreWrapper:
     @property
     def schedules(self) -> ScheduleStore:
         return self.inner.schedules
+
+    @property
+    def outbox(self) -> OutboxStore:
+        return self.inner.outbox
 
     async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:
         await self.inner.create_run(row, entries)

@@ -20,6 +20,7 @@ from metier.cli.shared.context import current_directory, home_folder
 from metier.cli.shared.output import (
     build_output_redactor,
     printable,
+    ring,
     warn_line,
     write_json,
     write_json_line,
@@ -101,6 +102,8 @@ def drive_run(place: Host, work: Work, view: View) -> int:
     shown = _build_shown(place, view)
     driven = anyio.run(_drive, place, work, replace(view, shown=shown), stopper)
     exit_code = driven.find_exit_code(signal=stopper.signal)
+    if place.settings.notify.bell:
+        ring()
     redactor = build_output_redactor(find_place_secrets(place))
     write_outcome(driven, replace(view, shown=shown), exit_code=exit_code, redactor=redactor)
     if isinstance(shown, CiLog):

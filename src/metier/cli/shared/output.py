@@ -84,6 +84,13 @@ def warn_line(text: str) -> None:
         sys.stderr.write(f"{printable(text)}\n")
 
 
+def ring() -> None:
+    """The bell of the terminal; nothing where there is none."""
+    if sys.stderr.isatty():
+        sys.stderr.write("\a")
+        sys.stderr.flush()
+
+
 def printable(text: str, *, redactor: Redactor | None = None) -> str:
     """Without secrets; control, bidirectional and invisible characters cannot move the cursor or hide."""
     return (redactor or build_output_redactor()).redact(sanitize(text))

@@ -10,6 +10,7 @@ from metier.engine.replaying.recorded_contexts import RecordedContexts
 from metier.engine.replaying.recording import Recording
 from metier.events import TaskState
 from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, Store, StoredEntry
+from metier.store.outbox import OutboxStore
 from metier.store.schedules import ScheduleStore
 from metier.store.search import RunSearch
 
@@ -32,6 +33,11 @@ class RecordedStore:
     def schedules(self) -> ScheduleStore:
         """Those of the real store: no run reads or writes them."""
         return self._store.schedules
+
+    @property
+    def outbox(self) -> OutboxStore:
+        """That of the real store: a replay tells of nothing."""
+        return self._store.outbox
 
     async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:
         del row, entries

@@ -8,6 +8,7 @@ from math import inf
 
 from anyio.to_thread import run_sync
 
+from metier.runtime.notify.delivery import deliver_due
 from metier.runtime.queue.broker import Broker, name_recovery
 from metier.runtime.queue.detached import Stranded, find_stranded, wake_decided
 from metier.runtime.runs import Runtime
@@ -19,6 +20,7 @@ async def sweep(
 ) -> float:
     """Once; in how many seconds a schedule is due. Raises `BrokerUnavailable` and `StoreError`."""
     seconds = await fire_schedules(runtime, report=report) if fires else inf
+    await deliver_due(runtime.place, runtime.store)
     await wake_decided(runtime, queue)
     if broker is None:
         return seconds  # a worker that claims from the store finds the rest

@@ -227,7 +227,24 @@ CREATE INDEX agent_runs_by_skill ON agent_runs (skill, number);
 CREATE INDEX agent_runs_by_task ON agent_runs (task_id, number);
 """
 
-MIGRATIONS: tuple[LiteralString, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _SCHEDULES, _SEARCH)
+_OUTBOX: LiteralString = """
+CREATE TABLE agent_outbox (
+    key TEXT PRIMARY KEY,
+    queue TEXT NOT NULL,
+    channel TEXT NOT NULL,
+    run_id TEXT NOT NULL,
+    seq BIGINT NOT NULL,
+    payload TEXT NOT NULL,
+    created_at TIMESTAMPTZ NOT NULL,
+    due_at TIMESTAMPTZ NOT NULL,
+    attempts INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    reason TEXT NOT NULL
+);
+CREATE INDEX agent_outbox_open ON agent_outbox (queue, due_at) WHERE state = 'open';
+"""
+
+MIGRATIONS: tuple[LiteralString, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _SCHEDULES, _SEARCH, _OUTBOX)
 """Step N leads from version N to N + 1. A step that was released is never changed."""
 
 _LOCK = 7_265_118_301_442

@@ -20,6 +20,7 @@ from metier.store.postgres.address import Address
 from metier.store.postgres.blobs import Blobs
 from metier.store.postgres.context_store import PostgresContexts
 from metier.store.postgres.database import Database, PoolOptions, open_database
+from metier.store.postgres.outbox import PostgresOutbox
 from metier.store.postgres.schedules import PostgresSchedules
 from metier.store.postgres.schema import Connection
 from metier.store.postgres.watch import Watcher
@@ -53,6 +54,7 @@ class PostgresStore:
         self._blobs = Blobs(database, grace_seconds=blob_grace_seconds)
         self._contexts = PostgresContexts(database, machine)
         self._schedules = PostgresSchedules(database)
+        self._outbox = PostgresOutbox(database)
         self._watcher = Watcher(database)
         self._days: set[str] = set()
         """Days that were seen to: their journal has a table, or cannot have one."""
@@ -64,6 +66,10 @@ class PostgresStore:
     @property
     def schedules(self) -> PostgresSchedules:
         return self._schedules
+
+    @property
+    def outbox(self) -> PostgresOutbox:
+        return self._outbox
 
     async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:
         check_order(entries, 1)

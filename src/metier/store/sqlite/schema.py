@@ -204,7 +204,24 @@ CREATE INDEX runs_by_skill ON runs (skill, number);
 CREATE INDEX runs_by_task ON runs (task_id, number);
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SCHEDULES, _SEARCH)
+_OUTBOX = """
+CREATE TABLE outbox (
+    key TEXT PRIMARY KEY,
+    queue TEXT NOT NULL,
+    channel TEXT NOT NULL,
+    run_id TEXT NOT NULL,
+    seq INTEGER NOT NULL,      -- the entry of the journal that it tells of; 0 for none
+    payload TEXT NOT NULL,
+    created_at TEXT NOT NULL,
+    due_at TEXT NOT NULL,
+    attempts INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    reason TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX outbox_open ON outbox (queue, due_at) WHERE state = 'open';
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SCHEDULES, _SEARCH, _OUTBOX)
 """Step N leads from version N to N + 1. A step that was released is never changed."""
 
 

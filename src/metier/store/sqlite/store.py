@@ -29,6 +29,7 @@ from metier.store.sqlite.context_store import SqliteContexts
 from metier.store.sqlite.contexts import Times
 from metier.store.sqlite.database import Database, open_database
 from metier.store.sqlite.journal import find_entries, has_entries, insert_entries, name_blobs
+from metier.store.sqlite.outbox import SqliteOutbox
 from metier.store.sqlite.schedules import SqliteSchedules
 
 _PAGE = 256
@@ -67,6 +68,7 @@ class SqliteStore:
         self._machine = machine
         self._contexts = SqliteContexts(database, Times(clock, machine))
         self._schedules = SqliteSchedules(database)
+        self._outbox = SqliteOutbox(database)
 
     @property
     def contexts(self) -> SqliteContexts:
@@ -75,6 +77,10 @@ class SqliteStore:
     @property
     def schedules(self) -> SqliteSchedules:
         return self._schedules
+
+    @property
+    def outbox(self) -> SqliteOutbox:
+        return self._outbox
 
     async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:
         check_order(entries, 1)

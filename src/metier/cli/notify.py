@@ -1,0 +1,89 @@
+"""`agent notify`: the messages that runs sent or have still to send, and sending them now."""
+
+import json
+from functools import partial
+from typing import Annotated
+
+import anyio
+import typer
+from pydantic import JsonValue
+
+from metier.cli.run.command import Config
+from metier.cli.run.driving import open_place
+from metier.cli.shared.output import warn_line, write_json, write_line
+from metier.cli.skill.catalog import AsJson
+from metier.runtime.host import Host
+from metier.runtime.notify.announcing import check_notify
+from metier.runtime.notify.delivery import deliver_due, describe
+from metier.runtime.runs import open_runtime
+from metier.store.outbox import OutboxRow
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    help="List the messages that runs send when a person is needed, and send those that are left.",
+)
+Limit = Annotated[int, typer.Option("--limit", min=1, help="At most so many, the latest first.")]
+
+
+@app.command("list")
+def list_messages(
+    *,
+    only_open: Annotated[bool, typer.Option("--open", help="Only those that are not sent yet.")] = False,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> None:
+    """Show messages and what became of them."""
+    place = open_place(config)
+    rows = anyio.run(partial(_read, place, only_open=only_open, limit=limit))
+    if as_json:
+        write_json([_as_json(row) for row in rows])
+        return
+    for row in rows:
+        write_line(describe(row))
+    if not rows:
+        warn_line("No messages")
+
+
+@app.command()
+def send(*, as_json: AsJson = False, config: Config = None) -> int:
+    """Try the messages that are due now. Exit code 1: some could not be sent and are kept.
+
+    Workers and the server do this all the time, and so does every run while it lasts.
+    """
+    place = open_place(config)
+    check_notify(place)
+    sent, rows = anyio.run(_send, place)
+    if as_json:
+        write_json({"sent": sent, "open": [_as_json(row) for row in rows]})
+    else:
+        write_line(f"{sent} sent, {len(rows)} still open")
+        for row in rows:
+            warn_line(describe(row))
+    return 1 if rows else 0
+
+
+async def _read(place: Host, *, only_open: bool, limit: int) -> list[OutboxRow]:
+    async with open_runtime(place) as runtime:
+        return await runtime.store.outbox.list(place.settings.worker.queue, only_open=only_open, limit=limit)
+
+
+async def _send(place: Host) -> tuple[int, list[OutboxRow]]:
+    async with open_runtime(place) as runtime:
+        sent = await deliver_due(place, runtime.store)
+        return sent, await runtime.store.outbox.list(place.settings.worker.queue, only_open=True)
+
+
+def _as_json(row: OutboxRow) -> JsonValue:
+    return {
+        "id": row.key,
+        "state": row.state,
+        "channel": row.channel,
+        "run_id": row.run_id,
+        "attempts": row.attempts,
+        "reason": row.reason,
+        "due_at": row.due_at.isoformat(),
+        "message": json.loads(row.payload),
+    }

@@ -1,0 +1,126 @@
+"""Put a message into the outbox for what a person should hear of, before the entry that it is about is written."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+from pydantic import JsonValue
+
+from metier.engine import entries as e
+from metier.engine.journal import RunLog
+from metier.errors import ConfigError, StoreError
+from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.host import Host
+from metier.store.base import Store
+from metier.store.outbox import OutboxRow
+
+SHARE = 0.8
+"""The part of the budget from which on its end is near."""
+_TEXT_CHARACTERS = 500
+_WORDS = {"approval": "approval", "input": "input", "in_doubt": "input", "step_failed": "input", "limit": "input"}
+"""What a pause is told as; others, such as a signal, are the doing of a person."""
+
+
+def check_notify(place: Host) -> None:
+    """Raises `ConfigError` where messages could not be signed."""
+    notify = place.settings.notify
+    if notify.webhook_url and not place.environ.get(notify.webhook_secret_env):
+        raise ConfigError(
+            f"notify.webhook_url is set, and {notify.webhook_secret_env}, by which messages are signed, is not",
+            hint=f"Set {notify.webhook_secret_env} to a secret that the receiver knows too",
+        )
+
+
+def open_announcer(place: Host, store: Store) -> "Announcer | None":
+    """None where no message leaves this program."""
+    return Announcer(place, store) if place.settings.notify.channels else None
+
+
+class Announcer:
+    """Looks at entries that are about to be written."""
+
+    def __init__(self, place: Host, store: Store) -> None:
+        self._place = place
+        self._store = store
+        self._clean: Callable[[str], str] = build_place_cleaner(place).text
+
+    async def __call__(self, log: RunLog, entries: Sequence[e.Entry]) -> None:
+        asked = [entry.approval_id for entry in entries if isinstance(entry, e.ApprovalAsked)]
+        rows = [
+            row
+            for number, entry in enumerate(entries, start=1)
+            for row in self._build(log, entry, number=number, asked=asked)
+        ]
+        if rows:
+            # A store without room must keep the entry itself: a message may be lost for it.
+            with suppress(StoreError):
+                await self._store.outbox.put(rows)
+
+    def _build(self, log: RunLog, entry: e.Entry, *, number: int, asked: Sequence[str]) -> Iterable[OutboxRow]:
+        word = find_word(log, entry)
+        notify = self._place.settings.notify
+        if not word or word not in notify.events:
+            return
+        seq, now = log.state.seq + number, self._place.clock.now()
+        message = {**self._describe(log, entry, word), "approvals": list(asked)}
+        name = f"{log.state.run_id}:budget:{log.state.limits.max_cost_usd}" if word == "budget" else ""
+        for channel in notify.channels:
+            words = name or f"{log.state.run_id}:{seq}"
+            key = hashlib.sha256(f"{words}:{channel}".encode()).hexdigest()[:32]
+            yield OutboxRow(
+                key=key,
+                queue=self._place.settings.worker.queue,
+                channel=channel,
+                run_id=log.state.run_id,
+                seq=seq,
+                payload=json.dumps({"id": key, **message}, ensure_ascii=False),
+                created_at=now,
+                due_at=now,
+            )
+
+    def _describe(self, log: RunLog, entry: e.Entry, word: str) -> dict[str, JsonValue]:
+        state = log.state
+        assert state.started is not None
+        text, status = _find_text(entry)
+        return {
+            "type": f"run.{word}",
+            "run_id": state.run_id,
+            "parent_run_id": state.started.parent_run_id,
+            "workspace": self._place.workspace.name,
+            "task": self._clean(state.started.task)[:_TEXT_CHARACTERS],
+            "status": status or state.status,
+            "message": self._clean(text)[:_TEXT_CHARACTERS],
+            "cost_usd": state.cost_usd,
+            "max_cost_usd": state.limits.max_cost_usd,
+            "at": self._place.clock.now().isoformat(),
+        }
+
+
+def find_word(log: RunLog, entry: e.Entry) -> str:
+    """What of `notify.events` an entry is; nothing for most."""
+    state = log.state
+    match entry:
+        case e.RunPaused():
+            return _WORDS.get(entry.pause, "")
+        case e.RunFinished() | e.RunFailed():
+            # Work that was handed on ends within the run above it, which tells of itself.
+            is_own = state.started is not None and not (state.started.order and state.started.parent_run_id)
+            return "ended" if is_own else ""
+        case e.ModelReplied():
+            limit = state.limits.max_cost_usd
+            return "budget" if limit is not None and state.cost_usd + entry.cost_usd >= SHARE * limit else ""
+        case _:
+            return ""
+
+
+def _find_text(entry: e.Entry) -> tuple[str, str]:
+    match entry:
+        case e.RunPaused():
+            return entry.reason, "paused"
+        case e.RunFinished():
+            return entry.result, "completed"
+        case e.RunFailed():
+            return f"{entry.message} ({entry.reason})", entry.status
+        case _:
+            return "Four fifths of the budget are spent", ""

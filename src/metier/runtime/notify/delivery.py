@@ -1,0 +1,142 @@
+"""Take messages out of the outbox and give them to their receivers: signed, within a time limit, again after a failure.
+
+At least once: a kill between the answer of a receiver and the note of it sends the same message again, under the same
+`webhook-id`.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from datetime import timedelta
+
+import anyio
+import httpx2
+
+from metier.errors import StoreError, ToolFailed
+from metier.runtime.host import Host
+from metier.store.base import Store
+from metier.store.outbox import OutboxRow
+from metier.tools.process.environment import build_environment
+from metier.tools.process.run import Command, ProcessLimits, run_process
+
+ATTEMPT_SECONDS = 5.0
+CLAIM_SECONDS = 60.0
+"""How long a message is out of reach of other processes: longer than an attempt can take."""
+FIRST_DELAY_SECONDS = 2.0
+MOST_DELAY_SECONDS = 3600.0
+MOST_ATTEMPTS = 30
+"""Then it is given up: more than a day after the first."""
+LOOK_SECONDS = 2.0
+LAST_SECONDS = 5.0
+"""How long a command that ends goes on trying."""
+UNWRITTEN_SECONDS = 3600.0
+"""A message whose entry is not in the journal after this time tells of what never happened."""
+_GONE = 410
+
+
+async def deliver_due(place: Host, store: Store) -> int:
+    """Try every message that is due, once; how many were taken."""
+    if not place.settings.notify.channels:
+        return 0
+    sent = 0
+    while True:
+        now = place.clock.now()
+        row = await store.outbox.claim(
+            place.settings.worker.queue, now=now, until=now + timedelta(seconds=CLAIM_SECONDS)
+        )
+        if row is None:
+            return sent
+        settled = await _try(row, place, store)
+        sent += settled.state == "sent"
+        await store.outbox.settle(settled)
+
+
+@asynccontextmanager
+async def delivering(place: Host, store: Store) -> AsyncGenerator[None]:
+    """Messages leave while this block lasts, and for a moment after it. What does not stays for the next process."""
+    if not place.settings.notify.channels:
+        yield
+        return
+    async with anyio.create_task_group() as group:
+        group.start_soon(_deliver_again_and_again, place, store)
+        try:
+            yield
+        finally:
+            group.cancel_scope.cancel()
+    with anyio.CancelScope(shield=True), anyio.move_on_after(LAST_SECONDS), suppress(StoreError):
+        await deliver_due(place, store)
+
+
+async def _deliver_again_and_again(place: Host, store: Store) -> None:
+    while True:
+        await anyio.sleep(LOOK_SECONDS)
+        # An attempt that was begun is ended: half of it would count and be told twice.
+        with anyio.CancelScope(shield=True), suppress(StoreError):
+            await deliver_due(place, store)
+
+
+async def _try(row: OutboxRow, place: Host, store: Store) -> OutboxRow:
+    now = place.clock.now()
+    if row.seq and not await store.read_journal(row.run_id, after=row.seq - 1, limit=1):
+        if now - row.created_at > timedelta(seconds=UNWRITTEN_SECONDS):
+            return replace(row, state="dropped", reason="what it tells of was never written")
+        return replace(row, due_at=now + timedelta(seconds=FIRST_DELAY_SECONDS), reason="not written yet")
+    try:
+        reason = await (_post(row, place) if row.channel == "webhook" else _call(row, place))
+    except (httpx2.HTTPError, OSError, ToolFailed, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}"[:300]
+    if not reason:
+        return replace(row, state="sent", reason="")
+    if row.attempts >= MOST_ATTEMPTS or reason.startswith(str(_GONE)):
+        return replace(row, state="failed", reason=reason)
+    delay = min(MOST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2 ** (row.attempts - 1))
+    return replace(row, due_at=place.clock.now() + timedelta(seconds=delay), reason=reason)
+
+
+async def _post(row: OutboxRow, place: Host) -> str:
+    """Why it was not taken; nothing where it was."""
+    notify = place.settings.notify
+    secret = place.environ.get(notify.webhook_secret_env, "")
+    if not notify.webhook_url or not secret:
+        return "no address, or no secret to sign with"
+    body = row.payload.encode()
+    stamp = str(int(place.clock.now().timestamp()))
+    headers = {
+        "content-type": "application/json",
+        "user-agent": "metier",
+        "webhook-id": row.key,
+        "webhook-timestamp": stamp,
+        "webhook-signature": sign(secret, row.key, stamp, body=body),
+    }
+    async with httpx2.AsyncClient(timeout=ATTEMPT_SECONDS, follow_redirects=False) as client:
+        response = await client.post(notify.webhook_url, content=body, headers=headers)
+    return "" if response.is_success else f"{response.status_code} {response.reason_phrase}"
+
+
+def sign(secret: str, key: str, stamp: str, *, body: bytes) -> str:
+    """As the specification of Standard Webhooks has it: a secret that begins with `whsec_` is base64."""
+    own = base64.b64decode(secret.removeprefix("whsec_")) if secret.startswith("whsec_") else secret.encode()
+    digest = hmac.digest(own, f"{key}.{stamp}.".encode() + body, hashlib.sha256)
+    return f"v1,{base64.b64encode(digest).decode()}"
+
+
+async def _call(row: OutboxRow, place: Host) -> str:
+    words = place.settings.notify.command
+    if not words:
+        return "no command"
+    command = Command(arguments=list(words), folder=place.workspace, environment=build_environment(place.environ))
+    outcome = await run_process(command, ProcessLimits(timeout_seconds=ATTEMPT_SECONDS), stdin=row.payload.encode())
+    if outcome.exit_code == 0:
+        return ""
+    return "it took too long" if outcome.timed_out else f"exit code {outcome.exit_code}"
+
+
+def describe(row: OutboxRow) -> str:
+    """One message in one line."""
+    kind = json.loads(row.payload).get("type", "")
+    reason = f"  {row.reason}" if row.reason else ""
+    return f"{row.key[:12]}  {row.state}  {row.channel}  {kind}  {row.run_id}  attempts {row.attempts}{reason}"
