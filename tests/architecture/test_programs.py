@@ -16,9 +16,9 @@ STARTING = frozenset({
     "click.launch", "typer.launch", "multiprocessing.Process",
 })  # fmt: skip
 STARTERS = {
-    "cli/doctor/health.py": ("git", "ripgrep", "bubblewrap", "uv"),
     "cli/shared/editor.py": ("your editor",),
     "evals/local_git.py": ("git",),
+    "runtime/doctor/health.py": ("git", "ripgrep", "bubblewrap", "uv"),
     "runtime/queue/autostart.py": ("a worker",),
     "skills/git/process.py": ("git",),
     "tools/shell/line_runner.py": ("commands",),
@@ -32,7 +32,7 @@ STARTERS = {
 }
 """The modules that start a program, with the rows of the table in `docs/security.md` that say how it is found."""
 SEARCHING = {
-    "cli/doctor/health.py": "looks whether the shell of the settings exists, and starts nothing",
+    "runtime/doctor/health.py": "looks whether the shell of the settings exists, and starts nothing",
     "skills/trusted_programs.py": "the one place that searches PATH",
     "tools/mcp/server_code.py": "looks where the program of a server lies",
     "tools/mcp/tools.py": "shows the program of a server to its sandbox",

@@ -1,38 +1,8 @@
 """Texts that try to run, to fetch or to fake something when a page shows them. None of them may, anywhere."""
 
-PAYLOADS: tuple[str, ...] = (
-    "<script>window.hit=1</script>",
-    "<img src=x onerror=window.hit=1>",
-    "<svg onload=window.hit=1>",
-    "<svg><script>window.hit=1</script></svg>",
-    "<body onload=window.hit=1>",
-    "<iframe srcdoc='<script>parent.hit=1</script>'></iframe>",
-    "<a href=javascript:window.hit=1 id=lure>x</a>",
-    "[x](javascript:window.hit=1)",
-    "[x](JaVaScRiPt:window.hit=1)",
-    "[x](data:text/html,<script>window.hit=1</script>)",
-    "[x](vbscript:msgbox)",
-    "![x](https://elsewhere.invalid/pixel?secret)",
-    "![x](javascript:window.hit=1)",
-    "<https://elsewhere.invalid/auto>",
-    '"><script>window.hit=1</script>',
-    "'><img src=x onerror=window.hit=1>",
-    "</textarea><script>window.hit=1</script>",
-    "</title><script>window.hit=1</script>",
-    "</style><script>window.hit=1</script>",
-    "--><script>window.hit=1</script>",
-    "{{ 7*7 }}{% include 'base.html' %}",
-    "<div hx-get='/runs' hx-trigger=load>x</div>",
-    "<div hx-on:load='window.hit=1'>x</div>",
-    "<form action=https://elsewhere.invalid><button>x</button></form>",
-    "<meta http-equiv=refresh content='0;url=https://elsewhere.invalid'>",
-    "<link rel=stylesheet href=https://elsewhere.invalid/x.css>",
-    "<base href=https://elsewhere.invalid>",
-    "<style>*{background:url(https://elsewhere.invalid)}</style>",
-    "<math><mi xlink:href='javascript:window.hit=1'>x</mi></math>",
-    "<details open ontoggle=window.hit=1>x</details>",
-    "<input autofocus onfocus=window.hit=1>",
-    "\u202egnp.exe\u202c \x1b]8;;https://elsewhere.invalid\x07x\x1b]8;;\x07",
-    "| a |\n|---|\n| <script>window.hit=1</script> |",
-    '```"><script>window.hit=1</script>\n<script>window.hit=1</script>\n```',
+import json
+from pathlib import Path
+
+PAYLOADS: tuple[str, ...] = tuple(
+    json.loads((Path(__file__).parent.parent / "server/hostile_texts.json").read_text(encoding="utf-8"))
 )

@@ -20,13 +20,11 @@ from metier.cli.run.driving import open_place
 from metier.cli.shared.output import warn_line, write_json, write_json_line, write_line
 from metier.cli.skill.catalog import AsJson, open_catalog
 from metier.context.decoder import build_step
-from metier.definitions.agent import Profile
 from metier.definitions.workspace import load_workspace
 from metier.errors import ConfigError, MetierError, UsageError
 from metier.runtime.build import list_all_tools
 from metier.runtime.checks.present_policy import build_present_policy
-from metier.runtime.history.backtest import Backtest, backtest
-from metier.runtime.history.entries import read_history
+from metier.runtime.history.past_policy import PastRuns, backtest_past_runs
 from metier.runtime.host import Host
 from metier.runtime.runs import open_runtime
 from metier.runtime.workspace.catalog import find_skills
@@ -130,24 +128,20 @@ def backtest_runs(
 ) -> None:
     """Judge the calls of past runs by the rules of today, and show what would be decided differently."""
     place = open_place(config)
-    build = _open_by_agent(place)
 
-    async def read() -> dict[str, Backtest]:
+    async def read() -> PastRuns:
         async with open_runtime(place) as runtime:
-            rows = await runtime.store.list_runs(limit=runs)
-            return {row.run_id: backtest(row.run_id, await read_history(runtime, row.run_id), build) for row in rows}
+            return await backtest_past_runs(runtime, runs=runs)
 
     found = anyio.run(read)
-    changes = [change for result in found.values() for change in result.changes]
-    calls = sum(result.calls for result in found.values())
     if as_json:
-        write_json({"runs": len(found), "calls": calls, "changes": [asdict(change) for change in changes]})
+        write_json({"runs": found.runs, "calls": found.calls, "changes": [asdict(change) for change in found.changes]})
         return
-    for change in changes:
+    for change in found.changes:
         call = f"{change.tool} {json.dumps(change.arguments, ensure_ascii=False)}"
         write_line(f"{change.run_id} {change.step_id}  {change.was} -> {change.now}  {call}")
         write_line(f"    {change.reason}")
-    warn_line(f"{len(changes)} of {calls} calls in {len(found)} runs would be judged differently")
+    warn_line(f"{len(found.changes)} of {found.calls} calls in {found.runs} runs would be judged differently")
 
 
 def as_object(explanation: Explanation) -> dict[str, JsonValue]:
@@ -241,17 +235,6 @@ def _open_file(file: Path, *, root: Path) -> RulePolicy:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"The rules {str(file)!r} cannot be read", hint="Name a YAML file of rules") from error
     return build_rules_policy(text, file=str(file), root=root)
-
-
-def _open_by_agent(place: Host) -> Callable[[str, Profile], RulePolicy]:
-    """Policies are built once for each agent and profile that runs had; one that is gone counts as the built-in."""
-    there = load_workspace(place.workspace, open_catalog(None)).agents
-
-    @cache
-    def build(agent: str, profile: Profile) -> RulePolicy:
-        return build_present_policy(place, agent if agent in there else "", profile=profile)
-
-    return build
 
 
 def _parse_args(text: str, what: str) -> dict[str, JsonValue]:

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from metier.cli.doctor.finding import Finding
-from metier.cli.doctor.health import examine
 from metier.cli.shared.context import current_settings, home_folder
 from metier.cli.shared.output import write_json, write_text
+from metier.runtime.doctor.finding import Finding
+from metier.runtime.doctor.health import examine
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 

@@ -14,13 +14,16 @@ from metier.tools.toolbox import Toolbox
 
 
 def build_present_policy(
-    place: Host, agent_id: str, *, root: Path | None = None, profile: Profile | None = None
+    place: Host, agent_id: str, *, root: Path | None = None, profile: Profile | None = None, host: bytes | None = None
 ) -> RulePolicy:
-    """The rules as they stand for this agent, the built-in one where none is named. Raises as `resolve_agent`."""
+    """The rules as they stand for this agent, the built-in one where none is named. Raises as `resolve_agent`.
+
+    `host` are rules of the workspace that are not saved yet, in the place of those that are.
+    """
     agent = resolve_agent(place, agent_id)
     chosen = profile or agent.profile
     offered = list_all_tools(agent.packages, _with_profile(agent.place, chosen), web=agent.web)
-    host = read_policy_file(place.workspace)
+    host = read_policy_file(place.workspace) if host is None else host
     speakers = Speakers(
         host=host,
         agent=agent.definition,

@@ -5,12 +5,15 @@ nothing can be shown twice. The number of a message says which change it tells o
 """
 
 import hashlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import cast
 
 import anyio
-from fastapi import APIRouter, Request
-from starlette.responses import Response, StreamingResponse
+from fastapi import APIRouter
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.responses import Response
 
 from metier.errors import StoreError
 from metier.runtime.runs import Runtime
@@ -21,15 +24,17 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 LOOK_SECONDS = 0.4
 """How often the index is looked at while a page is open; one look for all pages."""
-BEAT_SECONDS = 15.0
+PING_SECONDS = 15
 """How long a stream is silent at most, so that proxies and browsers know it is alive."""
+SEND_SECONDS = 20
+"""How long a browser may take for one message; a slower one is cut off, and may come again."""
 _LOOKED_AT = 200
 _RETRY_MILLISECONDS = 400
 
 
 @dataclass(slots=True)
 class Pulse:
-    """Counts the changes of the index of runs and approvals."""
+    """Counts the changes of the index of runs and approvals: one look at the store for all open pages."""
 
     version: int = 0
     watchers: int = 0
@@ -46,16 +51,20 @@ class Pulse:
             await self._look(runtime)
             await anyio.sleep(LOOK_SECONDS)
 
-    async def wait(self, seen: int) -> int:
-        """The number of the newest change, as soon as it is another one than `seen`."""
+    @contextmanager
+    def watching(self) -> Generator[None]:
+        """For as long as a page is open."""
         self.watchers += 1
         self._watched.set()
         try:
-            while self.version == seen:
-                await self._changed.wait()
-            return self.version
+            yield
         finally:
             self.watchers -= 1
+
+    async def wait(self, seen: int) -> None:
+        """Until there is another change than `seen`."""
+        while self.version == seen:
+            await self._changed.wait()
 
     async def _look(self, runtime: Runtime) -> None:
         try:
@@ -74,41 +83,39 @@ class Pulse:
 
 
 @router.get("/live")
-async def stream_changes(page: Here, request: Request, run: str = "") -> Response:
-    """`changed` events: of one run, or of the lists."""
-    pulse: Pulse = request.app.state.pulse
+async def stream_changes(page: Here, run: str = "") -> Response:
+    """`changed` events: of one run with those it handed work to, or of the lists."""
+    pulse = cast("Pulse", page.request.app.state.pulse)  # put there by `mount`
     if pulse.watchers >= page.state.options.max_watchers:
-        raise HttpProblem(503, "too_many_watchers", "Too many pages are open on this server")
-    told = _tell_run(page.state.runtime, run, request) if run else _tell_index(pulse)
-    return StreamingResponse(told, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+        raise HttpProblem(503, "too_many_watchers", "Too many pages are open on this server", hint="Close some")
+    told = _tell_run(pulse, page.state.runtime, run) if run else _tell_index(pulse)
+    return EventSourceResponse(told, ping=PING_SECONDS, send_timeout=SEND_SECONDS, headers={"x-accel-buffering": "no"})
 
 
-async def _tell_index(pulse: Pulse) -> AsyncGenerator[str]:
-    seen = -1
-    yield f"retry: {_RETRY_MILLISECONDS}\n\n"
-    while True:
-        newest = seen
-        with anyio.move_on_after(BEAT_SECONDS):
-            newest = await pulse.wait(seen)
-        yield ": beat\n\n" if newest == seen else f"event: changed\nid: {newest}\ndata: {newest}\n\n"
-        seen = newest
+async def _tell_index(pulse: Pulse) -> AsyncGenerator[ServerSentEvent]:
+    with pulse.watching():
+        seen = -1
+        while True:
+            await pulse.wait(seen)
+            seen = pulse.version
+            yield _build(seen)
 
 
-async def _tell_run(runtime: Runtime, run_id: str, request: Request) -> AsyncGenerator[str]:
-    """By the number of journal entries; a page that comes back says which it has seen."""
-    last = request.headers.get("last-event-id", "")
-    seen = int(last) if last.isdecimal() and len(last) < 10 else -1
-    yield f"retry: {_RETRY_MILLISECONDS}\n\n"
-    state = ""
-    while True:
-        row = await runtime.store.find_run(run_id)
-        if row is None:
-            return
-        entries = await runtime.store.read_journal(run_id, after=max(seen, 0))
-        known = entries[-1].seq if entries else max(seen, 0)
-        stands = f"{row.status} {row.driver}"
-        if known != seen or stands != state:
-            seen, state = known, stands
-            yield f"event: changed\nid: {seen}\ndata: {seen}\n\n"
-        elif not await runtime.store.wait_for_entries(run_id, after=seen, seconds=LOOK_SECONDS * 2):
-            yield ": beat\n\n"
+async def _tell_run(pulse: Pulse, runtime: Runtime, run_id: str) -> AsyncGenerator[ServerSentEvent]:
+    """Named by the number of its journal entries. Other changes of the index may be those of its child runs."""
+    with pulse.watching():
+        entries, seen = 0, ""
+        while (row := await runtime.store.find_run(run_id)) is not None:
+            new = await runtime.store.read_journal(run_id, after=entries)
+            entries = new[-1].seq if new else entries
+            now = f"{entries} {row.status} {row.driver} {pulse.version}"
+            if now != seen:
+                seen = now
+                yield _build(entries)
+                # What happens within this time is told together.
+                await anyio.sleep(LOOK_SECONDS)
+            await runtime.store.wait_for_entries(run_id, after=entries, seconds=LOOK_SECONDS)
+
+
+def _build(number: int) -> ServerSentEvent:
+    return ServerSentEvent(data=str(number), event="changed", id=str(number), retry=_RETRY_MILLISECONDS)

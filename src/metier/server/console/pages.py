@@ -9,7 +9,17 @@ from fastapi import APIRouter, FastAPI
 from starlette.responses import FileResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from metier.server.console import inbox_pages, live, run_pages
+from metier.server.console import (
+    chat_pages,
+    inbox_pages,
+    live,
+    policy_pages,
+    prompt_pages,
+    run_pages,
+    skill_pages,
+    task_pages,
+    workspace_pages,
+)
 from metier.server.console.live import Pulse
 from metier.server.console.rendering import build_console_environment
 from metier.server.mounts import Lifespan
@@ -17,7 +27,17 @@ from metier.server.state import ServerState
 from metier.views.page.environment import STYLE_FILE
 
 STATIC = Path(__file__).parent / "static"
-_ROUTERS: tuple[APIRouter, ...] = (inbox_pages.router, run_pages.router, live.router)
+_ROUTERS: tuple[APIRouter, ...] = (
+    inbox_pages.router,
+    run_pages.router,
+    prompt_pages.router,
+    chat_pages.router,
+    task_pages.router,
+    skill_pages.router,
+    policy_pages.router,
+    workspace_pages.router,
+    live.router,
+)
 _DECISIONS = (r"/approvals/[^/]+(/edit)?", r"/inbox/many", r"/runs/[^/]+/(answer|doubt|accept|raise)")
 
 

@@ -24,7 +24,15 @@ TEMPLATES = Path(__file__).parent / "templates"
 logger = logging.getLogger("metier.server")
 
 NAVIGATION: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
-    ("Work", (("inbox", "/", "Inbox"), ("chat", "/chat", "Chat"), ("tasks", "/tasks", "Tasks"))),
+    (
+        "Work",
+        (
+            ("inbox", "/", "Inbox"),
+            ("chat", "/chat", "Chat"),
+            ("tasks", "/tasks", "Tasks"),
+            ("schedules", "/schedules", "Schedules"),
+        ),
+    ),
     ("History", (("runs", "/runs", "Runs"), ("cost", "/cost", "Cost"))),
     (
         "Workspace",

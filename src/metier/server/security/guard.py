@@ -280,7 +280,8 @@ def _build_headers(nonce: str) -> dict[str, str]:
         "content-security-policy": "; ".join(policy),
         "x-content-type-options": "nosniff",
         "x-frame-options": "DENY",
-        "referrer-policy": "no-referrer",
+        # Not `no-referrer`: browsers then send `Origin: null` with the forms of our own pages, which is refused.
+        "referrer-policy": "same-origin",
         "cross-origin-opener-policy": "same-origin",
         "cross-origin-resource-policy": "same-origin",
         "cache-control": "no-store",

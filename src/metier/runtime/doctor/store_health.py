@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from metier.cli.doctor.finding import Finding
+from metier.runtime.doctor.finding import Finding
 from metier.settings.model import Settings
 from metier.store.opening import DATABASE
 from metier.store.sqlite.health import examine_database, examine_room, has_steady_clock

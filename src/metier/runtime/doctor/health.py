@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
-from metier.cli.doctor.finding import Finding, State
-from metier.cli.doctor.store_health import examine_store
 from metier.errors import ConfigError
 from metier.extras import hint_extra
 from metier.runtime.cleaning import load_servers
 from metier.runtime.confinement import build_confinement, find_place_rung, requires_sandbox, wants_sandbox
+from metier.runtime.doctor.finding import Finding, State
+from metier.runtime.doctor.store_health import examine_store
 from metier.runtime.host import Host
 from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import find_trust

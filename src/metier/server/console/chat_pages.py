@@ -1,0 +1,104 @@
+"""Conversations: what was said and done, turn by turn, and the next message."""
+
+from dataclasses import dataclass
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from metier.errors import UsageError
+from metier.runtime.chat.chats import Chat, ChatRequest, list_chats, open_chat
+from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.history.run_views import read_run_view
+from metier.runtime.queue.detached import leave_to_workers
+from metier.server.console.inbox_cards import ApprovalCard, build_approval_card
+from metier.server.console.rendering import Here, Page, PageRoute
+from metier.views.run_view import RunView
+
+router = APIRouter(include_in_schema=False, route_class=PageRoute)
+
+MOST_TURNS = 30
+"""Turns that a page shows; those before are in the runs."""
+_LONGEST = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownTurn:
+    run_id: str
+    said: str
+    view: RunView
+
+
+@router.get("/chat")
+async def list_conversations(page: Here) -> Response:
+    return await page.render("chats.html", "chat", chats=await list_chats(page.state.runtime, limit=100))
+
+
+@router.post("/chat")
+async def begin(page: Here) -> Response:
+    """A new conversation with its first message."""
+    form = await page.read_form()
+    chat = await open_chat(page.state.runtime, ChatRequest())
+    return await _send(page, chat, form.get("message", ""))
+
+
+@router.get("/chat/{context_id}")
+async def show_chat(page: Here, context_id: str) -> Response:
+    return await _render(page, context_id, "chat.html")
+
+
+@router.get("/chat/{context_id}/talk")
+async def show_talk(page: Here, context_id: str) -> Response:
+    return await _render(page, context_id, "chat_talk.html")
+
+
+@router.post("/chat/{context_id}")
+async def send(page: Here, context_id: str) -> Response:
+    form = await page.read_form()
+    chat = await open_chat(page.state.runtime, ChatRequest(context_id=context_id))
+    return await _send(page, chat, form.get("message", ""))
+
+
+async def _send(page: Page, chat: Chat, message: str) -> Response:
+    """Begin the turn; the pool or a worker drives it. Raises `LeaseHeld` while the turn before is being answered."""
+    text = message.replace("\r\n", "\n").strip()
+    if not text or len(text) > _LONGEST:
+        raise UsageError("The message is empty or too long", hint=f"Write up to {_LONGEST:,} characters")
+    await chat.send(text, leave_to_workers(page.state.queue))
+    page.state.nudge()
+    return page.go(f"/chat/{chat.context_id}#last")
+
+
+async def _render(page: Page, context_id: str, template: str) -> Response:
+    runtime = page.state.runtime
+    chat = await open_chat(runtime, ChatRequest(context_id=context_id))
+    listed = (await chat.list_turns())[-MOST_TURNS:]
+    turns = [
+        ShownTurn(run_id=state.run_id, said=turn.said, view=await read_run_view(runtime, state.run_id, levels=1))
+        for state, turn in listed
+    ]
+    open_turn = await chat.find_open_turn()
+    return await page.render(
+        template,
+        "chat",
+        context_id=context_id,
+        turns=turns,
+        open_run=open_turn.state.run_id if open_turn is not None else "",
+        open_kind=open_turn.kind if open_turn is not None else "",
+        cards=await _build_cards(page, chat),
+        model=chat.answered_by,
+        agent=chat.agent_id,
+    )
+
+
+async def _build_cards(page: Page, chat: Chat) -> list[ApprovalCard]:
+    runtime = page.state.runtime
+    clean = build_place_cleaner(runtime.place).value
+    return [
+        build_approval_card(
+            question,
+            await runtime.store.find_run(question.row.run_id),
+            is_stale=await runtime.approvals.is_stale(question),
+            clean=clean,
+        )
+        for question in await chat.find_approvals()
+    ]

@@ -1,0 +1,86 @@
+"""What a model was told in a turn: every layer with its source, size and price, and where the cache broke."""
+
+from dataclasses import dataclass
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from metier.errors import UsageError
+from metier.runtime.history.prompts import ShownLayer, ShownPrompt, compare, show_turn
+from metier.runtime.history.run_views import read_run_view
+from metier.runtime.runs import Runtime
+from metier.server.console.rendering import Here, PageRoute
+
+router = APIRouter(include_in_schema=False, route_class=PageRoute)
+
+COLOURS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerBar:
+    """One layer of the stacked bar."""
+
+    layer: ShownLayer
+    colour: int
+    at: float
+    width: float
+    """Both in percent of all bytes."""
+    first_byte: int
+    is_cached: bool
+    """It stands before the first byte that differs from the turn before."""
+
+
+@router.get("/runs/{name}/prompt")
+async def show_prompt(page: Here, name: str, turn: int | None = None) -> Response:
+    runtime = page.state.runtime
+    row = await runtime.find(name)
+    view = await read_run_view(runtime, row.run_id, levels=0)
+    turns = sorted({call.turn for call in view.calls})
+    if not turns:
+        raise UsageError("No model was asked in this run", hint="Its steps may be runs of their own")
+    shown = await show_turn(runtime, row.run_id, turn=turn)
+    before = await _find_before(runtime, row.run_id, shown, turns)
+    difference = compare(before, shown) if before is not None else None
+    shared = difference.offset if difference is not None else shown_bytes(shown) if before is not None else 0
+    call = next((each for each in view.calls if each.turn == shown.turn), None)
+    return await page.render(
+        "prompt.html",
+        "runs",
+        run_id=row.run_id,
+        task=row.task,
+        shown=shown,
+        turns=turns,
+        call=call,
+        before=before,
+        difference=difference,
+        bars=build_bars(shown, shared=shared),
+    )
+
+
+async def _find_before(runtime: Runtime, run_id: str, shown: ShownPrompt, turns: list[int]) -> ShownPrompt | None:
+    earlier = [each for each in turns if each < shown.turn]
+    return await show_turn(runtime, run_id, turn=earlier[-1]) if earlier else None
+
+
+def shown_bytes(shown: ShownPrompt) -> int:
+    return sum(layer.bytes for layer in shown.layers)
+
+
+def build_bars(shown: ShownPrompt, *, shared: int) -> tuple[LayerBar, ...]:
+    """In the order in which they are sent. `shared` bytes are those of the turn before, which a cache can have."""
+    total = shown_bytes(shown) or 1
+    bars: list[LayerBar] = []
+    at = 0
+    for number, layer in enumerate(shown.layers):
+        bars.append(
+            LayerBar(
+                layer=layer,
+                colour=number % COLOURS + 1,
+                at=round(100 * at / total, 3),
+                width=round(100 * layer.bytes / total, 3),
+                first_byte=at,
+                is_cached=at + layer.bytes <= shared,
+            )
+        )
+        at += layer.bytes
+    return tuple(bars)

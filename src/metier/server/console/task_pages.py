@@ -1,0 +1,111 @@
+"""Start work: a task in words, or a task of the workspace by the form that its inputs make. A dry run beside it."""
+
+import json
+from pathlib import Path
+from typing import Literal
+
+from fastapi import APIRouter
+from pydantic import JsonValue
+from starlette.responses import Response
+
+from metier.definitions.agent import FILE_NAME as AGENT_FILE
+from metier.definitions.task import FILE_NAME, TaskDefinition, load_task
+from metier.engine.partners import read_inputs
+from metier.errors import UsageError
+from metier.runtime.delegation.child_runs import request_task
+from metier.runtime.queue.detached import submit
+from metier.runtime.requests import RunRequest
+from metier.runtime.workspace.catalog import list_definitions
+from metier.runtime.workspace.tasks import get_task
+from metier.server.console.rendering import Here, Page, PageRoute
+from metier.views.form_fields import FormField, build_field, parse_values
+
+router = APIRouter(include_in_schema=False, route_class=PageRoute)
+
+type Mode = Literal["live", "dry_run"]
+_LONGEST_TASK = 100_000
+
+
+@router.get("/tasks")
+async def show_tasks(page: Here) -> Response:
+    place = page.state.host
+    listed = sorted(list_definitions(place.workspace, "tasks", FILE_NAME).values(), key=lambda found: found.id)
+    read = [(found.id, load_task(Path(found.path), id=found.id, within=found.within)) for found in listed]
+    agents = sorted(found.id for found in list_definitions(place.workspace, "agents", AGENT_FILE).values())
+    return await page.render("tasks.html", "tasks", tasks=read, agents=agents)
+
+
+@router.post("/tasks")
+async def start_words(page: Here) -> Response:
+    """A task in words, as `agent run` gets it."""
+    form = await page.read_form()
+    text = form.get("task", "").replace("\r\n", "\n").strip()
+    if not text:
+        raise UsageError("The task is missing", hint="Say what shall be done")
+    if len(text) > _LONGEST_TASK:
+        raise UsageError(f"The task is longer than {_LONGEST_TASK:,} characters", hint="Put the rest into a file")
+    request = RunRequest(
+        task=text,
+        mode=_read_mode(form.get("mode", "")),
+        agent=form.get("agent", ""),
+        model=form.get("model", "").strip(),
+    )
+    return await _start(page, request)
+
+
+@router.get("/tasks/{task_id:path}")
+async def show_task(page: Here, task_id: str) -> Response:
+    task = get_task(page.state.host, task_id)
+    return await _render_task(page, task)
+
+
+@router.post("/tasks/{task_id:path}")
+async def start_task(page: Here, task_id: str) -> Response:
+    """By the form, or by its JSON where that is given."""
+    form = await page.read_form()
+    task = get_task(page.state.host, task_id)
+    text = form.get("json", "").strip()
+    given = _parse_object(text) if text else parse_values(build_task_fields(task), form)
+    commission = request_task(page.state.host, task.id, given)
+    request = RunRequest(task=commission.order.task, mode=_read_mode(form.get("mode", "")), commission=commission)
+    return await _start(page, request)
+
+
+async def _start(page: Page, request: RunRequest) -> Response:
+    begun = await submit(page.state.runtime, request, queue=page.state.queue)
+    page.state.nudge()
+    return page.go(f"/runs/{begun.run_id}")
+
+
+async def _render_task(page: Page, task: TaskDefinition) -> Response:
+    example = {item.name: item.default or "" for item in task.inputs}
+    return await page.render(
+        "task.html",
+        "tasks",
+        task=task,
+        fields=build_task_fields(task),
+        example=json.dumps(example, indent=2, ensure_ascii=False),
+    )
+
+
+def build_task_fields(task: TaskDefinition) -> tuple[FormField, ...]:
+    """One field for each input, by its schema."""
+    fields: list[FormField] = []
+    for spec in read_inputs(task):
+        rules: dict[str, JsonValue] = {**(spec.value_schema or {}), "description": spec.description}
+        fields.append(build_field(spec.name, rules, required=spec.default is None, default=spec.default))
+    return tuple(fields)
+
+
+def _read_mode(word: str) -> Mode:
+    return "dry_run" if word == "dry_run" else "live"
+
+
+def _parse_object(text: str) -> dict[str, JsonValue]:
+    try:
+        value: JsonValue = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError("The inputs are not JSON", hint='Write {"name": "value"}') from error
+    if not isinstance(value, dict):
+        raise UsageError("The inputs must be one JSON object", hint='Write {"name": "value"}')
+    return value

@@ -1,0 +1,325 @@
+"""The console in a real browser: live updates, a phone, two people, the keyboard, dark mode, hostile text, axe-core."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from browser import AXE, CHROMIUM, WAIT_MILLISECONDS, Watched, running_browser, sign_in
+from console_scene import NOTES, prepare, run_everything, wait_for_approval
+from model_server import ModelServer, Reply, calls, running_model, says
+from playwright.sync_api import Browser, ViewportSize, expect
+from run_workspace import Workspace
+from running_server import RunningServer, serving
+
+from agent_forks import forked_agent
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed"),
+    pytest.mark.timeout(240),
+]
+
+PHONE = ViewportSize(width=390, height=844)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with running_browser() as running:
+        yield running
+
+
+class ForkedWorkspace(Workspace):
+    """Commands as processes of their own: the browser's event loop runs in this one."""
+
+    def agent(self, *args: str) -> int:
+        done = subprocess.run(
+            [forked_agent(), *args],
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
+        return done.returncode
+
+
+class Scene:
+    """One workspace and one server for all tests of this file: starting them takes longer than most tests."""
+
+    def __init__(self, workspace: Workspace, model: ModelServer, server: RunningServer) -> None:
+        self.workspace, self.model, self.server = workspace, model, server
+        self.folder = workspace.folder
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    with pytest.MonkeyPatch.context() as patch, running_model() as model:
+        base = tmp_path_factory.mktemp("browser")
+        for name in ("home", "notebook"):
+            (base / name).mkdir()
+        patch.setenv("HOME", str(base / "home"))
+        patch.setenv("OPENAI_API_KEY", "k" * 12)
+        patch.chdir(base / "notebook")
+        workspace = ForkedWorkspace(prepare(base / "notebook", model).folder)
+        run_everything(workspace, model)
+        with serving(workspace.folder) as server:
+            yield Scene(workspace, model, server)
+
+
+@pytest.fixture
+def roadmap(scene: Scene) -> Iterator[Path]:
+    """A file that a run wants to change, as it was."""
+    yield scene.workspace.write("notes/roadmap.md", NOTES)
+    scene.workspace.write("notes/roadmap.md", NOTES)
+
+
+def test_a_task_is_started_by_its_form_and_watched_until_it_ends(browser: Browser, scene: Scene) -> None:
+    context = browser.new_context()
+    page = sign_in(context, scene.server)
+    scene.model.follow(calls("Read", path="notes/roadmap.md"), says("The week was **good**."))
+    page.goto(f"{scene.server.url}/tasks/weekly-report")
+    page.get_by_label("Week").fill("2026-W03")
+    page.get_by_label("Audience").select_option("board")
+
+    page.get_by_role("button", name="Start").click()
+    page.wait_for_url("**/runs/*")
+
+    # Nothing loads the page again: what it shows arrives by its stream.
+    expect(page.locator("#body")).to_have_attribute("data-status", "completed", timeout=WAIT_MILLISECONDS)
+    expect(page.locator("#body strong", has_text="good").first).to_be_visible()
+    context.close()
+
+
+def test_an_approval_that_comes_up_appears_in_an_open_inbox_and_is_approved_on_a_phone(
+    browser: Browser, scene: Scene, roadmap: Path
+) -> None:
+    context = browser.new_context(viewport=PHONE, has_touch=True, is_mobile=True)
+    page = sign_in(context, scene.server)
+    with page.expect_response("**/inbox/list", timeout=WAIT_MILLISECONDS):  # the stream is open
+        page.goto(f"{scene.server.url}/")
+    wait_for_approval(scene.workspace, scene.model, task="Reorder it from a phone")
+    card = page.locator("article", has_text="Reorder it from a phone")
+
+    expect(card).to_be_visible(timeout=WAIT_MILLISECONDS)
+    expect(card.locator(".diff .added")).to_contain_text("write the docs")
+    approve, deny = (card.get_by_role("button", name=name, exact=True) for name in ("Approve", "Deny"))
+    boxes = [cast("dict[str, float]", each.bounding_box()) for each in (approve, deny)]
+    assert all(box["height"] >= 44 for box in boxes), "large enough for a thumb"
+    assert abs(boxes[0]["y"] - boxes[1]["y"]) > boxes[0]["height"] + 12, "far enough apart"
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    approve.tap()
+    expect(page.locator("p[role=status]")).to_contain_text("Approved")
+    expect(page.locator("article", has_text="Reorder it from a phone")).to_have_count(0, timeout=WAIT_MILLISECONDS)
+    page.goto(f"{scene.server.url}/runs/{scene.workspace.run_ids()[-1]}")
+    expect(page.locator("#body")).to_have_attribute("data-status", "completed", timeout=WAIT_MILLISECONDS)
+
+    assert roadmap.read_text().startswith("# Roadmap\n\n- write the docs")
+    context.close()
+
+
+def test_of_two_browsers_one_decides_and_the_other_is_told(browser: Browser, scene: Scene, roadmap: Path) -> None:
+    wait_for_approval(scene.workspace, scene.model, task="Two people look at this")
+    # The second one has a page that does not update by itself.
+    contexts = [browser.new_context(), browser.new_context(java_script_enabled=False)]
+    first, second = (sign_in(context, scene.server) for context in contexts)
+    for page in (first, second):
+        page.goto(f"{scene.server.url}/")
+    cards = [page.locator("article", has_text="Two people look at this") for page in (first, second)]
+    cards[0].get_by_role("button", name="Deny", exact=True).click()
+    expect(first.locator("p[role=status]")).to_contain_text("Denied")
+
+    cards[1].get_by_role("button", name="Approve", exact=True).click()
+
+    expect(second.get_by_role("alert")).to_contain_text("was already denied by")
+    assert roadmap.read_text() == NOTES
+    for context in contexts:
+        context.close()
+
+
+def test_a_file_that_changes_after_the_diff_was_shown_is_refused(browser: Browser, scene: Scene, roadmap: Path) -> None:
+    wait_for_approval(scene.workspace, scene.model, task="Change under the diff")
+    context = browser.new_context(java_script_enabled=False)
+    page = sign_in(context, scene.server)
+    page.goto(f"{scene.server.url}/")
+    roadmap.write_text(f"{NOTES}- one more\n")
+    card = page.locator("article", has_text="Change under the diff")
+
+    card.get_by_role("button", name="Approve", exact=True).click()
+
+    expect(page.get_by_role("alert")).to_contain_text("The file changed since this diff was made")
+    expect(page.get_by_role("button", name="Approve", exact=True)).to_have_count(0)
+    page.get_by_role("button", name="Deny", exact=True).click()
+    assert roadmap.read_text() == f"{NOTES}- one more\n"
+    context.close()
+
+
+def test_the_slider_moves_by_keys_through_the_states_of_a_run_which_is_forked_there(
+    browser: Browser, scene: Scene
+) -> None:
+    context = browser.new_context()
+    page = sign_in(context, scene.server)
+    run_id = scene.workspace.run_ids()[0]
+    page.goto(f"{scene.server.url}/runs/{run_id}")
+    slider = page.get_by_role("slider")
+    slider.focus()
+    last = int(page.locator("#moment").get_attribute("data-number") or 0)
+
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator("#moment")).to_have_attribute("data-number", str(last - 1))
+    page.keyboard.press("Home")
+    expect(page.locator("#moment")).to_have_attribute("data-number", "1")
+    expect(page.locator("#moment")).to_contain_text("Entry 1: run started")
+    for _ in range(last):
+        if page.get_by_role("button", name="Fork after entry").count():
+            break
+        number = int(page.locator("#moment").get_attribute("data-number") or 0)
+        page.keyboard.press("ArrowRight")
+        expect(page.locator("#moment")).to_have_attribute("data-number", str(number + 1))
+    scene.model.follow(says("Another answer."))
+    page.get_by_role("button", name="Fork after entry").click()
+
+    expect(page.locator("p[role=status]")).to_contain_text("This is the new run")
+    expect(page.locator("#body")).to_have_attribute("data-status", "completed", timeout=WAIT_MILLISECONDS)
+    expect(page.locator("#body")).to_contain_text("Another answer.")
+    context.close()
+
+
+def test_dark_and_light_follow_the_system_and_a_choice_stays(browser: Browser, scene: Scene) -> None:
+    context = browser.new_context(color_scheme="dark")
+    page = sign_in(context, scene.server)
+    page.goto(f"{scene.server.url}/runs")
+    lightness = "() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0]"
+
+    assert page.evaluate(lightness) < 60
+    page.get_by_role("button", name="Light or dark").click()
+    assert page.evaluate(lightness) > 200
+    page.reload()
+    assert page.evaluate(lightness) > 200
+    context.close()
+
+
+def test_an_approval_is_decided_by_the_keyboard_alone(browser: Browser, scene: Scene, roadmap: Path) -> None:
+    wait_for_approval(scene.workspace, scene.model, task="Decide me by keys")
+    context = browser.new_context()
+    page = sign_in(context, scene.server)
+    page.goto(f"{scene.server.url}/")
+    page.keyboard.press("g")
+    page.keyboard.press("r")
+    page.wait_for_url("**/runs")
+    page.keyboard.press("g")
+    page.keyboard.press("i")
+    page.wait_for_url(f"{scene.server.url}/")
+    card = page.locator("article", has_text="Decide me by keys")
+    deny = card.get_by_role("button", name="Deny", exact=True)
+
+    for _ in range(120):
+        page.keyboard.press("Tab")
+        if deny.evaluate("each => each === document.activeElement"):
+            break
+    page.keyboard.press("Enter")
+
+    expect(page.locator("p[role=status]")).to_contain_text("Denied")
+    assert roadmap.read_text() == NOTES
+    context.close()
+
+
+PAGES = (
+    "/",
+    "/runs",
+    "/runs/RUN",
+    "/runs/RUN/prompt",
+    "/runs/RUN/at?k=3",
+    "/runs/RUN/undo",
+    "/tasks",
+    "/tasks/weekly-report",
+    "/chat",
+    "/skills?probe=sum+up+notes",
+    "/skills/greeter",
+    "/policy?tool=Bash&arguments={}",
+    "/cost",
+    "/health",
+    "/schedules",
+    "/approvals/APPROVAL",
+)
+
+
+@pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not installed")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_page_has_a_serious_fault_for_people_with_disabilities(browser: Browser, scene: Scene, scheme: str) -> None:
+    context = browser.new_context(color_scheme="dark" if scheme == "dark" else "light", viewport=PHONE)
+    page = sign_in(context, scene.server)
+    page.goto(f"{scene.server.url}/")
+    approval = page.locator("article[id^=approval-]").first.get_attribute("id") or ""
+    faults: list[str] = []
+    for path in PAGES:
+        address = path.replace("RUN", scene.workspace.run_ids()[0]).replace(
+            "APPROVAL", approval.removeprefix("approval-")
+        )
+        page.goto(scene.server.url + address)
+        page.evaluate(AXE.read_text(encoding="utf-8"))
+        found = cast("dict[str, Any]", page.evaluate("axe.run(document, {resultTypes: ['violations']})"))
+        faults += [
+            f"{path}: {each['id']}: {each['nodes'][0]['html'][:200]}"
+            for each in found["violations"]
+            if each["impact"] in ("serious", "critical")
+        ]
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{path} is wider than a phone"
+    context.close()
+
+    assert faults == []
+
+
+def test_pages_are_whole_without_javascript(browser: Browser, scene: Scene) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = sign_in(context, scene.server)
+    page.goto(f"{scene.server.url}/runs/{scene.workspace.run_ids()[0]}")
+
+    page.locator("summary", has_text="roadmap.md").first.click()
+    expect(page.get_by_text("ship the server").first).to_be_visible()
+    page.get_by_role("link", name="Before").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("State after entry")
+    context.close()
+
+
+def test_no_hostile_text_runs_or_sends_anything(browser: Browser, scene: Scene, roadmap: Path) -> None:
+    """Through task text, tool output, file names, skill descriptions, diffs, Markdown of a model and errors."""
+    payloads = cast(
+        "tuple[str, ...]", json.loads((Path(__file__).parent / "hostile_texts.json").read_text(encoding="utf-8"))
+    )
+    everything = "\n\n".join(payloads)
+    scene.workspace.write("notes/hostile.md", everything)
+    scene.workspace.write("notes/<img src=x onerror=window.hit=1>.md", "x")
+    scene.workspace.add_skill("hostile", json.dumps(everything[:900]), body=everything)
+    scene.model.follow(
+        Reply(text=everything, calls=(("Read", {"path": "notes/hostile.md"}), ("Glob", {"pattern": "notes/*.md"}))),
+        calls("Read", path=f"notes/{payloads[0]}"),
+        says(everything),
+    )
+    scene.workspace.agent("run", everything, "-q")
+    scene.model.follow(calls("Write", path="notes/<svg onload=window.hit=1>.md", content=everything))
+    scene.workspace.agent("run", "Write something hostile", "-q")
+    run_id, asking = scene.workspace.run_ids()[-2:]
+    context = browser.new_context()
+    page = sign_in(context, scene.server)
+    watched = Watched(page, scene.server)
+
+    for path in ("/", "/runs", f"/runs/{run_id}", f"/runs/{asking}", f"/runs/{run_id}/prompt", f"/runs/{run_id}/at?k=8",
+                 "/skills", "/skills/hostile", "/tasks", "/cost?by=task"):  # fmt: skip
+        page.goto(scene.server.url + path)
+        page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true })")
+        page.wait_for_load_state("load")
+        assert page.evaluate("window.hit === undefined"), path
+        assert page.locator("main script, main img, main iframe, main base, main link").count() == 0, path
+        assert (
+            page.locator("main [href^='javascript:' i], main [href^='data:' i], main form[action^='http']").count() == 0
+        )
+    for path in (f"/runs?status={payloads[0]}", f"/runs/{'%3Cscript%3E'}", f"/runs?q={payloads[1]}"):
+        page.goto(scene.server.url + path)
+        assert page.evaluate("window.hit === undefined"), path
+    context.close()
+
+    assert watched.strays == []
+    assert watched.errors == []
