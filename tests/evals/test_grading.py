@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from metier.evals.assertions import map_assertion
-from metier.evals.checks import NAMES
 from metier.evals.evidence import Call, Evidence, keep_bytes
+from metier.evals.format.assertions import map_assertion
+from metier.evals.format.checks import NAMES
 from metier.evals.grading import Grade, grade
 from metier.evals.results import judge_grades
 

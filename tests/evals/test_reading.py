@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from metier.evals.json_lines import find_lines
-from metier.evals.reading import EvalsReading, parse_evals, read_evals
-from metier.evals.yaml_sets import parse_yaml_set
+from metier.evals.format.json_lines import find_lines
+from metier.evals.format.reading import EvalsReading, parse_evals, read_evals
+from metier.evals.format.yaml_sets import parse_yaml_set
 
 
 def read(assertions: list[Any], **more: Any) -> EvalsReading:
@@ -111,7 +111,7 @@ cases:
     setup:
       files: {src/a.py: "x = 1"}
       git: commit
-    policy: {rules: [{tool: Write, deny: true}]}
+    policy: {tool_approvals: {rules: [{tool: Write, allow: false}]}}
     budget: {max_turns: 3, max_cost_usd: 0.5}
     checks:
       - {check: tool_not_called, tool: Write}
@@ -123,7 +123,7 @@ cases:
     (case,) = parsed.eval_set.cases
     assert (parsed.eval_set.kind, parsed.eval_set.target) == ("agent", "reviewer")
     assert (case.inputs, case.setup.git, case.budget.max_turns) == ({"since": "1"}, "commit", 3)
-    assert json.loads(case.policy) == {"rules": [{"tool": "Write", "deny": True}]}
+    assert json.loads(case.policy) == {"tool_approvals": {"rules": [{"tool": "Write", "allow": False}]}}
     assert [(problem.code, problem.line) for problem in parsed.problems] == [("evals_assertion", 13)]
 
 

@@ -10,10 +10,10 @@ from pathlib import Path, PurePosixPath
 
 from metier.definitions.skills.sources import find_bundled_folder
 from metier.errors import UsageError
-from metier.evals.case import EvalCase
 from metier.evals.evidence import Content, keep_bytes
+from metier.evals.format.case import EvalCase
+from metier.evals.format.reading import find_case_file
 from metier.evals.local_git import make_history
-from metier.evals.reading import find_case_file
 from metier.evals.targets import PASSED_OVER, SourcedCase, Target
 from metier.runtime.host import Host
 from metier.settings.model import Settings
@@ -115,6 +115,9 @@ def _choose_settings(  # noqa: PLR0917  one caller
     if case is not None:
         runtime |= _limit(case, settings)
     model = {key: value for key, value in (("provider", variant.provider), ("name", variant.model)) if value}
+    if settings.model.facts_file:
+        # Prices are those of the user's workspace, which the folder of the case is not.
+        model["facts_file"] = str(target.place.workspace / settings.model.facts_file)
     return settings.model_copy(
         update={
             "model": settings.model.model_copy(update=model),

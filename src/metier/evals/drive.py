@@ -12,7 +12,7 @@ from pathlib import Path
 
 from metier.engine.state import RunState
 from metier.evals.bench import Variant, build_bench, open_bench
-from metier.evals.case import EvalCase
+from metier.evals.format.case import EvalCase
 from metier.evals.targets import SourcedCase, Target
 from metier.ids import Ids
 from metier.runtime.approvals import ApprovalQuestion, Reply

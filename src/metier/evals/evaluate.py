@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 
 from metier.evals.bench import list_content
-from metier.evals.checks import PythonCheck, Sentence
 from metier.evals.evidence import Evidence, build_evidence
+from metier.evals.format.checks import PythonCheck, Sentence
+from metier.evals.format.reading import find_case_file
 from metier.evals.grading import Found, Outside, grade_all
 from metier.evals.python_checks import call_functions
-from metier.evals.reading import find_case_file
 from metier.evals.recordings import Judged
 from metier.evals.results import RunRow, build_row, judge_grades
 from metier.evals.targets import SourcedCase, Target

@@ -17,10 +17,10 @@ from metier.context.json_text import NotJson, recover_object
 from metier.definitions.names import canonical_name
 from metier.definitions.text.yaml_text import read_yaml
 from metier.errors import UsageError
-from metier.evals import checks as c
-from metier.evals.assertions import anywhere
 from metier.evals.evidence import Call, Evidence, Verdict
-from metier.evals.paths import find_values, parse_path
+from metier.evals.format import checks as c
+from metier.evals.format.assertions import anywhere
+from metier.evals.format.paths import find_values, parse_path
 from metier.tools.schemas import SchemaCheck
 
 _SHOWN = 200

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from metier.errors import UsageError
-from metier.evals.case import Commit
+from metier.evals.format.case import Commit
 from metier.skills.trusted_programs import build_trusted_environment, find_trusted_program
 
 _TIMEOUT_SECONDS = 60

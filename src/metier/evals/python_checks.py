@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from metier.errors import MetierError, ToolFailed
-from metier.evals.checks import PythonCheck
 from metier.evals.evidence import Evidence
+from metier.evals.format.checks import PythonCheck
+from metier.evals.format.reading import find_case_file
 from metier.evals.grading import Found
-from metier.evals.reading import find_case_file
 from metier.evals.targets import SourcedCase, Target
 from metier.runtime.confinement import open_confinement
 from metier.runtime.host import Host

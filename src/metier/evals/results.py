@@ -72,7 +72,8 @@ class EvalResult(Value):
     """The first is the one that is judged by the threshold, the second what it is compared with."""
     rows: tuple[RunRow, ...] = ()
     budget_used_up: bool = False
-    problems: tuple[str, ...] = ()
+    suggested_words: tuple[str, ...] = ()
+    """For the description of a skill, where they were asked for."""
 
     @property
     def own(self) -> tuple[RunRow, ...]:

@@ -18,9 +18,9 @@ from pydantic import Field, ValidationError
 from metier.definitions.files.whole_file import replace_file
 from metier.errors import MetierError, UsageError
 from metier.evals.bench import Variant, list_moved
-from metier.evals.checks import Sentence
 from metier.evals.drive import Bench, Driven, Slot, drive_slot
 from metier.evals.evaluate import begin_row, evaluate, open_evidence
+from metier.evals.format.checks import Sentence
 from metier.evals.judge import JudgeRun
 from metier.evals.purse import Purse
 from metier.evals.recordings import CaseRecording, Judged, RecordingNote, write_recording
@@ -51,6 +51,8 @@ class Plan(Value):
     max_cost_usd: float | None = None
     provider: str = ""
     model: str = ""
+    triggers: bool = False
+    """The cases are the trigger queries of the skill."""
     started_at: str = ""
 
 
@@ -178,7 +180,8 @@ class Session:
 
     async def _record(self, driven: Driven, judged: Mapping[str, Judged]) -> None:
         moved = list_moved(driven.root, self.folder / "runs", self.target.place)
-        archive = await relocate_run(driven.archive, driven.runtime, moved=moved)
+        base = str(self.target.place.workspace.parent)
+        archive = await relocate_run(driven.archive, driven.runtime, moved=moved, base=base)
         sourced = driven.slot.sourced
         note = RecordingNote(case=sourced.case.digest, files=self.target.digest_files(), judged=dict(judged))
         write_recording(sourced, CaseRecording(archive, note))

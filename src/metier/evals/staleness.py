@@ -11,7 +11,6 @@ from metier.engine.entries import Entry
 from metier.engine.replaying.recorded_store import RecordedStore
 from metier.engine.services import Instructions, Services
 from metier.errors import MetierError
-from metier.evals.bench import SHOWN_ROOT
 from metier.evals.recordings import CaseRecording
 from metier.evals.targets import SourcedCase
 from metier.providers.registry import OFFLINE
@@ -20,6 +19,7 @@ from metier.runtime.history.archive import Archive
 from metier.runtime.history.replays import build_replay_services, open_archive_store, replay_archive
 from metier.runtime.host import Host
 from metier.runtime.records.pins import HOST, SETTINGS, find_instructions, find_tools
+from metier.settings.model import Settings
 from metier.store.base import Store
 from metier.tools.base import ToolInfo
 from metier.tools.toolbox import Toolbox
@@ -82,13 +82,15 @@ async def _find_prompt(archive: Archive, now: Now) -> tuple[str, ...]:
 
 
 async def _settle_here(archive: Archive, store: RecordedStore, place: Host) -> tuple[Entry, ...]:
-    """The journal with the settings of the run, whose folders are called what they are called here."""
+    """The journal with the settings of the run, but with the skills where they lie here."""
     pins = dict(archive.started.pins)
     for name in (SETTINGS, HOST):
         if name in pins:
-            data = await store.get_blob(pins[name])
-            moved = data.replace(SHOWN_ROOT.encode(), str(place.workspace.parent).encode())
-            pins[name] = await store.put_blob(moved)
+            settings = Settings.model_validate_json(await store.get_blob(pins[name]))
+            here = place.settings.skills
+            skills = settings.skills.model_copy(update={"dir": here.dir, "enabled": here.enabled})
+            moved = settings.model_copy(update={"skills": skills})
+            pins[name] = await store.put_blob(moved.model_dump_json().encode())
     return (archive.started.model_copy(update={"pins": pins}), *archive.entries[1:])
 
 

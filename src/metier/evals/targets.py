@@ -16,13 +16,13 @@ from metier.definitions.skills.skill import load_skill
 from metier.definitions.skills.skill_file import FILE_NAME, find_skill_file
 from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.errors import SkillError, UsageError
-from metier.evals.case import EvalCase, TargetKind, Trigger
-from metier.evals.reading import FOLDER as EVALS
-from metier.evals.reading import read_evals
-from metier.evals.yaml_sets import FOLDER as YAML_FOLDER
-from metier.evals.yaml_sets import load_yaml_sets
+from metier.evals.format.case import EvalCase, TargetKind, Trigger
+from metier.evals.format.reading import FOLDER as EVALS
+from metier.evals.format.reading import read_evals
+from metier.evals.format.yaml_sets import FOLDER as YAML_FOLDER
+from metier.evals.format.yaml_sets import load_yaml_sets
 from metier.runtime.host import Host
-from metier.runtime.workspace.catalog import find_all_skills, list_definitions
+from metier.runtime.workspace.catalog import find_all_skills, find_skills, list_definitions
 from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import check_trusted
 
@@ -118,8 +118,8 @@ def find_target(place: Host, name: str) -> Target:
 
 
 def list_targets(place: Host) -> list[Target]:
-    """Everything that has evals here: skills of the workspace and of packages, agents and tasks."""
-    skills = [_open_skill(place, package) for package in find_all_skills(place).packages]
+    """Everything that has evals and is in use here: active skills, agents and tasks."""
+    skills = [_open_skill(place, package) for package in find_skills(place).packages]
     sets = load_yaml_sets(place.workspace).sets
     others = dict.fromkeys(_Match(each.kind, each.target) for each in sets if each.kind != "skill")
     found = [*skills, *(_open_definition(place, each.kind, each.id) for each in others)]

@@ -55,6 +55,12 @@ def prefilter(
     return Prefiltered(candidates=_all_skills(index, ranked), considered=len(index), fell_back=True)
 
 
+def rank_request(index: RoutingIndex, query: str, *, count: int = DEFAULT_TOP_K) -> tuple[SkillCandidate, ...]:
+    """The best skills for a request whatever their score, best first; none where no skill shares a word with it."""
+    found = prefilter(index, query, top_k=count, min_score=0)
+    return () if found.fell_back else found.candidates
+
+
 def _all_skills(index: RoutingIndex, ranked: list[SkillCandidate]) -> tuple[SkillCandidate, ...]:
     """The ranked skills, then the rest by name."""
     seen = {candidate.skill_id for candidate in ranked}

@@ -8,6 +8,7 @@ from typer.core import TyperGroup
 
 from metier.cli.eval.evaluating import evaluate_targets
 from metier.cli.eval.options import EvalOptions
+from metier.cli.eval.past_runs import attach
 from metier.cli.run.command import Config
 from metier.cli.skill.catalog import AsJson
 from metier.errors import UsageError
@@ -126,8 +127,13 @@ def run_evals(
     return evaluate_targets(tuple(targets or ()), options, config)
 
 
+attach(app)
+
+
 def _check(options: EvalOptions) -> None:
     """Raises `UsageError` for options that do not go together, before anything is spent."""
+    if options.triggers and (options.cases or options.against or options.judge):
+        raise UsageError("--triggers is about queries alone", hint="Leave --case, --against and --judge out")
     if options.record and (options.live or options.triggers):
         raise UsageError("--record, --live and --triggers are different things", hint="Use one of them")
     if not options.live and (options.repeat > 1 or options.against):

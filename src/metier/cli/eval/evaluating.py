@@ -21,6 +21,13 @@ from metier.evals.reports.text import render_row
 from metier.evals.results import EvalResult, RunRow
 from metier.evals.session import FOLDER, Plan, load_plan, open_session, write_plan
 from metier.evals.targets import SourcedCase, Target, find_target, list_targets
+from metier.evals.triggers import (
+    build_trigger_cases,
+    build_trigger_row,
+    list_rivals,
+    route_triggers,
+    suggest_words,
+)
 from metier.evals.variants import build_variants
 from metier.ids import format_run_id
 from metier.runtime.host import Host
@@ -36,7 +43,7 @@ def evaluate_targets(names: Sequence[str], options: EvalOptions, config: Path | 
     if plan is not None and names:
         raise UsageError("--resume goes on with what was begun", hint="Leave the names out")
     place = open_place(config, _list_flags(options, plan))
-    targets = [find_target(place, name) for name in ((plan.target,) if plan else names)] or list_targets(place)
+    targets = [find_target(place, name) for name in ((plan.target,) if plan else names)] or _list_all(place, options)
     if not targets:
         hint = 'Write evals/evals.json beside a SKILL.md: {"evals": [{"prompt": …, "assertions": […]}]}'
         raise UsageError("Nothing here has evals", hint=hint)
@@ -48,6 +55,10 @@ def evaluate_targets(names: Sequence[str], options: EvalOptions, config: Path | 
         _keep(place, result)
     write_results(results, options)
     return find_exit_code(results, problems, threshold=options.threshold)
+
+
+def _list_all(place: Host, options: EvalOptions) -> list[Target]:
+    return [target for target in list_targets(place) if (target.triggers if options.triggers else target.cases)]
 
 
 def find_exit_code(results: Sequence[EvalResult], problems: Sequence[Problem], *, threshold: float) -> int:
@@ -78,7 +89,13 @@ def choose_cases(target: Target, wanted: Sequence[str]) -> tuple[SourcedCase, ..
 
 
 def _evaluate(target: Target, options: EvalOptions, plan: Plan | None) -> EvalResult:
-    cases = choose_cases(target, plan.cases if plan else options.cases)
+    is_triggering = plan.triggers if plan else options.triggers
+    if is_triggering:
+        _check_triggers(target)
+    wanted = plan.cases if plan else options.cases
+    cases = build_trigger_cases(target) if is_triggering else choose_cases(target, wanted)
+    if not cases:
+        raise UsageError(f"{target.name} has no cases", hint="Write evals/evals.json, or .agent/evals/*.yaml")
     now = datetime.now(UTC)
     result = EvalResult(
         id=plan.id if plan else format_run_id(now, os.urandom(6)),
@@ -87,6 +104,8 @@ def _evaluate(target: Target, options: EvalOptions, plan: Plan | None) -> EvalRe
         started_at=plan.started_at if plan else now.isoformat(timespec="seconds"),
         commit=find_commit(target.package.folder if target.package else target.place.workspace),
     )
+    if options.triggers and options.mode == "replay":
+        return _route(target, options, result)
     if options.mode == "replay":
         return result.model_copy(update={"rows": anyio.run(replay_target, target, cases)})
     chosen = plan or Plan(
@@ -101,9 +120,34 @@ def _evaluate(target: Target, options: EvalOptions, plan: Plan | None) -> EvalRe
         max_cost_usd=options.max_cost_usd,
         provider=options.provider,
         model=options.model,
+        triggers=options.triggers,
         started_at=result.started_at,
     )
     return anyio.run(_run_live, target, chosen, cases, result, options.as_json)
+
+
+def _check_triggers(target: Target) -> None:
+    if target.kind != "skill":
+        raise UsageError(f"A {target.kind} is not chosen by words", hint="Triggers are those of skills")
+    if not target.triggers:
+        hint = 'Write evals/trigger-eval.json: [{"query": "…", "should_trigger": true}]'
+        raise UsageError(f"{target.name} has no trigger queries", hint=hint)
+
+
+def _route(target: Target, options: EvalOptions, result: EvalResult) -> EvalResult:
+    """Every query through the router of runs; no model is asked."""
+    skills = list_rivals(target)
+    min_score = target.place.settings.skills.prefilter_min_score
+    routed = route_triggers(target.id, target.triggers, skills, min_score=min_score)
+    if options.suggest:
+        found = suggest_words(target.id, target.triggers, skills, min_score=min_score)
+        words = ", ".join(found.words)
+        told = f"Add to the description: {words}" if words else "No word of the missed queries would help"
+        if found.before == found.total:
+            told = "Nothing to add: every query is routed as it shall be"
+        warn_line(f"{target.name}  {told} ({found.before} of {found.total} right now, {found.after} with them)")
+        result = result.model_copy(update={"suggested_words": found.words})
+    return result.model_copy(update={"rows": tuple(build_trigger_row(each, target.id) for each in routed)})
 
 
 async def _run_live(
@@ -112,7 +156,7 @@ async def _run_live(
     place = target.place
     folder = place.runs / FOLDER / plan.id
     write_plan(folder, plan)
-    variants = (ITSELF,) if plan.record else build_variants(target, plan.against, folder=folder)
+    variants = (ITSELF,) if plan.record or plan.triggers else build_variants(target, plan.against, folder=folder)
 
     def tell(row: RunRow) -> None:
         if not quiet and not plan.record:

@@ -7,7 +7,7 @@ import typer
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill.catalog import AllSkills, AsJson, SkillsDir, cache_folder, open_active_catalog, open_catalog
 from metier.routing.catalog import open_index
-from metier.routing.prefilter import DEFAULT_MIN_SCORE, DEFAULT_TOP_K, prefilter
+from metier.routing.prefilter import DEFAULT_MIN_SCORE, DEFAULT_TOP_K, rank_request
 from metier.routing.skill import SkillCandidate
 
 
@@ -26,8 +26,7 @@ def route(
     """Rank the active skills for a request: score on 0-100, name, and the words that matched."""
     catalog = open_catalog(skills_dir) if with_all else open_active_catalog(skills_dir)
     index = open_index(catalog, cache_folder=cache_folder())
-    found = prefilter(index, request, top_k=count, min_score=0)
-    candidates = () if found.fell_back else found.candidates
+    candidates = rank_request(index, request, count=count)
     if as_json:
         write_json(
             {

@@ -18,7 +18,7 @@ from metier.cli.skill.trial import Trial, build_toolbox, try_skill
 from metier.definitions.problems import Problem
 from metier.definitions.skills.skill import load_skill
 from metier.errors import SkillError, SkillNotTrusted
-from metier.evals.reading import read_evals
+from metier.evals.format.reading import read_evals
 from metier.skills.activation import find_packages
 from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import check_trusted

@@ -12,7 +12,7 @@ from metier.cli.shared.confinement import open_skill_confinement
 from metier.cli.skill.catalog import SkillPlaces
 from metier.definitions.placeholders import fill_arguments
 from metier.definitions.skills.scripts import Script, discover_scripts
-from metier.evals.case import ScriptCase
+from metier.evals.format.case import ScriptCase
 from metier.skills.options import SkillsOptions
 from metier.skills.package import SkillPackage
 from metier.tools.base import ToolContext, ToolResult

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from metier.approval.judge import RulePolicy, name_call
+from metier.approval.judge import name_call
 from metier.approval.rules import Decision
 from metier.decisions import ActionStep
 from metier.definitions.agent import Profile
 from metier.engine import entries as e
 from metier.engine.calls import build_memory_key
+from metier.engine.decide import Policy
 from metier.engine.state import RunState, apply
 
 
@@ -56,7 +57,7 @@ def find_calls(run_id: str, entries: Sequence[e.Entry]) -> list[PastCall]:
     return list(found.values())
 
 
-def backtest(run_id: str, entries: Sequence[e.Entry], build: Callable[[str, Profile], RulePolicy]) -> Backtest:
+def backtest(run_id: str, entries: Sequence[e.Entry], build: Callable[[str, Profile], Policy]) -> Backtest:
     """Judge the calls of a run again, under the agent and profile it had. `build` gives the rules of today."""
     started = entries[0] if entries and isinstance(entries[0], e.RunStarted) else None
     if started is None:

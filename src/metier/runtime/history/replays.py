@@ -2,12 +2,13 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pydantic import JsonValue
 
 from metier.context.tokens import TokenCounter
+from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem
 from metier.engine import entries as e
 from metier.engine.authority import find_authority
@@ -25,6 +26,7 @@ from metier.runtime.delegation.authority import bind
 from metier.runtime.delegation.child_runs import restore_run
 from metier.runtime.history.archive import Archive
 from metier.runtime.host import Host
+from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.records.pins import (
     AGENT,
     SKILL,
@@ -40,6 +42,7 @@ from metier.runtime.workspace.agents import AgentInForce, find_agent_file, read_
 from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE, Speakers, build_policy, read_policy_file
 from metier.runtime.workspace.project import load_project
 from metier.runtime.workspace.trust import find_withheld
+from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import is_trusted
 from metier.store.base import Store
 from metier.store.failures import StoreDamaged
@@ -121,10 +124,36 @@ def find_changed(started: e.RunStarted, agent: AgentInForce) -> tuple[str, ...]:
     return (*([f"{AGENT}{agent.id}"] if has_changed else []), *skills)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayChanges:
+    """What is other than it was in the run, to see what that would do."""
+
+    packages: tuple[SkillPackage, ...] = ()
+    """Skills that stand for those of their name."""
+    base: str | None = None
+    """The system prompt of the workspace."""
+    policy: bytes | None = None
+    """The rules of the workspace."""
+    skills: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Settings of the section `skills`."""
+
+    def replace_packages(self, packages: Sequence[SkillPackage]) -> tuple[SkillPackage, ...]:
+        named = {canonical_name(package.definition.name): package for package in self.packages}
+        return tuple(named.get(canonical_name(package.definition.name), package) for package in packages)
+
+
+NO_CHANGES = ReplayChanges()
+
+
 async def build_replay_services(
-    place: Host, store: Store, entries: Sequence[e.Entry], *, with_current_files: bool = False
+    place: Host,
+    store: Store,
+    entries: Sequence[e.Entry],
+    *,
+    with_current_files: bool = False,
+    changes: ReplayChanges = NO_CHANGES,
 ) -> Services:
-    """What the run had, without anything that could have an effect."""
+    """What the run had, but for the changes, and without anything that could have an effect."""
     started = get_start("", entries)
     run = await restore_run(place, store, folder=place.runs, started=started)
     agent = run.agent
@@ -132,29 +161,26 @@ async def build_replay_services(
     if with_current_files and agent.id:
         file, _ = find_agent_file(place.workspace, agent.id)
         agent = restore_agent(place, agent.id, read_definition_file(file, place.workspace), file=file)
-    packages = agent.packages if with_current_files else await rebuild_packages(started.pins, agent.packages, store)
+    found = agent.packages if with_current_files else await rebuild_packages(started.pins, agent.packages, store)
+    packages = changes.replace_packages(found)
     pinned = None if with_current_files else await find_instructions(started.pins, store)
     there = Toolbox(list_tools((), replace(place, workspace=Path(started.workspace)), web=agent.web))
     tools = Toolbox(_RecordedTool(info, there.find(info.name)) for info in await find_tools(started.pins, store))
     trusted = await find_trusted(started.pins, store)
     host = read_policy_file(place.workspace) if with_current_files else await find_policy(started.pins, store)
+    host = host if changes.policy is None else changes.policy
     policy = build_policy(
         packages,
         tools,
         # Paths are judged as they were where the run took place.
         workspace=Path(started.workspace),
         profile=settings.runtime.profile,
-        speakers=Speakers(
-            host=host,
-            agent=agent.definition,
-            task=run.task if run.steps else None,
-            step=run.steps[-1] if run.steps else None,
-            trusted=is_trusted if with_current_files else lambda package: package.definition.name in trusted,
-            known=None,
-            withheld=find_withheld(place, host) if with_current_files else trusted & {HOST_FILE, DEFINITIONS},
-        ),
+        speakers=_speak(run, agent, host, trusted=trusted, with_current_files=with_current_files),
     )
     partners = await find_partners(started.pins, store)
+    instructions = pinned or compose_instructions(
+        replace(run, agent=agent), tools, partners, project=load_project(place)
+    )
     provider = AbsentProvider(started.provider, MissingKey("A replay calls no model"))
     return Services(
         store=store,
@@ -164,11 +190,10 @@ async def build_replay_services(
         policy=narrow(place, await bind(policy, run, store, tools=tools)),
         tools=tools,
         shelf=build_shelf(packages, workspace=place.workspace, problems=_problems(entries)),
-        instructions=pinned
-        or compose_instructions(replace(run, agent=agent), tools, partners, project=load_project(place)),
+        instructions=instructions if changes.base is None else replace(instructions, base=changes.base),
         model=get_model_options(place, provider),
         runtime=settings.runtime,
-        skills=settings.skills,
+        skills=settings.skills.model_copy(update=dict(changes.skills)),
         clock=place.clock,
         ids=place.ids,
         workspace=place.workspace,
@@ -177,6 +202,21 @@ async def build_replay_services(
         partners=partners,
         task=run.task if run.is_planned else None,
         owner=place.owner,
+    )
+
+
+def _speak(
+    run: PreparedRun, agent: AgentInForce, host: bytes, *, trusted: frozenset[str], with_current_files: bool
+) -> Speakers:
+    """Whose rules hold in a replay."""
+    return Speakers(
+        host=host,
+        agent=agent.definition,
+        task=run.task if run.steps else None,
+        step=run.steps[-1] if run.steps else None,
+        trusted=is_trusted if with_current_files else lambda package: package.definition.name in trusted,
+        known=None,
+        withheld=find_withheld(agent.place, host) if with_current_files else trusted & {HOST_FILE, DEFINITIONS},
     )
 
 

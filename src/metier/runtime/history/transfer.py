@@ -60,16 +60,23 @@ async def export_run(runtime: Runtime, run_id: str, *, exact: bool = False) -> A
     return replace(archive, children=tuple(children[run_id] for run_id in sorted(children)))
 
 
-async def relocate_run(archive: Archive, runtime: Runtime, *, moved: Mapping[str, str]) -> Archive:
+async def relocate_run(archive: Archive, runtime: Runtime, *, moved: Mapping[str, str], base: str) -> Archive:
     """The same run with other names for folders, so that it says nothing of the machine it was made on.
 
-    Neither the event log nor the record is in it: both can be made from the journal. Raises `UsageError` where the run
-    would do something else with these names.
+    A name that was cut short in a text is found too, as far as it goes beyond the folder `base`. Neither the event log
+    nor the record is in the result: both can be made from the journal. Raises `UsageError` where the run would do
+    something else with these names.
     """
     children = tuple(
-        [await relocate_run(replace(child, children=()), runtime, moved=moved) for child in archive.children]
+        [await relocate_run(replace(child, children=()), runtime, moved=moved, base=base) for child in archive.children]
     )
-    order = sorted(moved.items(), key=lambda item: -len(item[0]))
+    cut = {
+        old[:length]: new
+        for old, new in moved.items()
+        if len(base) > 1 and old.startswith(base)
+        for length in range(len(base) + 2, len(old))
+    }
+    order = sorted((cut | dict(moved)).items(), key=lambda item: -len(item[0]))
     blobs: dict[str, bytes] = {}
     renamed: dict[str, str] = {}
     for digest, data in archive.blobs.items():

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from metier.evals.checks import AnyCheck
+from metier.evals.format.checks import AnyCheck
 from metier.messages import Value
 
 type TargetKind = Literal["skill", "agent", "task"]

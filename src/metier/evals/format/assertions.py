@@ -11,8 +11,8 @@ from pydantic import JsonValue, ValidationError
 
 from metier.approval.regex import BadPattern, compile_pattern
 from metier.definitions.nearest import hint_nearest
-from metier.evals.checks import CHECKS, NAMES, AnyCheck, FileMatches, JsonPath, Matches, Sentence
-from metier.evals.paths import BadPath, parse_path
+from metier.evals.format.checks import CHECKS, NAMES, AnyCheck, FileMatches, JsonPath, Matches, Sentence
+from metier.evals.format.paths import BadPath, parse_path
 
 SENTENCE_KEYS = (
     "text", "description", "assertion", "expectation", "statement", "criterion", "criteria", "condition", "expected",

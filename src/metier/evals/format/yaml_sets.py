@@ -16,8 +16,8 @@ from metier.definitions.files.contained_file import read_contained
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
 from metier.definitions.text.yaml_text import Entry, Mapping, Node, Sequence, read_yaml
-from metier.evals.case import EvalSet, TargetKind
-from metier.evals.reading import CaseReader, EvalsReading
+from metier.evals.format.case import EvalSet, TargetKind
+from metier.evals.format.reading import CaseReader, EvalsReading
 
 FOLDER = ".agent/evals"
 MAX_BYTES = 64 * 1024

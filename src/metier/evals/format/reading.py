@@ -15,10 +15,10 @@ from pydantic import JsonValue, ValidationError
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem, Severity
 from metier.errors import SkillError
-from metier.evals.assertions import Unusable, list_values, map_assertion
-from metier.evals.case import EvalCase, Fields, ScriptCase, Trigger
-from metier.evals.checks import AnyCheck, Sentence
-from metier.evals.json_lines import JsonLines
+from metier.evals.format.assertions import Unusable, list_values, map_assertion
+from metier.evals.format.case import EvalCase, Fields, ScriptCase, Trigger
+from metier.evals.format.checks import AnyCheck, Sentence
+from metier.evals.format.json_lines import JsonLines
 from metier.skills.files import MAX_READ_BYTES, list_files, read_file
 
 FOLDER = "evals"

@@ -1,0 +1,229 @@
+"""Try a change on past runs: replay them with it as far as what was recorded carries, and say where they would differ.
+
+Two replays of each run. The exact one stops at the first entry that would be written differently. The carrying one goes
+on with the recorded replies and results although the prompt changed, until the run would do something for which there
+is no record. Nothing is sent and nothing is run.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from metier.definitions.problems import has_errors
+from metier.definitions.skills.skill import load_skill
+from metier.engine import entries as e
+from metier.engine.journal import read_entries
+from metier.engine.replaying.replay import replay
+from metier.errors import ConfigError, MetierError, UsageError
+from metier.providers.cost import cost_usd
+from metier.providers.facts import FactBook, load_facts
+from metier.runtime.history.backtest import Change, backtest
+from metier.runtime.history.replays import ReplayChanges, build_replay_services
+from metier.runtime.runs import Runtime
+from metier.skills.package import SkillPackage
+from metier.store.base import RunRow
+
+KINDS = ("skill", "prompt", "policy", "router.min_score", "router.top_k", "model")
+_ROUTER = {"router.min_score": "prefilter_min_score", "router.top_k": "prefilter_top_k"}
+_MOST_BYTES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposedChange:
+    """What is tried."""
+
+    changes: ReplayChanges
+    provider: str = ""
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingChange:
+    before: tuple[str, ...]
+    """The best candidates with their scores."""
+    after: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BacktestedRun:
+    run_id: str
+    task: str
+    entries: int
+    exact: int
+    """Entries that are found again as they are, with the change."""
+    carried: int
+    """Entries that follow with the recorded replies and results."""
+    first_difference: str = ""
+    stops: str = ""
+    """Why the record carries no further; empty where it carries to its end."""
+    turns_with_other_prompt: tuple[int, ...] = ()
+    prompt_tokens: tuple[int, int] = (0, 0)
+    """Estimated for all requests, before and after."""
+    verdicts: tuple[Change, ...] = ()
+    routing: RoutingChange | None = None
+    cost_usd: tuple[float | None, float | None] = (None, None)
+    """Before and after; None where no price is known."""
+    problem: str = ""
+    """Why it could not be replayed."""
+
+    @property
+    def differs(self) -> bool:
+        is_dearer = None not in self.cost_usd and self.cost_usd[0] != self.cost_usd[1]
+        return bool(self.first_difference or self.verdicts or self.routing or is_dearer)
+
+
+@dataclass(slots=True)
+class _Parsed:
+    packages: list[SkillPackage] = field(default_factory=list[SkillPackage])
+    base: str | None = None
+    policy: bytes | None = None
+    router: dict[str, float] = field(default_factory=dict[str, float])
+    provider: str = ""
+    model: str = ""
+
+
+def parse_changes(words: Sequence[str], *, workspace: Path) -> ProposedChange:
+    """`skill=FOLDER`, `prompt=FILE`, `policy=FILE`, `router.min_score=N`, `router.top_k=N`, `model=NAME`.
+
+    Raises `UsageError`, also for files that cannot be used.
+    """
+    parsed = _Parsed()
+    for word in words:
+        kind, equals, value = word.partition("=")
+        if kind not in KINDS or not equals or not value:
+            raise UsageError(f"Change {word!r} cannot be read", hint=f"KIND=VALUE with one of {', '.join(KINDS)}")
+        _take(parsed, kind, value, workspace=workspace)
+    changes = ReplayChanges(
+        packages=tuple(parsed.packages), base=parsed.base, policy=parsed.policy, skills=parsed.router
+    )
+    return ProposedChange(changes=changes, provider=parsed.provider, model=parsed.model)
+
+
+def _take(parsed: _Parsed, kind: str, value: str, *, workspace: Path) -> None:
+    match kind:
+        case "skill":
+            folder = (workspace / value).resolve()
+            reading = load_skill(folder)
+            if reading.skill is None or has_errors(reading.problems):
+                told = reading.problems[0].render() if reading.problems else "It has no SKILL.md"
+                raise UsageError(f"Skill in {value!r} cannot be loaded", hint=told)
+            parsed.packages.append(SkillPackage(definition=reading.skill, folder=folder, source="directory"))
+        case "prompt":
+            parsed.base = _read(workspace / value).decode("utf-8", "replace").strip()
+        case "policy":
+            parsed.policy = _read(workspace / value)
+        case "model":
+            parsed.provider, _, parsed.model = value.rpartition(":")
+        case _:
+            try:
+                parsed.router[_ROUTER[kind]] = int(value) if kind == "router.top_k" else float(value)
+            except ValueError as error:
+                raise UsageError(f"{kind} must be a number, not {value!r}") from error
+
+
+def _read(file: Path) -> bytes:
+    try:
+        with file.open("rb") as stream:
+            return stream.read(_MOST_BYTES)
+    except OSError as error:
+        raise UsageError(f"'{file}' cannot be read: {error.strerror}") from error
+
+
+async def list_past_runs(runtime: Runtime, wanted: str) -> list[RunRow]:
+    """`20`: the newest; `agent=ID`, `status=WORD`, a beginning of an id; several separated by commas. Newest first.
+
+    Raises `UsageError` for a filter that is none.
+    """
+    limit = 20
+    rows: list[RunRow] = await runtime.store.list_runs(limit=1000)
+    for word in filter(None, (part.strip() for part in wanted.split(","))):
+        key, equals, value = word.partition("=")
+        if word.isdigit() and len(word) < 8:
+            limit = int(word)
+        elif key == "agent" and equals:
+            rows = [row for row in rows if row.agent == value]
+        elif key == "status" and equals:
+            rows = [row for row in rows if row.status == value]
+        elif not equals:
+            rows = [row for row in rows if row.run_id.startswith(word)]
+        else:
+            raise UsageError(f"Filter {word!r} is not known", hint="A number, agent=ID, status=WORD, or an id")
+    return rows[:limit]
+
+
+async def backtest_run(runtime: Runtime, row: RunRow, proposed: ProposedChange) -> BacktestedRun:
+    """What the change would do to one run. Raises `ConfigError` where its rules cannot be used."""
+    entries = await read_entries(runtime.store, row.run_id)
+    blank = BacktestedRun(run_id=row.run_id, task=row.task, entries=len(entries), exact=0, carried=0)
+    if not entries:
+        return blank
+    try:
+        services = await build_replay_services(runtime.place, runtime.store, entries, changes=proposed.changes)
+        exact = await replay(row.run_id, entries, services)
+        carried = await replay(row.run_id, entries, services, rederive=True)
+    except ConfigError:
+        raise  # the change itself cannot be used
+    except MetierError as error:
+        return BacktestedRun(
+            run_id=row.run_id, task=row.task, entries=len(entries), exact=0, carried=0, problem=error.message
+        )
+    found = backtest(row.run_id, entries, lambda _agent, _profile: services.policy)
+    after = carried.entries[: carried.compared]
+    return BacktestedRun(
+        run_id=row.run_id,
+        task=row.task,
+        entries=len(entries),
+        exact=exact.compared,
+        carried=carried.compared,
+        first_difference=exact.divergence.sentence if exact.divergence is not None else "",
+        stops=carried.divergence.sentence if carried.divergence is not None else "",
+        turns_with_other_prompt=_find_turns(entries, after),
+        prompt_tokens=(_count_tokens(entries[: len(after)]), _count_tokens(after)),
+        verdicts=found.changes,
+        routing=_find_routing(entries, after),
+        cost_usd=_price(entries, proposed, load_facts()),
+    )
+
+
+def _find_turns(before: Sequence[e.Entry], after: Sequence[e.Entry]) -> tuple[int, ...]:
+    pairs = zip(before, after, strict=False)
+    return tuple(
+        dict.fromkeys(
+            one.turn
+            for one, other in pairs
+            if isinstance(one, e.ModelCallStarted)
+            and isinstance(other, e.ModelCallStarted)
+            and one.request_hash != other.request_hash
+        )
+    )
+
+
+def _count_tokens(entries: Sequence[e.Entry]) -> int:
+    return sum(entry.estimated_tokens for entry in entries if isinstance(entry, e.ModelCallStarted))
+
+
+def _find_routing(before: Sequence[e.Entry], after: Sequence[e.Entry]) -> RoutingChange | None:
+    for one, other in zip(before, after, strict=False):
+        if isinstance(one, e.SkillsRanked) and isinstance(other, e.SkillsRanked) and one.candidates != other.candidates:
+            return RoutingChange(before=_name(one), after=_name(other))
+    return None
+
+
+def _name(ranked: e.SkillsRanked) -> tuple[str, ...]:
+    return tuple(f"{each.skill_name} {each.score:.0f}" for each in ranked.candidates[:3])
+
+
+def _price(entries: Sequence[e.Entry], proposed: ProposedChange, facts: FactBook) -> tuple[float | None, float | None]:
+    """The tokens of the run at the prices of both models; what another model would say is not known."""
+    replies = [entry.reply for entry in entries if isinstance(entry, e.ModelReplied)]
+    started = entries[0]
+    if not proposed.model or not replies or not isinstance(started, e.RunStarted):
+        return None, None
+    before = [cost_usd(reply.usage, facts.find(started.provider, started.model)) for reply in replies]
+    named = facts.find(proposed.provider or started.provider, proposed.model)
+    after = [cost_usd(reply.usage, named) for reply in replies]
+    return _add(before), _add(after)
+
+
+def _add(costs: Sequence[float | None]) -> float | None:
+    return None if None in costs else sum(cost for cost in costs if cost is not None)

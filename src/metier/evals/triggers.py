@@ -1,0 +1,160 @@
+"""Is the skill chosen for the requests it is for, and for no others? By the router of runs; calls no model.
+
+Words that the description lacks are found by trying: each is added, the catalog is indexed anew and every request is
+routed again, so that a word that takes requests from other skills is not proposed.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from metier.definitions.names import canonical_name
+from metier.evals.format.case import Budget, EvalCase, Trigger
+from metier.evals.format.checks import SkillUsed
+from metier.evals.results import GradeRow, RunRow
+from metier.evals.targets import SourcedCase, Target
+from metier.routing.catalog import build_routable
+from metier.routing.prefilter import rank_request
+from metier.routing.router import build_index
+from metier.routing.skill import RoutableSkill, SkillCandidate
+from metier.routing.word_lists import FILLER_WORDS, FUNCTION_WORDS
+from metier.routing.words import split_words, stem
+from metier.runtime.workspace.catalog import find_all_skills, find_skills
+
+LIVE_TURNS = 2
+_MOST_TRIED = 30
+_MOST_WORDS = 8
+_SHORTEST = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routed:
+    """Where a request goes."""
+
+    trigger: Trigger
+    winner: SkillCandidate | None
+    """The best skill, where one reaches the score."""
+    own_score: float
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suggestion:
+    """Words for the description, and what they would do."""
+
+    words: tuple[str, ...]
+    before: int
+    """Requests that are routed as they shall be, of all."""
+    after: int
+    total: int
+
+
+def list_rivals(target: Target) -> tuple[RoutableSkill, ...]:
+    """The skills that a request could go to: the target, those that are active here, and the bundled ones."""
+    assert target.package is not None, "only skills are triggered"
+    place = target.place
+    bundled = [package for package in find_all_skills(place).packages if package.source == "bundled"]
+    packages = {
+        canonical_name(package.definition.name): package
+        for package in (*bundled, *find_skills(place).packages, target.package)
+    }
+    return tuple(build_routable(each.definition, body=each.definition.body) for each in packages.values())
+
+
+def route_triggers(
+    name: str, triggers: Sequence[Trigger], skills: Sequence[RoutableSkill], *, min_score: float
+) -> tuple[Routed, ...]:
+    index = build_index(skills)
+    return tuple(
+        _judge(name, trigger, rank_request(index, trigger.query, count=len(skills)), min_score=min_score)
+        for trigger in triggers
+    )
+
+
+def _judge(name: str, trigger: Trigger, ranked: Sequence[SkillCandidate], *, min_score: float) -> Routed:
+    own = next((each.score for each in ranked if canonical_name(each.skill_name) == canonical_name(name)), 0.0)
+    winner = ranked[0] if ranked and ranked[0].score >= min_score else None
+    is_chosen = winner is not None and canonical_name(winner.skill_name) == canonical_name(name)
+    return Routed(trigger=trigger, winner=winner, own_score=own, holds=is_chosen == trigger.should_trigger)
+
+
+def build_trigger_row(routed: Routed, name: str) -> RunRow:
+    trigger = routed.trigger
+    wanted = f"{'chooses' if trigger.should_trigger else 'leaves alone'} {name}"
+    won = f"{routed.winner.skill_name} wins with {routed.winner.score:.0f}" if routed.winner else "no skill wins"
+    reason = f" ({routed.winner.reason})" if routed.winner else ""
+    grade = GradeRow(
+        check="trigger",
+        text=f"trigger: {wanted}",
+        verdict="passed" if routed.holds else "failed",
+        evidence=f"{won}{reason}; {name} has {routed.own_score:.0f}",
+    )
+    return RunRow(
+        case_id=trigger.query,
+        file=trigger.file,
+        line=trigger.line,
+        status="passed" if routed.holds else "failed",
+        grades=(grade,),
+    )
+
+
+def build_trigger_cases(target: Target) -> tuple[SourcedCase, ...]:
+    """The same requests for a model: does it take the skill when it is offered?"""
+    assert target.package is not None, "only skills are triggered"
+    folder = target.package.folder
+    return tuple(
+        SourcedCase(
+            case=EvalCase(
+                id=trigger.query,
+                prompt=trigger.query,
+                budget=Budget(max_turns=LIVE_TURNS),
+                checks=(SkillUsed(skill=target.id, negate=not trigger.should_trigger),),
+                line=trigger.line,
+            ),
+            folder=folder,
+            recordings=folder / "evals/recordings",
+            file=trigger.file,
+        )
+        for trigger in target.triggers
+    )
+
+
+def suggest_words(
+    name: str, triggers: Sequence[Trigger], skills: Sequence[RoutableSkill], *, min_score: float
+) -> Suggestion:
+    """Words of missed requests that would bring them here and take nothing else along."""
+    own = next(skill for skill in skills if canonical_name(skill.name) == canonical_name(name))
+    others = [skill for skill in skills if skill is not own]
+
+    def count(words: Sequence[str]) -> int:
+        changed = replace(own, description=f"{own.description} {' '.join(words)}".strip())
+        routed = route_triggers(name, triggers, [*others, changed], min_score=min_score)
+        return sum(each.holds for each in routed)
+
+    before = best = count(())
+    chosen: list[str] = []
+    routed = route_triggers(name, triggers, skills, min_score=min_score)
+    candidates = _list_words([each for each in routed if each.trigger.should_trigger and not each.holds], own)
+    while candidates and len(chosen) < _MOST_WORDS:
+        tried = {word: count([*chosen, word]) for word in candidates}
+        word = max(tried, key=lambda each: (tried[each], -candidates.index(each)))
+        if tried[word] <= best:
+            break
+        best = tried[word]
+        chosen.append(word)
+        candidates.remove(word)
+    return Suggestion(words=tuple(chosen), before=before, after=best, total=len(triggers))
+
+
+def _list_words(missed: Sequence[Routed], own: RoutableSkill) -> list[str]:
+    """Those that say something and that the skill does not have, the commonest first."""
+    known = {stem(word) for word in split_words(f"{own.name} {own.description} {' '.join(own.tags)}")}
+    counted: Counter[str] = Counter()
+    for routed in missed:
+        counted.update({word for word in split_words(routed.trigger.query) if _is_telling(word, known)})
+    return [word for word, _ in sorted(counted.items(), key=lambda item: (-item[1], item[0]))][:_MOST_TRIED]
+
+
+def _is_telling(word: str, known: set[str]) -> bool:
+    is_empty = word in FUNCTION_WORDS or word in FILLER_WORDS or word.isdigit()
+    return len(word) >= _SHORTEST and not is_empty and stem(word) not in known
