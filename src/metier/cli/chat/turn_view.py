@@ -9,16 +9,14 @@ from rich.text import Text
 
 from metier.cli.run.live import ticking, write_answer
 from metier.cli.shared.output import printable
-from metier.errors import LogError
 from metier.providers.base import Observer
 from metier.runtime.chat.chats import Chat
+from metier.runtime.history.run_views import read_run_view
 from metier.runtime.outcome import Driven
 from metier.telemetry.excerpt import one_line
-from metier.telemetry.jsonl import FILE_NAME, read_events
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sinks import Sink
 from metier.views.closing import format_cost, format_tokens
-from metier.views.fold import fold_all
 from metier.views.lines import EXCERPT_LINES, render_whole_step
 from metier.views.live import LiveRun
 from metier.views.painter import Painter
@@ -142,11 +140,7 @@ class TurnView:
         turns = await self._chat.list_turns()
         if not turns:
             return ContextUse()
-        file = self._chat.runtime.folder(turns[-1][0].run_id) / FILE_NAME
-        try:
-            return fold_all(read_events(file)).context
-        except LogError:
-            return ContextUse()
+        return (await read_run_view(self._chat.runtime, turns[-1][0].run_id, levels=0)).context
 
     async def load_spent(self) -> None:
         """What the whole conversation cost so far, for the status line."""

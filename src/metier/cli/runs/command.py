@@ -26,8 +26,10 @@ from metier.errors import MetierError, UsageError
 from metier.events import TaskState
 from metier.ids import find_user
 from metier.providers.cost import find_cost
+from metier.runtime.cleaning import build_place_redactor
 from metier.runtime.documents import find_row_cost, find_shown_status, row_as_json
 from metier.runtime.history.entries import read_history
+from metier.runtime.history.run_views import read_run_view
 from metier.runtime.outcome import Driven, find_last_lines, find_standing
 from metier.runtime.records.known_cost import render_cost
 from metier.runtime.records.record import build_record
@@ -35,6 +37,9 @@ from metier.runtime.records.work import describe_work, work_as_json
 from metier.runtime.runs import Runtime, open_runtime
 from metier.store.base import ENDED, RunRow
 from metier.telemetry.excerpt import one_line
+from metier.views.live import LiveRun
+from metier.views.painter import build_painter
+from metier.views.run_view import RunView
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -110,15 +115,17 @@ def show(
         show_changes(run, as_json=as_json, config=config)
         return
 
-    async def read() -> tuple[RunRow, Driven, dict[str, JsonValue]]:
-        async with open_runtime(open_place(config)) as runtime:
+    place = open_place(config)
+
+    async def read() -> tuple[RunRow, Driven, dict[str, JsonValue], RunView]:
+        async with open_runtime(place) as runtime:
             row = await runtime.find(run)
             entries = await read_history(runtime, row.run_id)
             state = fold(row.run_id, entries)
             record = build_record(entries, state, now=row.updated_at) if state.started else {}
-            return row, await find_standing(runtime, state), record
+            return row, await find_standing(runtime, state), record, await read_run_view(runtime, row.run_id, levels=0)
 
-    row, driven, record = anyio.run(read)
+    row, driven, record, view = anyio.run(read)
     if as_json:
         pause = driven.waiting.pause
         waits = {"kind": pause.pause, "reason": pause.reason, "run_id": driven.waiting.run_id} if pause else None
@@ -128,6 +135,7 @@ def show(
         write_json({**row_as_json(row), **record, **work, "cause": cause, "waits_for": waits, "folder": folder})
     else:
         _write_run(row, driven, record)
+        _write_view(LiveRun(build_painter(sys.stdout), build_place_redactor(place)), view, driven)
 
 
 @app.command()
@@ -188,12 +196,20 @@ def _listed(row: RunRow) -> str:
     return render_cost(find_row_cost(row)) if row.turns else ""
 
 
-def _write_steps(steps: list[dict[str, JsonValue]]) -> None:
-    for step in steps:
-        write_line(f"step:    {step['step_id']}  {step.get('uses', '')}  {step.get('status', 'not ended')}")
+def _write_files(steps: list[dict[str, JsonValue]]) -> None:
     for step in steps:
         for artifact in cast("list[dict[str, JsonValue]]", step.get("artifacts") or []):
             write_line(f"file:    {artifact['path']}  {artifact['bytes']} bytes")
+
+
+def _write_view(live: LiveRun, view: RunView, driven: Driven) -> None:
+    """What happened, as a run shows it while it does; the steps of a task are runs of their own."""
+    if view.items or driven.state.result:
+        write_line()
+    if not driven.state.plan:
+        live.show_all(view)
+    live.show_answer(driven.state.result)
+    live.close()
 
 
 def _describe_parent(row: RunRow) -> list[str]:
@@ -221,7 +237,7 @@ def _write_run(row: RunRow, driven: Driven, record: dict[str, JsonValue]) -> Non
             write_line(line)
     for line in (*_describe_parent(row), *describe_work(state)):
         write_line(line)
-    _write_steps(
+    _write_files(
         [] if state.plan else cast("list[dict[str, JsonValue]]", record.get("steps", []))
     )  # as build_record makes them
     write_line(f"folder:  {driven.folder}")
@@ -229,5 +245,3 @@ def _write_run(row: RunRow, driven: Driven, record: dict[str, JsonValue]) -> Non
         write_line(line)
     if find_shown_status(row) == "interrupted":
         write_line(f"resume:  agent resume {row.run_id}")
-    if state.result:
-        write_line(f"\n{state.result}")

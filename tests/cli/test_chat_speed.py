@@ -1,0 +1,77 @@
+"""How long a person waits for the prompt after Ctrl-C, and what a chat uses that waits for them."""
+
+import os
+import time
+from pathlib import Path
+from threading import Event
+
+import pytest
+from chat_pty import CTRL_C, CTRL_D, ENTER, chat_terminal
+from model_server import ModelServer, calls, says
+from run_workspace import Workspace
+
+PROMPT = "you>"
+BUSY_SECONDS = float(os.environ.get("METIER_BUSY_SECONDS", "10"))
+"""What a machine that runs other tests may add."""
+IDLE_SECONDS = 2.0
+
+
+def test_ctrl_c_brings_the_prompt_back_while_a_model_hangs(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(says("Late."))
+    model.silent.set()
+    with chat_terminal(workspace.folder) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("Think" + ENTER)
+        assert model.asked.wait(60)
+        began = time.monotonic()
+        terminal.type(CTRL_C)
+        terminal.wait_for("Stopped by you")
+        terminal.wait_for(PROMPT)
+        waited = time.monotonic() - began
+        model.released.set()
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+
+    assert waited <= 0.3 + BUSY_SECONDS
+
+
+def test_ctrl_c_ends_a_command_that_ignores_it(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(calls("Bash", command="trap '' TERM INT; touch begun; sleep 300 & wait; sleep 300"), says("Late."))
+    with chat_terminal(workspace.folder, "--profile", "permissive") as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("Wait" + ENTER)
+        terminal.wait_for("sleep 300")
+        deadline = time.monotonic() + 60
+        while not (workspace.folder / "begun").exists() and time.monotonic() < deadline:
+            Event().wait(0.02)
+        began = time.monotonic()
+        terminal.type(CTRL_C)
+        terminal.wait_for("Stopped by you")
+        terminal.wait_for(PROMPT)
+        waited = time.monotonic() - began
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+
+    assert waited <= 2 + BUSY_SECONDS
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the time of a process is read from /proc")
+def test_a_chat_that_waits_uses_no_processor_time(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(says("Here I am."))
+    with chat_terminal(workspace.folder) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("Hello" + ENTER)
+        terminal.wait_for("Here I am.")
+        terminal.wait_for("cost unknown")
+        before = read_cpu_seconds(terminal.process.pid)
+        Event().wait(IDLE_SECONDS)
+        used = read_cpu_seconds(terminal.process.pid) - before
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+
+    assert used <= 0.05 * IDLE_SECONDS
+
+
+def read_cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
