@@ -5,6 +5,8 @@ there are no terminal hyperlinks. What would be slow to lay out is shown as plai
 """
 
 from collections.abc import Iterator
+from copy import copy
+from functools import cache
 from typing import ClassVar, override
 
 from markdown_it import MarkdownIt
@@ -64,7 +66,7 @@ class _Guarded:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         try:
-            yield from list(console.render(_Markdown(self._text), options))
+            yield from list(console.render(_build_empty().fill(self._text), options))
         except _BROKEN:  # of the library, by text that is no Markdown
             yield Text(self._text)
 
@@ -105,10 +107,24 @@ class _Markdown(Markdown):
         "code_block": _Code,
     }
 
-    def __init__(self, text: str) -> None:
+    def __init__(self) -> None:
         super().__init__("", hyperlinks=False, code_theme=_THEME)
-        parser = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
-        self.parsed = list(_show_addresses(parser.parse(text)))
+
+    def fill(self, text: str) -> "_Markdown":
+        """One with a text. A new one makes a parser first, which takes longer than parsing a block."""
+        filled = copy(self)
+        filled.parsed = list(_show_addresses(_build_parser().parse(text)))
+        return filled
+
+
+@cache
+def _build_parser() -> MarkdownIt:
+    return MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
+
+
+@cache
+def _build_empty() -> _Markdown:
+    return _Markdown()
 
 
 def _show_addresses(tokens: list[Token]) -> Iterator[Token]:
