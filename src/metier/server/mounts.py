@@ -18,6 +18,7 @@ MOUNTS: tuple[str, ...] = (
     "metier.server.login",
     "metier.server.console.pages",
     "metier.doors.a2a.mount",
+    "metier.doors.mcp.mount",
 )
 """In this order: of two routes for one path the first answers."""
 

@@ -111,7 +111,7 @@ async def _answer(door: McpDoor, ctx: Context, run_id: str, *, client: Client, t
         standing = await find_standing(door, run_id)
         if not standing.is_over or tool.support == "required":
             row = await door.runtime.find(run_id)
-            return {"resultType": "task", **describe_task(door, row, standing)}
+            return {"resultType": "task", **describe_task(door, row, standing, client=client)}
         return build_result(door, standing)
     return await _wait(door, ctx, run_id, client=client)
 

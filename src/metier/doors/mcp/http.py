@@ -17,16 +17,20 @@ LOOPBACK = ("127.0.0.1:*", "localhost:*", "[::1]:*")
 
 
 @asynccontextmanager
-async def opened_http(door: McpDoor, *, hosts: Sequence[str] = LOOPBACK) -> AsyncGenerator[ASGIApp]:
+async def opened_http(door: McpDoor, *, hosts: Sequence[str] | None = LOOPBACK) -> AsyncGenerator[ASGIApp]:
     """An ASGI application that answers at the path it is mounted at, for as long as the block lasts.
 
     `hosts` are the names it may be called by, `name:port` or `name:*`; a request for another one, or from a page of
-    another origin, is refused. Who may call it at all is decided by the server that mounts it.
+    another origin, is refused. None where the server that mounts it has checked that. Who may call it at all is
+    decided by that server.
     """
-    origins = [f"{scheme}://{host}" for host in hosts for scheme in ("http", "https")]
+    origins = [f"{scheme}://{host}" for host in hosts or () for scheme in ("http", "https")]
+    security = TransportSecuritySettings(
+        enable_dns_rebinding_protection=hosts is not None, allowed_hosts=list(hosts or ()), allowed_origins=origins
+    )
     manager = StreamableHTTPSessionManager(
         app=build_server(door),
-        security_settings=TransportSecuritySettings(allowed_hosts=list(hosts), allowed_origins=origins),
+        security_settings=security,
         session_idle_timeout=IDLE_SECONDS,
         max_request_body_size=2 * LARGEST_ARGUMENTS,
         max_sessions=MOST_SESSIONS,

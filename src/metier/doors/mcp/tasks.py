@@ -43,7 +43,11 @@ async def get_task(door: McpDoor, ctx: Context, params: TaskParams) -> dict[str,
     with suppress(LeaseHeld):
         await door.runs.claim(run_id)
     standing = await find_standing(door, run_id)
-    return {**describe_task(door, row, standing), **_describe_detail(door, standing, client), "resultType": "complete"}
+    return {
+        **describe_task(door, row, standing, client=client),
+        **_describe_detail(door, standing, client),
+        "resultType": "complete",
+    }
 
 
 async def update_task(door: McpDoor, ctx: Context, params: UpdateParams) -> dict[str, Any]:
@@ -86,11 +90,11 @@ async def answer_question(door: McpDoor, standing: Standing, given: object, *, c
         raise MCPError(code=types.INVALID_PARAMS, message=door.clean.text(error.sentence)) from error
 
 
-def describe_task(door: McpDoor, row: RunRow, standing: Standing) -> dict[str, Any]:
+def describe_task(door: McpDoor, row: RunRow, standing: Standing, *, client: Client) -> dict[str, Any]:
     """The fields that every answer about a task has."""
     described: dict[str, Any] = {
         "taskId": door.issue_task_id(row.run_id),
-        "status": _find_status(door, standing),
+        "status": _find_status(door, standing, client),
         "createdAt": _format_time(row.created_at),
         "lastUpdatedAt": _format_time(row.updated_at),
         # A run stays until its owner deletes it.
@@ -102,12 +106,12 @@ def describe_task(door: McpDoor, row: RunRow, standing: Standing) -> dict[str, A
     return described
 
 
-def _find_status(door: McpDoor, standing: Standing) -> str:
+def _find_status(door: McpDoor, standing: Standing, client: Client) -> str:
     if standing.is_over:
         if standing.is_fault_of_host:
             return "failed"
         return "cancelled" if standing.state.status == "canceled" else "completed"
-    has_link = bool(standing.approvals) and door.link is not None
+    has_link = bool(standing.approvals) and door.link is not None and client.has_links
     return "input_required" if standing.is_asking or has_link else "working"
 
 
@@ -121,7 +125,7 @@ def _describe(door: McpDoor, standing: Standing) -> str:
 
 
 def _describe_detail(door: McpDoor, standing: Standing, client: Client) -> dict[str, Any]:
-    match _find_status(door, standing):
+    match _find_status(door, standing, client):
         case "completed":
             result = build_result(door, standing)
             return {"result": result.model_dump(by_alias=True, mode="json", exclude_none=True)}
