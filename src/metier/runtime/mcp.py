@@ -11,7 +11,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from metier.engine.unwrapping import unwrapped
-from metier.errors import ToolFailed
+from metier.errors import ToolFailed, UsageError
 from metier.events import McpServerReported
 from metier.runtime.cleaning import build_place_cleaner, load_place_config
 from metier.runtime.confinement import find_place_rung, list_writable, open_confinement, requires_sandbox, wants_sandbox
@@ -173,6 +173,30 @@ async def try_servers(
             for server in servers:
                 group.start_soon(attempt, server)
     return trials
+
+
+@asynccontextmanager
+async def open_server(place: Host, name: str) -> AsyncGenerator[ServerConnection]:
+    """An accepted server of the workspace, by its name there, for as long as the block lasts.
+
+    Raises `UsageError` for one that is not named or not accepted, `SandboxUnavailable` where a run would.
+    """
+    check_sdk()
+    server = next((each for each in _choose(place) if each.name == name), None)
+    if server is None or open_acceptances(place).find(server) is None:
+        known = "is not accepted" if server is not None else "is not one of this workspace"
+        raise UsageError(f"MCP server {name!r} {known}", hint=f"`agent mcp accept {name}`; `agent mcp list` shows all")
+    confinement = await open_confinement(place)
+    frame = _find_frame(place, server, confinement)
+    with unwrapped():
+        async with anyio.create_task_group() as group:
+            is_checked = frame is None and confinement.level != "none"
+            connection = _connect(server, place, group, logs=None, frame=frame, is_checked=is_checked)
+            try:
+                yield connection
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await connection.aclose()
 
 
 def is_outside(place: Host, server: str) -> bool:

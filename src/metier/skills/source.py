@@ -17,6 +17,8 @@ _SCP = re.compile(r"(?P<host>(?:[A-Za-z0-9._-]+@)?[A-Za-z0-9._-]{2,}|\[[0-9a-fA-
 _HELPER = re.compile(r"[A-Za-z0-9+.-]+::")
 _WINDOWS_PATH = re.compile(r"[A-Za-z]:[\\/]")
 _REF_FORBIDDEN = re.compile(r"[ ~^:?*\[\\\x00-\x1f\x7f]|\.\.|@\{|//|\.lock(?:/|$)|(?:^|/)\.|[/.]$|^/")
+MCP = "mcp:"
+"""What the source of a skill begins with that an MCP server serves: `mcp:SERVER/SKILL`."""
 _EXAMPLE = "For example https://example.org/team/skills.git@v1.2.0#skills/notes, or ./my-skill"
 
 
@@ -44,12 +46,27 @@ class FolderSource:
         return str(self.path)
 
 
-type InstallSource = GitSource | FolderSource
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpSource:
+    """A skill that an MCP server serves (SEP-2640)."""
+
+    server: str
+    """As the workspace calls it, not as it calls itself."""
+    skill: str
+    """The name of the skill, or the address of its `SKILL.md`."""
+
+    def describe(self) -> str:
+        return f"{MCP}{self.server}/{self.skill}"
+
+
+type InstallSource = GitSource | FolderSource | McpSource
 
 
 def parse_source(text: str, *, allow_file: bool = False) -> InstallSource:
     """Raises `UsageError` for an address that is dangerous or makes no sense."""
     _check_text(text)
+    if text.startswith(MCP):
+        return _parse_served(text)
     address, _, subdir = text.partition("#")
     if "#" in text:
         _check_subdir(subdir)
@@ -62,6 +79,13 @@ def parse_source(text: str, *, allow_file: bool = False) -> InstallSource:
             _refuse(text, "it looks like an option")
         return GitSource(url=f"{scp['host']}:{path}", ref=ref, subdir=subdir.strip("/"))
     return FolderSource(path=Path(address).expanduser() / subdir)
+
+
+def _parse_served(text: str) -> McpSource:
+    server, _, skill = text.removeprefix(MCP).partition("/")
+    if not server or not skill or len(text) > 2_000:
+        raise UsageError(f"{text[:200]!r} names no skill of an MCP server", hint="Write it as mcp:SERVER/SKILL")
+    return McpSource(server=server, skill=skill)
 
 
 def check_ref(ref: str) -> None:

@@ -19,7 +19,7 @@ from metier.skills.install.lock import FILE_NAME, LockedSkill, load_lock, parse_
 from metier.skills.install.offers import CollectionFound, Offer, find_collection, find_needs, pick_offers
 from metier.skills.install.operations import Installer, Outcome
 from metier.skills.limits import MEGABYTE
-from metier.skills.source import FolderSource, InstallSource, parse_source
+from metier.skills.source import FolderSource, InstallSource, McpSource, parse_source
 from metier.telemetry.excerpt import one_line
 
 Json = Annotated[bool, typer.Option("--json", help="Write JSON.")]
@@ -46,9 +46,7 @@ def attach(app: typer.Typer) -> None:
 def add(
     source: Annotated[
         str | None,
-        typer.Argument(
-            help="Git address or folder: <git-url|path>[@ref][#subdir]; a name of an index, or of the lock."
-        ),
+        typer.Argument(help="<git-url|path>[@ref][#subdir]; mcp:SERVER/SKILL; a name of an index, or of the lock."),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Install under this name instead of the skill's own.")] = None,
     yes: Yes = False,
@@ -213,6 +211,8 @@ def _frozen_plan(source: str | None, *, name: str | None, allow_file: bool) -> l
         by_name = locked.get(canonical_name(name or where.path.resolve().name))
         if by_name:
             return [_Wanted(where, by_name.name, by_name)]
+    elif isinstance(where, McpSource):
+        by_name = by_name or next((skill for skill in locked.values() if skill.url == where.describe()), None)
     elif by_name is None and where is not None:
         by_name = next(
             (skill for skill in locked.values() if skill.url == where.url and skill.subdir == where.subdir), None

@@ -74,7 +74,7 @@ def render_origin(entry: RegistryEntry | None) -> str:
     if entry is None:
         return ""
     if entry.git_url is None:
-        return safe(entry.source_path or entry.installed_path)
+        return safe(entry.served_at or entry.source_path or entry.installed_path)
     named = f"tag {entry.tag}" if entry.tag else f"branch {entry.branch}" if entry.branch else "pinned"
     subdir = f"#{entry.subdir}" if entry.subdir else ""
     return safe(f"{entry.git_url}{subdir} @ {named}, commit {(entry.commit_sha or '')[:12]}")

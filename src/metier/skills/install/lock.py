@@ -10,7 +10,7 @@ from metier.definitions.files.whole_file import replace_file
 from metier.errors import SkillError, SkillRejected, UsageError
 from metier.messages import Value
 from metier.skills.install.registry import Registry, RegistryEntry
-from metier.skills.source import GitSource, parse_source
+from metier.skills.source import MCP, GitSource, McpSource, parse_source
 from metier.skills.trust.digest import TreeDigest
 
 FILE_NAME = "skills.lock"
@@ -69,11 +69,15 @@ def load_lock(workspace: Path) -> SkillsLock:
     return lock
 
 
-def parse_locked_source(locked: LockedSkill, *, allow_file: bool = False) -> GitSource:
+def parse_locked_source(locked: LockedSkill, *, allow_file: bool = False) -> GitSource | McpSource:
     """Where to fetch it from. The file came with the workspace, so its addresses are checked like typed ones.
 
     Raises `UsageError` for a dangerous address, and for a skill that came from a local folder.
     """
+    if locked.url is not None and locked.url.startswith(MCP):
+        served = parse_source(locked.url)
+        assert isinstance(served, McpSource)
+        return served
     if locked.url is None or locked.commit is None:
         hint = f"Give the folder: `agent skill add FOLDER --name {locked.name} --frozen`"
         raise UsageError(f"Skill {locked.name!r} was locked from a local folder", hint=hint)
@@ -100,7 +104,7 @@ def check_locked(locked: LockedSkill, digest: TreeDigest) -> None:
 def _locked(entry: RegistryEntry) -> LockedSkill:
     return LockedSkill(
         name=entry.name,
-        url=entry.git_url,
+        url=entry.git_url or entry.served_at,
         commit=entry.commit_sha,
         subdir=entry.subdir,
         tree=entry.tree,

@@ -10,7 +10,7 @@ from metier.definitions.skills.skill import SkillDefinition, load_skill
 from metier.definitions.text.fields import flat_texts
 from metier.definitions.text.yaml_text import Mapping, Scalar, Sequence
 from metier.errors import ConfigError, UsageError
-from metier.skills.source import FolderSource, GitSource, InstallSource
+from metier.skills.source import FolderSource, GitSource, InstallSource, McpSource
 
 MOST_NAMED = 10
 """Skills that a hint names, where a collection holds many."""
@@ -76,6 +76,8 @@ def find_collection(source: InstallSource) -> InstallSource | None:
             return replace(source, subdir="") if subdir else None
         case FolderSource(path=path):
             return FolderSource(path=path.resolve().parent)
+        case McpSource():
+            return None
 
 
 def _list_dependencies(skill: SkillDefinition) -> list[str]:
@@ -107,3 +109,5 @@ def _below(source: InstallSource, folder: str) -> InstallSource:
             return replace(source, subdir=f"{subdir}/{folder}" if subdir else folder)
         case FolderSource(path=path):
             return FolderSource(path=path / folder)
+        case McpSource():
+            return source  # a server serves skills one by one

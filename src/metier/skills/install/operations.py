@@ -3,7 +3,7 @@
 What a person decides comes in as `Confirm`; nothing here asks, prints or trusts by itself.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -34,11 +34,20 @@ from metier.skills.install.placement import displace, open_registry, place, read
 from metier.skills.install.registry import Registry, RegistryEntry, SkillHome, save_registry
 from metier.skills.install.staging import check_free_disk, copy_folder, open_staging, sync_tree
 from metier.skills.limits import InstallLimits
-from metier.skills.source import FolderSource, GitSource, InstallSource
+from metier.skills.source import FolderSource, GitSource, InstallSource, McpSource, parse_source
 from metier.skills.trust.digest import TreeDigest, digest_tree
 
 type Answer = Literal["trust", "keep_untrusted", "stop"]
 type Status = Literal["installed", "updated", "unchanged", "declined"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedSkill:
+    """A skill as an MCP server gave it, verified."""
+
+    uri: str
+    """The address of its `SKILL.md`; with the name of the server it is what the skill is known by."""
+    files: Mapping[str, bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +71,8 @@ class Proposal:
 
 
 type Confirm = Callable[[Proposal], Answer]
+type FetchServed = Callable[[McpSource], Awaitable[ServedSkill]]
+"""Asks the server, and checks every byte against the manifest. Raises `SkillError`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +91,8 @@ class Installer:
     limits: InstallLimits = field(default_factory=InstallLimits)
     clock: Clock = field(default_factory=SystemClock)
     sleep: Sleep = anyio.sleep
+    fetch_served: FetchServed | None = None
+    """For skills of MCP servers; nothing where no server can be asked."""
     taken: frozenset[str] = frozenset()
     """Canonical names that a package may not take: those of the bundled skills."""
 
@@ -197,6 +210,13 @@ class Installer:
                 check_free_disk(self.home, sum(file.size for file in fetched.files), limits=self.limits)
                 await write_files(fetched, tree)
                 return fetched.ref
+            case McpSource():
+                if self.fetch_served is None:
+                    raise UsageError("No MCP server can be asked here", hint="Run it in the folder of a workspace")
+                served = await self.fetch_served(source)
+                check_free_disk(self.home, sum(map(len, served.files.values())), limits=self.limits)
+                await anyio.to_thread.run_sync(_write_served, served, tree)
+                return None
             case FolderSource(path=path):
                 if not path.is_dir():
                     raise UsageError(f"{str(path)!r} is not a folder", hint="Give a git address or a folder")
@@ -285,6 +305,7 @@ class Installer:
             tag=ref.tag if ref else None,
             subdir=source.subdir if isinstance(source, GitSource) else "",
             source_path=str(source.path.resolve()) if isinstance(source, FolderSource) else None,
+            served_at=source.describe() if isinstance(source, McpSource) else None,
             installed_path=str(self.home.visible(canonical)),
             installed_at=self.clock.now(),
             trusted=is_trusted,
@@ -294,8 +315,17 @@ class Installer:
         )
 
 
+def _write_served(served: ServedSkill, tree: Path) -> None:
+    for path, data in served.files.items():
+        file = tree / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+
+
 def source_of(entry: RegistryEntry) -> InstallSource:
     """Where an update comes from: the branch or tag it was installed from, else the same commit."""
+    if entry.served_at is not None:
+        return parse_source(entry.served_at)
     if entry.git_url is None:
         return FolderSource(path=Path(entry.source_path or entry.installed_path))
     ref = entry.commit_sha
@@ -317,6 +347,8 @@ def _folder_name(source: InstallSource) -> str:
     match source:
         case FolderSource(path=path):
             found = path.resolve().name
+        case McpSource(skill=skill):
+            found = skill.removesuffix("/SKILL.md").rpartition("/")[2]
         case GitSource(url=url, subdir=subdir):
             found = PurePosixPath(subdir or url.rstrip("/").replace(":", "/")).name.removesuffix(".git")
     return "".join(char if char.isalnum() or char in "-_" else "-" for char in found)[:64] or "skill"

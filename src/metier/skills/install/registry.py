@@ -69,6 +69,8 @@ class RegistryEntry(Value):
     subdir: str = ""
     source_path: str | None = None
     """The local folder it was copied from."""
+    served_at: str | None = None
+    """`mcp:SERVER/SKILL`: the server of the workspace that served it. Trust is for this origin and these bytes."""
     installed_path: str
     installed_at: datetime
     trusted: bool = False
@@ -82,7 +84,7 @@ class RegistryEntry(Value):
     @property
     def is_installed(self) -> bool:
         """Put there by `agent skill add`, not by hand."""
-        return self.git_url is not None or self.source_path is not None
+        return self.git_url is not None or self.source_path is not None or self.served_at is not None
 
 
 class PendingChange(Value):

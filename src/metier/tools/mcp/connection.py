@@ -79,6 +79,20 @@ class ServerConnection:
         life = await self._get_life(_ignore)
         return life.listing
 
+    async def ask(self, method: str, params: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        """A request that is no call of a tool, to a server that is started for it. Raises `ToolFailed`."""
+        life = await self._get_life(_ignore)
+        assert life.conversation is not None, "a life that is ready has a conversation"
+        try:
+            with anyio.fail_after(self._limits.call_timeout_seconds):
+                return await life.conversation.ask(method, params)
+        except TimeoutError as error:
+            await self._end(life)
+            raise ToolFailed(f"MCP server {self.name!r} did not answer {method}", code="timeout") from error
+        except SessionEnded as error:
+            await self._end(life)
+            raise ToolFailed(f"MCP server {self.name!r} ended before it answered: {error}") from error
+
     async def call(self, info: ToolInfo, arguments: dict[str, JsonValue], context: ToolContext) -> Reply:
         """One call of a tool as it was accepted. Raises `ToolFailed`, with a sentence that a model can use."""
         limit = self._limits.call_timeout_seconds

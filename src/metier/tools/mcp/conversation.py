@@ -63,6 +63,10 @@ class Conversation(Protocol):
 
     async def list_tools(self) -> tuple[OfferedTool, ...]: ...
 
+    async def ask(self, method: str, params: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        """The result of a request that is no call of a tool, as it came."""
+        ...
+
     async def call(self, tool: str, arguments: dict[str, JsonValue], *, trace_parent: str = "") -> Reply: ...
 
 

@@ -17,7 +17,7 @@ from mcp import Client, MCPError
 from mcp.client._transport import Transport
 from mcp.client.session import IncomingMessage
 from mcp.client.streamable_http import streamable_http_client
-from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
 
 from metier.errors import ToolFailed
 from metier.telemetry.otel.trace_context import HEADER
@@ -32,6 +32,17 @@ from metier.version import __version__
 CONNECTION_CLOSED = types.CONNECTION_CLOSED
 _MAX_PAGES = 100
 _JSON: TypeAdapter[JsonValue] = TypeAdapter(JsonValue)
+_OBJECT: TypeAdapter[dict[str, JsonValue]] = TypeAdapter(dict[str, JsonValue])
+
+
+class _Request(types.Request[dict[str, JsonValue], str]):
+    """Of an extension, which the SDK has no type for."""
+
+
+class _AnyResult(BaseModel):
+    """Whatever the extension answers with."""
+
+    model_config = ConfigDict(extra="allow")
 
 
 @asynccontextmanager
@@ -100,6 +111,20 @@ class _SdkConversation:
             if cursor is None or len(found) > MAX_TOOLS:
                 break
         return tuple(found)
+
+    async def ask(self, method: str, params: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        request = _Request(method=method, params=params)
+        try:
+            result = await self._client.session.send_request(request, _AnyResult)
+            return _OBJECT.validate_python(result.model_extra or {})
+        except MCPError as error:
+            if error.code == CONNECTION_CLOSED:
+                raise SessionEnded(error.message) from error
+            raise ToolFailed(f"The server refused {method}: {error.message}", code="server_error") from error
+        except (ValidationError, RuntimeError, ValueError) as error:
+            raise ToolFailed(f"The server's answer to {method} cannot be used") from error
+        except httpx2.HTTPError as error:
+            raise SessionEnded(f"{type(error).__name__}: {error}") from error
 
     async def call(self, tool: str, arguments: dict[str, JsonValue], *, trace_parent: str = "") -> Reply:
         if self._http is not None:

@@ -1,0 +1,72 @@
+"""`agent skill add mcp:SERVER/SKILL`: what a server serves is checked against its manifest before it is shown."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from run_workspace import AGENT, Workspace
+
+SERVER = Path(__file__).parent / "served_skill_server.py"
+
+
+def name_server(workspace: Workspace, *args: str, command: str = sys.executable) -> None:
+    servers = {"tides": {"command": command, "args": [*args]}}
+    workspace.write(".agent/mcp.json", json.dumps({"mcpServers": servers}))
+    assert workspace.agent("mcp", "accept", "tides", "--yes") == 0
+
+
+def test_a_served_skill_is_installed_pinned_and_updated_like_any_other(
+    workspace: Workspace, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name_server(workspace, str(SERVER))
+
+    assert workspace.agent("skill", "add", "mcp:tides/tides", "--yes") == 0
+    assert workspace.agent("skill", "lock") == 0
+    assert workspace.agent("skill", "update", "tides", "--yes") == 0
+    assert workspace.agent("skill", "info", "tides") == 0
+
+    installed = home / ".agent" / "skills" / "tides"
+    assert (installed / "references" / "moon.md").read_text(encoding="utf-8") == "# The moon\n"
+    (locked,) = json.loads((workspace.folder / "skills.lock").read_text(encoding="utf-8"))["skills"]
+    assert (locked["url"], locked["commit"]) == ("mcp:tides/tides", None)
+    assert "mcp:tides/tides" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("lie", ["digest", "size", "frontmatter", "outside", "twice", "many", "dynamic"])
+def test_a_skill_that_is_not_what_its_manifest_says_is_refused(
+    workspace: Workspace, home: Path, lie: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name_server(workspace, str(SERVER), lie)
+
+    assert workspace.agent("skill", "add", "mcp:tides/tides", "--yes") == 1
+
+    assert not (home / ".agent" / "skills" / "tides").exists()
+    assert "error:" in capsys.readouterr().err
+
+
+def test_a_server_that_was_not_accepted_is_not_asked(
+    workspace: Workspace, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    marker = workspace.folder / "started"
+    servers = {"tides": {"command": "touch", "args": [str(marker)]}}
+    workspace.write(".agent/mcp.json", json.dumps({"mcpServers": servers}))
+
+    assert workspace.agent("skill", "add", "mcp:tides/tides", "--yes") == 2
+    assert workspace.agent("skill", "add", "mcp:other/tides", "--yes") == 2
+    assert workspace.agent("skill", "add", "mcp:tides", "--yes") == 2
+
+    assert not marker.exists()
+    assert "not accepted" in capsys.readouterr().err
+
+
+def test_what_one_workspace_serves_another_one_installs(workspace: Workspace, home: Path, tmp_path: Path) -> None:
+    library = Workspace(tmp_path / "library")
+    library.folder.mkdir()
+    library.configure(model={"provider": "offline"})
+    library.add_skill("moon", "Tell the phase of the moon.", phase="print('new')\n")
+    name_server(workspace, "-c", f"cd {library.folder} && exec {AGENT} mcp serve", command="sh")
+
+    assert workspace.agent("skill", "add", "mcp:tides/moon", "--no-trust") == 0
+
+    assert (home / ".agent" / "skills" / "moon" / "scripts" / "phase.py").is_file()
