@@ -17,7 +17,15 @@ def test_both_commands_are_installed_and_say_their_version() -> None:
     for name in ("agent", "metier"):
         done = subprocess.run([AGENT.with_name(name), "--version"], capture_output=True, text=True, check=True)
 
-        assert done.stdout == "agent 0.1.0\n"
+        assert done.stdout == "agent 0.2.0\n"
+
+
+def test_verbose_version_says_what_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version", "--verbose"]) == 0
+
+    out = capsys.readouterr().out
+    assert out.startswith("agent 0.2.0\npython   3.")
+    assert "extra    server     fastapi " in out
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -6,6 +6,8 @@ import os
 import pty
 import subprocess
 import sys
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,22 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lock = ["--constraints", str(ROOT / "requirements.lock")]
     subprocess.run([*uv, "pip", "install", "--compile-bytecode", *lock, str(wheel)], env=env, check=True)
     return folder / "env"
+
+
+def test_source_archive_builds_the_same_wheel(base: Path, tmp_path: Path) -> None:
+    """Who builds from the sdist gets what the wheel has: skills, templates, prompts and pages included."""
+    build = [sys.executable, "-m", "hatchling", "build"]
+    subprocess.run([*build, "-t", "sdist", "-d", str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as tar:
+        tar.extractall(tmp_path, filter="data")
+    source = tmp_path / archive.name.removesuffix(".tar.gz")
+    subprocess.run([*build, "-t", "wheel", "-d", str(tmp_path)], cwd=source, check=True, capture_output=True)
+
+    (first,) = (base.parent / "dist").glob("*.whl")
+    (second,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(first) as one, zipfile.ZipFile(second) as other:
+        assert sorted(one.namelist()) == sorted(other.namelist())
 
 
 def run_agent(base: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:

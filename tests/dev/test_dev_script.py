@@ -41,7 +41,7 @@ def test_it_installs_in_a_path_with_spaces_and_runs_from_another_folder(tmp_path
     second = run([clone / "dev", "agent", "--version"], elsewhere)
 
     assert first.returncode == 0, first.stderr
-    assert first.stdout == second.stdout == "agent 0.1.0\n"
+    assert first.stdout == second.stdout == "agent 0.2.0\n"
     assert "installing the packages" in first.stderr
     assert second.stderr == ""
 

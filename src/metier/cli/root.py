@@ -197,6 +197,8 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 def _name_command(args: Sequence[str]) -> list[str]:
     """`agent -p TASK --model M` is `agent run -p TASK --model M`: with all of its options, in any order."""
+    if set(args) in ({"--version", "--verbose"}, {"--version", "-v"}):
+        return ["version", "--verbose"]
     is_prompt = bool(args) and args[0].startswith("-") and any(arg.split("=")[0] in ("-p", "--prompt") for arg in args)
     return ["run", *args] if is_prompt else list(args)
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 from zoneinfo import ZoneInfo
 
-from cronsim import CronSim, CronSimError
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
+from metier.definitions.cron import follow_cron
 from metier.definitions.files.contained_file import read_contained
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.text.fields import Fields, is_nothing
@@ -96,8 +96,8 @@ class ScheduleDefinition(Value):
             raise ValueError(f"No time zone is called {self.timezone!r}") from error
         if self.cron:
             try:
-                next(CronSim(self.cron_fields, _ANY_DAY.astimezone(zone)))
-            except (CronSimError, StopIteration) as error:
+                next(follow_cron(self.cron_fields, _ANY_DAY.astimezone(zone)))
+            except (ValueError, StopIteration) as error:
                 raise ValueError(f"{self.cron!r} is no cron expression: {error or 'it is never due'}") from error
         return self
 

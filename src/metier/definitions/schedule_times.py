@@ -10,8 +10,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from zoneinfo import ZoneInfo
 
-from cronsim import CronSim
-
+from metier.definitions.cron import follow_cron
 from metier.definitions.schedule import ScheduleDefinition
 
 MOST_DUE = 200
@@ -28,7 +27,7 @@ def iterate_times(schedule: ScheduleDefinition, *, after: datetime, anchor: date
             yield anchor + number * step
     previous = after
     # A time that the clocks show twice comes out as the first of the two, which may lie before where we began.
-    for local in CronSim(schedule.cron_fields, after.astimezone(ZoneInfo(schedule.timezone))):
+    for local in follow_cron(schedule.cron_fields, after.astimezone(ZoneInfo(schedule.timezone))):
         due = local.astimezone(UTC)
         if due > previous:
             previous = due

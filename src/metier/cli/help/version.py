@@ -1,9 +1,12 @@
-"""`agent version`: which Metier this is."""
+"""`agent version`: which Metier this is, and with `--verbose` what is in it."""
 
 import platform
 import sys
+from importlib import metadata
+from typing import Annotated
 
 import typer
+from packaging.requirements import Requirement
 
 from metier.cli.shared.output import write_json, write_line
 from metier.cli.skill.catalog import AsJson
@@ -11,11 +14,59 @@ from metier.version import __version__
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
+_ALL = "all"
+
 
 @app.command()
-def version(*, as_json: AsJson = False) -> None:
+def version(
+    *,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also Python, the system and the extras.")] = False,
+    as_json: AsJson = False,
+) -> None:
     """Show the version of Metier; `agent --version` does the same."""
     if as_json:
-        write_json({"version": __version__, "python": platform.python_version(), "program": sys.executable})
+        write_json(_describe())
         return
     write_line(f"agent {__version__}")
+    if verbose:
+        write_line(f"python   {platform.python_version()}  {sys.executable}")
+        write_line(f"system   {platform.system()} {platform.release()} {platform.machine()}")
+        for extra, packages in _find_extras().items():
+            found = ", ".join(f"{name} {number or 'not installed'}" for name, number in packages.items())
+            write_line(f"extra    {extra:<10} {found or 'needs no package'}")
+
+
+def _describe() -> dict[str, object]:
+    return {
+        "version": __version__,
+        "python": platform.python_version(),
+        "program": sys.executable,
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "extras": _find_extras(),
+    }
+
+
+def _find_extras() -> dict[str, dict[str, str | None]]:
+    """The packages of each extra with the version that is installed."""
+    try:
+        installed = metadata.distribution("metier")
+    except metadata.PackageNotFoundError:
+        return {}
+    needed = [Requirement(line) for line in installed.requires or ()]
+    names = sorted(name for name in installed.metadata.get_all("Provides-Extra") or () if name != _ALL)
+    return {
+        name: {each.name: _find_version(each.name) for each in needed if each.marker and _is_for(each, name)}
+        for name in names
+    }
+
+
+def _is_for(requirement: Requirement, extra: str) -> bool:
+    marker = requirement.marker
+    return marker is not None and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""})
+
+
+def _find_version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
