@@ -24,6 +24,7 @@ from metier.tools.files.write import Write
 from metier.tools.scripts.tools import ScriptHelp, ScriptList, ScriptRun
 from metier.tools.shell.bash import Bash
 from metier.tools.web.fetch import WebFetch
+from metier.tools.web.search import WebSearch
 
 SNAPSHOTS = Path(__file__).parent.parent / "fixtures" / "prompt_snapshots"
 PROMPTS = Path(__file__).parent.parent.parent / "src" / "metier" / "prompts"
@@ -31,7 +32,7 @@ FAMILIES: tuple[Family, ...] = ("claude", "gpt", "gemini", "open")
 EVERYTHING = Subjects(tools=FILE_TOOLS, has_skills=True, has_partners=True)
 BUILT_IN = tuple(
     ToolSpec(name=tool.info.name, description=tool.info.description, input_schema=tool.info.input_schema)
-    for tool in (Read, Write, Edit, Glob, Grep, Bash, WebFetch, ScriptList, ScriptHelp, ScriptRun)
+    for tool in (Read, Write, Edit, Glob, Grep, Bash, WebFetch, WebSearch, ScriptList, ScriptHelp, ScriptRun)
 )
 
 

@@ -54,7 +54,7 @@ from metier.skills.package import SkillPackage
 from metier.store.base import Store
 from metier.tools.access import AccessFile
 from metier.tools.base import Tool
-from metier.tools.builtin import build_builtin_tools, build_shell_tools
+from metier.tools.builtin import build_builtin_tools, build_search_tools, build_shell_tools
 from metier.tools.files.scope import Scope
 from metier.tools.files.snapshots import Snapshots
 from metier.tools.hooks.run import HookRunner
@@ -334,6 +334,7 @@ def _builtin_tools(place: Host, confinement: Confinement, web: WebAccess | None)
     surroundings = Surroundings(scope=scope, environ=place.environ, confinement=confinement)
     return (
         *build_builtin_tools(scope, environ=place.environ, skip=runs, web=web),
+        *build_search_tools(settings.web_search, environ=place.environ, web=web),
         *build_shell_tools(surroundings, shell=shell, options=settings.shell),
     )
 

@@ -56,6 +56,7 @@ FREE = frozenset(
         "mcp.start_timeout_seconds",
         "mcp.call_timeout_seconds",
         "mcp.max_message_bytes",
+        "web_search.max_results",
         "chat.summarize_at_tokens",
         "chat.summary_model",
         "worker.queue",

@@ -20,6 +20,7 @@ from metier.tools.hooks.reading import read_hooks_text
 from metier.tools.mcp.options import McpOptions
 from metier.tools.process.sandbox.options import SandboxOptions
 from metier.tools.shell.options import ShellOptions
+from metier.tools.web.options import WebSearchOptions
 
 STRUCTURED = "structured"
 """Marks a setting that files write as lists and mappings, and that is read as their JSON."""
@@ -43,6 +44,9 @@ class Settings(Value):
     )
     mcp: McpOptions = Field(
         default=McpOptions(), description="Which external tool servers (MCP) are used, and within which limits."
+    )
+    web_search: WebSearchOptions = Field(
+        default=WebSearchOptions(), description="Which search engine the tool `WebSearch` asks; off without one."
     )
     hooks: Annotated[str, STRUCTURED] = Field(
         default="",

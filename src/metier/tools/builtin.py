@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from metier.errors import ConfigError, ToolFailed
 from metier.tools.base import Tool
 from metier.tools.files.edit import Edit
 from metier.tools.files.glob import Glob
@@ -15,6 +16,8 @@ from metier.tools.shell.bash import Bash, Surroundings
 from metier.tools.shell.options import ShellOptions
 from metier.tools.shell.shells import Shell
 from metier.tools.web.fetch import WebAccess, WebFetch
+from metier.tools.web.options import WebSearchOptions
+from metier.tools.web.search import WebSearch
 
 
 def build_builtin_tools(
@@ -30,6 +33,19 @@ def build_builtin_tools(
         Grep(scope, ripgrep=partial(find_ripgrep, environ, scope.workspace), skip=skip),
         WebFetch(web),
     )
+
+
+def build_search_tools(
+    options: WebSearchOptions, *, environ: Mapping[str, str], web: WebAccess | None
+) -> tuple[Tool, ...]:
+    """`WebSearch`, or nothing where no search engine is configured: then no model hears of it. Raises `ConfigError`."""
+    if not options.endpoint:
+        return ()
+    key = environ.get(options.api_key_env, "") if options.backend == "brave" else ""
+    try:
+        return (WebSearch(options, access=web, key=key),)
+    except ToolFailed as error:
+        raise ConfigError(f"web_search.url cannot be used: {error.message}") from error
 
 
 def build_shell_tools(surroundings: Surroundings, *, shell: Shell, options: ShellOptions) -> tuple[Tool, ...]:

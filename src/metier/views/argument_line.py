@@ -19,6 +19,7 @@ _FIRST: dict[str, tuple[str, ...]] = {
     "Glob": ("pattern", "path"),
     "Grep": ("pattern", "path"),
     "WebFetch": ("url",),
+    "WebSearch": ("query",),
     "ask_user": ("question",),
     "delegate": ("agent", "task"),
     "run_task": ("task",),

@@ -15,6 +15,7 @@ _SENTENCES = {
     "Grep": ("pattern", "This will search files for {}"),
     "Bash": ("command", "This will run: {}"),
     "WebFetch": ("url", "This will fetch {}"),
+    "WebSearch": ("query", "This will search the web for {}"),
     "delegate": ("agent", "This will hand work to the agent {}"),
     "run_task": ("task", "This will run the task {}"),
     "script_run": ("script_name", "This will run the script {} of a skill"),

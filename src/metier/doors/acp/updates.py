@@ -24,6 +24,7 @@ _KINDS = {
     "Bash": "execute",
     "script_run": "execute",
     "WebFetch": "fetch",
+    "WebSearch": "fetch",
 }
 _CHANGING = frozenset({"Write", "Edit"})
 _STATES = {"running": "in_progress", "waiting": "pending", "succeeded": "completed"}

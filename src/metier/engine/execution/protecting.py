@@ -15,7 +15,7 @@ from metier.tools.process.sandbox.protected_state import Held, compare
 PROTECTED_CHANGED = "protected_changed"
 RECORDS_MOVED = "records_moved"
 _MAX_TOLD = 10
-WITHOUT_PROGRAMS = frozenset({"Read", "Write", "Edit", "Glob", "Grep", "WebFetch", "script_list"})
+WITHOUT_PROGRAMS = frozenset({"Read", "Write", "Edit", "Glob", "Grep", "WebFetch", "WebSearch", "script_list"})
 """Built-in tools that run no code of others; what they write is judged by itself."""
 
 

@@ -21,7 +21,7 @@ from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import is_trusted
 from metier.tools.toolbox import Toolbox
 
-BUILT_IN_TOOLS = ("Read", "Write", "Edit", "Glob", "Grep", "Bash", "WebFetch", "delegate", "run_task")
+BUILT_IN_TOOLS = ("Read", "Write", "Edit", "Glob", "Grep", "Bash", "WebFetch", "WebSearch", "delegate", "run_task")
 """Names that rules may use wherever they are read, also where the tool itself is turned off."""
 HOST_FILE = "withheld:policy"
 DEFINITIONS = "withheld:definitions"

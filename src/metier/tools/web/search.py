@@ -1,0 +1,147 @@
+"""`WebSearch`: ask the search engine of the settings. Results are data, and lead only where the agent may fetch."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+from urllib.parse import quote_plus
+
+import anyio
+from pydantic import JsonValue
+
+from metier.errors import ToolFailed
+from metier.prompts.tool_texts import describe_parameters, load_tool_text
+from metier.tools.base import ToolContext, ToolInfo, ToolResult
+from metier.tools.web.fetch import WebAccess, WebFetch
+from metier.tools.web.options import WebSearchOptions
+from metier.tools.web.url import check_address, check_domain, check_name, parse_url
+
+TIMEOUT_SECONDS = 20.0
+MAX_QUERY_CHARACTERS = 400
+MAX_EXCERPT_CHARACTERS = 400
+_MOST_BYTES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    title: str
+    url: str
+    excerpt: str
+
+
+class WebSearch:
+    info = ToolInfo(
+        id="builtin:WebSearch",
+        name="WebSearch",
+        description=load_tool_text("WebSearch").description,
+        category="web",
+        input_schema=describe_parameters(
+            "WebSearch",
+            {
+                "type": "object",
+                "properties": {"query": {"type": "string"}, "max_results": {"type": "integer"}},
+                "required": ["query"],
+                "additionalProperties": False,
+            },
+        ),
+        output_schema={"type": "string"},
+        risk="medium",
+        # It may be repeated, but it tells a stranger what it asks for: not a mere reading.
+        effect="idempotent",
+    )
+
+    def __init__(self, options: WebSearchOptions, *, access: WebAccess | None, key: str = "") -> None:
+        self._options = options
+        self._access = access or WebAccess()
+        self._key = key
+        self._endpoint = parse_url(options.endpoint)
+        # The user named this server: it may lie in a private network. No result opens another one.
+        own = (self._endpoint.host, self._endpoint.port)
+        self._web = WebFetch(replace(self._access, open_hosts=(own,)), timeout_seconds=TIMEOUT_SECONDS)
+
+    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+        query = " ".join(str(arguments["query"]).split())
+        if not query or len(query) > MAX_QUERY_CHARACTERS:
+            raise ToolFailed(f"A query has 1 to {MAX_QUERY_CHARACTERS} characters", code="invalid_input")
+        wanted = arguments.get("max_results")
+        most = min(self._options.max_results, max(1, wanted)) if isinstance(wanted, int) else self._options.max_results
+        seconds = min(TIMEOUT_SECONDS, context.timeout_seconds or TIMEOUT_SECONDS)
+        try:
+            with anyio.fail_after(seconds):
+                data = await self._web.get(self._build_url(query, most), headers=self._headers(), most=_MOST_BYTES)
+        except TimeoutError as error:
+            raise ToolFailed(f"The search took longer than {seconds:g} seconds", code="timeout") from error
+        found = self._choose(parse_results(data, self._options.backend))[:most]
+        return ToolResult(ok=True, output=_render(found), meta={"results": len(found)})
+
+    def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
+        """The search engine is a host like others: where the agent may not go, it may not search."""
+        del arguments
+        try:
+            check_domain(self._endpoint, allowed=self._access.allowed_domains, denied=self._access.denied_domains)
+        except ToolFailed as error:
+            return f"{error.message}. {error.hint}" if error.hint else error.message
+        return ""
+
+    def _build_url(self, query: str, most: int) -> str:
+        base = self._endpoint.text
+        more = f"q={quote_plus(query)}" + (f"&count={most}" if self._options.backend == "brave" else "&format=json")
+        return f"{base}{'&' if '?' in base else '?'}{more}"
+
+    def _headers(self) -> dict[str, str]:
+        return {"Accept": "application/json"} | ({"X-Subscription-Token": self._key} if self._key else {})
+
+    def _choose(self, found: Sequence[Found]) -> list[Found]:
+        """Those that the agent could fetch."""
+        return [each for each in found if self._is_open(each.url)]
+
+    def _is_open(self, address: str) -> bool:
+        try:
+            url = parse_url(address)
+            check_domain(url, allowed=self._access.allowed_domains, denied=self._access.denied_domains)
+            check_name(url)
+            if url.address is not None:
+                check_address(url, url.address)
+        except ToolFailed:
+            return False
+        return True
+
+
+def parse_results(data: bytes, backend: str) -> list[Found]:
+    """What either kind of server answers. Raises `ToolFailed` for anything else."""
+    try:
+        body = cast("object", json.loads(data))
+    except (ValueError, RecursionError) as error:
+        raise ToolFailed(
+            "The search engine did not answer with JSON",
+            hint="SearXNG needs `json` among search.formats of its settings",
+            code="invalid_output",
+        ) from error
+    inner = _field(body, "web") if backend == "brave" else body
+    items = _field(inner, "results")
+    if not isinstance(items, list):
+        raise ToolFailed("The search engine answered without a list of results", code="invalid_output")
+    excerpt = "description" if backend == "brave" else "content"
+    return [
+        Found(_text(item, "title"), _text(item, "url"), _text(item, excerpt))
+        for item in cast("list[object]", items)
+        if _text(item, "url")
+    ]
+
+
+def _render(found: Sequence[Found]) -> str:
+    if not found:
+        return "No results"
+    return "\n\n".join(
+        f"{number}. {each.title[:MAX_EXCERPT_CHARACTERS]}\n{each.url}\n{each.excerpt[:MAX_EXCERPT_CHARACTERS]}".rstrip()
+        for number, each in enumerate(found, start=1)
+    )
+
+
+def _field(value: object, name: str) -> object:
+    return cast("dict[str, object]", value).get(name) if isinstance(value, dict) else None
+
+
+def _text(value: object, name: str) -> str:
+    found = _field(value, name)
+    return " ".join(found.split()) if isinstance(found, str) else ""
