@@ -99,6 +99,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any] | None:
         case "tools/list":
             return list_tools()
         case "tools/call":
+            Path("meta.json").write_text(json.dumps(request["params"].get("_meta") or {}))
             return call(request["params"]["name"], request["params"].get("arguments") or {})
         case _:
             return {}

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from mcp_workspace import accept, use_hostile
 from model_server import ModelServer, calls, says
 from otlp_receiver import Received, Receiver, receiving
 from run_workspace import WAIT, Workspace
@@ -199,6 +200,20 @@ def test_the_context_of_the_caller_is_taken_and_handed_to_the_model_and_to_child
     assert (workspace.folder / "context.txt").read_text().strip() == f"00-{root.trace}-{shell.id}-01"
     chats = [span for span in receiver.spans if span.name == "chat m"]
     assert [headers["traceparent"] for headers in model.headers] == [f"00-{root.trace}-{span.id}-01" for span in chats]
+
+
+def test_a_server_of_external_tools_is_told_the_span_of_the_call(
+    workspace: Workspace, model: ModelServer, receiver: Receiver
+) -> None:
+    accept(workspace, bad=use_hostile())
+    model.follow(calls("bad___count"), says("Counted."))
+
+    assert workspace.agent("run", "Count") == 0
+
+    span = receiver.find("execute_tool bad/count")
+    told = json.loads((workspace.folder / "meta.json").read_text())
+    assert told["traceparent"] == f"00-{span.trace}-{span.id}-01"
+    assert span.attributes["gen_ai.tool.type"] == "extension"
 
 
 def test_a_trace_that_the_caller_does_not_record_is_not_exported(

@@ -230,6 +230,17 @@ async def test_a_call_without_tasks_that_waits_for_a_person_says_so_and_is_taken
     assert peer.asked == []
 
 
+async def test_a_run_is_part_of_the_trace_of_the_call(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(says("Done."))
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    meta = {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
+
+    async with opened_peer(workspace.folder) as peer:
+        await peer.request("tools/call", name="run", arguments={"task": "Do it"}, _meta=meta)
+
+    assert {event["trace_id"] for event in workspace.events()} == {trace}
+
+
 async def test_a_canceled_task_stays_canceled(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("never"))
     model.silent.set()

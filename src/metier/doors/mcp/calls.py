@@ -2,6 +2,7 @@
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -18,6 +19,7 @@ from metier.doors.mcp.tools import RUN, RUN_RESULT, ServedTool, find_tool
 from metier.errors import MetierError, UsageError
 from metier.runtime.delegation.child_runs import request_task
 from metier.runtime.requests import RunRequest
+from metier.telemetry.otel.trace_context import HEADER
 from metier.tools.schemas import SchemaCheck
 
 LARGEST_ARGUMENTS = 1_000_000
@@ -55,7 +57,9 @@ async def _open_run(door: McpDoor, tool: ServedTool, params: types.CallToolReque
         run_id = door.read_task_id(str(arguments["run"]))
         await door.runs.claim(run_id)
         return run_id
-    return (await door.runs.begin(_build_request(door, tool, arguments))).run_id
+    trace_parent = str(dict(params.meta or {}).get(HEADER, ""))
+    request = replace(_build_request(door, tool, arguments), trace_parent=trace_parent)
+    return (await door.runs.begin(request)).run_id
 
 
 async def _take_up(door: McpDoor, state: str, responses: types.InputResponses, *, client: Client) -> str:

@@ -15,6 +15,7 @@ from metier.runtime.runs import Runtime
 from metier.server.idempotency import Document, Once
 from metier.server.state import ServerState, get_state
 from metier.store.failures import RunExists
+from metier.telemetry.otel.trace_context import HEADER
 
 MOST_TEXT = 500_000
 
@@ -47,7 +48,8 @@ async def start_once(request: Request, once: Once, wanted: RunRequest, limits: R
     run_id = once.make_run_id()
     runtime = use_limits(state, limits)
     try:
-        begun = await submit(runtime, replace(wanted, run_id=run_id), queue=state.queue)
+        wanted = replace(wanted, run_id=run_id, trace_parent=request.headers.get(HEADER, ""))
+        begun = await submit(runtime, wanted, queue=state.queue)
         run_id = begun.run_id
     except RunExists:
         if not run_id:
