@@ -6,6 +6,8 @@ and the resource are the SDK's, with its `OTEL_*` variables.
 
 import logging
 from collections.abc import Callable, Iterable
+from threading import Thread
+from time import monotonic
 from typing import override
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -56,13 +58,14 @@ class OtlpExporter:
     def __init__(self, *, with_metrics: bool, report: Callable[[str], None]) -> None:
         logger = logging.getLogger("opentelemetry")
         logger.propagate = False
+        logger.addHandler(logging.NullHandler())  # what is said after the end goes nowhere
         self._resource = _build_resource()
         self._sampler: Sampler = find_sampler()
-        exporter = OTLPSpanExporter()
-        self.endpoint = exporter._endpoint  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+        self._exporter = OTLPSpanExporter()
+        self.endpoint = self._exporter._endpoint  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
         self._complaints = _Complaints(self.endpoint, report)
         logger.addHandler(self._complaints)
-        self._spans = BatchSpanProcessor(exporter)
+        self._spans = BatchSpanProcessor(self._exporter)
         self._metrics = Metrics(self._resource) if with_metrics else None
 
     def export(self, spans: Iterable[Span], *, is_first: bool = True) -> int:
@@ -76,15 +79,14 @@ class OtlpExporter:
 
     def flush(self) -> bool:
         """False where something could not be sent in time."""
-        is_sent = self._spans.force_flush(int(FLUSH_SECONDS * 1000))
-        return is_sent and not self._complaints.is_told
+        return _within(FLUSH_SECONDS, self._spans.force_flush) and not self._complaints.is_told
 
     def close(self) -> None:
         """Send what is left, for a bounded time. Safe to call twice."""
-        self._spans.force_flush(int(FLUSH_SECONDS * 1000))
-        self._spans.shutdown()
-        if self._metrics is not None:
-            self._metrics.close()
+        flushes = [self._spans.force_flush, *([self._metrics.flush] if self._metrics is not None else [])]
+        if not _within(0 if self._complaints.is_told else FLUSH_SECONDS, *flushes):
+            self._exporter.shutdown()  # ends the pauses between attempts
+        _within(1.0, self._spans.shutdown, *([self._metrics.close] if self._metrics is not None else []))
         logging.getLogger("opentelemetry").removeHandler(self._complaints)
 
     def _is_sampled(self, span: Span) -> bool:
@@ -100,7 +102,9 @@ class Metrics:
     """The histograms of the GenAI conventions, fed by finished spans."""
 
     def __init__(self, resource: Resource) -> None:
-        self._provider = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())], resource)
+        self._exporter = OTLPMetricExporter()
+        reader = PeriodicExportingMetricReader(self._exporter)
+        self._provider = MeterProvider([reader], resource, shutdown_on_exit=False)
         meter = self._provider.get_meter(names.SCOPE, __version__, names.SCHEMA_URL)
 
         def histogram(name: str, unit: str, buckets: Iterable[float]) -> Histogram:
@@ -129,8 +133,11 @@ class Metrics:
                 if isinstance(count := span.attributes.get(name), int):
                     self._tokens.record(count, {**shared, names.TOKEN_TYPE: kind})
 
+    def flush(self) -> bool:
+        return self._provider.force_flush(FLUSH_SECONDS * 1000)
+
     def close(self) -> None:
-        self._provider.shutdown(FLUSH_SECONDS * 1000)
+        self._provider.shutdown(1000)
 
 
 _DIMENSIONS = (
@@ -138,6 +145,17 @@ _DIMENSIONS = (
     names.WORKFLOW_NAME, names.ERROR_TYPE,
 )  # fmt: skip
 """Attributes of few values: a metric must not have one row per run."""
+
+
+def _within(seconds: float, *works: Callable[[], object]) -> bool:
+    """Do these at the same time; False where they take longer. The SDK's own limits do not hold while it retries."""
+    threads = [Thread(target=work, daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    until = monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, until - monotonic()))
+    return not any(thread.is_alive() for thread in threads)
 
 
 def _build_resource() -> Resource:
