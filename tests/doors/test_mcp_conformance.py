@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from conformance_workspace import conforming_workspace
 from node_programs import find_program
+from run_workspace import AGENT
 
 pytestmark = pytest.mark.slow
 
@@ -59,3 +60,31 @@ def _read_checks(out: Path, name: str) -> list[dict[str, Any]]:
     (file,) = out.glob(f"server-sep-2640-skills-{name}-*/checks.json")
     checks: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
     return checks
+
+
+@pytest.mark.parametrize("scenario", ["no-prefetch", "verify-digest", "verify-size", "verify-frontmatter"])
+def test_a_client_scenario_of_skills_passes(scenario: str, home: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    client = f"{sys.executable} {HERE / 'conformance_client.py'}"
+
+    command = [*find_program(SUITE), "client", "--scenario", f"sep-2640-client-{scenario}", "--command", client]
+    done = subprocess.run([*command, "--timeout", "90000", "-o", out], capture_output=True, text=True, timeout=110)
+
+    checks = [
+        check
+        for file in out.glob("*/checks.json")
+        for check in json.loads(file.read_text(encoding="utf-8"))
+        if check["id"].startswith("sep-2640")
+    ]
+    assert [check["status"] for check in checks] == ["SUCCESS"], done.stdout[-3000:] + done.stderr[-2000:]
+
+
+def test_the_inspector_finds_no_fault_with_tools_and_skills(home: Path, tmp_path: Path) -> None:
+    with conforming_workspace(tmp_path / "work"):
+        start = [*find_program(INSPECTOR), "--cli", "--protocol-era", "modern", "--cwd", str(tmp_path / "work")]
+        for method in (["tools/list", "--strict"], ["skills/list", "--verify"]):
+            done = subprocess.run(
+                [*start, "--method", *method, str(AGENT), "mcp", "serve"], capture_output=True, text=True, timeout=110
+            )
+
+            assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

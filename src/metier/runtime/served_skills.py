@@ -51,10 +51,12 @@ async def fetch_served(place: Host, source: McpSource) -> ServedSkill:
         async with open_server(place, source.server) as server:
             entry = await _find_entry(server, source)
             paths = _check_manifest(entry)
-            files = {path: await _read(server, file) for path, file in paths.items()}
+            # What the skill says of itself first: of one that lies, nothing more is fetched.
+            first = await _read(server, paths.pop(FILE_NAME))
+            _check_front_matter(entry, first)
+            files = {FILE_NAME: first, **{path: await _read(server, file) for path, file in paths.items()}}
     except ToolFailed as error:
         raise SkillError(f"{source.describe()!r} cannot be fetched: {error.message}") from error
-    _check_front_matter(entry, files[FILE_NAME])
     return ServedSkill(uri=entry.uri, files=files)
 
 
