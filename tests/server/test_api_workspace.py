@@ -90,3 +90,21 @@ def test_cost_and_metrics_tell_what_was_used(server: RunningServer, model: Model
     assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert "metier_pool_slots 4\n" in metrics.text
     assert 'metier_runs{status="in_progress"} 0\n' in metrics.text
+
+
+def test_a_schedule_is_added_run_paused_and_removed(server: RunningServer, model: ModelServer) -> None:
+    model.follow(says("Watered."))
+    definition = {"name": "plants", "cron": "0 7 * * *", "prompt": "water the plants"}
+
+    added = server.post("/api/v1/schedules", {"definition": definition}, status=201)
+    wrong = server.post("/api/v1/schedules", {"definition": {"name": "x"}}, status=422)
+    begun = server.post("/api/v1/schedules/plants/run", status=201)
+    found = wait_until(server, str(begun["run_id"]), "completed")
+    paused = server.post("/api/v1/schedules/plants/pause")
+    with server.client() as client:
+        removed = client.delete("/api/v1/schedules/plants")
+
+    assert (added["cron"], len(added["next"]), wrong["code"]) == ("0 7 * * *", 3, "config_error")
+    assert (found["result"], paused["paused"], paused["next"]) == ("Watered.", True, [])
+    assert removed.status_code == 204
+    assert server.get("/api/v1/schedules")["items"] == []

@@ -19,6 +19,7 @@ from metier.engine.unwrapping import unwrapped
 from metier.runtime.host import Host
 from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.schedules.changes import add_schedule, pause_schedule, remove_schedule
+from metier.runtime.schedules.documents import schedule_as_json
 from metier.runtime.schedules.firing import start_now
 from metier.runtime.schedules.known import (
     KnownSchedule,
@@ -94,7 +95,7 @@ def add(
 
     added = _in_runtime(open_place(config), work)
     if as_json:
-        write_json(_as_json(added))
+        write_json(schedule_as_json(added))
         return
     write_line(f"added:   {name}  {definition.timing}")
     for line in _describe_next(added):
@@ -113,7 +114,7 @@ def list_all(*, as_json: AsJson = False, config: Config = None) -> int:
     problems = list_schedule_problems(place)
     found = _in_runtime(place, work)
     if as_json:
-        write_json([_as_json(history) for history in found])
+        write_json([schedule_as_json(history) for history in found])
     for history in [] if as_json else found:
         schedule = history.schedule
         last = _describe_firing(history.firings[0], history) if history.firings else "never fired"
@@ -134,7 +135,7 @@ def show(name: Name, *, as_json: AsJson = False, config: Config = None) -> None:
 
     history = _in_runtime(open_place(config), work)
     if as_json:
-        write_json(_as_json(history))
+        write_json(schedule_as_json(history))
         return
     schedule, definition = history.schedule, history.schedule.definition
     write_line(f"schedule: {schedule.name}  {definition.timing}  {_describe_state(history)}")
@@ -219,24 +220,3 @@ def _describe_firing(firing: Firing, history: ScheduleHistory) -> str:
 def _in_zone(moment: datetime, schedule: KnownSchedule) -> str:
     zone = ZoneInfo(schedule.definition.timezone)
     return f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
-
-
-def _as_json(history: ScheduleHistory) -> dict[str, object]:
-    schedule = history.schedule
-    return {
-        **schedule.definition.model_dump(mode="json"),
-        "origin": schedule.origin,
-        "paused": schedule.is_paused,
-        "withheld": schedule.withheld or None,
-        "next": [moment.isoformat() for moment in history.next_times] if schedule.is_active else [],
-        "firings": [
-            {
-                "due_at": firing.due_at.isoformat(),
-                "outcome": firing.outcome,
-                "run_id": firing.run_id or None,
-                "status": run.status if (run := history.runs.get(firing.run_id)) else None,
-                "reason": firing.reason,
-            }
-            for firing in history.firings
-        ],
-    }

@@ -53,7 +53,6 @@ def create_app(recipe: Recipe) -> FastAPI:
         openapi_url="/api/openapi.json",
         docs_url=None,
         redoc_url=None,
-        root_path=host.settings.server.root_path,
     )
     app.state.server = state
     lifespans = mount_all(app, state)
@@ -78,6 +77,7 @@ def build_state(recipe: Recipe, host: Host) -> ServerState:
         allowed_hosts=build_allowed(host=options.host, port=recipe.port, named=options.allowed_hosts),
         cookie=f"agent_session_{recipe.port}",
         max_body_bytes=options.max_body_bytes,
+        root_path=options.root_path,
         requests=requests,
         failures=failures,
         redactor=redactor,

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, FastAPI
 
-from metier.server.api import approvals, conversations, cost, definitions, health, run_events, runs
+from metier.server.api import approvals, conversations, cost, definitions, health, run_events, runs, schedules
 from metier.server.problems import ProblemDocument
 from metier.server.state import ServerState
 
@@ -26,7 +26,7 @@ FAILURES: dict[int | str, dict[str, object]] = {
 
 def mount(app: FastAPI, state: ServerState) -> None:
     api = APIRouter(prefix=PREFIX, responses={**FAILURES})
-    for module in (health, run_events, runs, approvals, definitions, conversations, cost):
+    for module in (health, run_events, runs, approvals, definitions, conversations, schedules, cost):
         api.include_router(module.router)
     app.include_router(api)
     state.access.allow_writes(rf"{PREFIX}/approvals/[^/]+/(approve|deny)", "approver")

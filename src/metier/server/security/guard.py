@@ -38,6 +38,8 @@ class Access:
     cookie: str
     """The name of the session cookie; one per port, because browsers send cookies to every port of a host."""
     max_body_bytes: int
+    root_path: str
+    """The path under which a proxy offers the server; empty where there is none."""
     requests: RateLimit
     failures: RateLimit
     redactor: Redactor
@@ -81,6 +83,7 @@ class Guard:
         if scope["type"] != "http":  # there are no web sockets here
             await send({"type": "websocket.close", "code": 1008})
             return
+        scope = _enter(scope, self._access.root_path)
         nonce = secrets.token_urlsafe(16)
         state: dict[str, object] = scope.setdefault("state", {})
         state["nonce"] = nonce
@@ -89,7 +92,7 @@ class Guard:
         try:
             receive = await self._check(scope, receive)
         except _Redirect as away:
-            await RedirectResponse(away.path, status_code=303)(scope, receive, answer)
+            await RedirectResponse(f"{self._access.root_path}{away.path}", status_code=303)(scope, receive, answer)
         except HttpProblem as problem:
             headers = {"www-authenticate": "Bearer"} if problem.status == 401 else {}
             if isinstance(problem, _TooMany):
@@ -294,6 +297,15 @@ def _read_cookie(header: str, name: str) -> str:
     except CookieError:
         return ""
     return found.value if found is not None else ""
+
+
+def _enter(scope: Scope, root: str) -> Scope:
+    """A proxy may leave its path in front of the request's, or take it away; the application sees it in both cases."""
+    if not root:
+        return scope
+    path = str(scope["path"])
+    is_below = path == root or path.startswith(f"{root}/")
+    return {**scope, "root_path": root, "path": path if is_below else f"{root}{path}"}
 
 
 def _get_path(scope: Scope) -> str:

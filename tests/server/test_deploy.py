@@ -1,0 +1,143 @@
+"""The container and compose files: their syntax, and that every command and setting in them is one of ours."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any, cast
+
+import httpx2
+import pytest
+import yaml
+from model_server import ModelServer, says
+from run_workspace import Workspace
+from running_server import RunningServer, serving, serving_process
+from test_api_runs import start, streaming, wait_until
+from test_security import configure_server
+
+from metier.cli.root import load_command
+from metier.settings.environment import variables_of
+from metier.settings.fields import all_leaves
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+OWN = {"AGENT_RESUME_SECRET", "AGENT_SERVER_SECRET", "AGENT_SERVER_TOKEN", "CELERY_BROKER_URL", "DATABASE_URL"}
+"""Variables that are no settings."""
+
+
+def read_instructions() -> list[tuple[str, str]]:
+    text = (DEPLOY / "Containerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return [(line.split(maxsplit=1)[0], line.split(maxsplit=1)[1]) for line in lines]
+
+
+def read_services() -> dict[str, dict[str, Any]]:
+    return cast("dict[str, dict[str, Any]]", yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"])
+
+
+def check_command(words: list[str]) -> None:
+    """It is a command of ours and takes these options; what it would do is not done."""
+    command = load_command(words[0])
+    known = {name for parameter in command.params for name in parameter.opts}
+    assert {word for word in words[1:] if word.startswith("--")} <= known, words
+
+
+def test_the_container_file_is_made_of_known_instructions_and_starts_our_commands() -> None:
+    found = read_instructions()
+    names = [name for name, _ in found]
+    known = {"FROM", "RUN", "COPY", "USER", "WORKDIR", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT", "CMD"}
+
+    assert (names[0], set(names) - known) == ("FROM", set())
+    by_name = dict(found)
+    assert (json.loads(by_name["ENTRYPOINT"]), by_name["USER"]) == (["agent"], "agent")
+    check_command(json.loads(by_name["CMD"]))
+    for copied in re.findall(r"^COPY (.*)$", "\n".join(f"{name} {rest}" for name, rest in found), re.MULTILINE):
+        assert all((DEPLOY.parent / source).exists() for source in copied.split()[:-1])
+    wanted = re.search(r"/src\[([a-z,]+)\]", by_name["RUN"])
+    assert wanted is not None
+    assert set(wanted[1].split(",")) <= set(
+        re.findall(r"^(\w+) = \[", (DEPLOY.parent / "pyproject.toml").read_text(), re.MULTILINE)
+    )
+
+
+def test_the_compose_file_names_commands_settings_and_services_that_exist() -> None:
+    services = read_services()
+    settings = {name for key in all_leaves() for name in variables_of(key)} | OWN
+
+    assert {"server", "worker", "postgres", "redis"} == services.keys()
+    for name in ("server", "worker"):
+        service = services[name]
+        check_command([str(word) for word in service["command"]])
+        assert set(service["environment"]) <= settings
+        assert set(service["depends_on"]) <= services.keys()
+        assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
+
+
+def test_the_server_of_the_compose_file_starts_with_its_environment_and_drives_nothing_itself(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ = {name: str(value) for name, value in read_services()["server"]["environment"].items()}
+    token = "a-token-for-the-test"
+    wanted = {**environ, "AGENT_SERVER_SECRET": "s" * 32, "AGENT_SERVER_TOKEN": token}
+    for name in ("AGENT_STORE_BACKEND", "DATABASE_URL", "CELERY_BROKER_URL", "AGENT_RESUME_SECRET"):
+        del wanted[name]
+    wanted["AGENT_SERVER_ALLOWED_HOSTS"] = "localhost:8321"
+
+    with serving_process(workspace.folder, "--host", "0.0.0.0", **wanted) as served:
+        near = RunningServer(url=served.running.url.replace("0.0.0.0", "127.0.0.1"), token=token)
+        with near.client() as client:
+            metrics = client.get("/api/v1/metrics")
+            elsewhere = client.get("/api/v1/health", headers={"host": "evil.example"})
+
+    assert "metier_pool_slots 0" in metrics.text
+    assert elsewhere.status_code == 421
+
+
+def test_two_servers_share_runs_on_postgresql_and_each_streams_what_the_other_drives(
+    workspace: Workspace, model: ModelServer, postgres_url: str, tmp_path: Path
+) -> None:
+    """The second one is on another machine: it has another folder, and no event log of the run."""
+    other = Workspace(tmp_path / "other")
+    other.folder.mkdir()
+    text = (workspace.folder / "agent.yaml").read_text()
+    (other.folder / "agent.yaml").write_text(text)
+    model.follow(says("From the first."))
+    shared = {"DATABASE_URL": postgres_url, "AGENT_STORE_BACKEND": "postgres", "AGENT_RESUME_SECRET": "r" * 40}
+    idle = {**shared, "AGENT_SERVER_CONCURRENCY": "0"}
+    with serving(workspace.folder, **shared) as first, serving(other.folder, **idle) as second:
+        run_id = start(second)
+        with streaming(second, run_id) as events:
+            seen = [event["event"] for event in events]
+        found = wait_until(first, run_id, "completed")
+
+    assert (seen[0], seen[-1]) == ("run_started", "end")
+    assert "run_finished" in seen
+    assert found["result"] == "From the first."
+
+
+def test_behind_a_proxy_the_server_answers_below_its_path_and_believes_named_proxies_only(
+    workspace: Workspace,
+) -> None:
+    configure_server(workspace, root_path="/agent", allowed_hosts=["agents.example.org"], trusted_proxies=["127.0.0.1"])
+    headers = {"host": "agents.example.org", "x-forwarded-proto": "https", "x-forwarded-for": "203.0.113.9"}
+    with (
+        serving(workspace.folder) as server,
+        httpx2.Client(base_url=server.url, headers=headers, trust_env=False) as proxy,
+    ):
+        page = proxy.get("/agent/login")
+        signed = proxy.post("/agent/login", data={"token": server.token, "next": "/runs"})
+        bearer = {"authorization": f"Bearer {server.token}"}
+        found = [proxy.get(f"{root}/api/v1/runs", headers=bearer).status_code for root in ("/agent", "")]
+        outside = proxy.get("/agent/runs", headers={"accept": "text/html"})
+
+    assert 'action="/agent/login"' in page.text
+    assert (signed.status_code, signed.headers["location"]) == (303, "/agent/runs")
+    assert all(word in signed.headers["set-cookie"] for word in ("Secure", "Path=/agent", "HttpOnly"))
+    assert found == [200, 200]
+    assert outside.headers["location"] == "/agent/login?next=/runs"
+
+
+def test_forwarded_headers_of_others_are_not_believed(workspace: Workspace) -> None:
+    configure_server(workspace, trusted_proxies=["192.0.2.1"])
+    with serving(workspace.folder) as server, server.client("") as client:
+        signed = client.post("/login", data={"token": server.token}, headers={"x-forwarded-proto": "https"})
+
+    assert "Secure" not in signed.headers["set-cookie"]
