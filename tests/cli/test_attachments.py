@@ -195,3 +195,28 @@ def test_a_picture_that_an_external_server_gives_reaches_the_model(workspace: Wo
     assert read_shown(model.received[1]) == [picture_of(build_png(9, 7))]
     text = read_text(model.received[1])
     assert "Drawn.\\n[image/png, 9 × 7 pixels: shown to you]\\n[image image/jpeg, 12 bytes, not shown]" in text
+
+
+def test_a_run_with_pictures_and_a_child_is_replayed_exactly(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    helper = "---\nname: helper\ndescription: Looks.\nprofile: permissive\n---\n\nLook.\n"
+    workspace.write(".agent/agents/helper/AGENT.md", helper)
+    (workspace.folder / "shot.png").write_bytes(PNG)
+    model.follow(
+        calls("delegate", agent="helper", task="Look at shot.png"),
+        calls("Read", path="shot.png"),
+        says("A grey square."),
+        says("It is a grey square."),
+    )
+    assert workspace.agent("run", "What is in @shot.png? Ask the helper too.") == 0
+    assert read_shown(model.received[2]) == [picture_of(PNG)]
+    (workspace.folder / "shot.png").unlink()
+
+    runs = [path.name for path in (workspace.folder / "runs").glob("*-*") if path.is_dir()]
+    assert len(runs) == 2
+    for run_id in runs:
+        capsys.readouterr()
+        assert workspace.agent("replay", run_id, "--execute", "--json") == 0
+        assert json.loads(capsys.readouterr().out)["equal"] is True
+    assert len(model.received) == 4

@@ -215,6 +215,26 @@ def test_schedules_that_come_with_a_clone_fire_only_once_it_is_trusted_as_it_is(
     assert "changed since you trusted" in shown["withheld"]
 
 
+def test_a_schedule_that_this_version_cannot_read_is_listed_and_stops_no_worker(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    model.follow(says("Done."))
+    for name in ("newer", "plain"):
+        assert workspace.agent("schedule", "add", name, "Go", "--every", "1m") == 0
+    let_time_pass(workspace, minutes=1)
+    with sqlite3.connect(workspace.folder / "runs" / "state.db") as database:
+        database.execute(
+            """UPDATE schedules SET definition = '{"name": "newer", "moon": "full"}' WHERE name = 'newer'"""
+        )
+    database.close()
+
+    assert workspace.agent("worker", "--once") == 0
+
+    listed = cast("list[dict[str, Any]]", read(workspace, capsys, "schedule", "list"))
+    assert [len(schedule["firings"]) for schedule in listed] == [0, 1]
+    assert "cannot be used" in listed[0]["withheld"]
+
+
 def test_a_running_worker_fires_a_schedule_by_itself(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Done."))
     assert workspace.agent("schedule", "add", "tick", "Go", "--every", "1s") == 0

@@ -32,7 +32,11 @@ async def sweep(
 
 async def fire_schedules(runtime: Runtime, *, report: Callable[[str], None]) -> float:
     """Start what is due; in how many seconds the next one is, infinity where there is none."""
-    fired = await fire_due(runtime)
+    try:
+        fired = await fire_due(runtime)
+    except OSError as error:  # a full disk, for one: what is due stays due
+        report(f"schedules: {error.strerror or error}; they are looked at again")
+        return inf
     for firing in fired.started:
         report(f"schedule {firing.name}: started run {firing.run_id}")
     for firing in fired.failed:

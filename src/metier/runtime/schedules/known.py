@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from pydantic import ValidationError
+
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.schedule import FILE_NAME, ScheduleDefinition, ScheduleFile, load_schedules
@@ -17,9 +19,10 @@ from metier.runtime.host import Host
 from metier.runtime.runs import Runtime
 from metier.skills.trust.workspace_trust import digest_bytes
 from metier.store.base import RunRow
-from metier.store.schedules import Firing, ScheduleMark
+from metier.store.schedules import Firing, ScheduleMark, ScheduleRow
 
 type Origin = Literal["added", "file"]
+_A_DAY = 86400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,21 +74,24 @@ async def list_schedules(runtime: Runtime) -> list[KnownSchedule]:
     rows = {row.name: row for row in await runtime.store.schedules.list_schedules(queue)}
     file = read_schedule_file(runtime.place)
     withheld = find_withheld(runtime.place, file) if file.schedules else ""
-    found = {
-        row.name: KnownSchedule(
-            definition=ScheduleDefinition.model_validate_json(row.definition),
-            origin="added",
-            is_paused=row.is_paused,
-        )
-        for row in rows.values()
-        if row.definition
-    }
+    found = {row.name: _read_added(row) for row in rows.values() if row.definition}
     for definition in file.schedules:
         paused = definition.name in rows and rows[definition.name].is_paused
         found[definition.name] = KnownSchedule(
             definition=definition, origin="file", is_paused=paused, withheld=withheld
         )
     return [found[name] for name in sorted(found)]
+
+
+def _read_added(row: ScheduleRow) -> KnownSchedule:
+    """One that another version wrote and this one cannot read is listed and does not fire; it must stop no worker."""
+    try:
+        definition = ScheduleDefinition.model_validate_json(row.definition)
+        withheld = ""
+    except ValidationError as error:
+        definition = ScheduleDefinition(name=row.name, every=_A_DAY, prompt=row.definition)
+        withheld = f"its definition cannot be used: {error.errors()[0]['msg']}"
+    return KnownSchedule(definition=definition, origin="added", is_paused=row.is_paused, withheld=withheld)
 
 
 def list_schedule_problems(place: Host) -> tuple[Problem, ...]:
