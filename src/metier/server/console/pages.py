@@ -11,6 +11,7 @@ from starlette.staticfiles import StaticFiles
 
 from metier.server.console import (
     chat_pages,
+    eval_pages,
     inbox_pages,
     live,
     policy_pages,
@@ -34,6 +35,7 @@ _ROUTERS: tuple[APIRouter, ...] = (
     chat_pages.router,
     task_pages.router,
     skill_pages.router,
+    eval_pages.router,
     policy_pages.router,
     workspace_pages.router,
     live.router,

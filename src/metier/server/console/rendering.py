@@ -33,7 +33,7 @@ NAVIGATION: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
             ("schedules", "/schedules", "Schedules"),
         ),
     ),
-    ("History", (("runs", "/runs", "Runs"), ("cost", "/cost", "Cost"))),
+    ("History", (("runs", "/runs", "Runs"), ("cost", "/cost", "Cost"), ("evals", "/evals", "Evals"))),
     (
         "Workspace",
         (
