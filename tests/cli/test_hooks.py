@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from agent_files import add_agent
-from cloned_folder import fill
+from cloned_folder import fill, git
 from model_server import ModelServer, calls, says
 from run_workspace import Workspace, use_model
 
@@ -410,3 +410,27 @@ def test_run_without_hooks_writes_and_reads_nothing_of_them(workspace: Workspace
 
     assert ran(workspace) == []
     assert not list(Path(os.environ["HOME"]).glob(".claude*"))
+
+
+def test_hooks_that_a_pull_brings_into_an_own_folder_do_not_run(
+    clone: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
+) -> None:
+    mark = tmp_path / "mark"
+    theirs = {"hooks": {"SessionStart": [{"hooks": [hook(f"echo x >> {mark}")]}]}}
+    upstream = fill(clone, {".claude/settings.json": json.dumps(theirs)}, monkeypatch).folder.with_name("upstream")
+    own = Workspace(tmp_path / "own")
+    own.write(".agent/hooks.yaml", "import: claude\n")
+    monkeypatch.chdir(own.folder)
+    model.follow(says("Done"))
+    assert own.agent("run", "-q", "Look") == 0
+    git(own.folder, "init", "-q")
+    git(own.folder, "pull", "-q", str(upstream), "main")
+
+    # What a pull brings makes the folder one to be trusted anew, its runs included.
+    assert own.agent("run", "-q", "Look") == 2
+
+    assert not mark.exists()
+    assert "hooks_withheld" in capsys.readouterr().err
+    assert own.agent("trust") == 0
+    assert own.agent("run", "-q", "Look", "--profile", "permissive") == 0
+    assert mark.read_text() == "x\n"

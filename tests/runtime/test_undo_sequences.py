@@ -88,11 +88,17 @@ def fill(folder: Path, *, is_repository: bool) -> None:
         git(folder, "commit", "-q", "-m", "all")
 
 
-@pytest.mark.parametrize("kind", ["git", "plain"])
+@pytest.mark.parametrize("kind", ["git", "plain", "without git"])
 @pytest.mark.parametrize("seed", range(SEQUENCES))
-async def test_random_work_is_undone_at_a_random_step(tmp_path: Path, kind: str, seed: int) -> None:
+async def test_random_work_is_undone_at_a_random_step(
+    tmp_path: Path, kind: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chance = random.Random(f"{kind}{seed}")
     fill(tmp_path, is_repository=kind == "git")
+    environ = dict(os.environ)
+    if kind == "without git":
+        # Programs that the run starts have their PATH from the host; that of this process finds no git.
+        monkeypatch.setenv("PATH", str(tmp_path.parent / "no programs"))
     trees: list[Tree] = []
 
     class Watching(ScriptedProvider):
@@ -111,7 +117,7 @@ async def test_random_work_is_undone_at_a_random_step(tmp_path: Path, kind: str,
         settings=settings,
         workspace=tmp_path,
         home=tmp_path.parent,
-        environ=dict(os.environ),
+        environ=environ,
         provider=model,
     )
     async with open_runtime(place) as runtime:
@@ -136,15 +142,16 @@ async def test_random_work_is_undone_at_a_random_step(tmp_path: Path, kind: str,
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+@pytest.mark.parametrize("kind", ["git", "plain"])
 @pytest.mark.parametrize("call", CALLS)
-async def test_undo_that_is_killed_completes_on_the_second_call(tmp_path: Path, call: str) -> None:
+async def test_undo_that_is_killed_completes_on_the_second_call(tmp_path: Path, call: str, kind: str) -> None:
     agent = Path(sys.executable).parent / "agent"
     environ = {**os.environ, "HOME": str(tmp_path)}
     killed = 0
     for point in POINTS:
         folder = tmp_path / f"{call}-{point}"
         folder.mkdir()
-        fill(folder, is_repository=True)
+        fill(folder, is_repository=kind == "git")
         before = read_tree(folder)
         work = "rm a.txt; printf x > b.md; mv docs/c.txt c.txt; printf y > new.txt; ln -s b.md link; chmod 755 b.md"
         model = ScriptedProvider(calls(ToolCall("Bash", {"command": work})), says("Done"))

@@ -56,7 +56,7 @@ from metier.tools.access import AccessFile
 from metier.tools.base import Tool
 from metier.tools.builtin import build_builtin_tools, build_search_tools, build_shell_tools
 from metier.tools.files.scope import Scope
-from metier.tools.files.snapshots import Snapshots
+from metier.tools.files.workspace_snapshots import WorkspaceSnapshots
 from metier.tools.hooks.run import HookRunner
 from metier.tools.process.leftovers import clear_leftovers
 from metier.tools.process.sandbox.confinement import ARTIFACTS, Confinement
@@ -155,7 +155,7 @@ async def _find_instructions(run: PreparedRun, tools: Toolbox, partners: Partner
     return _Told(instructions, (describe_files(project),) if project else ())
 
 
-def _open_snapshots(place: Host, run: PreparedRun) -> Snapshots | None:
+def _open_snapshots(place: Host, run: PreparedRun) -> WorkspaceSnapshots | None:
     return None if run.is_plan_only else open_snapshots(place, run.folder)
 
 
@@ -165,9 +165,9 @@ def _open_hooks(place: Host, run: PreparedRun, confinement: Confinement) -> Hook
     return HookRunner(workspace=place.workspace, environ=place.environ, confinement=confinement)
 
 
-def open_snapshots(place: Host, folder: Path) -> Snapshots:
+def open_snapshots(place: Host, folder: Path) -> WorkspaceSnapshots:
     """Kept in the folder of the run: they are gone with it."""
-    return Snapshots(place.workspace, folder / "snapshots", excluded=_inside(place.runs, place.workspace))
+    return WorkspaceSnapshots(place.workspace, folder / "snapshots", excluded=_inside(place.runs, place.workspace))
 
 
 def _open_access(place: Host) -> AccessFile:

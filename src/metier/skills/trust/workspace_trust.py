@@ -30,6 +30,8 @@ VARIABLE = "AGENT_TRUST"
 _FOLDER = ".agent/trust"
 _OWN_FILES = ("policy.yaml", "mcp.json", "tool-access.json", "schedules.yaml", "hooks.yaml")
 _OWN_FOLDERS = ("agents", "tasks", "skills", "hooks")
+_HOOKED = (".claude/settings.json", ".claude/settings.local.json", ".claude/hooks")
+"""Hooks of other programs, which `import: claude` reads: they are no reason to ask, and count when it is asked."""
 _CONTEXT = ("context/system_prompt.md", "context/soul.json", "context/user_profile.json")
 
 _SEEN_LINES = 2
@@ -106,7 +108,8 @@ def _judge(workspace: Path, *, home: Path) -> WorkspaceTrust:
     A sign that turns up later, such as a remote or the first fetch, changes nothing for files that are still the same.
     """
     names = tuple(list_brought(workspace))
-    brought = survey(workspace, names)
+    hooked = tuple(name for name in _HOOKED if os.path.lexists(workspace / name))
+    brought = survey(workspace, (*names, *(name for name in hooked if name not in names)))
     seen = _path(home, workspace).with_suffix(".seen")
     if brought.files and brought.is_complete and _read_seen(seen)[:1] == [stamp_brought(brought)]:
         return MADE_HERE  # nothing was written since the last time
