@@ -283,6 +283,7 @@ def test_every_setting_is_free_ordered_or_the_persons_own() -> None:
         "mcp.trusted_servers",
         "model.allowed_models",
         "model.facts_file",
+        "model.providers.a2a.agents",
         "model.providers.anthropic.api_key_env",
         "model.providers.anthropic.base_url",
         "model.providers.gemini.api_key_env",
@@ -312,11 +313,11 @@ def test_every_setting_is_free_ordered_or_the_persons_own() -> None:
         "shell.allowed_prefixes",
         "skills.dir",
         "skills.indexes",
+        "store.backend",
+        "store.database_url_env",
         "web_search.api_key_env",
         "web_search.backend",
         "web_search.url",
-        "store.backend",
-        "store.database_url_env",
         "worker.broker_url_env",
     }
 
