@@ -1,0 +1,127 @@
+"""A durable turn here and elsewhere: the same loop (one reply that calls one tool, 100 times) with every step on disk.
+
+The other libraries live in an environment of their own, which is made when it is missing: `bench/run peers` needs a
+package index. The model answers at once in both, so that what is measured is the loop and its record.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import anyio
+
+from bench.engine import Echo, Talker
+from bench.table import Row
+from metier.engine.options import RuntimeOptions
+from metier.runtime.host import Host
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import open_runtime
+from metier.settings.model import Settings
+from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.version import __version__
+
+TURNS = 100
+ROUNDS = 3
+PACKAGES = ("langgraph==1.2.20", "langgraph-checkpoint-sqlite==3.1.2")
+PEER = r'''
+import json, sys, time
+from importlib.metadata import version
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.tools import tool
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.prebuilt import create_react_agent
+
+turns, path = int(sys.argv[1]), sys.argv[2]
+marks = []
+
+class Talker(BaseChatModel):
+    @property
+    def _llm_type(self):
+        return "bench"
+    def bind_tools(self, tools, **kwargs):
+        return self
+    def _generate(self, messages, stop=None, run_manager=None, **kwargs):
+        marks.append(time.process_time())
+        number = len(marks)
+        if number > turns:
+            reply = AIMessage(content="done")
+        else:
+            call = {"id": f"c{number}", "name": "echo", "args": {"text": f"turn {number}"}}
+            reply = AIMessage(content="", tool_calls=[call])
+        return ChatResult(generations=[ChatGeneration(message=reply)])
+
+@tool
+def echo(text: str) -> str:
+    """Say it again."""
+    return f"echo {text} " + "word " * 40
+
+with SqliteSaver.from_conn_string(path) as saver:
+    agent = create_react_agent(Talker(), [echo], checkpointer=saver)
+    config = {"configurable": {"thread_id": "1"}, "recursion_limit": 3 * turns}
+    agent.invoke({"messages": [("user", "talk for a while")]}, config, durability="sync")
+costs = [after - before for before, after in zip(marks, marks[1:])]
+print(json.dumps({"costs": costs, "version": version("langgraph")}))
+'''
+
+
+def rows() -> list[Row]:
+    python = _make_environment()
+    ours: list[float] = []
+    theirs: list[float] = []
+    version = ""
+    for _ in range(ROUNDS):
+        ours.append(statistics.median(anyio.run(_measure_ours)))
+        costs, version = _measure_peer(python)
+        theirs.append(statistics.median(costs))
+    here, there = 1000 * min(ours), 1000 * min(theirs)
+    return [
+        Row(f"Metier {__version__}: CPU of a durable turn, SQLite", f"{here:.2f} ms", "reported", holds=True),
+        Row(f"LangGraph {version}: the same, SqliteSaver, durability sync", f"{there:.2f} ms", "reported", holds=True),
+        Row("A durable turn: LangGraph / Metier", f"{there / here:.1f} x", ">= 1.5 x", there / here >= 1.5),
+    ]
+
+
+async def _measure_ours() -> list[float]:
+    with tempfile.TemporaryDirectory() as folder:
+        talker = Talker(TURNS)
+        place = Host(
+            trust=MADE_HERE,
+            settings=Settings(runtime=RuntimeOptions(max_turns=TURNS + 5)),
+            workspace=Path(folder),
+            home=Path(folder),
+            environ=dict(os.environ),
+            provider=talker,
+            tools=(Echo(),),
+        )
+        async with open_runtime(place) as runtime:
+            state = await runtime.start(RunRequest(task="talk for a while"))
+        assert state.status == "completed", state.failure
+        return [after - before for before, after in zip(talker.marks, talker.marks[1:], strict=False)]
+
+
+def _measure_peer(python: Path) -> tuple[list[float], str]:
+    with tempfile.TemporaryDirectory() as folder:
+        command = [str(python), "-W", "ignore", "-c", PEER, str(TURNS), str(Path(folder) / "state.db")]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    told = json.loads(done.stdout.splitlines()[-1])
+    return told["costs"], told["version"]
+
+
+def _make_environment() -> Path:
+    """In the folder of this environment, so that it is made once."""
+    folder = Path(sys.prefix) / "peers"
+    python = folder / "bin" / "python"
+    if not (folder / ".done").exists():
+        uv = [str(Path(sys.executable).with_name("uv")), "--no-config", "--quiet"]
+        env = {**os.environ, "UV_SYSTEM_CERTS": "1", "VIRTUAL_ENV": str(folder)}
+        subprocess.run([*uv, "venv", "--clear", "--python", sys.executable, str(folder)], env=env, check=True)
+        subprocess.run([*uv, "pip", "install", *PACKAGES], env=env, check=True)
+        (folder / ".done").write_text(time.strftime("%Y-%m-%d"))
+    return python
