@@ -202,3 +202,13 @@ def test_a_turn_killed_while_the_model_thinks_goes_on_when_the_chat_is_opened_ag
     spoken = [message["content"] for message in messages(model)]
     assert str(spoken[0]).endswith("My name is Ada.")
     assert spoken[1:] == ["Here.", "again"]
+
+
+def test_a_line_of_a_pipe_runs_no_command(say: Say, workspace: Workspace, model: ModelServer) -> None:
+    model.follow(says("I read that."))
+
+    code, out, _ = say("!touch made\n")
+
+    assert (code, out) == (0, "I read that.\n")
+    assert messages(model)[-1]["content"] == "!touch made"
+    assert not (workspace.folder / "made").exists()

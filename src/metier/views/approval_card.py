@@ -16,6 +16,8 @@ from metier.views.diff import is_diff, render_diff
 
 MAX_LINES = 40
 """Of an argument or a preview; the rest is counted."""
+MAX_LINE = 2_000
+"""Characters of one line."""
 _RISKS = {"high": "bold red", "medium": "yellow", "low": "green"}
 _INDENT = "  "
 
@@ -131,12 +133,14 @@ def _list_body(card: ApprovalCard, *, width: int, most: int | None) -> Iterator[
 
 
 def _list_lines(label: str, text: str, *, style: str, most: int | None) -> Iterator[Text]:
-    """A person decides about the text: nothing of a line is left out, it is broken over lines of the screen."""
+    """A person decides about the text: a line is broken over lines of the screen, and cut only where it is endless."""
     lines = sanitize(text).splitlines() or [""]
     shown = lines if most is None else lines[:most]
     for number, line in enumerate(shown):
         lead = label if number == 0 else " " * len(label)
-        yield Text.assemble(_INDENT, (lead, "dim"), (line.expandtabs(4), style))
+        over = len(line) - MAX_LINE if most is not None else 0
+        cut = f"{line[:MAX_LINE]}… {over:,} more characters; ? shows all" if over > 0 else line
+        yield Text.assemble(_INDENT, (lead, "dim"), (cut.expandtabs(4), style))
     if left := len(lines) - len(shown):
         yield Text(f"{_INDENT}… {left:,} more lines; ? shows all", "dim italic")
 

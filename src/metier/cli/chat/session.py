@@ -238,7 +238,8 @@ class Session:
         if line.startswith("/") and not line.startswith("//"):
             await run_command(self._desk, line.strip())
             return
-        if line.startswith(MARK) and line.removeprefix(MARK).strip():
+        # Lines of a pipe may be the words of anyone: there, a command is a message like any other.
+        if self._screen.is_terminal and line.startswith(MARK) and line.removeprefix(MARK).strip():
             command = line.removeprefix(MARK).strip()
             await self._drive(lambda watch: self._chat.run_typed(command, watch), is_typed=True)
             return

@@ -1,0 +1,70 @@
+"""A call that waits for a decision, as a person reads it."""
+
+import pytest
+from pydantic import JsonValue
+
+from metier.telemetry.sanitize import sanitize
+from metier.views.approval_card import ApprovalCard, describe_call, render_background, render_card
+
+NEW = "--- a.txt\n+++ a.txt\n@@ -0,0 +1 @@\n+one\n"
+CHANGED = "--- a.txt\n+++ a.txt\n@@ -1 +1 @@\n-one\n+two\n"
+
+
+def build(tool: str, preview: str = "", **arguments: JsonValue) -> ApprovalCard:
+    return ApprovalCard(approval_id="ap-1", tool=tool, arguments=arguments, preview=preview)
+
+
+@pytest.mark.parametrize(
+    ("card", "said"),
+    [
+        (build("Bash", command="ls"), "Run a command"),
+        (build("Write", NEW, path="a.txt", content="one\n"), "Write the file a.txt"),
+        (build("Write", CHANGED, path="a.txt", content="two\n"), "Replace the file a.txt"),
+        (build("Edit", CHANGED, path="a.txt", old="one", new="two"), "Change the file a.txt"),
+        (build("WebFetch", url="https://docs.example/a"), "Fetch a page from the web: https://docs.example/a"),
+        (build("script_run", skill_name="s", script_name="x"), "Run the script x of skill s"),
+        (build("github/create_issue", title="t"), "Call create_issue of the server github"),
+        (build("Pen", text="t"), "Call the tool Pen"),
+    ],
+)
+def test_what_will_happen_is_said_in_plain_words(card: ApprovalCard, said: str) -> None:
+    assert describe_call(card) == said
+    assert render_card(card, width=80)[0].plain == f"? {said}"
+
+
+def test_a_card_has_the_diff_the_reason_and_the_risk() -> None:
+    card = ApprovalCard(
+        approval_id="ap-1",
+        tool="Edit",
+        arguments={"path": "a.txt", "old": "one", "new": "two"},
+        preview=CHANGED,
+        reason="rule 2 of the host: People change this",
+        risk="medium",
+        justification="The note is wrong",
+    )
+
+    shown = [line.plain for line in render_card(card, width=80)]
+
+    assert shown == [
+        "? Change the file a.txt",
+        "  a.txt",
+        "  @@ -1 +1 @@",
+        "      1 -one",
+        "      1 +two",
+        "  asked because: rule 2 of the host: People change this",
+        "  risk: medium",
+    ]
+    told = "\n".join(line.plain for line in render_background(card))
+    assert "the model said: The note is wrong" in told
+    assert "agent approvals" in told
+
+
+def test_hostile_arguments_stay_in_their_lines_and_are_bounded() -> None:
+    text = "\x1b[2J\u202e evil \x07\n" * 100 + "x" * 1_000_000
+    card = build("Bash\x1b[31m", command=text, other=text)
+
+    lines = render_card(card, width=80)
+
+    assert all(sanitize(line.plain) == line.plain and "\n" not in line.plain for line in lines)
+    assert sum(len(line.plain) for line in lines) < 50_000
+    assert any("more lines; ? shows all" in line.plain for line in lines)
