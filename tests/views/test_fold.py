@@ -120,6 +120,21 @@ def test_denied_call_says_who_denied_it_and_why() -> None:
     assert [(step.state, step.error) for step in view.steps] == [("denied", "denied by ada: not now")]
 
 
+def test_call_that_a_person_denied_is_one_step_though_the_run_refuses_it_too() -> None:
+    asked = ev.ApprovalRequested(approval_id="a1", step_id="1.1", tool="Bash", arguments_hash="h")
+    view = fold_all(
+        records([
+            asked,
+            ev.ApprovalDecided(approval_id="a1", decision="denied", decided_by="ada", reason="not now"),
+            ev.CallRefused(step_id="1.1", action="call_tool", tool="Bash", arguments={"command": "ls"},
+                           status="denied", reason="not now", verdict="ask"),
+        ])
+    )  # fmt: skip
+
+    (step,) = view.steps
+    assert (step.state, step.error) == ("denied", "denied by ada: not now")
+
+
 def test_child_run_is_below_the_run_that_began_it_and_its_usage_counts() -> None:
     parent = [
         ev.RunStarted(task="t"),

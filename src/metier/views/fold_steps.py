@@ -50,6 +50,9 @@ def _start(view: RunView, payload: ev.StepStarted, record: EventRecord) -> RunVi
 
 
 def _refuse(view: RunView, payload: ev.CallRefused, record: EventRecord) -> RunView:
+    known = view.find_step(payload.step_id) if payload.step_id else None
+    if known is not None and known.state == "denied" and known.approval_id:
+        return view  # a person said no to it, and that is shown with their reason
     asked = _find_asked(view, payload.step_id, tool=payload.tool, arguments=payload.arguments)
     step = StepView(
         step_id=payload.step_id,

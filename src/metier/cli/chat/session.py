@@ -204,7 +204,7 @@ class Session:
         if not self._screen.is_terminal or self._manner.quiet:
             return
         word = "New conversation" if self._chat.is_new else "Conversation"
-        warn_line(f"{word} {self._chat.context_id}, answered by {self._chat.answered_by}. /help lists commands.")
+        warn_line(f"{word} {self._chat.context_id}; /help lists the commands")
         await self._turns.show_past()
 
     async def _guarded(self, work: Awaitable[None]) -> None:
