@@ -100,7 +100,7 @@ def add(
     write_line(f"added:   {name}  {definition.timing}")
     for line in _describe_next(added):
         write_line(line)
-    warn_line("A worker of this workspace fires it: `agent worker`")
+    warn_line("It is fired by `agent worker` or `agent serve` of this workspace, while one runs")
 
 
 @app.command("list")
