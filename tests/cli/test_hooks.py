@@ -434,3 +434,21 @@ def test_hooks_that_a_pull_brings_into_an_own_folder_do_not_run(
     assert own.agent("trust") == 0
     assert own.agent("run", "-q", "Look", "--profile", "permissive") == 0
     assert mark.read_text() == "x\n"
+
+
+def test_file_that_a_formatter_hook_changed_is_undone_without_a_conflict(
+    workspace: Workspace, model: ModelServer
+) -> None:
+    workspace.write("a.txt", "old\n")
+    workspace.write("tidy.sh", "cat > /dev/null; printf 'tidied\\n' >> a.txt\n")
+    use_hooks(workspace, model, PostToolUse=[{"matcher": "Write|Edit", "hooks": [hook("sh tidy.sh")]}])
+    model.follow(calls("Write", path="a.txt", content="new\n"), says("Done"))
+    assert workspace.agent("run", "-q", "Write") == 0
+    assert (workspace.folder / "a.txt").read_text() == "new\ntidied\n"
+
+    assert workspace.agent("undo") == 0
+
+    assert (workspace.folder / "a.txt").read_text() == "old\n"
+    assert workspace.agent("undo", "--to", "undo-1") == 0
+    assert (workspace.folder / "a.txt").read_text() == "new\ntidied\n"
+    assert workspace.agent("replay", "latest", "--execute") == 0

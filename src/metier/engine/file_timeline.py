@@ -64,6 +64,9 @@ def list_effects(run_id: str, entries: Iterable[e.Entry], *, prefix: str = "") -
                     unknown=entry.changes_unknown,
                     run_id=run_id,
                 )
+            case e.HooksRan() if entry.changes:
+                name = f"{prefix}{entry.step_id}-hook"
+                found.append(FileEffect(name=name, what="hook", changes=entry.changes, run_id=run_id))
             case e.UndoStarted():
                 found.append(FileEffect(name=entry.undo_id, what="undo", changes=entry.changes, run_id=run_id))
             case e.ChildRequested():

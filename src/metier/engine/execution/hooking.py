@@ -4,24 +4,32 @@ A kill before the record is written means that they run again: like a call of a 
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
+from anyio.to_thread import run_sync
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
 from metier.engine import actions as a
 from metier.engine import entries as e
+from metier.engine.execution.file_changes import keep
 from metier.engine.hooks.due import find_notification, list_due
 from metier.engine.hooks.entries import HookOutcome
 from metier.engine.journal import RunLog
 from metier.engine.services import Services
 from metier.engine.state import RunState
+from metier.engine.undo_entries import FileChange
+from metier.errors import ToolFailed
 from metier.telemetry.jsonl import FILE_NAME
+from metier.tools.files.file_state import are_same, look_at
 from metier.tools.hooks.answer import HookAnswer, HookDecision
 from metier.tools.hooks.definition import HookCommand
 from metier.tools.hooks.run import HookRun
 from metier.tools.hooks.wire import HookMoment, build_input, describe_call, describe_result, restore_arguments
 
 _STRICTNESS: tuple[HookDecision, ...] = ("", "ask", "deny", "stop")
+_MOST_FILES = 20
+"""Of a step that changed more, what hooks did to them afterwards is told as a conflict."""
 _FAILED_CLOSED = frozenset({"changed"})
 """A file of the hook is not the one that the run began with: what it would say is not what the user wrote."""
 
@@ -42,7 +50,21 @@ async def run_hooks(action: a.RunHooks, log: RunLog, services: Services) -> None
             ran = ran.model_copy(update={"updated_input": arguments})
         if ran.decision in ("deny", "stop"):
             break
-    await log.record(ran, durable=True)
+    await log.record(await _add_changes(ran, log.state, services), durable=True)
+
+
+async def _add_changes(ran: e.HooksRan, state: RunState, services: Services) -> e.HooksRan:
+    """A hook may write the file of the step anew: an undo takes that back together with the step."""
+    finished = state.step(ran.step_id).finished if ran.event == "PostToolUse" else None
+    if finished is None or services.snapshots is None:
+        return ran
+    changes: list[FileChange] = []
+    for before in finished.changes[:_MOST_FILES]:
+        with suppress(OSError, ToolFailed):
+            after = await keep(await run_sync(look_at, services.workspace, before.path), services.store)
+            if not are_same(before.after, after):
+                changes.append(FileChange(path=before.path, before=before.after, after=after))
+    return ran.model_copy(update={"changes": tuple(changes)})
 
 
 def _refuse() -> HookRun:

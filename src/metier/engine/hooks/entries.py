@@ -5,8 +5,9 @@ It is written after the commands have ended, and it is all that `decide` and a r
 
 from typing import Literal
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
+from metier.engine.undo_entries import FileChange
 from metier.messages import Value
 from metier.tools.hooks.answer import HookDecision, HookStatus
 from metier.tools.hooks.definition import HookEvent
@@ -42,3 +43,5 @@ class HooksRan(Value):
     """What the model is told."""
     updated_input: dict[str, JsonValue] | None = None
     """The arguments that the call has from now on. They are judged like those of the model."""
+    changes: tuple[FileChange, ...] = Field(default=(), exclude_if=lambda changes: not changes)
+    """What they made of the file that the step had written, such as a formatter does."""
