@@ -229,6 +229,23 @@ def test_a_hostile_editor_gets_errors_and_the_next_request_an_answer(workspace: 
     assert code == 0
 
 
+def test_a_huge_prompt_and_ten_thousand_requests_end_as_errors_of_the_editor(
+    workspace: Workspace, model: ModelServer
+) -> None:
+    model.follow(says("Still here."))
+
+    with Editor(workspace.folder) as editor:
+        session = editor.begin()
+        huge = editor.prompt(session, "x" * 10_000_000)
+        numbers = [editor.send("session/set_mode", sessionId="made up", modeId="strict") for _ in range(10_000)]
+        last = editor.wait_for(numbers[-1], "session/set_mode")
+        editor.prompt(session, "Hello")
+
+    assert huge["error"]["code"] == -32602
+    assert last["error"]["code"] in (-32602, -32000)
+    assert editor.get_said() == "Still here."
+
+
 def test_initialize_is_answered_before_the_runtime_is_loaded(workspace: Workspace) -> None:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}
