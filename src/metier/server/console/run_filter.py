@@ -1,21 +1,23 @@
 """Which runs a list shows, read from its address: so that a filter can be kept, sent on and gone back to. Pure."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import cast, get_args
 from urllib.parse import urlencode
 
-from metier.engine.orders import CHILD
 from metier.errors import UsageError
 from metier.events import TaskState
+from metier.runtime.documents import find_shown_status
 from metier.runtime.history.spending import parse_since
 from metier.store.base import RUNNABLE, RunRow
+from metier.store.search import RunSearch
 
-FIELDS = ("q", "status", "agent", "model", "cost", "since", "children")
+FIELDS = ("q", "status", "agent", "model", "skill", "task", "cost", "since", "children")
+_NAMED = ("status", "agent", "model", "skill", "task", "cost", "since")
 STATES: tuple[str, ...] = (*get_args(TaskState.__value__), "interrupted", "queued")
-_TOKEN = re.compile(r'(-?)(status|agent|model|cost|since):("[^"]*"|\S+)|(-?)("[^"]*"|\S+)')
+_TOKEN = re.compile(rf'(-?)({"|".join(_NAMED)}):("[^"]*"|\S+)|(-?)("[^"]*"|\S+)')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,28 +27,13 @@ class Words:
     wanted: tuple[str, ...] = ()
     unwanted: tuple[str, ...] = ()
 
-    def fits(self, value: str) -> bool:
-        if self.wanted and not any(word == value for word in self.wanted):
-            return False
-        return not any(word == value for word in self.unwanted)
-
-    def is_found(self, text: str) -> bool:
-        folded = text.casefold()
-        return all(word.casefold() in folded for word in self.wanted) and not any(
-            word.casefold() in folded for word in self.unwanted
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    status: Words = Words()
-    agent: Words = Words()
-    model: Words = Words()
-    text: Words = Words()
-    """Words of the task or the id."""
-    least_cost: float | None = None
-    begun_since: datetime | None = None
-    with_children: bool = False
+    search: RunSearch
+    """What the store chooses by."""
+    shown: Words = Words()
+    """The states by which people know runs; the store does not tell an interrupted run from one that is driven."""
     given: Mapping[str, str] = field(default_factory=dict[str, str])
     """As it stood in the address."""
 
@@ -55,29 +42,9 @@ class RunFilter:
         """The part behind the question mark."""
         return urlencode({name: value for name, value in self.given.items() if value})
 
-    @property
-    def single_status(self) -> TaskState | None:
-        """Where the store itself can choose."""
-        wanted = self.status.wanted
-        is_plain = len(wanted) == 1 and wanted[0] in get_args(TaskState.__value__) and wanted[0] not in RUNNABLE
-        return cast("TaskState", wanted[0]) if is_plain else None  # checked on the line above
-
     def fits(self, row: RunRow) -> bool:
-        if not self.with_children and row.run_id.startswith(CHILD):
-            return False
-        if self.least_cost is not None and row.cost_usd < self.least_cost:
-            return False
-        if self.begun_since is not None and row.created_at < self.begun_since:
-            return False
-        agrees = self.status.fits(find_status(row)) and self.agent.fits(row.agent or "built-in")
-        return agrees and self.model.fits(row.model) and self.text.is_found(f"{row.task} {row.run_id}")
-
-
-def find_status(row: RunRow) -> str:
-    """A run that was in progress when its process died is not in progress; one of a queue waits for a worker."""
-    if row.status in RUNNABLE and not row.driver:
-        return "queued" if row.queue else "interrupted"
-    return row.status
+        status = find_shown_status(row)
+        return (not self.shown.wanted or status in self.shown.wanted) and status not in self.shown.unwanted
 
 
 def parse_filter(given: Mapping[str, str], *, now: datetime) -> RunFilter:
@@ -87,7 +54,7 @@ def parse_filter(given: Mapping[str, str], *, now: datetime) -> RunFilter:
     """
     kept = {name: given[name].strip() for name in FIELDS if given.get(name, "").strip()}
     found: dict[str, list[tuple[bool, str]]] = {}
-    for name in ("status", "agent", "model", "cost", "since"):
+    for name in _NAMED:
         for value in kept.get(name, "").split(","):
             if value.strip():
                 found.setdefault(name, []).append((value.strip().startswith("-"), value.strip().removeprefix("-")))
@@ -105,17 +72,37 @@ def _build(found: Mapping[str, list[tuple[bool, str]]], given: Mapping[str, str]
     for word in (*status.wanted, *status.unwanted):
         if word not in STATES:
             raise UsageError(f"No run can be {word[:40]!r}", hint=f"Use one of {', '.join(STATES)}")
+    agent, model, skill = (_choose(found.get(name, [])) for name in ("agent", "model", "skill"))
+    task, text = _choose(found.get("task", [])), _choose(found.get("text", []))
     cost, since = found.get("cost", []), found.get("since", [])
-    return RunFilter(
-        status=status,
-        agent=_choose(found.get("agent", [])),
-        model=_choose(found.get("model", [])),
-        text=_choose(found.get("text", [])),
+    search = RunSearch(
+        statuses=_find_stored(status.wanted),
+        agents=_name_built_in(agent.wanted),
+        not_agents=_name_built_in(agent.unwanted),
+        models=model.wanted,
+        not_models=model.unwanted,
+        skills=skill.wanted,
+        not_skills=skill.unwanted,
+        tasks=task.wanted,
+        not_tasks=task.unwanted,
+        words=text.wanted,
+        not_words=text.unwanted,
         least_cost=_parse_cost(cost[-1][1]) if cost else None,
         begun_since=parse_since(since[-1][1], now=now) if since else None,
-        with_children=bool(given.get("children")),
-        given=dict(given),
+        without_children=not given.get("children"),
     )
+    return RunFilter(search=search, shown=status, given=dict(given))
+
+
+def _find_stored(wanted: Sequence[str]) -> tuple[TaskState, ...]:
+    """The states of the store among which those that people know can be; none where all can."""
+    known = get_args(TaskState.__value__)
+    found = [state for word in wanted for state in (RUNNABLE if word in ("interrupted", "queued") else (word,))]
+    return tuple(cast("TaskState", state) for state in dict.fromkeys(found) if state in known)  # checked here
+
+
+def _name_built_in(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple("" if name == "built-in" else name for name in names)
 
 
 def _choose(said: list[tuple[bool, str]]) -> Words:

@@ -5,15 +5,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from metier.engine.orders import CHILD
+from metier.runtime.documents import find_shown_status
 from metier.runtime.records.known_cost import find_listed_cost
 from metier.runtime.runs import Runtime
-from metier.server.console.run_filter import RunFilter, find_status
+from metier.server.console.run_filter import RunFilter
 from metier.store.base import ENDED, RunRow
+from metier.store.search import RunSearch
 
 PAGE = 50
-_READ = 500
-_MOST_READ = 20_000
-"""Rows that one request looks at; a rare word in a long history is found page by page."""
+_READ = PAGE + 1
+_MOST_READ = 2_000
+"""Rows that one request looks at where the store cannot tell a state that people know."""
 HOURS = 24
 
 
@@ -51,13 +53,11 @@ async def list_page(runtime: Runtime, wanted: RunFilter, *, before: int = 0) -> 
     found: list[RunRow] = []
     last, read = before, 0
     while len(found) <= PAGE and read < _MOST_READ:
-        rows = await runtime.store.list_runs(status=wanted.single_status, before=last, limit=_READ)
+        rows = await runtime.store.search_runs(wanted.search, before=last, limit=_READ)
         if not rows:
             break
         last, read = rows[-1].number, read + len(rows)
         found += [row for row in rows if wanted.fits(row)]
-        if wanted.begun_since is not None and rows[-1].created_at < wanted.begun_since:
-            break
     more = found[PAGE - 1].number if len(found) > PAGE else last if read >= _MOST_READ else 0
     return RunList(runs=tuple(build_listed(row) for row in found[:PAGE]), next_cursor=more)
 
@@ -65,7 +65,7 @@ async def list_page(runtime: Runtime, wanted: RunFilter, *, before: int = 0) -> 
 def build_listed(row: RunRow) -> ListedRun:
     return ListedRun(
         run_id=row.run_id,
-        status=find_status(row),
+        status=find_shown_status(row),
         task=row.task,
         agent=row.agent,
         model=row.model,
@@ -78,14 +78,9 @@ def build_listed(row: RunRow) -> ListedRun:
 
 
 async def read_last_day(runtime: Runtime, *, now: datetime) -> tuple[HourOfRuns, ...]:
-    rows: list[RunRow] = []
-    last = 0
-    while page := await runtime.store.list_runs(before=last, limit=_READ):
-        rows += page
-        last = page[-1].number
-        if page[-1].created_at < now - timedelta(hours=HOURS) or len(rows) >= _MOST_READ:
-            break
-    return count_by_hour(rows, now=now)
+    """Of the newest runs, as many as a chart of a day can tell apart."""
+    search = RunSearch(begun_since=now - timedelta(hours=HOURS), without_children=True)
+    return count_by_hour(await runtime.store.search_runs(search, limit=_MOST_READ), now=now)
 
 
 def count_by_hour(rows: Sequence[RunRow], *, now: datetime) -> tuple[HourOfRuns, ...]:

@@ -4,6 +4,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from metier.errors import UsageError
+from metier.runtime.documents import find_shown_status
 from metier.runtime.history.archive import render_archive
 from metier.runtime.history.forks import ForkRequest
 from metier.runtime.history.moments import read_moment
@@ -13,7 +14,7 @@ from metier.runtime.history.transfer import export_run
 from metier.runtime.history.undo import CANNOT, plan_undo, undo
 from metier.server.console.actions import fork
 from metier.server.console.rendering import Here, Page, PageRoute
-from metier.server.console.run_filter import STATES, find_status, parse_filter
+from metier.server.console.run_filter import STATES, parse_filter
 from metier.server.console.run_list import list_page, read_last_day
 from metier.store.base import ENDED
 from metier.views.waterfall import build_waterfall
@@ -74,7 +75,7 @@ async def _render_run(page: Page, name: str, template: str) -> Response:
         "runs",
         row=row,
         run_id=row.run_id,
-        shown_status=find_status(row),
+        shown_status=find_shown_status(row),
         is_over=row.status in ENDED,
         view=view,
         fall=build_waterfall(view),
