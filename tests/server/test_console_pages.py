@@ -1,0 +1,152 @@
+"""The other pages of the console: prompt, tasks, chat, skills, policy, cost, health, schedules."""
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from console_client import ConsoleClient
+from console_scene import prepare
+from model_server import ModelServer, calls, running_model, says
+from run_workspace import Workspace
+from running_server import serving
+
+
+class Scene:
+    def __init__(self, workspace: Workspace, model: ModelServer, console: ConsoleClient) -> None:
+        self.workspace, self.model, self.console = workspace, model, console
+
+    def wait_until(self, path: str, pattern: str) -> str:
+        for _ in range(300):
+            page = self.console.open(path)
+            if re.search(pattern, page):
+                return page
+        raise AssertionError(self.console.words())
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """One workspace with one run of two turns, and one server for all of these tests."""
+    with pytest.MonkeyPatch.context() as patch, running_model() as model:
+        base = tmp_path_factory.mktemp("pages")
+        (base / "home").mkdir()
+        (base / "work").mkdir()
+        patch.setenv("HOME", str(base / "home"))
+        patch.setenv("OPENAI_API_KEY", "k" * 12)
+        patch.chdir(base / "work")
+        workspace = prepare(base / "work", model)
+        model.follow(calls("Read", path="notes/roadmap.md"), says("It is short."))
+        workspace.agent("run", "Read the roadmap", "-q")
+        workspace.agent("schedule", "add", "nightly", "Sum up the day", "--cron", "0 6 * * *")
+        with serving(workspace.folder) as server, closing(ConsoleClient(server)) as console:
+            yield Scene(workspace, model, console)
+
+
+def test_a_prompt_shows_its_layers_and_where_the_cache_breaks(scene: Scene) -> None:
+    run_id = scene.workspace.run_ids()[0]
+
+    scene.console.open(f"/runs/{run_id}/prompt?turn=2")
+    words = scene.console.words()
+
+    assert "byte for byte the same" in words
+    assert "The first byte that differs from turn 1" in words
+    assert "can be cached" in words
+    assert "sent anew" in words
+
+
+def test_inputs_of_a_task_are_given_as_json_and_a_wrong_one_is_refused_with_all_that_is_wrong(scene: Scene) -> None:
+    scene.console.open("/tasks/weekly-report")
+    form = scene.console.page
+
+    scene.console.submit("/tasks/weekly-report", json='{"audience": "moon"}', mode="live")
+    assert scene.console.status == 400
+    assert "input 'week' is missing" in scene.console.words()
+
+    scene.console.page = form
+    scene.model.follow(says("Done."))
+    scene.console.submit("/tasks/weekly-report", json='{"week": "2026-W03"}', mode="dry_run")
+    assert scene.console.status == 200
+    assert "/runs/" in scene.console.page
+
+
+def test_a_message_begins_a_conversation_whose_answer_appears_in_it(scene: Scene) -> None:
+    scene.model.follow(calls("Read", path="notes/budget.md"), says("Ask **Ada**."))
+    scene.console.open("/chat")
+
+    scene.console.submit("/chat", message="What about the budget?")
+    (context,) = re.findall(r'action="/chat/([\w-]+)"', scene.console.page)
+    page = scene.wait_until(f"/chat/{context}", "<strong>Ada</strong>")
+
+    assert "What about the budget?" in page
+    assert "notes/budget.md" in page, "the step stands in the conversation"
+
+
+def test_a_request_shows_the_skills_that_would_answer_it(scene: Scene) -> None:
+    page = scene.console.open("/skills?probe=sum+up+the+notes+as+a+report")
+
+    assert re.search(r'href="/skills/weekly-report">weekly-report</a>\s*<span class="muted">', page)
+
+
+def test_a_skill_shows_what_it_could_do(scene: Scene) -> None:
+    scene.console.open("/skills/greeter")
+
+    assert "scripts/greet.py" in scene.console.words()
+    assert "Tree now" in scene.console.words()
+
+
+def test_a_draft_of_rules_shows_which_past_calls_it_changes_before_it_is_saved(scene: Scene) -> None:
+    file = Path(scene.workspace.folder) / ".agent/policy.yaml"
+    rules = "tool_approvals:\n  rules:\n    - {tool: Read, allow: false}\n"
+    scene.console.open("/policy")
+    assert 'value="save"' not in scene.console.page, "nothing is saved that was not tried"
+
+    scene.console.submit("/policy", rules=rules, do="try")
+    words = scene.console.words()
+    assert "would be judged differently" in words
+    assert "notes/roadmap.md" in words
+    assert not file.exists()
+
+    scene.console.submit("/policy", rules=rules, saved="", do="save")
+    assert file.read_text() == rules
+    file.unlink()
+
+
+def test_rules_that_cannot_be_used_are_refused_and_not_saved(scene: Scene) -> None:
+    scene.console.open("/policy")
+
+    scene.console.submit("/policy", rules="tool_approvals: {rules: [{tool: Nothing, allow: maybe}]}", do="save")
+
+    assert scene.console.status == 422
+    assert not (scene.workspace.folder / ".agent/policy.yaml").exists()
+
+
+def test_a_call_is_explained_with_what_every_scope_says(scene: Scene) -> None:
+    scene.console.open('/policy?tool=Bash&arguments={"command": "git push"}')
+
+    assert "A person would be asked" in scene.console.words()
+
+
+def test_costs_are_added_up_by_what_the_address_says(scene: Scene) -> None:
+    scene.console.open("/cost?by=task&since=24h")
+    assert "Read the roadmap" in scene.console.words()
+
+    scene.console.open("/cost?by=moon")
+    assert scene.console.status == 400
+
+
+def test_health_says_what_doctor_finds(scene: Scene) -> None:
+    scene.console.open("/health")
+
+    assert "SQLite" in scene.console.words() or "sqlite" in scene.console.words()
+    assert "Providers" in scene.console.words()
+
+
+def test_a_schedule_is_paused_and_resumed(scene: Scene) -> None:
+    scene.console.open("/schedules")
+    assert "Sum up the day" in scene.console.words()
+
+    scene.console.submit("/schedules/nightly", do="pause")
+    assert "paused" in scene.console.words()
+    scene.console.submit("/schedules/nightly", do="resume")
+    assert "active" in scene.console.words()
