@@ -16,7 +16,7 @@ from metier.cli.root import COMMANDS, load_command
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")})
 SOURCES = [path for path in sorted((ROOT / "src").rglob("*.py")) if "bundled" not in path.parts]
-AT_THE_ROOT = {"--version", "--help", "--check", "--debug"}
+AT_THE_ROOT = {"--version", "--verbose", "--help", "--check", "--debug", "--server"}
 INLINE = re.compile(r"`(?:[A-Z_]+=\S+ )*(agent(?: [^`]+)?)`")
 TYPED = re.compile(r"^\$ (.*(?:\\\n.*)*)", re.MULTILINE)
 OF_A_COMMAND = re.compile(r"[a-z][a-z-]*")
@@ -63,16 +63,22 @@ def find_fault(words: tuple[str, ...]) -> str:
     """What is wrong with a command line; empty when nothing is. Placeholders are not looked at."""
     if words[:1] == ("-p",):
         words = ("run", *words[1:])
+    if words[:1] == ("--server",) and len(words) > 2:
+        words = words[2:]
     if not words or not OF_A_COMMAND.fullmatch(words[0]):
         return _find_strange_option(words, AT_THE_ROOT)
     if words[0] not in COMMANDS:
         return f"there is no command {words[0]!r}"
     command, rest = get_command(words[0]), words[1:]
     children: dict[str, Command] = getattr(command, "commands", {})
-    if children and rest and OF_A_COMMAND.fullmatch(rest[0]):
+    usual = children.get(getattr(command, "usual", ""))
+    """What a group does where the first word is none of its commands."""
+    if children and rest and (rest[0] in children or (usual is None and OF_A_COMMAND.fullmatch(rest[0]))):
         if rest[0] not in children:
             return f"{words[0]!r} has no command {rest[0]!r}"
         command, rest = children[rest[0]], rest[1:]
+    else:
+        command = usual or command
     known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     return _find_strange_option(rest, known | {"--help", "--debug"})
 

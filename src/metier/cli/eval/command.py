@@ -20,10 +20,12 @@ _HELP = frozenset({"-h", "--help"})
 class EvalGroup(TyperGroup):
     """What is no command of the group is the name of a thing to evaluate."""
 
+    usual = _RUN
+
     @override
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # pyright: ignore[reportIncompatibleMethodOverride]
         if not args or (args[0] not in self.commands and args[0] not in _HELP):
-            args = [_RUN, *args]
+            args = [self.usual, *args]
         return super().parse_args(ctx, args)
 
 
