@@ -173,6 +173,22 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     Row(
+        name="hooks that cannot run",
+        files={
+            ".agent/hooks.yaml": "import: codex\nPreToolUze: []\nStop:\n  - hooks: [{type: prompt}, {type: command}, {command: x, timeout: 9999}]\n"
+            "PreToolUse:\n  - {matcher: '(', hooks: [{command: x, comand: y}]}\n"
+        },
+        says=(
+            ".agent/hooks.yaml: error: 'import' of hooks must be one of none, claude, not 'codex' [unknown_import]",
+            ".agent/hooks.yaml: error: There is no event 'PreToolUze' for hooks [unknown_event] (Did you mean 'PreToolUse'?)",
+            ".agent/hooks.yaml: error: A hook of Stop has the type 'prompt' [unknown_type] (Only 'command' is supported)",
+            ".agent/hooks.yaml: error: A hook of Stop has no command [no_command]",
+            ".agent/hooks.yaml: error: The timeout of a hook of Stop must be 1 to 600 seconds [bad_timeout]",
+            ".agent/hooks.yaml: error: The matcher '(' of PreToolUse is no regular expression: missing ), unterminated subpattern at position 0 [bad_matcher]",
+            ".agent/hooks.yaml: error: Unknown key 'comand' in a hook of PreToolUse [unknown_key] (Did you mean 'command'?)",
+        ),
+    ),
+    Row(
         name="schedules that are no mapping",
         files={".agent/schedules.yaml": "- a\n"},
         says=(".agent/schedules.yaml:1: error: It must begin with 'schedules:' [schedule_invalid]",),

@@ -40,6 +40,8 @@ from metier.runtime.cleaning import load_place_config
 from metier.runtime.host import Host
 from metier.runtime.model_choice import split_name
 from metier.runtime.workspace.catalog import find_skills, list_definitions
+from metier.runtime.workspace.hooks import SETTINGS as HOOK_SETTINGS
+from metier.runtime.workspace.hooks import load_hooks
 from metier.runtime.workspace.instructions import find_context_problems
 from metier.runtime.workspace.plugins import find_plugins
 from metier.runtime.workspace.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS, read_policy_file
@@ -130,6 +132,7 @@ def validate_workspace(place: Host, catalog: Catalog, *, strict: bool = False) -
             *_check_access(place.workspace, known),
             *servers.files,
             *_check_schedules(place, workspace.checked),
+            *_check_hooks(place),
             *_check_context(place),
         ),
     )
@@ -341,6 +344,18 @@ def _check_schedules(place: Host, checked: Iterable[Checked]) -> tuple[CheckedFi
                 line = found.lines[schedule.name]
                 problems.append(_error(f"unknown_{kind}", message, file=found.file, line=line, hint=hint))
     return (CheckedFile("schedules", found.file, tuple(problems)),)
+
+
+def _check_hooks(place: Host) -> tuple[CheckedFile, ...]:
+    """The files of hooks, each with what is wrong with it."""
+    try:
+        found = load_hooks(place)
+    except ConfigError as error:
+        wrong = [problem for problem in error.problems if isinstance(problem, Problem)]
+        files = dict.fromkeys(problem.file for problem in wrong)
+        return tuple(CheckedFile("hooks", file, tuple(each for each in wrong if each.file == file)) for file in files)
+    named = dict.fromkeys((*(hook.source for hook in found.hooks), *found.withheld))
+    return tuple(CheckedFile("hooks", file) for file in named if file != HOOK_SETTINGS)
 
 
 def _check_policy(workspace: Path, checker: _Checker) -> tuple[CheckedFile, ...]:
