@@ -190,7 +190,7 @@ def test_every_answer_has_a_policy_with_a_nonce_of_its_own(server: RunningServer
         assert wanted in policies[0]
     assert "nonce-" in policies[0]
     assert policies[0].split("nonce-")[1].split("'")[0] in answers[0].text
-    assert (problem.headers["x-content-type-options"], problem.headers["referrer-policy"]) == ("nosniff", "no-referrer")
+    assert (problem.headers["x-content-type-options"], problem.headers["referrer-policy"]) == ("nosniff", "same-origin")
     assert problem.headers["cache-control"] == "no-store"
 
 
