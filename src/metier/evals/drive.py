@@ -15,11 +15,13 @@ from metier.evals.bench import Variant, build_bench, open_bench
 from metier.evals.format.case import EvalCase
 from metier.evals.targets import SourcedCase, Target
 from metier.ids import Ids
+from metier.runtime.answers import Answer
 from metier.runtime.approvals import ApprovalQuestion, Reply
 from metier.runtime.delegation.child_runs import request_task
 from metier.runtime.history.archive import Archive
 from metier.runtime.history.transfer import export_run
-from metier.runtime.records.exit_codes import PROVIDER, get_exit_code
+from metier.runtime.records.exit_codes import BUDGET, PROVIDER, get_exit_code
+from metier.runtime.reopening import RaisedLimits
 from metier.runtime.requests import RunRequest, order_run
 from metier.runtime.runs import Runtime, Watch
 from metier.store.base import Store
@@ -132,13 +134,23 @@ async def _drive(
     )
     if begun:
         state = await runtime.read(run_id)
-        if state.status not in ("in_progress", "paused", "delegating"):
+        answer = _raise_budget(state, runtime)
+        if answer is None and state.status not in ("in_progress", "paused", "delegating"):
             return state, False
-        return await runtime.resume(run_id, None, watch), True
+        return await runtime.resume(run_id, answer, watch), True
     # What a kill left of a folder whose run never began is not what the case sets up.
     shutil.rmtree(root, ignore_errors=True)
     build_bench(target, slot.sourced, root, variant=slot.variant)
     return await runtime.start(_request(target, slot, runtime), watch), True
+
+
+def _raise_budget(state: RunState, runtime: Runtime) -> Answer | None:
+    """A run that its part of the budget ended goes on where there is more of it now."""
+    allowed = runtime.place.settings.runtime.max_cost_usd
+    is_over = get_exit_code(state) == BUDGET and state.limits.max_cost_usd is not None
+    if not is_over or allowed is None or allowed <= (state.limits.max_cost_usd or 0):
+        return None
+    return Answer(by=BY, raised=RaisedLimits(max_cost_usd=allowed), reopens=True)
 
 
 def _request(target: Target, slot: Slot, runtime: Runtime) -> RunRequest:

@@ -99,9 +99,9 @@ class Session:
             self._runtime = runtime
             bench = Bench(folder=self.folder, store=runtime.store)
             judge = self._open_judge(runtime)
-            left = await self._count_spent(slots, bench)
+            await self._count_spent(slots, bench)
             limiter = anyio.CapacityLimiter(self.plan.jobs)
-            remaining = [left]
+            remaining = [len(slots)]
             async with anyio.create_task_group() as tasks:
 
                 async def work(slot: Slot) -> None:
@@ -126,14 +126,11 @@ class Session:
             return None
         return JudgeRun(self.target.place, runtime.store, folder=self.folder, model=self.plan.judge)
 
-    async def _count_spent(self, slots: Sequence[Slot], bench: Bench) -> int:
-        """What an earlier process spent counts; returns how many runs are left to begin."""
-        left = 0
+    async def _count_spent(self, slots: Sequence[Slot], bench: Bench) -> None:
+        """What an earlier process spent counts."""
         for slot in slots:
             state = await Runtime(self.target.place, bench.store).read(f"eval-{slot.key}-1")
             self.purse.spent_usd += state.cost_usd
-            left += state.started is None
-        return left
 
     async def _run_slot(self, slot: Slot, bench: Bench, judge: JudgeRun | None, *, remaining: list[int]) -> RunRow:
         row = begin_row(slot.sourced, variant=slot.variant.name, repetition=slot.repetition)

@@ -93,6 +93,8 @@ def _evaluate(target: Target, options: EvalOptions, plan: Plan | None) -> EvalRe
     if is_triggering:
         _check_triggers(target)
     wanted = plan.cases if plan else options.cases
+    if plan is not None and options.max_cost_usd is not None:
+        plan = plan.model_copy(update={"max_cost_usd": options.max_cost_usd})
     cases = build_trigger_cases(target) if is_triggering else choose_cases(target, wanted)
     if not cases:
         raise UsageError(f"{target.name} has no cases", hint="Write evals/evals.json, or .agent/evals/*.yaml")
