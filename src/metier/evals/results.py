@@ -1,6 +1,6 @@
 """What came of an eval, as values: per run, per case, and all in all. Kept as JSON, shown by reports and pages."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -122,7 +122,3 @@ def build_row(row: RunRow, evidence: Evidence, grades: Sequence[Grade]) -> RunRo
             "errors": sum(call.status in ("failed", "timeout", "denied") for call in evidence.calls),
         }
     )
-
-
-def list_case_ids(rows: Iterable[RunRow]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(row.case_id for row in rows))

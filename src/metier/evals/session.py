@@ -6,7 +6,6 @@
 <runs>/evals/<id>/result.json  what came of it
 """
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
@@ -182,11 +181,6 @@ class Session:
         sourced = driven.slot.sourced
         note = RecordingNote(case=sourced.case.digest, files=self.target.digest_files(), judged=dict(judged))
         write_recording(sourced, CaseRecording(archive, note))
-
-
-def clear_work(folder: Path) -> None:
-    """The folders of the runs; their journals stay."""
-    shutil.rmtree(folder / "bench", ignore_errors=True)
 
 
 def open_session(target: Target, plan: Plan, place: Host, *, report: Callable[[RunRow], None]) -> Session:
