@@ -70,8 +70,8 @@ class ModelServer:
 
 
 @contextmanager
-def running_model(model: ModelServer | None = None) -> Generator[ModelServer]:
-    model = model or ModelServer()
+def running_model(given: ModelServer | None = None) -> Generator[ModelServer]:
+    model = given or ModelServer()
 
     class Door(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

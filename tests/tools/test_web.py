@@ -87,7 +87,12 @@ class Names:
 def make_tool(
     server: Server, *, names: Names | None = None, access: dict[str, tuple[str, ...]] | None = None
 ) -> WebFetch:
-    opened = WebAccess(open_addresses={("127.0.0.1", server.port)}, **(access or {}))
+    given = access or {}
+    opened = WebAccess(
+        open_addresses={("127.0.0.1", server.port)},
+        allowed_domains=given.get("allowed_domains", ()),
+        denied_domains=given.get("denied_domains", ()),
+    )
     return WebFetch(opened, resolve=names or Names(site_example=["127.0.0.1"]), timeout_seconds=5)
 
 
