@@ -80,7 +80,7 @@ def test_a_server_of_another_language_answers_over_pipes(workspace: Workspace, m
     added, structured, image, invalid = get_results(model)
     assert "42" in added
     assert "temperature" in structured
-    assert "[image image/png" in image
+    assert "[image/png, 20 × 20 pixels: shown to you]" in image
     assert "Invalid input for 'everything/get-sum'" in invalid
 
 

@@ -1,8 +1,8 @@
 """`agent acp` against an editor made of messages: turns, tool calls, permissions, forms, cancelling, loading."""
 
 import json
-import resource
 import subprocess
+import sys
 
 import pytest
 from acp_peer import Editor, Message, choose
@@ -247,21 +247,19 @@ def test_a_huge_prompt_and_ten_thousand_requests_end_as_errors_of_the_editor(
 
 
 def test_initialize_is_answered_before_the_runtime_is_loaded(workspace: Workspace) -> None:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}
     done = subprocess.run(
-        [AGENT, "acp"],
+        [sys.executable, "-X", "importtime", AGENT, "acp"],
         cwd=workspace.folder,
         input=json.dumps(request) + "\n",
         capture_output=True,
         text=True,
         timeout=60,
     )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
 
     assert json.loads(done.stdout)["result"]["protocolVersion"] == 1
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    assert used < 1.0, "0.4 s are promised; a loaded machine takes longer"
+    assert "metier.doors.acp" in done.stderr
+    assert "metier.runtime.runs" not in done.stderr
 
 
 def test_text_arrives_while_the_model_writes_and_secrets_do_not(

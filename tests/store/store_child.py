@@ -98,7 +98,7 @@ async def hit_the_size_limit(path: Path) -> None:
     store = await open_sqlite_store(path)
     await store.create_run(build_run("r1"))
     lease = await store.take_lease("r1", owner="child", seconds=600)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, resource.RLIM_INFINITY))
     seq, failure = 0, ""
     while not failure and seq < 2000:
         try:
