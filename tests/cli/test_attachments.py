@@ -134,6 +134,8 @@ def test_a_pasted_path_of_a_picture_is_attached_and_other_paths_stay_text(
         ("Look", ("--file", "noise.bin"), "is neither a picture"),
         ("Look", ("--image", "torn.png"), "is damaged"),
         ("Look at @.env", (), "may hold secrets"),
+        ("Look at @.aws/credentials", (), "may hold secrets"),
+        ("Look at @plain.txt", (), "may hold secrets"),
         ("Look at @shot.png", ("--provider", "offline"), "offline provider cannot see"),
         ("Look at @shot.png", ("--model", "deepseek-chat"), "takes text only"),
     ],
@@ -147,6 +149,8 @@ def test_what_cannot_be_attached_is_refused_before_the_run_begins(
     (workspace.folder / "noise.bin").write_bytes(bytes(range(256)) * 9)
     workspace.write("notes.txt", "Words.")
     workspace.write(".env", "A=b")
+    workspace.write(".aws/credentials", "A=b")
+    (workspace.folder / "plain.txt").symlink_to(".env")
 
     assert workspace.agent("run", task, *words) == 2
 

@@ -203,6 +203,7 @@ def test_schedules_that_come_with_a_clone_fire_only_once_it_is_trusted_as_it_is(
     assert "not trusted" in shown["withheld"]
     let_time_pass(clone, days=1)
     assert clone.agent("worker", "--once") == 0
+    assert clone.agent("schedule", "run-now", shown["name"]) == 2
     assert clone.run_ids() == []
 
     assert clone.agent("trust") == 0

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from metier.cli.main import run
+from metier.errors import UsageError
 from metier.evals.history import build_page, load_results
+from metier.evals.local_git import write_files
 
 SKILL = """---
 name: counter
@@ -112,3 +114,22 @@ def test_cases_of_an_untrusted_clone_are_not_run(
     assert run(["eval", "counter", "--record"]) == 5
     assert "not trusted" in capsys.readouterr().err
     assert not (folder / ".agent/evals/recordings").exists()
+
+
+def test_cases_that_a_clone_brings_for_a_bundled_skill_are_not_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / ".agent/evals/other.yaml").write_text(
+        "skill: workspace-inventory\nevals:\n  - id: ran\n    prompt: inventory this workspace\n"
+        "    checks: [{check: python, function: 'evil:check'}]\n"
+    )
+    monkeypatch.setenv("AGENT_TRUST", "named")
+
+    assert run(["eval", "workspace-inventory"]) != 0
+    assert "you have not trusted it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", [".git/config", "sub/.GIT/hooks/pre-commit", "../out", "/etc/x"])
+def test_case_writes_neither_settings_of_git_nor_files_elsewhere(tmp_path: Path, path: str) -> None:
+    with pytest.raises(UsageError, match="does not lie in the workspace"):
+        write_files(tmp_path, {path: "x"})

@@ -132,7 +132,7 @@ def test_a_changed_or_old_cookie_is_none(server: RunningServer, monkeypatch: pyt
 def test_roles_bound_what_named_users_may_do_and_decisions_carry_their_names(
     workspace: Workspace, model: ModelServer
 ) -> None:
-    tokens = {role: make_token() for role in ("viewer", "approver", "operator")}
+    tokens = {role: make_token() for role in ("peer", "viewer", "approver", "operator")}
     users = [build_entry(f"the-{role}", cast("Any", role), token) for role, token in tokens.items()]
     configure_server(workspace, users=users)
     model.follow(calls("Write", path="note.txt", content="x"), says("Done."))
@@ -149,9 +149,14 @@ def test_roles_bound_what_named_users_may_do_and_decisions_carry_their_names(
         decided = {role: post(role, f"/api/v1/approvals/{approval}/approve", {}).status_code for role in tokens}
         canceled = {role: post(role, f"{RUNS}/{run_id}/cancel", {}).status_code for role in ("viewer", "approver")}
         record = server.get(f"/api/v1/approvals/{approval}")
+        with server.client(tokens["peer"]) as client:
+            seen = [client.get(path).status_code for path in (RUNS, "/api/v1/approvals", "/")]
+            door = client.post("/mcp", json={}).status_code
 
-    assert started == {"viewer": 403, "approver": 403, "operator": 201}
-    assert decided == {"viewer": 403, "approver": 200, "operator": 409}
+    assert seen == [403, 403, 403]
+    assert door not in (401, 403)
+    assert started == {"peer": 403, "viewer": 403, "approver": 403, "operator": 201}
+    assert decided == {"peer": 403, "viewer": 403, "approver": 200, "operator": 409}
     assert canceled == {"viewer": 403, "approver": 403}
     assert record["decided_by"] == "the-approver"
     assert [attempt["decided_by"] for attempt in record["attempts"]] == ["the-approver", "the-operator"]

@@ -70,7 +70,8 @@ def list_given(sourced: SourcedCase) -> dict[str, bytes]:
                 f"Case {case.id!r} names {name!r}, which is not there", hint=f"Write it, or correct {name!r}"
             )
         source = sourced.folder / found
-        files = [source] if source.is_file() else sorted(path for path in source.rglob("*") if path.is_file())
+        inside = (path for path in source.rglob("*") if path.is_file() and not path.is_symlink())
+        files = [source] if source.is_file() else sorted(inside)
         base = source.parent if source.is_file() else source
         given |= {file.relative_to(base).as_posix(): file.read_bytes() for file in files}
     return given | {path: text.encode() for path, text in case.setup.files.items()}
@@ -156,7 +157,7 @@ def _leave_out(folder: str, names: list[str]) -> set[str]:
 
 def _write(workspace: Path, path: str, data: bytes, *, mode: int = 0o644) -> None:
     parts = PurePosixPath(path)
-    if parts.is_absolute() or ".." in parts.parts or not parts.parts:
+    if parts.is_absolute() or not parts.parts or not {"..", ".git"}.isdisjoint(map(str.lower, parts.parts)):
         raise UsageError(f"Path {path!r} does not lie in the workspace of the case", hint="Write a relative path")
     file = workspace / parts
     file.parent.mkdir(parents=True, exist_ok=True)

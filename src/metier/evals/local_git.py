@@ -64,7 +64,7 @@ def write_files(workspace: Path, files: Mapping[str, str]) -> None:
     """Raises `UsageError` for a path that leads out of the workspace."""
     for path, text in files.items():
         parts = PurePosixPath(path)
-        if parts.is_absolute() or ".." in parts.parts or not parts.parts:
+        if parts.is_absolute() or not parts.parts or not {"..", ".git"}.isdisjoint(map(str.lower, parts.parts)):
             raise UsageError(f"Path {path!r} does not lie in the workspace of the case", hint="Write a relative path")
         (workspace / parts).parent.mkdir(parents=True, exist_ok=True)
         (workspace / parts).write_text(text, "utf-8")

@@ -60,7 +60,9 @@ class Target:
         """Raises `SkillNotTrusted` or `UsageError`: what would be copied into the folder of a case counts there."""
         if self.package is not None:
             check_trusted(self.package)
-        elif not self.place.trust.is_trusted:
+        own = self.place.workspace / YAML_FOLDER
+        is_of_workspace = self.package is None or any(each.folder == own for each in self.cases)
+        if is_of_workspace and not self.place.trust.is_trusted:
             raise UsageError(
                 "This folder came from elsewhere and you have not trusted it: nothing of it is run",
                 hint="Read what it brings, then run `agent trust`",
@@ -150,7 +152,8 @@ def _load_folder(place: Host, folder: Path) -> SkillPackage:
     reading = load_skill(folder)
     if reading.skill is None:
         raise SkillError(f"Skill in '{folder}' cannot be loaded", hint=reading.problems[0].render())
-    return SkillPackage(definition=reading.skill, folder=folder, source="directory")
+    is_brought = not place.trust.is_trusted and folder.is_relative_to(place.workspace.resolve())
+    return SkillPackage(definition=reading.skill, folder=folder, source="directory", is_withheld=is_brought)
 
 
 def _open_skill(place: Host, package: SkillPackage) -> Target:

@@ -4,6 +4,7 @@ Text goes into the input of the run, fenced with its path; pictures and PDF docu
 task mentions is looked for inside the workspace only; a path that the user gives as an option may lead anywhere.
 """
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from metier.telemetry.sanitize import sanitize, sanitize_line
 from metier.tools.base import Media
 from metier.tools.files.text import decode
 from metier.tools.media import find_media_type, prepare_media
-from metier.tools.protected import protected_name
+from metier.tools.protected import SECRETS_REASON, protected, protected_name
 
 MAX_FILE_BYTES = 20_000_000
 MAX_TEXT_CHARACTERS = 100_000
@@ -106,7 +107,9 @@ def _read(path: Path) -> bytes:
 
 def _read_mentioned(place: Host, name: str) -> bytes | None:
     """None where there is no such file in the workspace."""
-    if protected_name(Path(name).name) is not None and (place.workspace / name).exists():
+    file = place.workspace / name
+    real = os.path.relpath(file.resolve(), place.workspace.resolve())
+    if SECRETS_REASON in (protected_name(file.name), protected(name), protected(real)) and file.exists():
         raise UsageError(f"File {name!r} may hold secrets and is not attached", hint="Name another file")
     try:
         data = read_contained(place.workspace / name, within=place.workspace, limit=MAX_FILE_BYTES)

@@ -42,7 +42,7 @@ def serve(
         str, typer.Option("--new-user", help="Print a token for this user and the entry for server.users, and end.")
     ] = "",
     role: Annotated[
-        Literal["viewer", "approver", "operator"], typer.Option("--role", help="The role of the new user.")
+        Literal["peer", "viewer", "approver", "operator"], typer.Option("--role", help="The role of the new user.")
     ] = "viewer",
     config: Annotated[Path | None, typer.Option("--config", help="The settings file to use.")] = None,
 ) -> int:
@@ -152,7 +152,7 @@ def _find_key() -> bytes:
     return given.encode() or secrets.token_bytes(32)
 
 
-def _print_user(name: str, role: Literal["viewer", "approver", "operator"], *, as_json: bool) -> int:
+def _print_user(name: str, role: Literal["peer", "viewer", "approver", "operator"], *, as_json: bool) -> int:
     if not name.strip() or len(name) > 64 or any(mark.isspace() or mark == ":" for mark in name):
         raise UsageError(f"{name!r} is no name of a user", hint="Use up to 64 characters without blanks and colons")
     token = make_token()

@@ -7,6 +7,7 @@ repetition finds it.
 
 import hashlib
 import json
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -25,6 +26,8 @@ CLAIM_SECONDS = 60.0
 KEPT_SECONDS = 24 * 3600.0
 _BUCKET = "request"
 _PREFIX = "http-"
+_OWN = re.compile(r"http-[0-9a-f]{64}")
+"""What `_describe` makes; a conversation may have a name that begins alike."""
 _MOST_KEYS = 100_000
 
 Key = Annotated[
@@ -107,7 +110,7 @@ async def forget_old_keys(state: ServerState) -> None:
     contexts = state.runtime.store.contexts
     limit = state.host.clock.now() - timedelta(seconds=KEPT_SECONDS)
     for context in await contexts.list_contexts(limit=_MOST_KEYS):
-        if context.context_id.startswith(_PREFIX) and context.updated_at < limit:
+        if _OWN.fullmatch(context.context_id) and context.updated_at < limit:
             await contexts.delete_context(context.context_id)
 
 

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from metier.messages import Value
 
-type UserEntry = Annotated[str, Field(pattern=r"^[^\s:]{1,64}:(viewer|approver|operator):[0-9a-f]{64}$")]
+type UserEntry = Annotated[str, Field(pattern=r"^[^\s:]{1,64}:(peer|viewer|approver|operator):[0-9a-f]{64}$")]
 """`name:role:digest`, the digest being the SHA-256 of the user's token in hexadecimal."""
 
 
@@ -32,7 +32,7 @@ class ServerOptions(Value):
     )
     users: tuple[UserEntry, ...] = Field(
         default=(),
-        description="Named users, each as name:role:digest; roles are viewer, approver and operator,"
+        description="Named users, each as name:role:digest; roles are peer, viewer, approver and operator,"
         " and `agent serve --new-user` makes the entry.",
     )
     concurrency: int = Field(

@@ -104,9 +104,9 @@ def recorded(path: str, *, own_folders: Iterable[str]) -> str | None:
 
 
 def is_closed(path: str) -> bool:
-    """The keys of the user's stores, where the home folder is the workspace: no tool reads them, in no profile."""
+    """Keys of the user's stores and tokens of servers, where the home is the workspace: no tool reads them."""
     parts = [_fold(part) for part in path.split("/") if part not in {"", "."}]
-    return (".agent", "keys") in pairwise(parts)
+    return any(pair in ((".agent", "keys"), (".agent", "servers")) for pair in pairwise(parts))
 
 
 def _fold_path(path: str) -> str:

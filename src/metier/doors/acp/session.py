@@ -171,7 +171,7 @@ class Session:
             return turn.state if waits_for_form and turn is not None else await self.chat.go_on(watch=watch)
         if turn is not None and turn.kind == "input":
             return await self.chat.go_on(_read_answer(turn, text), watch)
-        return await self.chat.send(text, watch)
+        return await self.chat.send(text, watch, is_typed=False)
 
     async def _ask(self, question: ApprovalQuestion) -> Reply | None:
         """The editor's permission dialog, which a person answers. Nothing where it is closed: the approval waits."""

@@ -192,7 +192,7 @@ class Chat:
         """Write down who answers before the first message."""
         await self._commit(ContextChange(facts=self._build_choices()))
 
-    async def send(self, message: str, watch: Watch | None = None) -> RunState:
+    async def send(self, message: str, watch: Watch | None = None, *, is_typed: bool = True) -> RunState:
         """Say something, and drive the turn until it ends or waits. A turn that is still open is ended first.
 
         Raises `UsageError`, `LeaseHeld` and `VersionConflictError` before anything is asked.
@@ -201,7 +201,7 @@ class Chat:
         agent = self.resolve()
         check_budget(agent.place)
         # Only a user at this machine can mean a path outside of the workspace: not the sender of a queued message.
-        read = partial(attach_files, agent.place, message, pasted=not watch.shift.queue)
+        read = partial(attach_files, agent.place, message, pasted=is_typed and not watch.shift.queue)
         attached = await run_sync(read)
         await self.close_open_turn()
         conversation = await self._read()

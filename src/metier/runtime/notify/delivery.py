@@ -87,7 +87,7 @@ async def _try(row: OutboxRow, place: Host, store: Store) -> OutboxRow:
         return replace(row, due_at=now + timedelta(seconds=FIRST_DELAY_SECONDS), reason="not written yet")
     try:
         reason = await (_post(row, place) if row.channel == "webhook" else _call(row, place))
-    except (httpx2.HTTPError, OSError, ToolFailed, ValueError) as error:
+    except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ToolFailed, ValueError) as error:
         reason = f"{type(error).__name__}: {error}"[:300]
     if not reason:
         return replace(row, state="sent", reason="")
@@ -112,9 +112,13 @@ async def _post(row: OutboxRow, place: Host) -> str:
         "webhook-timestamp": stamp,
         "webhook-signature": sign(secret, row.key, stamp, body=body),
     }
-    async with httpx2.AsyncClient(timeout=ATTEMPT_SECONDS, follow_redirects=False) as client:
-        response = await client.post(notify.webhook_url, content=body, headers=headers)
-    return "" if response.is_success else f"{response.status_code} {response.reason_phrase}"
+    with anyio.fail_after(ATTEMPT_SECONDS):
+        async with (
+            httpx2.AsyncClient(timeout=ATTEMPT_SECONDS, follow_redirects=False) as client,
+            client.stream("POST", notify.webhook_url, content=body, headers=headers) as response,
+        ):
+            # Its body is not read: a receiver that sends slowly would hold the command that ends.
+            return "" if response.is_success else f"{response.status_code} {response.reason_phrase}"
 
 
 def sign(secret: str, key: str, stamp: str, *, body: bytes) -> str:
@@ -128,7 +132,12 @@ async def _call(row: OutboxRow, place: Host) -> str:
     words = place.settings.notify.command
     if not words:
         return "no command"
-    command = Command(arguments=list(words), folder=place.workspace, environment=build_environment(place.environ))
+    command = Command(
+        arguments=list(words),
+        folder=place.workspace,
+        environment=build_environment(place.environ),
+        confinement=None,  # a program of the user, named in settings that a clone cannot set
+    )
     outcome = await run_process(command, ProcessLimits(timeout_seconds=ATTEMPT_SECONDS), stdin=row.payload.encode())
     if outcome.exit_code == 0:
         return ""

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
@@ -36,9 +37,11 @@ def start_worker(place: Host, *, config: Path | None = None) -> bool:
     # -P: the folder that it starts in is not where modules are looked for.
     command = [sys.executable, "-P", "-c", _PROGRAM, "worker", "--until-idle"]
     command += ["--config", str(config)] if config is not None else []
-    log = place.runs / LOG
-    mode = "ab" if log.exists() and log.stat().st_size < _MOST_LOG_BYTES else "wb"
-    with log.open(mode) as output:
+    try:
+        output = open_log(place.runs / LOG)
+    except OSError:
+        return False
+    with output:
         # A session of its own: it outlives this command and its terminal.
         process = subprocess.Popen(
             command,
@@ -51,6 +54,15 @@ def start_worker(place: Host, *, config: Path | None = None) -> bool:
         )
     process.returncode = 0  # it is not waited for, and that is meant
     return True
+
+
+def open_log(log: Path) -> BinaryIO:
+    """Not through a link: the folder may have come with a clone."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    stream = os.fdopen(os.open(log, flags, 0o600), "ab")
+    if os.fstat(stream.fileno()).st_size >= _MOST_LOG_BYTES:
+        stream.truncate(0)
+    return stream
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from math import inf
 
 from anyio.to_thread import run_sync
 
+from metier.errors import MetierError, StoreError
 from metier.runtime.notify.delivery import deliver_due
 from metier.runtime.queue.broker import Broker, name_recovery
 from metier.runtime.queue.detached import Stranded, find_stranded, wake_decided
@@ -34,8 +35,11 @@ async def fire_schedules(runtime: Runtime, *, report: Callable[[str], None]) -> 
     """Start what is due; in how many seconds the next one is, infinity where there is none."""
     try:
         fired = await fire_due(runtime)
-    except OSError as error:  # a full disk, for one: what is due stays due
-        report(f"schedules: {error.strerror or error}; they are looked at again")
+    except StoreError:
+        raise
+    except (MetierError, OSError) as error:  # a full disk or a missing package: what is due stays due
+        told = error.sentence if isinstance(error, MetierError) else error.strerror or error
+        report(f"schedules: {told}; they are looked at again")
         return inf
     for firing in fired.started:
         report(f"schedule {firing.name}: started run {firing.run_id}")

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from metier.definitions.schedule import ScheduleDefinition
 from metier.definitions.schedule_times import find_jitter, iterate_times, list_due
-from metier.errors import MetierError, StoreError
+from metier.errors import MetierError, StoreError, UsageError
 from metier.runtime.delegation.child_runs import request_task
 from metier.runtime.queue.detached import submit
 from metier.runtime.requests import RunRequest
@@ -64,6 +64,10 @@ async def fire_due(runtime: Runtime) -> Fired:
 
 async def start_now(runtime: Runtime, schedule: KnownSchedule) -> Firing:
     """Start a run of the schedule at once, whatever its times, pauses and overlaps say. Raises what starting raises."""
+    if schedule.withheld:
+        raise UsageError(
+            f"Schedule {schedule.name!r} does not run: {schedule.withheld}", hint="Read it, then run `agent trust`"
+        )
     queue, now = runtime.place.settings.worker.queue, runtime.place.clock.now()
     run_id = name_run(queue, schedule.name, now)
     firing = Firing(

@@ -41,11 +41,13 @@ async def get_events(
 ) -> Response:
     """With `Accept: text/event-stream`: every event until the run ends, each once, with an `id` to go on behind.
 
-    Otherwise a page of JSON.
+    Otherwise a page of JSON: go on with `after`, the last `id`; `next` is always 0.
     """
     row = await state.runtime.find(run)
     place = _parse(last_event_id or after)
     if "text/event-stream" in request.headers.get("accept", ""):
+        if state.feed.watchers >= state.options.max_watchers:
+            raise HttpProblem(503, "too_many_watchers", "Too many event streams are open", hint="Try again later")
         return stream(state, row.run_id, place)
     told = await read_past(state.runtime, row.run_id, after=place)
     items: list[Document] = [_as_item(each) for each in told[:limit]]

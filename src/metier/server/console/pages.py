@@ -40,7 +40,7 @@ _ROUTERS: tuple[APIRouter, ...] = (
     workspace_pages.router,
     live.router,
 )
-_DECISIONS = (r"/approvals/[^/]+(/edit)?", r"/inbox/many", r"/runs/[^/]+/(answer|doubt|accept|raise)")
+_DECISIONS = (r"/approvals/[^/]+(/edit)?", r"/inbox/many", r"/runs/[^/]+/(answer|doubt|accept|raise|resume)")
 
 
 def mount(app: FastAPI, state: ServerState) -> Lifespan:

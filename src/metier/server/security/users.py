@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal, cast
 
-type Role = Literal["viewer", "approver", "operator"]
+type Role = Literal["peer", "viewer", "approver", "operator"]
+"""A peer is another program: it may use the doors, `/mcp` and `/a2a`, and nothing else."""
 
-_RANK: dict[Role, int] = {"viewer": 0, "approver": 1, "operator": 2}
+_RANK: dict[Role, int] = {"peer": -1, "viewer": 0, "approver": 1, "operator": 2}
 _COOKIE_VERSION = 1
 
 
