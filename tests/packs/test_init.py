@@ -98,7 +98,7 @@ def test_templates_are_listed_and_a_wrong_name_has_a_hint(
     assert run(["init", "--template", "startr"]) == 2
     assert "Did you mean 'starter'?" in capsys.readouterr().err
     assert run(["init", "there", "--template", "empty", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["files"]) == 3
+    assert len(json.loads(capsys.readouterr().out)["files"]) == 4
 
 
 def test_every_template_is_known_and_its_skills_are_in_no_catalog(
