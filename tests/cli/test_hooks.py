@@ -117,7 +117,7 @@ def test_hook_edits_a_call_and_the_edited_call_is_judged_again(workspace: Worksp
     workspace.write(
         "edit.py",
         "import json, sys\ncall = json.load(sys.stdin)\nchanged = dict(call['tool_input'])\n"
-        "changed['file_path'] = changed['file_path'].replace('open', 'closed').replace('raw', 'neat')\n"
+        "changed['file_path'] = changed['file_path'].replace('/open/', '/closed/').replace('raw.txt', 'neat.txt')\n"
         "print(json.dumps({'hookSpecificOutput': {'updatedInput': changed}}))\n",
     )
     use_hooks(workspace, model, PreToolUse=[{"matcher": "Write", "hooks": [hook("python3 edit.py")]}])

@@ -1,5 +1,6 @@
 """Run the steps of a turn: intent, effect, result, in this order, each on record before the next."""
 
+import errno
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -35,6 +36,7 @@ from metier.engine.steps import Step, read_plan
 from metier.engine.unwrapping import unwrapped
 from metier.events import Payload, SkillDisclosureLoaded, SkillStepExecuted, TaskState
 from metier.messages import Spent
+from metier.store.failures import StoreFull
 from metier.telemetry.excerpt import cut_middle
 from metier.tools.base import Question, ToolContext, ToolResult
 from metier.tools.effects import REPEATABLE
@@ -306,9 +308,17 @@ def get_spool_path(step: Step, services: Services) -> Path:
 
 
 def identify_spool(services: Services) -> SpoolIdentity:
-    """What an intent says of the folder in which its effect leaves notes."""
+    """What an intent says of the folder in which its effect leaves notes. Raises `StoreFull`: nothing has begun yet."""
     machine = services.machine
-    return SpoolIdentity(machine=machine.machine, boot=machine.boot, folder=take_identity(_get_spool_folder(services)))
+    try:
+        folder = take_identity(_get_spool_folder(services))
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreFull(
+                "The disk of the run's folder is full", hint="Free some space, then resume the run"
+            ) from error
+        raise
+    return SpoolIdentity(machine=machine.machine, boot=machine.boot, folder=folder)
 
 
 def _get_spool_folder(services: Services) -> Path:
