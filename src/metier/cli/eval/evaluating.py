@@ -103,7 +103,7 @@ def _evaluate(target: Target, options: EvalOptions, plan: Plan | None) -> EvalRe
         id=plan.id if plan else format_run_id(now, os.urandom(6)),
         target=target.name,
         mode=options.mode,
-        started_at=plan.started_at if plan else now.isoformat(timespec="seconds"),
+        started_at=plan.started_at if plan else now.isoformat(timespec="milliseconds"),
         commit=find_commit(target.package.folder if target.package else target.place.workspace),
     )
     if options.triggers and options.mode == "replay":

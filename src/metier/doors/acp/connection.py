@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any, BinaryIO, cast
 
 import anyio
@@ -15,6 +16,9 @@ MOST_REQUESTS = 100
 """Requests of the editor that are answered at a time."""
 MOST_WAITING = 10_000
 """Messages that wait to be written. An editor that reads nothing for so long counts as gone."""
+
+GRACE_SECONDS = 2.0
+"""How long requests that were begun may take to end after the editor closed its side."""
 
 INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32600, -32601, -32602, -32603
 BUSY = -32000
@@ -48,6 +52,8 @@ class Connection:
         self._group: TaskGroup | None = None
         self._waiting: list[Params] = []
         self._has_more = anyio.Event()
+        self._has_ended = anyio.Event()
+        self._is_writer_done = anyio.Event()
 
     def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do something while the connection lasts, after the request that is being handled."""
@@ -75,7 +81,18 @@ class Connection:
             self.close()
             with anyio.CancelScope(shield=True):
                 await closing()
+                await self._end_requests()
             group.cancel_scope.cancel()
+
+    async def _end_requests(self) -> None:
+        """What was asked before the end is answered, as far as it can be at once."""
+        with anyio.move_on_after(GRACE_SECONDS):
+            while self._running:
+                self._has_ended = anyio.Event()
+                await self._has_ended.wait()
+            await self._is_writer_done.wait()
+            with suppress(OSError):
+                await anyio.to_thread.run_sync(self._write, self._take_waiting(), abandon_on_cancel=True)
 
     def close(self) -> None:
         self.is_closed = True
@@ -138,6 +155,7 @@ class Connection:
                 self._refuse(message["id"], refusal)
         finally:
             self._running -= 1
+            self._has_ended.set()
 
     def _refuse(self, number: object, refusal: Refusal) -> None:
         self._send({"id": number, "error": {"code": refusal.code, "message": refusal.message}})
@@ -153,14 +171,17 @@ class Connection:
         while True:
             await self._has_more.wait()
             self._has_more = anyio.Event()
-            waiting, self._waiting = self._waiting, []
-            data = b"".join(json.dumps(message).encode() + b"\n" for message in waiting)
             try:
-                await anyio.to_thread.run_sync(self._write, data, abandon_on_cancel=True)
+                await anyio.to_thread.run_sync(self._write, self._take_waiting(), abandon_on_cancel=True)
             except OSError:
                 self.close()
             if self.is_closed:
+                self._is_writer_done.set()
                 return
+
+    def _take_waiting(self) -> bytes:
+        waiting, self._waiting = self._waiting, []
+        return b"".join(json.dumps(message).encode() + b"\n" for message in waiting)
 
     def _write(self, data: bytes) -> None:
         self._sink.write(data)
