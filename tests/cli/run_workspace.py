@@ -50,7 +50,16 @@ class Workspace:
         return file
 
     def run_ids(self) -> list[str]:
-        return sorted(path.name for path in (self.folder / "runs").glob("2*"))
+        """In the order in which they began, which the ids of one second do not tell."""
+        return sorted((path.name for path in (self.folder / "runs").glob("2*")), key=self._find_begin)
+
+    def _find_begin(self, run_id: str) -> tuple[str, str, str]:
+        try:
+            with (self.folder / "runs" / run_id / "events.jsonl").open(encoding="utf-8") as log:
+                began = str(json.loads(log.readline())["timestamp"])
+        except (OSError, ValueError, KeyError, TypeError):
+            began = ""
+        return run_id[:15], began, run_id
 
     def events(self, run_id: str = "") -> list[dict[str, Any]]:
         path = self.folder / "runs" / (run_id or self.run_ids()[-1]) / "events.jsonl"
