@@ -15,14 +15,8 @@ from pathlib import Path
 
 import anyio
 
-from bench.engine import Echo, Talker
+from bench.engine import measure_turns
 from bench.table import Row
-from metier.engine.options import RuntimeOptions
-from metier.runtime.host import Host
-from metier.runtime.requests import RunRequest
-from metier.runtime.runs import open_runtime
-from metier.settings.model import Settings
-from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.version import __version__
 
 TURNS = 100
@@ -77,33 +71,15 @@ def rows() -> list[Row]:
     theirs: list[float] = []
     version = ""
     for _ in range(ROUNDS):
-        ours.append(statistics.median(anyio.run(_measure_ours)))
+        ours.append(statistics.median(anyio.run(measure_turns, TURNS)))
         costs, version = _measure_peer(python)
         theirs.append(statistics.median(costs))
-    here, there = 1000 * min(ours), 1000 * min(theirs)
+    here, there = min(ours), 1000 * min(theirs)
     return [
         Row(f"Metier {__version__}: CPU of a durable turn, SQLite", f"{here:.2f} ms", "reported", holds=True),
         Row(f"LangGraph {version}: the same, SqliteSaver, durability sync", f"{there:.2f} ms", "reported", holds=True),
         Row("A durable turn: LangGraph / Metier", f"{there / here:.1f} x", ">= 1.5 x", there / here >= 1.5),
     ]
-
-
-async def _measure_ours() -> list[float]:
-    with tempfile.TemporaryDirectory() as folder:
-        talker = Talker(TURNS)
-        place = Host(
-            trust=MADE_HERE,
-            settings=Settings(runtime=RuntimeOptions(max_turns=TURNS + 5)),
-            workspace=Path(folder),
-            home=Path(folder),
-            environ=dict(os.environ),
-            provider=talker,
-            tools=(Echo(),),
-        )
-        async with open_runtime(place) as runtime:
-            state = await runtime.start(RunRequest(task="talk for a while"))
-        assert state.status == "completed", state.failure
-        return [after - before for before, after in zip(talker.marks, talker.marks[1:], strict=False)]
 
 
 def _measure_peer(python: Path) -> tuple[list[float], str]:

@@ -125,12 +125,10 @@ class Session:
         if self._manner.first:
             await self._guarded(self._take(self._manner.first))
         while not self._idle.is_set:
-            try:
-                line = await self._screen.read_message()
-            except EOFError:
+            line = await self._read_line()
+            if line is None:
                 return
-            except KeyboardInterrupt:
-                warn_line("Ctrl-D or /quit leaves")
+            if not line:
                 continue
             try:
                 await self._guarded(self._take(line))
@@ -151,15 +149,21 @@ class Session:
                     await self._arrived.wait()
                 group.cancel_scope.cancel()
 
+    async def _read_line(self) -> str | None:
+        """Nothing at the end of the input; empty after Ctrl-C at an empty prompt, which says how to leave."""
+        try:
+            return await self._screen.read_message()
+        except EOFError:
+            return None
+        except KeyboardInterrupt:
+            warn_line("Ctrl-D or /quit leaves")
+            return ""
+
     async def _read_messages(self) -> None:
         while True:
-            try:
-                line = await self._screen.read_message()
-            except EOFError:
+            line = await self._read_line()
+            if line is None:
                 return
-            except KeyboardInterrupt:
-                warn_line("Ctrl-D or /quit leaves")
-                continue
             if not line.strip():
                 continue
             try:

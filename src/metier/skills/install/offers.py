@@ -25,8 +25,6 @@ class Offer:
     folder: str
     """Below the collection."""
     source: InstallSource
-    needs: tuple[str, ...] = ()
-    """Other skills that it names."""
 
 
 class CollectionFound(ConfigError):
@@ -94,13 +92,7 @@ def _list_dependencies(skill: SkillDefinition) -> list[str]:
 
 
 def _build_offer(skill: SkillDefinition, folder: str, source: InstallSource) -> Offer:
-    return Offer(
-        name=skill.name,
-        description=skill.description,
-        folder=folder,
-        source=_below(source, folder),
-        needs=find_needs(skill),
-    )
+    return Offer(name=skill.name, description=skill.description, folder=folder, source=_below(source, folder))
 
 
 def _below(source: InstallSource, folder: str) -> InstallSource:

@@ -29,7 +29,7 @@ from metier.skills.git.process import Sleep
 from metier.skills.install.index import FILE_NAME as INDEX_FILE
 from metier.skills.install.index import read_index
 from metier.skills.install.lock import LockedSkill, check_locked
-from metier.skills.install.offers import CollectionFound, Offer, find_needs, list_offers
+from metier.skills.install.offers import CollectionFound, Offer, list_offers
 from metier.skills.install.placement import displace, open_registry, place, read_registry
 from metier.skills.install.registry import Registry, RegistryEntry, SkillHome, save_registry
 from metier.skills.install.staging import check_free_disk, copy_folder, open_staging, sync_tree
@@ -125,8 +125,7 @@ class Installer:
             await self._stage(source, tree, repository=folder / "repository")
             single = load_skill(tree).skill
             if single is not None:
-                needs = find_needs(single)
-                return (Offer(name=single.name, description=single.description, folder="", source=source, needs=needs),)
+                return (Offer(name=single.name, description=single.description, folder="", source=source),)
             offers = list_offers(tree, source)
         if not offers:
             raise UsageError(f"{source.describe()!r} holds no skill", hint="Give a folder with skills in it")
