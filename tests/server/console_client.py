@@ -30,8 +30,11 @@ class _Fields(HTMLParser):
 
 
 class ConsoleClient:
-    def __init__(self, server: RunningServer) -> None:
-        self.http: httpx2.Client = server.sign_in()
+    def __init__(self, server: RunningServer, *, token: str = "") -> None:
+        """Signed in as the owner of the server, or as the user of a token."""
+        self.http: httpx2.Client = server.client("") if token else server.sign_in()
+        if token:
+            assert self.http.post("/login", data={"token": token}).status_code == 303
         self.page = ""
         self.status = 0
 

@@ -21,16 +21,18 @@ from metier.runtime.queue.job import Job
 from metier.runtime.queue.pool import RunPool
 from metier.runtime.runs import open_runtime
 from metier.runtime.workspace.plugins import using_plugins
+from metier.server.console.rendering import render_error
 from metier.server.feed import Feed
 from metier.server.idempotency import forget_old_keys
 from metier.server.mounts import Lifespan, mount_all
+from metier.server.plain_page import is_for_person, render_problem_page
 from metier.server.problems import HttpProblem, describe_problem, render_problem
 from metier.server.recipe import Recipe
 from metier.server.security.guard import Access, Guard, build_access_limits
 from metier.server.security.hosts import build_allowed
 from metier.server.security.login_codes import LoginCodes
 from metier.server.security.users import Sessions, build_users
-from metier.server.state import ServerState
+from metier.server.state import ServerState, get_state
 from metier.telemetry.redaction import build_redactor
 from metier.version import __version__
 
@@ -134,7 +136,7 @@ class _Ears:
 
 async def _answer_known(request: Request, error: Exception) -> Response:
     assert isinstance(error, MetierError)
-    return render_problem(describe_problem(error, _get_redactor(request)))
+    return await _answer(request, error)
 
 
 async def _answer_http(request: Request, error: Exception) -> Response:
@@ -143,15 +145,16 @@ async def _answer_http(request: Request, error: Exception) -> Response:
     code = {404: "not_found", 405: "method_not_allowed", 413: "body_too_long"}.get(
         error.status_code, f"http_{error.status_code}"
     )
-    problem = HttpProblem(error.status_code, code, str(error.detail))
-    return render_problem(describe_problem(problem, _get_redactor(request)), headers=dict(error.headers or {}))
+    path = request.url.path
+    said = f"There is nothing at {path[:200]!r}" if error.status_code == 404 else str(error.detail)
+    return await _answer(request, HttpProblem(error.status_code, code, said), headers=dict(error.headers or {}))
 
 
 async def _answer_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     wrong = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
     problem = HttpProblem(422, "request_invalid", "; ".join(wrong)[:2000], hint="/api/openapi.json has the schema")
-    return render_problem(describe_problem(problem, _get_redactor(request)))
+    return await _answer(request, problem)
 
 
 async def _answer_unexpected(request: Request, error: Exception) -> Response:
@@ -159,9 +162,17 @@ async def _answer_unexpected(request: Request, error: Exception) -> Response:
     problem = HttpProblem(
         500, "unexpected", f"Unexpected {type(error).__name__}", hint="The log of the server has the details"
     )
-    return render_problem(describe_problem(problem, _get_redactor(request)))
+    document = describe_problem(problem, get_state(request).redactor)
+    if not is_for_person(request.url.path, request.headers.get("accept", "")):
+        return render_problem(document)
+    # This is answered around the guard, which would have added its own policy.
+    closed = {"content-security-policy": "default-src 'none'; form-action 'none'; frame-ancestors 'none'"}
+    return render_problem_page(document, nonce="", base=get_state(request).base_path, headers=closed)
 
 
-def _get_redactor(request: Request):  # noqa: ANN202 - that of the state
-    state: ServerState = request.app.state.server
-    return state.redactor
+async def _answer(request: Request, error: MetierError, *, headers: dict[str, str] | None = None) -> Response:
+    """A page for a person who is signed in, a problem document for a program."""
+    state = get_state(request)
+    problem = describe_problem(error, state.redactor)
+    has_page = request.state.user is not None and is_for_person(request.url.path, request.headers.get("accept", ""))
+    return await render_error(request, problem) if has_page else render_problem(problem, headers=headers)

@@ -1,32 +1,23 @@
 """`/login` and `/logout`: exchange a one-time code or a token for a cookie."""
 
+from html import escape
 from typing import Annotated
 
 from fastapi import APIRouter, FastAPI, Form, Query, Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 
+from metier.server.plain_page import render_plain_page
 from metier.server.problems import HttpProblem
 from metier.server.security.users import User
 from metier.server.state import ServerState, State, get_nonce
 
 router = APIRouter(include_in_schema=False)
 
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Sign in · Metier</title>
-<style nonce="{nonce}">
-:root {{ color-scheme: light dark }}
-body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 26rem; margin: 15vh auto; padding: 0 1rem }}
-label, input, button {{ display: block; width: 100%; box-sizing: border-box; font: inherit }}
-input, button {{ margin: .5rem 0 1rem; padding: .6rem; min-height: 2.75rem }}
-.wrong {{ color: #b00020 }} @media (prefers-color-scheme: dark) {{ .wrong {{ color: #ff8a80 }} }}
-</style></head><body><main><h1>Sign in</h1>{wrong}
-<form method="post" action="{base}/login"><input type="hidden" name="next" value="{next}">
+_FORM = """{wrong}<form method="post" action="{base}/login"><input type="hidden" name="next" value="{next}">
 <label for="token">Token</label>
 <input id="token" name="token" type="password" autocomplete="current-password" required autofocus>
 <button>Sign in</button></form>
-<p>The token is in the file that <code>agent serve</code> named when it started.</p></main></body></html>
-"""
+<p>The token is in the file that <code>agent serve</code> named when it started.</p>"""
 
 
 def mount(app: FastAPI, state: ServerState) -> None:
@@ -99,14 +90,9 @@ def _count_failure(request: Request, state: ServerState) -> None:
 
 
 def _render(request: Request, state: ServerState, *, following: str, wrong: str = "") -> Response:
-    page = _PAGE.format(
-        nonce=get_nonce(request),
-        base=state.base_path,
-        next=_escape(_check_path(following)),
-        wrong=f'<p class="wrong" role="alert">{wrong}</p>' if wrong else "",
+    form = _FORM.format(
+        base=escape(state.base_path),
+        next=escape(_check_path(following)),
+        wrong=f'<p class="wrong" role="alert">{wrong}</p>\n' if wrong else "",
     )
-    return HTMLResponse(page, status_code=401 if wrong else 200)
-
-
-def _escape(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+    return render_plain_page("Sign in", form, nonce=get_nonce(request), status=401 if wrong else 200)

@@ -16,6 +16,7 @@ from metier.server.console import (
     live,
     policy_pages,
     prompt_pages,
+    run_list_pages,
     run_pages,
     skill_pages,
     task_pages,
@@ -30,6 +31,7 @@ from metier.views.page.environment import STYLE_FILE
 STATIC = Path(__file__).parent / "static"
 _ROUTERS: tuple[APIRouter, ...] = (
     inbox_pages.router,
+    run_list_pages.router,
     run_pages.router,
     prompt_pages.router,
     chat_pages.router,
@@ -53,6 +55,7 @@ def mount(app: FastAPI, state: ServerState) -> Lifespan:
     app.mount("/static", StaticFiles(directory=STATIC))
     for path in _DECISIONS:
         state.access.allow_writes(path, "approver")
+    state.access.allow_writes(r"/runs/views(/remove)?", "viewer")
 
     @asynccontextmanager
     async def beat() -> AsyncGenerator[None]:

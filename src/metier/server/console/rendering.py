@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, RedirectResponse
 
 from metier.errors import MetierError
 from metier.runtime.inbox import count_waiting
-from metier.server.problems import describe_problem
+from metier.server.problems import ProblemDocument, describe_problem
 from metier.server.security.users import User
 from metier.server.state import ServerState, get_csrf_token, get_nonce, get_state, get_user
 from metier.telemetry.redaction import Redactor
@@ -123,11 +123,14 @@ class PageRoute(APIRoute):
             try:
                 return await answer(request)
             except MetierError as error:
-                page = get_page(request)
-                problem = describe_problem(error, page.state.redactor)
-                return await page.render("error.html", "", status=problem.status, problem=problem)
+                return await render_error(request, describe_problem(error, get_state(request).redactor))
 
         return answer_as_page
+
+
+async def render_error(request: Request, problem: ProblemDocument) -> Response:
+    """What went wrong, within the frame of the console."""
+    return await get_page(request).render("error.html", "", status=problem.status, problem=problem)
 
 
 def build_console_environment(redactor: Redactor) -> Environment:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import isfinite
 from typing import cast, get_args
 from urllib.parse import urlencode
 
@@ -14,8 +15,8 @@ from metier.runtime.history.spending import parse_since
 from metier.store.base import RUNNABLE, RunRow
 from metier.store.search import RunSearch
 
-FIELDS = ("q", "status", "agent", "model", "skill", "task", "cost", "since", "children")
-_NAMED = ("status", "agent", "model", "skill", "task", "cost", "since")
+FIELDS = ("q", "status", "agent", "model", "skill", "task", "cost", "since", "until", "children")
+_NAMED = ("status", "agent", "model", "skill", "task", "cost", "since", "until")
 STATES: tuple[str, ...] = (*get_args(TaskState.__value__), "interrupted", "queued")
 _TOKEN = re.compile(rf'(-?)({"|".join(_NAMED)}):("[^"]*"|\S+)|(-?)("[^"]*"|\S+)')
 
@@ -74,9 +75,11 @@ def _build(found: Mapping[str, list[tuple[bool, str]]], given: Mapping[str, str]
             raise UsageError(f"No run can be {word[:40]!r}", hint=f"Use one of {', '.join(STATES)}")
     agent, model, skill = (_choose(found.get(name, [])) for name in ("agent", "model", "skill"))
     task, text = _choose(found.get("task", [])), _choose(found.get("text", []))
-    cost, since = found.get("cost", []), found.get("since", [])
+    least_cost, most_cost = _parse_costs(found.get("cost", []))
+    since, until = _parse_times(found, now=now)
     search = RunSearch(
         statuses=_find_stored(status.wanted),
+        not_statuses=_find_excluded(status.unwanted),
         agents=_name_built_in(agent.wanted),
         not_agents=_name_built_in(agent.unwanted),
         models=model.wanted,
@@ -87,8 +90,10 @@ def _build(found: Mapping[str, list[tuple[bool, str]]], given: Mapping[str, str]
         not_tasks=task.unwanted,
         words=text.wanted,
         not_words=text.unwanted,
-        least_cost=_parse_cost(cost[-1][1]) if cost else None,
-        begun_since=parse_since(since[-1][1], now=now) if since else None,
+        least_cost=least_cost,
+        most_cost=most_cost,
+        begun_since=since,
+        begun_before=until,
         without_children=not given.get("children"),
     )
     return RunFilter(search=search, shown=status, given=dict(given))
@@ -99,6 +104,12 @@ def _find_stored(wanted: Sequence[str]) -> tuple[TaskState, ...]:
     known = get_args(TaskState.__value__)
     found = [state for word in wanted for state in (RUNNABLE if word in ("interrupted", "queued") else (word,))]
     return tuple(cast("TaskState", state) for state in dict.fromkeys(found) if state in known)  # checked here
+
+
+def _find_excluded(unwanted: Sequence[str]) -> tuple[TaskState, ...]:
+    """Those that the store can leave out: not those of runs that are shown as interrupted or queued."""
+    known = set(get_args(TaskState.__value__)) - set(RUNNABLE)
+    return tuple(cast("TaskState", word) for word in unwanted if word in known)  # checked here
 
 
 def _name_built_in(names: Sequence[str]) -> tuple[str, ...]:
@@ -112,8 +123,35 @@ def _choose(said: list[tuple[bool, str]]) -> Words:
     )
 
 
+def _parse_costs(said: list[tuple[bool, str]]) -> tuple[float | None, float | None]:
+    """The least and the most: `0.5` and `>0.5` are the least, `<0.5` and what is excluded the most."""
+    least: float | None = None
+    most: float | None = None
+    for is_not, text in said:
+        value = _parse_cost(text.lstrip("<>=$"))
+        if text.startswith("<") is not is_not:
+            most = value
+        else:
+            least = value
+    return least, most
+
+
+def _parse_times(
+    found: Mapping[str, list[tuple[bool, str]]], *, now: datetime
+) -> tuple[datetime | None, datetime | None]:
+    """From when and until when; not since a time is until then."""
+    bounds: dict[str, datetime] = {}
+    for name, other in (("since", "until"), ("until", "since")):
+        for is_not, text in found.get(name, []):
+            bounds[other if is_not else name] = parse_since(text, now=now)
+    return bounds.get("since"), bounds.get("until")
+
+
 def _parse_cost(text: str) -> float:
     try:
-        return float(text.lstrip(">=$"))
+        value = float(text)
     except ValueError as error:
-        raise UsageError(f"{text[:40]!r} is no cost", hint="Write dollars, such as 0.5") from error
+        raise UsageError(f"{text[:40]!r} is no cost", hint="Write dollars, such as 0.5 or <0.5") from error
+    if not isfinite(value):
+        raise UsageError(f"{text[:40]!r} is no cost", hint="Write dollars, such as 0.5 or <0.5")
+    return value

@@ -1,4 +1,4 @@
-"""The list of runs, and one run: what happened over time, its state at any entry, fork, undo, export."""
+"""One run: what happened over time, its state at any entry, fork, undo, export."""
 
 from fastapi import APIRouter
 from starlette.responses import Response
@@ -14,44 +14,10 @@ from metier.runtime.history.transfer import export_run
 from metier.runtime.history.undo import CANNOT, plan_undo, undo
 from metier.server.console.actions import fork
 from metier.server.console.rendering import Here, Page, PageRoute
-from metier.server.console.run_filter import STATES, parse_filter
-from metier.server.console.run_list import list_page, read_last_day
 from metier.store.base import ENDED
 from metier.views.waterfall import build_waterfall
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
-
-VIEWS = (
-    ("All", ""),
-    ("Running", "status=in_progress,delegating,pending"),
-    ("Waiting", "status=paused,input_required,interrupted"),
-    ("Failed", "status=failed,timeout,blocked,escalated"),
-    ("Last 24 hours", "since=24h"),
-    ("Not completed", "status=-completed"),
-)
-
-
-@router.get("/runs")
-async def show_runs(page: Here) -> Response:
-    return await _render_list(page, "runs.html")
-
-
-@router.get("/runs/rows")
-async def show_rows(page: Here) -> Response:
-    return await _render_list(page, "run_rows.html")
-
-
-async def _render_list(page: Page, template: str) -> Response:
-    runtime, params = page.state.runtime, page.request.query_params
-    now = page.state.host.clock.now()
-    wanted = parse_filter(params, now=now)
-    cursor = params.get("before", "")
-    before = int(cursor) if cursor.isdecimal() and len(cursor) < 12 else 0
-    listed = await list_page(runtime, wanted, before=before)
-    hours = await read_last_day(runtime, now=now)
-    return await page.render(
-        template, "runs", listed=listed, wanted=wanted, views=VIEWS, states=STATES, hours=hours, before=before
-    )
 
 
 @router.get("/runs/{name}")

@@ -11,10 +11,11 @@ from urllib.parse import parse_qs, quote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.responses import RedirectResponse
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from metier.ids import Clock
+from metier.server.plain_page import is_for_person, render_problem_page
 from metier.server.problems import HttpProblem, describe_problem, render_problem
 from metier.server.security.hosts import is_allowed_host, is_allowed_origin
 from metier.server.security.limits import RateLimit
@@ -100,10 +101,17 @@ class Guard:
             headers = {"www-authenticate": "Bearer"} if problem.status == 401 else {}
             if isinstance(problem, _TooMany):
                 headers["retry-after"] = str(problem.seconds)
-            document = describe_problem(problem, self._access.redactor)
-            await render_problem(document, headers=headers)(scope, receive, answer)
+            refusal = self._describe_refusal(scope, problem, headers)
+            await refusal(scope, receive, answer)
         else:
             await self._app(scope, receive, answer)
+
+    def _describe_refusal(self, scope: Scope, problem: HttpProblem, headers: dict[str, str]) -> Response:
+        document = describe_problem(problem, self._access.redactor)
+        if not is_for_person(_get_path(scope), Headers(scope=scope).get("accept", "")):
+            return render_problem(document, headers=headers)
+        nonce = str(scope["state"]["nonce"])
+        return render_problem_page(document, nonce=nonce, base=self._access.root_path, headers=headers)
 
     async def _check(self, scope: Scope, receive: Receive) -> Receive:
         """Raises `HttpProblem`. Cheap checks first; what is returned reads the body."""
@@ -151,7 +159,7 @@ class Guard:
         return access.sessions.read(cookie, now=access.clock.now()) if cookie else None
 
     def _refuse(self, headers: Headers, path: str, method: str) -> Exception:
-        if method in SAFE and "text/html" in headers.get("accept", "") and not path.startswith("/api/"):
+        if method in SAFE and is_for_person(path, headers.get("accept", "")):
             return _Redirect(f"{LOGIN_PATH}?next={quote(path, safe='/')}")
         return HttpProblem(401, "token_missing", "The request carries no token of this server", hint=_TOKEN_HINT)
 

@@ -1,8 +1,7 @@
 // Comfort only: every page works without it, except that it does not update by itself.
 (() => {
   const root = document.documentElement;
-  const theme = document.getElementById("theme");
-  if (theme) {
+  for (const theme of document.querySelectorAll("[data-theme-switch]")) {
     theme.hidden = false;
     theme.addEventListener("click", () => {
       const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
