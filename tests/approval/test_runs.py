@@ -14,11 +14,11 @@ from metier.engine.journal import read_entries
 from metier.engine.options import RuntimeOptions
 from metier.engine.state import RunState
 from metier.errors import ConfigError
-from metier.runtime.approvals import ApprovalQuestion, Reply
-from metier.runtime.asking import Asker
 from metier.runtime.history.forks import ForkRequest, find_points, fork_run
 from metier.runtime.history.replays import replay_run
 from metier.runtime.host import Host
+from metier.runtime.questions.approvals import ApprovalQuestion, Reply
+from metier.runtime.questions.asking import Asker
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, Watch, open_runtime
 from metier.settings.model import Settings

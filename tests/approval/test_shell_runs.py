@@ -9,10 +9,10 @@ from pydantic import JsonValue
 
 from metier.engine.options import RuntimeOptions
 from metier.engine.state import RunState
-from metier.runtime.approvals import ApprovalQuestion, Reply
-from metier.runtime.asking import Asker
 from metier.runtime.history.replays import replay_run
 from metier.runtime.host import Host
+from metier.runtime.questions.approvals import ApprovalQuestion, Reply
+from metier.runtime.questions.asking import Asker
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Watch, open_runtime
 from metier.settings.model import Settings

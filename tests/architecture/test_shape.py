@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCE = ROOT / "src" / "metier"
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
+MAX_FOLDER_MODULES = 24
 VAGUE_NAMES = {"utils.py", "helpers.py", "common.py", "misc.py", "manager.py", "util.py", "helper.py"}
 VAGUE_CLASS_WORDS = ("Manager", "Handler", "Helper", "Processor", "Abstract", "Impl")
 
@@ -37,6 +38,12 @@ def test_files_and_functions_stay_short() -> None:
                 offenders.add(f"{name}:{function.name}")
 
     assert offenders == TOO_LONG
+
+
+def test_folders_stay_short() -> None:
+    folders = {path.parent for path in SOURCE.rglob("*.py") if "bundled" not in path.parts}
+    counts = {str(folder.relative_to(SOURCE)): len(list(folder.glob("*.py"))) for folder in folders}
+    assert {name: count for name, count in counts.items() if count > MAX_FOLDER_MODULES} == {}
 
 
 def test_files_and_classes_are_named_after_a_noun() -> None:

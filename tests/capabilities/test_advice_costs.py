@@ -10,9 +10,9 @@ from metier.engine.options import RuntimeOptions
 from metier.engine.replaying.recording import Divergence
 from metier.engine.state import RunState
 from metier.providers.options import ModelOptions
-from metier.runtime.answers import Answer
 from metier.runtime.history.replays import replay_run
 from metier.runtime.host import Host
+from metier.runtime.questions.answers import Answer
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from metier.capabilities.sync_check import check_source
+from metier.capabilities.checks.sync_check import check_source
 from metier.cli.main import run
 
 UNSAFE = [

@@ -13,14 +13,14 @@ from run_scenarios import ENOUGH, answer_all, build_tools, build_workspace, carr
 
 from metier.engine import entries as e
 from metier.engine.entries import Entry, render_entry
+from metier.engine.entry_types.steps import SpoolIdentity
 from metier.engine.journal import read_entries
-from metier.engine.step_entries import SpoolIdentity
 from metier.engine.stopping import Stopper
-from metier.runtime.answers import Answer
 from metier.runtime.delegation.child_runs import request_task
 from metier.runtime.history.archive import Archive
 from metier.runtime.history.transfer import export_run, import_run
 from metier.runtime.history.undo import plan_undo, undo
+from metier.runtime.questions.answers import Answer
 from metier.runtime.requests import RunRequest
 from metier.testing.scripted import Line, ToolCall, calls, says
 from metier.version import __version__

@@ -12,8 +12,8 @@ from metier.engine.options import RuntimeOptions
 from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
 from metier.errors import ToolFailed
-from metier.runtime.answers import Answer
 from metier.runtime.host import Host
+from metier.runtime.questions.answers import Answer
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, Watch, open_runtime
 from metier.settings.model import Settings

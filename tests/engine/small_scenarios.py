@@ -15,8 +15,8 @@ from metier.engine.loop import Driver
 from metier.engine.projection import project
 from metier.engine.services import Services
 from metier.engine.state import apply
-from metier.runtime.answers import Answer
 from metier.runtime.host import Host
+from metier.runtime.questions.answers import Answer
 from metier.runtime.runs import Runtime, Watch
 from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE

@@ -2,8 +2,8 @@
 
 import pytest
 
+from metier.engine.entry_types.steps import SpoolIdentity
 from metier.engine.execution.recovery import Sight, judge_sight
-from metier.engine.step_entries import SpoolIdentity
 from metier.store.machine import MachineIdentity, identify_machine
 
 HERE = MachineIdentity(machine="here", boot="b1")

@@ -6,7 +6,7 @@ import pytest
 from journals import folded, started
 
 from metier.engine import entries as e
-from metier.engine.task_result import build_task_result
+from metier.engine.delegation.task_result import build_task_result
 from metier.telemetry.excerpt import cut_middle
 
 FIGURES = {"input_tokens_per_request": 10, "request_cost_usd": 0.5, "request_cost_usd_at_most": 2.0}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from workspaces import Drill, call, put
 
-from metier.runtime.approvals import ApprovalQuestion, Reply
+from metier.runtime.questions.approvals import ApprovalQuestion, Reply
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Watch, open_runtime
 from metier.testing.scripted import Line, says

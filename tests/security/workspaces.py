@@ -15,9 +15,9 @@ from metier.engine.state import RunState
 from metier.messages import ToolResultPart
 from metier.providers.base import Provider
 from metier.providers.options import ModelOptions
-from metier.runtime.approvals import ApprovalQuestion, Reply
 from metier.runtime.history.replays import replay_run
 from metier.runtime.host import Host
+from metier.runtime.questions.approvals import ApprovalQuestion, Reply
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.model import Settings

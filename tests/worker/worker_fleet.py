@@ -8,7 +8,7 @@ import anyio
 
 from metier.engine.phases import FINAL
 from metier.errors import BrokerUnavailable
-from metier.runtime.answers import Answer
+from metier.runtime.questions.answers import Answer
 from metier.runtime.queue.broker_opening import find_broker
 from metier.runtime.queue.detached import find_owner, submit, wake
 from metier.runtime.requests import RunRequest

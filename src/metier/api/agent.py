@@ -21,13 +21,13 @@ from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
 from metier.ids import find_user
 from metier.providers.base import Provider
-from metier.runtime.answers import Answer, check_answer
-from metier.runtime.approvals import ApprovalQuestion as OpenApproval
-from metier.runtime.approvals import Reply
 from metier.runtime.cleaning import build_place_redactor
 from metier.runtime.host import Host
 from metier.runtime.opening import open_host
-from metier.runtime.reopening import RaisedLimits
+from metier.runtime.questions.answers import Answer, check_answer
+from metier.runtime.questions.approvals import ApprovalQuestion as OpenApproval
+from metier.runtime.questions.approvals import Reply
+from metier.runtime.questions.reopening import RaisedLimits
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, Watch, open_runtime
 from metier.runtime.workspace.plugins import using_plugins

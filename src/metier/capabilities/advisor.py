@@ -11,9 +11,9 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from metier.capabilities.contract import Schema, SkillContract
-from metier.capabilities.impl_process import Advice
-from metier.capabilities.sync_check import check_source
+from metier.capabilities.checks.sync_check import check_source
+from metier.capabilities.contracts.contract import Schema, SkillContract
+from metier.capabilities.impl.process import Advice
 from metier.context.json_text import NotJson, recover_object
 from metier.errors import ProviderError, UsageError
 from metier.messages import ModelReply, Spent, TextPart, user

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 from pydantic import JsonValue, ValidationError
 
-from metier.capabilities.contract import SkillContract
+from metier.capabilities.contracts.contract import SkillContract
 from metier.capabilities.protocol import (
     AgentResponse,
     ResponseError,

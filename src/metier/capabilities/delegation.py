@@ -7,7 +7,7 @@ from typing import Protocol
 from pydantic import JsonValue
 
 from metier.capabilities.answers import build_failure
-from metier.capabilities.contract import MAX_DELEGATION_DEPTH, SkillContract, is_above
+from metier.capabilities.contracts.contract import MAX_DELEGATION_DEPTH, SkillContract, is_above
 from metier.capabilities.protocol import AgentResponse, Delegation, TaskState
 from metier.decisions import AutonomyLevel, SkillCall
 from metier.definitions.names import canonical_name

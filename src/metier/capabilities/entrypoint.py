@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pydantic import JsonValue
 
 from metier.capabilities.answers import Judged, build_broken, build_failure, judge_answer
-from metier.capabilities.impl_process import Turn
+from metier.capabilities.impl.process import Turn
 from metier.capabilities.protocol import TaskState
 from metier.definitions.skills.scripts import discover_scripts
 from metier.errors import ToolFailed

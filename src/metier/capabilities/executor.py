@@ -13,10 +13,11 @@ from pydantic import JsonValue
 
 from metier.capabilities.advisor import AdviceDesk, Advisor, Keep
 from metier.capabilities.answers import Judged, build_broken, build_failure, judge_answer
-from metier.capabilities.check import find_modules, is_capability, load_contract
-from metier.capabilities.contract import SkillContract
+from metier.capabilities.checks.check import find_modules, is_capability, load_contract
+from metier.capabilities.checks.sync_check import check_file
+from metier.capabilities.contracts.contract import SkillContract
 from metier.capabilities.entrypoint import run_entrypoint
-from metier.capabilities.impl_process import Turn, call_impl
+from metier.capabilities.impl.process import Turn, call_impl
 from metier.capabilities.inputs import check_inputs
 from metier.capabilities.protocol import (
     AgentResponse,
@@ -25,7 +26,6 @@ from metier.capabilities.protocol import (
     TaskState,
     task_state_to_execution_status_value,
 )
-from metier.capabilities.sync_check import check_file
 from metier.capabilities.waiting import run_blocking
 from metier.definitions.names import canonical_name
 from metier.definitions.skills.naming import hint_skill

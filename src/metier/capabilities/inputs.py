@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from metier.capabilities.contract import INPUT_TYPES, InputType, Schema, SkillContract
+from metier.capabilities.contracts.contract import INPUT_TYPES, InputType, Schema, SkillContract
 from metier.capabilities.protocol import InputRequest, MissingField
 
 _SHOWN_CHARACTERS = 300

@@ -9,7 +9,7 @@ import anyio
 from pydantic import JsonValue
 
 from metier.capabilities.answers import as_json
-from metier.capabilities.contract import SkillContract
+from metier.capabilities.contracts.contract import SkillContract
 from metier.capabilities.delegation import Lineage
 from metier.capabilities.protocol import AgentResponse, MessageType
 from metier.errors import MetierError

@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
-from metier.capabilities.contract import InputField, InputType, Schema
+from metier.capabilities.contracts.contract import InputField, InputType, Schema
 from metier.decisions import CalledRun
 from metier.errors import UsageError
 from metier.messages import Value

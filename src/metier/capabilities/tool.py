@@ -11,7 +11,7 @@ import anyio
 from pydantic import JsonValue
 
 from metier.capabilities.advisor import Bill
-from metier.capabilities.contract import SkillContract
+from metier.capabilities.contracts.contract import SkillContract
 from metier.capabilities.delegation import Lineage
 from metier.capabilities.executor import Capability
 from metier.capabilities.inputs import build_input_schema

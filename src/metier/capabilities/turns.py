@@ -13,7 +13,7 @@ from typing import cast
 from pydantic import JsonValue
 
 from metier.capabilities.answers import as_json, build_failure
-from metier.capabilities.contract import AUTONOMY_LEVELS
+from metier.capabilities.contracts.contract import AUTONOMY_LEVELS
 from metier.capabilities.delegation import (
     DelegationRequest,
     DelegationRouter,
@@ -24,7 +24,7 @@ from metier.capabilities.delegation import (
     name_child,
 )
 from metier.capabilities.executor import Capability, SkillExecutor
-from metier.capabilities.impl_process import Turn
+from metier.capabilities.impl.process import Turn
 from metier.capabilities.inputs import check_inputs
 from metier.capabilities.memory import (
     ADVICE,

@@ -15,8 +15,8 @@ from metier.cli.shared.output import JsonList, warn_line, write_json, write_line
 from metier.cli.skill.catalog import AsJson
 from metier.errors import UsageError
 from metier.ids import find_user
-from metier.runtime.approvals import ApprovalQuestion, Reply
 from metier.runtime.documents import approval_as_json, attempt_as_json
+from metier.runtime.questions.approvals import ApprovalQuestion, Reply
 from metier.runtime.runs import open_runtime
 from metier.store.base import ApprovalAttempt, RunRow
 from metier.telemetry.excerpt import one_line

@@ -16,7 +16,7 @@ from metier.definitions.plugin_names import PLUGIN
 from metier.errors import UsageError
 from metier.providers.options import ProviderName
 from metier.providers.registry import BUILT_IN, OFFLINE, check_base_url, choose_provider
-from metier.runtime.provider_setup import (
+from metier.runtime.providers.setup import (
     USUAL_MODELS,
     ModelChoice,
     choose_ready,

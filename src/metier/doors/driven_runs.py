@@ -15,7 +15,7 @@ from metier.engine.stopping import Stopper
 from metier.errors import MetierError, UsageError
 from metier.event_record import EventRecord
 from metier.providers.base import Observer
-from metier.runtime.answers import Answer
+from metier.runtime.questions.answers import Answer
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Asker, Runtime, Watch
 from metier.store.base import RUNNABLE

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pydantic import JsonValue
 
 from metier.engine.entries import InputAsked
-from metier.runtime.answers import list_field_names
+from metier.runtime.questions.answers import list_field_names
 
 _PLAIN = ("string", "number", "integer", "boolean")
 _KEPT = frozenset(

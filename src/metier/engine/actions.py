@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from metier.engine.limit_entries import Limit
+from metier.engine.entry_types.limits import Limit
 from metier.events import TaskState
 from metier.tools.hooks.definition import HookEvent
 

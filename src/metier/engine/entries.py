@@ -10,9 +10,8 @@ from pydantic import Field, JsonValue, TypeAdapter
 from metier.context.trimming import Trim
 from metier.decisions import ActionStep, ModelDecision, SkillCall
 from metier.definitions.acceptance import Criterion
-from metier.engine.hooks.entries import HooksRan
-from metier.engine.limit_entries import Limit, LimitsRaised, OnLimit, RunReopened, SkillCodeAccepted
-from metier.engine.step_entries import (
+from metier.engine.entry_types.limits import Limit, LimitsRaised, OnLimit, RunReopened, SkillCodeAccepted
+from metier.engine.entry_types.steps import (
     DoubtResolved,
     FailureTold,
     StepFinished,
@@ -20,8 +19,9 @@ from metier.engine.step_entries import (
     StepRetried,
     StepStarted,
 )
-from metier.engine.timed_entry import TimedEntry
-from metier.engine.undo_entries import UndoFinished, UndoStarted
+from metier.engine.entry_types.timed import TimedEntry
+from metier.engine.entry_types.undo import UndoFinished, UndoStarted
+from metier.engine.hooks.entries import HooksRan
 from metier.events import Candidate, DisclosedFile, TaskState
 from metier.messages import MediaPart, ModelReply, Spent, Value
 from metier.tools.hooks.definition import HookCommand

@@ -7,7 +7,7 @@ from pydantic import JsonValue
 
 from metier.approval.judge import name_call
 from metier.engine import entries as e
-from metier.engine.undo_entries import FileChange
+from metier.engine.entry_types.undo import FileChange
 from metier.errors import UsageError
 from metier.tools.files.file_state import FileState, are_same
 

@@ -10,9 +10,9 @@ from typing import NamedTuple, Protocol
 from pydantic import ValidationError
 
 from metier.engine.entries import Entry, RunFailed, RunFinished, parse_entry, render_entry
+from metier.engine.entry_types.timed import TimedEntry
 from metier.engine.projection import project
 from metier.engine.state import RunState, apply
-from metier.engine.timed_entry import TimedEntry
 from metier.events import Payload
 from metier.store.base import Lease, Store, StoredEntry
 from metier.store.failures import StoreDamaged, StoreFull

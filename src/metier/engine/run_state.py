@@ -6,7 +6,7 @@ from metier.context.layers import Exchange
 from metier.decisions import ModelDecision, StepExecutionResult
 from metier.engine import entries as e
 from metier.engine.authority import KEPT_PAUSES, put_back, take_authority
-from metier.engine.child import Child
+from metier.engine.delegation.child import Child
 from metier.engine.hooks.memory import HookMemory
 from metier.engine.phases import IllegalTransition, Phase, check_transition
 from metier.engine.steps import Step

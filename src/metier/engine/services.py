@@ -10,6 +10,7 @@ from metier.context.layers import PrefixHashes, Prompt
 from metier.context.tokens import TokenCounter
 from metier.definitions.task import TaskDefinition
 from metier.engine.decide import Policy
+from metier.engine.delegation.partners import Partners
 from metier.engine.hooks.seam import Hooking
 from metier.engine.model.fingerprints import Fingerprints
 from metier.engine.model.offer import Offer, OfferKey
@@ -17,7 +18,6 @@ from metier.engine.model.same_messages import SameMessages
 from metier.engine.model.skill_index import SkillIndex
 from metier.engine.nearby import Nearby
 from metier.engine.options import RuntimeOptions
-from metier.engine.partners import Partners
 from metier.engine.snapshotting import Snapshotting
 from metier.events import Payload
 from metier.ids import Clock, Ids

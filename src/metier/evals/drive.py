@@ -15,13 +15,13 @@ from metier.evals.bench import Variant, build_bench, open_bench
 from metier.evals.format.case import EvalCase
 from metier.evals.targets import SourcedCase, Target
 from metier.ids import Ids
-from metier.runtime.answers import Answer
-from metier.runtime.approvals import ApprovalQuestion, Reply
 from metier.runtime.delegation.child_runs import request_task
 from metier.runtime.history.archive import Archive
 from metier.runtime.history.transfer import export_run
+from metier.runtime.questions.answers import Answer
+from metier.runtime.questions.approvals import ApprovalQuestion, Reply
+from metier.runtime.questions.reopening import RaisedLimits
 from metier.runtime.records.exit_codes import BUDGET, PROVIDER, get_exit_code
-from metier.runtime.reopening import RaisedLimits
 from metier.runtime.requests import RunRequest, order_run
 from metier.runtime.runs import Runtime, Watch
 from metier.store.base import Store

@@ -15,10 +15,10 @@ from metier.context.tokens import TokenCounter
 from metier.definitions.project_files import ProjectFile
 from metier.definitions.skills.catalog_cache import find_cache_folder
 from metier.engine.decide import Policy
+from metier.engine.delegation.partners import Partners
 from metier.engine.execution.protecting import describe_changes
 from metier.engine.model.skill_index import build_shelf
 from metier.engine.nearby import describe_files
-from metier.engine.partners import Partners
 from metier.engine.services import Instructions, Services
 from metier.errors import MetierError, UsageError
 from metier.project_events import ProjectInstructionsLoaded
@@ -35,8 +35,8 @@ from metier.runtime.delegation.capabilities import find_advisor, list_callable
 from metier.runtime.delegation.partners import choose_partners
 from metier.runtime.host import Host
 from metier.runtime.mcp import list_known_tools, list_server_files, open_servers
-from metier.runtime.models import open_models
 from metier.runtime.prepared_run import PreparedRun
+from metier.runtime.providers.models import open_models
 from metier.runtime.records.pins import find_instructions, find_trusted, use_pinned, use_pinned_policy
 from metier.runtime.workspace.instructions import load_instructions
 from metier.runtime.workspace.policy import (

@@ -8,8 +8,8 @@ from pydantic import JsonValue
 
 from metier.definitions.acceptance import render_criterion
 from metier.definitions.task import TaskDefinition
-from metier.engine.partners import read_inputs
-from metier.runtime.approvals import ApprovalQuestion
+from metier.engine.delegation.partners import read_inputs
+from metier.runtime.questions.approvals import ApprovalQuestion
 from metier.runtime.records.known_cost import find_listed_cost
 from metier.store.base import RUNNABLE, ApprovalAttempt, RunRow
 

@@ -13,9 +13,9 @@ from anyio.to_thread import run_sync
 from metier.engine import entries as e
 from metier.engine.authority import find_authority
 from metier.engine.decide import is_planned
+from metier.engine.delegation.orders import CHILD
 from metier.engine.journal import RunLog, read_entries, store_entries
 from metier.engine.loop import LEASE_SECONDS, Driver, LeaseKeeper, drive, hold_lease
-from metier.engine.orders import CHILD
 from metier.engine.phases import FINAL
 from metier.engine.services import Services
 from metier.engine.state import RunState, fold
@@ -26,12 +26,8 @@ from metier.events import PinnedDefinitionUsed, TaskState
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
 from metier.providers.connection import SharedClients
-from metier.runtime.answers import Answer, take_answer
-from metier.runtime.approvals import Approvals
-from metier.runtime.asking import Asker, ask_person
 from metier.runtime.bounds import ask_to_end, bounded, build_cancellation, build_timeout, find_wanted_end
 from metier.runtime.build import build_services, check_budget
-from metier.runtime.changed_code import CodeAsker, settle_code
 from metier.runtime.checks.edited_calls import look_at_call, refuse_edited
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.confinement import open_confinement
@@ -45,6 +41,11 @@ from metier.runtime.notify.announcing import check_notify, open_announcer
 from metier.runtime.notify.delivery import delivering
 from metier.runtime.output_schema import check_output_schema
 from metier.runtime.prepared_run import Hooks, PreparedRun
+from metier.runtime.questions.answers import Answer, take_answer
+from metier.runtime.questions.approvals import Approvals
+from metier.runtime.questions.asking import Asker, ask_person
+from metier.runtime.questions.changed_code import CodeAsker, settle_code
+from metier.runtime.questions.reopening import build_entries, can_reopen, check_raise, find_chain
 from metier.runtime.queue.lease_terms import LeaseTerms, begin_attempt, keep_claimable
 from metier.runtime.records.first_entry import build_start
 from metier.runtime.records.pins import pin
@@ -54,7 +55,6 @@ from metier.runtime.records.run_folders import find_folder
 from metier.runtime.records.run_log import LogOpening, open_run_log
 from metier.runtime.records.runs_folder import prepare_runs_folder
 from metier.runtime.records.seals import is_started_here, seal
-from metier.runtime.reopening import build_entries, can_reopen, check_raise, find_chain
 from metier.runtime.requests import RunRequest, order_run
 from metier.runtime.tracing.opening import open_live_exporter
 from metier.runtime.workspace.agents import BUILT_IN, AgentInForce, resolve_agent

@@ -25,7 +25,7 @@ from metier.engine.projection_work import list_task_steps
 from metier.engine.state import RunState, apply
 from metier.errors import MetierError
 from metier.messages import Value
-from metier.runtime.answers import Answer
+from metier.runtime.questions.answers import Answer
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, Watch
 from metier.store.machine import SystemMachine

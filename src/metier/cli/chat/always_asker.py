@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from metier.cli.run.approval_dialog import Prompter
-from metier.runtime.approvals import ApprovalQuestion, Reply
 from metier.runtime.chat.always import is_always, keep_always
 from metier.runtime.chat.chats import Chat
+from metier.runtime.questions.approvals import ApprovalQuestion, Reply
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from metier.cli.chat.turn_view import TurnView
 from metier.engine.state import RunState
-from metier.runtime.asking import Asker
 from metier.runtime.chat.chats import Chat
+from metier.runtime.questions.asking import Asker
 from metier.runtime.runs import Watch
 
 type Turn = Callable[[Watch], Awaitable[RunState | None]]

@@ -29,13 +29,13 @@ from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
 from metier.errors import MetierError
 from metier.ids import find_user
-from metier.runtime.answers import Answer
 from metier.runtime.chat.chats import Chat
 from metier.runtime.chat.typed_commands import MARK
 from metier.runtime.cleaning import build_place_redactor, find_place_secrets
 from metier.runtime.outcome import build_outcome, find_standing
+from metier.runtime.questions.answers import Answer
+from metier.runtime.questions.reopening import can_reopen
 from metier.runtime.records.exit_codes import SIGNALS
-from metier.runtime.reopening import can_reopen
 from metier.runtime.runs import Watch
 
 type Doubt = Literal["done", "retry", "skip", "abort"]

@@ -10,7 +10,7 @@ import anyio
 from metier.cli.shared.output import warn_line
 from metier.errors import MetierError, UsageError
 from metier.providers.registry import BUILT_IN, check_base_url
-from metier.runtime.provider_setup import (
+from metier.runtime.providers.setup import (
     Candidate,
     ModelChoice,
     check_candidate,

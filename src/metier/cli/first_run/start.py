@@ -13,7 +13,7 @@ from metier.cli.shared.output import printable, warn_line
 from metier.cli.trust import speaks_for_person, trust_new_folder
 from metier.providers.registry import BUILT_IN, OFFLINE
 from metier.runtime.chat.chats import ChatRequest
-from metier.runtime.provider_setup import render_settings
+from metier.runtime.providers.setup import render_settings
 from metier.settings.discovery import FILE_NAME, user_folder
 from metier.settings.load import LoadedSettings
 

@@ -17,10 +17,10 @@ from metier.cli.shared.output import build_output_redactor, printable, warn_line
 from metier.engine.state import RunState
 from metier.errors import UsageError
 from metier.ids import find_user
-from metier.runtime.approvals import ApprovalQuestion, Reply
-from metier.runtime.changed_code import ChangedCode
 from metier.runtime.documents import render_edit
-from metier.runtime.reopening import FLAGS, Limit, RaisedLimits, build_raise, check_raise, find_limit
+from metier.runtime.questions.approvals import ApprovalQuestion, Reply
+from metier.runtime.questions.changed_code import ChangedCode
+from metier.runtime.questions.reopening import FLAGS, Limit, RaisedLimits, build_raise, check_raise, find_limit
 from metier.views.approval_card import ApprovalCard, render_background, render_card
 from metier.views.painter import Painter, build_painter
 

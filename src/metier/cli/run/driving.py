@@ -34,13 +34,13 @@ from metier.engine.unwrapping import unwrapped
 from metier.errors import LogError, UsageError
 from metier.ids import find_user
 from metier.providers.options import ModelOptions
-from metier.runtime.answers import Answer
-from metier.runtime.changed_code import ACCEPT
 from metier.runtime.cleaning import build_place_redactor, find_place_secrets
 from metier.runtime.host import Host
 from metier.runtime.opening import open_host
 from metier.runtime.outcome import Driven, build_outcome, find_last_lines, find_standing, parse_plan
-from metier.runtime.reopening import RaisedLimits, find_chain, find_limit, render_command
+from metier.runtime.questions.answers import Answer
+from metier.runtime.questions.changed_code import ACCEPT
+from metier.runtime.questions.reopening import RaisedLimits, find_chain, find_limit, render_command
 from metier.runtime.runs import Runtime, Watch, open_runtime
 from metier.runtime.workspace.plugins import using_plugins
 from metier.settings.load import LoadedSettings

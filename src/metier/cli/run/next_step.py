@@ -3,7 +3,7 @@
 from metier.definitions.nearest import hint_nearest
 from metier.engine.state import RunState
 from metier.providers.facts import load_facts
-from metier.runtime.reopening import render_command
+from metier.runtime.questions.reopening import render_command
 
 
 def suggest(state: RunState, *, run_id: str) -> list[str]:

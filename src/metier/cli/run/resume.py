@@ -15,12 +15,12 @@ from metier.cli.run.live import EVENTS
 from metier.engine.state import RunState
 from metier.errors import UsageError
 from metier.ids import find_user
-from metier.runtime.answers import Answer, check_answer
-from metier.runtime.changed_code import ACCEPT
 from metier.runtime.host import Host
+from metier.runtime.questions.answers import Answer, check_answer
+from metier.runtime.questions.changed_code import ACCEPT
+from metier.runtime.questions.reopening import RaisedLimits
 from metier.runtime.queue.detached import wake
 from metier.runtime.records.resume_tokens import check_run_token
-from metier.runtime.reopening import RaisedLimits
 from metier.runtime.runs import Runtime, Watch
 from metier.views.live import LiveRun
 

@@ -15,8 +15,8 @@ from metier.cli.shared.output import warn_line
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState
 from metier.ids import find_user
-from metier.runtime.answers import Answer
 from metier.runtime.history.following import Follower
+from metier.runtime.questions.answers import Answer
 from metier.runtime.queue.detached import find_owner, wake
 from metier.runtime.runs import Runtime, open_runtime
 

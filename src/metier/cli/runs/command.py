@@ -19,7 +19,7 @@ from metier.cli.runs.follow import follow_run
 from metier.cli.runs.upkeep import attach as attach_upkeep
 from metier.cli.shared.output import JsonList, write_json, write_line
 from metier.cli.skill.catalog import AsJson
-from metier.engine.orders import CHILD
+from metier.engine.delegation.orders import CHILD
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState, fold
 from metier.errors import MetierError, UsageError

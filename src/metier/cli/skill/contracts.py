@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from metier.capabilities.check import is_capability
-from metier.capabilities.contract import SkillContract
-from metier.capabilities.contract_reading import ContractReading, has_contract, read_contract
-from metier.capabilities.sync_check import as_problem, check_path
+from metier.capabilities.checks.check import is_capability
+from metier.capabilities.checks.sync_check import as_problem, check_path
+from metier.capabilities.contracts.contract import SkillContract
+from metier.capabilities.contracts.reading import ContractReading, has_contract, read_contract
 from metier.cli.shared.output import problem_as_json, warn_line, write_json, write_line
 from metier.cli.skill.catalog import AllSkills, AsJson, SkillsDir, open_active_catalog, open_catalog
 from metier.definitions.names import canonical_name

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from metier.capabilities.check import check_capability
+from metier.capabilities.checks.check import check_capability
 from metier.definitions.files.walk import Walk
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.skills.skill import SkillReading, parse_once

@@ -9,7 +9,7 @@ from a2a.utils.errors import ContentTypeNotSupportedError, InvalidParamsError
 from google.protobuf.json_format import MessageToDict
 from pydantic import JsonValue
 
-from metier.runtime.answers import list_field_names
+from metier.runtime.questions.answers import list_field_names
 
 TASK = "task:"
 """How the ids of A2A skills begin that are task definitions."""

@@ -18,10 +18,10 @@ from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
 from metier.errors import LogError, UsageError
 from metier.ids import find_user
-from metier.runtime.answers import Answer, check_answer, list_field_names
-from metier.runtime.approvals import ApprovalQuestion, Reply
 from metier.runtime.chat.chats import Chat, OpenTurn
 from metier.runtime.cleaning import build_place_redactor
+from metier.runtime.questions.answers import Answer, check_answer, list_field_names
+from metier.runtime.questions.approvals import ApprovalQuestion, Reply
 from metier.runtime.runs import Runtime, Watch
 from metier.runtime.workspace.agents import BUILT_IN
 from metier.runtime.workspace.catalog import list_definitions

@@ -18,7 +18,7 @@ from metier.doors.mcp.door import Client, Context, McpDoor, build_missing_tasks,
 from metier.doors.mcp.outcome import Standing, build_fault, build_result, describe_waiting, find_standing
 from metier.doors.mcp.questions import build_form
 from metier.errors import MetierError
-from metier.runtime.answers import Answer, check_answer
+from metier.runtime.questions.answers import Answer, check_answer
 from metier.store.base import RunRow
 from metier.store.failures import LeaseHeld, RunUnknown
 

@@ -11,8 +11,8 @@ from pydantic import JsonValue
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.task import FILE_NAME, TaskDefinition, load_task
 from metier.doors.mcp.door import McpDoor
-from metier.engine.orders import read_output_schema
-from metier.engine.partners import InputSpec, read_inputs
+from metier.engine.delegation.orders import read_output_schema
+from metier.engine.delegation.partners import InputSpec, read_inputs
 from metier.runtime.workspace.catalog import list_definitions
 
 RUN, RUN_RESULT = "run", "run_result"

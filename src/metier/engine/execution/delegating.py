@@ -11,10 +11,10 @@ from metier.definitions.names import name_capability
 from metier.definitions.nearest import hint_nearest
 from metier.engine import actions as a
 from metier.engine import entries as e
+from metier.engine.delegation.orders import build_child_id, get_arguments, order_agent, order_step, order_task, wait_for
+from metier.engine.delegation.partners import fill_inputs
 from metier.engine.execution.stepping import build_finished, build_intent
 from metier.engine.journal import RunLog
-from metier.engine.orders import build_child_id, get_arguments, order_agent, order_step, order_task, wait_for
-from metier.engine.partners import fill_inputs
 from metier.engine.services import Services
 from metier.engine.state import RunState
 from metier.engine.steps import Step

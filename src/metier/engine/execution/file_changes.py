@@ -14,11 +14,11 @@ from pydantic import JsonValue
 from metier.approval.judge import name_call
 from metier.context.control import CONTROL_NAMES
 from metier.engine import entries as e
+from metier.engine.entry_types.undo import FileChange
 from metier.engine.execution.protecting import WITHOUT_PROGRAMS
 from metier.engine.services import Services
 from metier.engine.snapshotting import Snapshotting
 from metier.engine.steps import Step
-from metier.engine.undo_entries import FileChange
 from metier.errors import ToolFailed
 from metier.store.base import Store
 from metier.tools.files.file_state import FileState, Found, are_same, look_at

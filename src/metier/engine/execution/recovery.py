@@ -5,6 +5,7 @@ from typing import Literal
 
 from metier.engine import actions as a
 from metier.engine import entries as e
+from metier.engine.entry_types.steps import SpoolIdentity
 from metier.engine.execution.file_changes import add_changes
 from metier.engine.execution.stepping import (
     build_context,
@@ -17,7 +18,6 @@ from metier.engine.execution.stepping import (
 from metier.engine.journal import RunLog
 from metier.engine.projection import tool_of
 from metier.engine.services import Services
-from metier.engine.step_entries import SpoolIdentity
 from metier.engine.steps import Step
 from metier.store.machine import MachineIdentity
 from metier.tools.base import Probing

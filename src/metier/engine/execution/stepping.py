@@ -20,6 +20,8 @@ from metier.definitions.files.contained_file import read_contained
 from metier.engine import actions as a
 from metier.engine import entries as e
 from metier.engine.decide import judge_step
+from metier.engine.delegation.orders import order_call, wait_for
+from metier.engine.entry_types.steps import SpoolIdentity
 from metier.engine.execution.approvals import find_approved_base
 from metier.engine.execution.file_changes import add_changes, note_before
 from metier.engine.execution.past_results import keep_results
@@ -29,9 +31,7 @@ from metier.engine.journal import RunLog
 from metier.engine.model.media import keep_media
 from metier.engine.model.planning import get_disclosure_limits
 from metier.engine.nearby import add_nearby
-from metier.engine.orders import order_call, wait_for
 from metier.engine.services import Services
-from metier.engine.step_entries import SpoolIdentity
 from metier.engine.steps import Step, read_plan
 from metier.engine.unwrapping import unwrapped
 from metier.events import Payload, SkillDisclosureLoaded, SkillStepExecuted, TaskState

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from metier.engine.undo_entries import FileChange
+from metier.engine.entry_types.undo import FileChange
 from metier.messages import Value
 from metier.tools.hooks.answer import HookDecision, HookStatus
 from metier.tools.hooks.definition import HookEvent

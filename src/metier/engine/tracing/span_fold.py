@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from metier.engine import entries as e
-from metier.engine.timed_entry import TimedEntry
+from metier.engine.entry_types.timed import TimedEntry
 from metier.engine.tracing import span_attributes as attributes
 from metier.engine.tracing.open_span import OpenSpan
 from metier.telemetry.otel import names

@@ -4,8 +4,8 @@ import hashlib
 
 from metier.context.decoder import build_step
 from metier.engine.calls import build_memory_key
-from metier.runtime.approvals import ApprovalQuestion
 from metier.runtime.chat.chats import Chat
+from metier.runtime.questions.approvals import ApprovalQuestion
 from metier.store.contexts import MAX_POCKET_FACTS_PER_BUCKET, ContextChange, NewFact
 
 ALWAYS = "always"

@@ -19,7 +19,6 @@ from metier.errors import UsageError
 from metier.events import TaskState
 from metier.ids import find_user
 from metier.providers.registry import OFFLINE
-from metier.runtime.approvals import ApprovalQuestion
 from metier.runtime.attachments import attach_files
 from metier.runtime.build import check_budget
 from metier.runtime.chat.conversations import (
@@ -39,8 +38,9 @@ from metier.runtime.chat.conversations import (
 from metier.runtime.chat.summaries import sum_up_if_due
 from metier.runtime.chat.typed_commands import MARK, TypedApproval, use_typed
 from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.questions.approvals import ApprovalQuestion
+from metier.runtime.questions.reopening import build_raise, can_reopen
 from metier.runtime.records.known_cost import TYPED, find_listed_cost
-from metier.runtime.reopening import build_raise, can_reopen
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Answer, LeaseHolder, Runtime, Watch
 from metier.runtime.workspace.agents import BUILT_IN, SUMMARIZER, AgentInForce, resolve_agent

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from metier.messages import ModelReply, TextPart, ToolCallPart, ToolResultPart, Usage
 from metier.providers.base import ModelRequest, Observer
-from metier.runtime.approvals import ApprovalQuestion, Reply
 from metier.runtime.host import Host
+from metier.runtime.questions.approvals import ApprovalQuestion, Reply
 from metier.runtime.records.known_cost import TYPED
 
 TOOL = "Bash"

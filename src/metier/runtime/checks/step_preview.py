@@ -5,8 +5,8 @@ Inputs without a value and without a default stand as they are written; results 
 
 from metier.definitions.nearest import hint_nearest
 from metier.engine import entries as e
-from metier.engine.orders import order_step
-from metier.engine.partners import read_inputs
+from metier.engine.delegation.orders import order_step
+from metier.engine.delegation.partners import read_inputs
 from metier.engine.state import RunState, apply
 from metier.errors import UsageError
 from metier.runtime.delegation.child_runs import ChildRunStart, build_limits

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from metier.approval.load import RuleReading, RuleSource, read_rules
 from metier.approval.scopes import POLICY_FILE, ScopeReader
-from metier.capabilities.check import check_capability, is_capability
-from metier.capabilities.contract_reading import read_contract
+from metier.capabilities.checks.check import check_capability, is_capability
+from metier.capabilities.contracts.reading import read_contract
 from metier.context.control import CONTROL_NAMES
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.agent import AgentDefinition
@@ -38,7 +38,7 @@ from metier.runtime.checks.list_checks import find_bare_skills, find_idle_rules
 from metier.runtime.checks.step_checks import StepChecker
 from metier.runtime.cleaning import load_place_config
 from metier.runtime.host import Host
-from metier.runtime.model_choice import split_name
+from metier.runtime.providers.model_choice import split_name
 from metier.runtime.workspace.catalog import find_skills, list_definitions
 from metier.runtime.workspace.hooks import SETTINGS as HOOK_SETTINGS
 from metier.runtime.workspace.hooks import load_hooks

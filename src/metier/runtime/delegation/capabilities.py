@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from metier.capabilities.adapter import name_owner
 from metier.capabilities.advisor import Bill, ProviderAdvisor
-from metier.capabilities.check import is_capability
+from metier.capabilities.checks.check import is_capability
 from metier.capabilities.delegation import Lineage
 from metier.capabilities.executor import Capability, SkillExecutor
 from metier.capabilities.tool import build_capability_tools

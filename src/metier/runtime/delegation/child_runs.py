@@ -9,9 +9,9 @@ from pydantic import Field, JsonValue
 
 from metier.definitions.problems import has_errors
 from metier.definitions.task import TaskDefinition
+from metier.engine.delegation.partners import fill_inputs, read_inputs
 from metier.engine.entries import ChildRequest, Limits, RunStarted
 from metier.engine.options import RuntimeOptions
-from metier.engine.partners import fill_inputs, read_inputs
 from metier.errors import ConfigError, UsageError
 from metier.messages import Value
 from metier.runtime.checks.validation import check_task

@@ -9,7 +9,7 @@ from typing import Protocol
 from pydantic import JsonValue
 
 from metier.engine import entries as e
-from metier.engine.child import Child
+from metier.engine.delegation.child import Child
 from metier.engine.execution.delegating import find_open_delegation, record_child_end
 from metier.engine.execution.past_results import build_results
 from metier.engine.journal import RunLog, read_entries

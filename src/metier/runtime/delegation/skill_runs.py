@@ -11,8 +11,8 @@ from metier.capabilities.delegation import DelegationRequest
 from metier.capabilities.protocol import AgentResponse, InputRequest, ResponseError, ResponseMetadata, TaskState
 from metier.capabilities.tool import name_conversation, name_message
 from metier.decisions import CalledRun
+from metier.engine.delegation.orders import CHILD
 from metier.engine.journal import read_entries
-from metier.engine.orders import CHILD
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState, fold
 from metier.store.base import Store

@@ -9,6 +9,7 @@ from pathlib import Path
 from anyio.to_thread import run_sync
 
 from metier.engine import entries as e
+from metier.engine.entry_types.undo import FileChange
 from metier.engine.execution.file_changes import find_changes, keep
 from metier.engine.file_timeline import (
     FileEffect,
@@ -19,7 +20,6 @@ from metier.engine.file_timeline import (
     select,
 )
 from metier.engine.journal import read_entries
-from metier.engine.undo_entries import FileChange
 from metier.errors import ToolFailed
 from metier.runtime.build import open_snapshots
 from metier.runtime.runs import Runtime, Watch

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from metier.engine.orders import CHILD
+from metier.engine.delegation.orders import CHILD
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
 from metier.events import TaskState
-from metier.runtime.answers import Answer
+from metier.runtime.questions.answers import Answer
 from metier.runtime.queue.lease_terms import LeaseTerms
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, Watch

@@ -17,8 +17,8 @@ from pydantic import TypeAdapter
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.names import SKILL_PIN as SKILL
 from metier.definitions.skills.skill import parse_skill
+from metier.engine.delegation.partners import Partners
 from metier.engine.entries import RunStarted
-from metier.engine.partners import Partners
 from metier.engine.services import Instructions, Services
 from metier.errors import SkillError, UsageError
 from metier.runtime.host import Host

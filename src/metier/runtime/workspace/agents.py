@@ -21,7 +21,7 @@ from metier.definitions.text.document import MAX_FILE_BYTES, parse_document
 from metier.errors import ConfigError, UsageError
 from metier.providers.options import ModelOptions
 from metier.runtime.host import Host
-from metier.runtime.model_choice import choose_model, choose_profile, list_models
+from metier.runtime.providers.model_choice import choose_model, choose_profile, list_models
 from metier.runtime.workspace.catalog import (
     ActiveSkills,
     activate_named,

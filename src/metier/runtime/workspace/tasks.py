@@ -17,12 +17,12 @@ from metier.definitions.references import Reference
 from metier.definitions.skills.naming import hint_skill, is_called
 from metier.definitions.task import FILE_NAME, TaskDefinition, TaskReading, TaskStep, load_task
 from metier.definitions.text.document import Document, parse_document
-from metier.engine.orders import read_output_schema
-from metier.engine.partners import InputSpec, fill_inputs, read_inputs
+from metier.engine.delegation.orders import read_output_schema
+from metier.engine.delegation.partners import InputSpec, fill_inputs, read_inputs
 from metier.errors import ConfigError, UsageError
 from metier.runtime.host import Host
-from metier.runtime.model_choice import choose_profile
 from metier.runtime.prepared_run import PreparedRun
+from metier.runtime.providers.model_choice import choose_profile
 from metier.runtime.workspace.agents import AgentInForce, read_definition_file
 from metier.runtime.workspace.catalog import activate_named, find_all_skills, list_definitions
 from metier.skills.package import SkillPackage

@@ -8,8 +8,8 @@ from pydantic import Field, JsonValue
 from starlette.responses import Response
 
 from metier.messages import Value
-from metier.runtime.approvals import Reply
 from metier.runtime.documents import approval_as_json, attempt_as_json
+from metier.runtime.questions.approvals import Reply
 from metier.runtime.queue.detached import find_owner, wake
 from metier.server.api.answers import Listing, answer, answer_page
 from metier.server.idempotency import Document, Key, Once, run_once

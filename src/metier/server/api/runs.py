@@ -13,7 +13,6 @@ from metier.engine.phases import FINAL
 from metier.errors import UsageError
 from metier.events import TaskState
 from metier.messages import Value
-from metier.runtime.answers import Answer, check_answer
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.documents import row_as_json
 from metier.runtime.history.archive import render_archive
@@ -23,9 +22,10 @@ from metier.runtime.history.run_views import read_run_view
 from metier.runtime.history.spending import parse_since
 from metier.runtime.history.transfer import export_run
 from metier.runtime.outcome import build_outcome, find_standing
+from metier.runtime.questions.answers import Answer, check_answer
+from metier.runtime.questions.reopening import RaisedLimits
 from metier.runtime.queue.detached import leave_to_workers, wake
 from metier.runtime.records.resume_tokens import check_run_token
-from metier.runtime.reopening import RaisedLimits
 from metier.runtime.requests import RunRequest
 from metier.server.api.answers import Cursor, Listing, PageSize, answer, answer_file, answer_page
 from metier.server.api.starting import StartRun, start_once

@@ -2,9 +2,9 @@
 
 from contextlib import suppress
 
-from metier.runtime.answers import Answer, check_answer
-from metier.runtime.approvals import ApprovalQuestion, Reply
 from metier.runtime.history.forks import ForkRequest, fork_run
+from metier.runtime.questions.answers import Answer, check_answer
+from metier.runtime.questions.approvals import ApprovalQuestion, Reply
 from metier.runtime.queue.detached import find_owner, leave_to_workers, wake
 from metier.server.problems import HttpProblem
 from metier.server.state import ServerState

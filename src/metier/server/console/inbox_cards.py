@@ -7,9 +7,9 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from metier.runtime.approvals import ApprovalQuestion
-from metier.runtime.inbox import WaitingRun, WaitKind
-from metier.runtime.reopening import Limit
+from metier.runtime.questions.approvals import ApprovalQuestion
+from metier.runtime.questions.inbox import WaitingRun, WaitKind
+from metier.runtime.questions.reopening import Limit
 from metier.store.base import RunRow
 from metier.views.call_words import describe_call
 from metier.views.form_fields import FormField, build_fields

@@ -8,11 +8,11 @@ from pydantic import JsonValue
 from starlette.responses import Response
 
 from metier.errors import ApprovalClosed, MetierError, UsageError
-from metier.runtime.answers import Answer
-from metier.runtime.approvals import ApprovalQuestion, Reply
 from metier.runtime.cleaning import build_place_cleaner
-from metier.runtime.inbox import read_inbox
-from metier.runtime.reopening import RaisedLimits
+from metier.runtime.questions.answers import Answer
+from metier.runtime.questions.approvals import ApprovalQuestion, Reply
+from metier.runtime.questions.inbox import read_inbox
+from metier.runtime.questions.reopening import RaisedLimits
 from metier.server.console.actions import answer, decide, go_on
 from metier.server.console.inbox_cards import ApprovalCard, build_approval_card, build_waiting_card
 from metier.server.console.rendering import Here, Page, PageRoute

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from metier.engine.orders import CHILD
+from metier.engine.delegation.orders import CHILD
 from metier.runtime.documents import find_shown_status
 from metier.runtime.records.known_cost import find_listed_cost
 from metier.runtime.runs import Runtime

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.task import FILE_NAME, TaskDefinition, load_task
-from metier.engine.partners import read_inputs
+from metier.engine.delegation.partners import read_inputs
 from metier.errors import UsageError
 from metier.runtime.delegation.child_runs import request_task
 from metier.runtime.queue.detached import submit

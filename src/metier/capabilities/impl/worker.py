@@ -1,4 +1,4 @@
-"""The process in which one turn of a skill runs: `python -I -m metier.capabilities.impl_worker`.
+"""The process in which one turn of a skill runs: `python -I -m metier.capabilities.impl.worker`.
 
 Reads a request from standard input, answers on what was its standard output, one JSON line each; between the two it
 may ask for advice. What the skill prints goes to standard error. Starts fast: standard library only.
@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from metier.capabilities.impl_context import MAX_ANSWER_BYTES, Json, SkillContext
-from metier.capabilities.impl_guard import Guard, Permitted, UndeclaredEffect
+from metier.capabilities.impl.context import MAX_ANSWER_BYTES, Json, SkillContext
+from metier.capabilities.impl.guard import Guard, Permitted, UndeclaredEffect
 from metier.tools.toolsets.private_package import open_private_package
 
 MODULE = "impl"

@@ -6,7 +6,7 @@ is not usable counts as the least that it could have meant: fewer states, less a
 
 from dataclasses import dataclass
 
-from metier.capabilities.contract import (
+from metier.capabilities.contracts.contract import (
     AUTONOMY_LEVELS,
     DEFAULT_TIMEOUT_SECONDS,
     DEFAULT_TURNS,
@@ -25,8 +25,8 @@ from metier.capabilities.contract import (
     SideEffects,
     SkillContract,
 )
-from metier.capabilities.contract_fields import ContractFields
-from metier.capabilities.contract_rules import find_conflicts, narrow
+from metier.capabilities.contracts.fields import ContractFields
+from metier.capabilities.contracts.rules import find_conflicts, narrow
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.skills.skill import SkillDefinition

@@ -7,8 +7,8 @@ from typing import Self, cast
 
 from pydantic import JsonValue
 
-from metier.capabilities.contract import Schema
-from metier.capabilities.schema_node import find_schema_fault, json_value
+from metier.capabilities.contracts.contract import Schema
+from metier.capabilities.contracts.schema_node import find_schema_fault, json_value
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.text.fields import Fields
 from metier.definitions.text.yaml_text import Entry, Mapping

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from metier.capabilities.contract import SideEffect, SkillContract
+from metier.capabilities.contracts.contract import SideEffect, SkillContract
 
 
 @dataclass(frozen=True, slots=True)

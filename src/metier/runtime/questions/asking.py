@@ -7,7 +7,7 @@ from dataclasses import replace
 from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
 from metier.errors import ApprovalClosed
-from metier.runtime.approvals import ApprovalQuestion, Approvals, Reply
+from metier.runtime.questions.approvals import ApprovalQuestion, Approvals, Reply
 
 type Asker = Callable[[ApprovalQuestion], Awaitable[Reply | None]]
 """Asks about a call, and shows the others of its reply that wait; nothing leaves them open."""

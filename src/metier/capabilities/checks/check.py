@@ -3,8 +3,8 @@
 import ast
 from pathlib import Path
 
-from metier.capabilities.contract_reading import ContractReading, has_contract, read_contract
-from metier.capabilities.sync_check import MAX_SOURCE_BYTES, SYNTAX, as_problem, check_file
+from metier.capabilities.checks.sync_check import MAX_SOURCE_BYTES, SYNTAX, as_problem, check_file
+from metier.capabilities.contracts.reading import ContractReading, has_contract, read_contract
 from metier.definitions.problems import Problem
 from metier.definitions.skills.scripts import find_impl
 from metier.definitions.skills.skill import SkillDefinition

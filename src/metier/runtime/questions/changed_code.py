@@ -11,8 +11,8 @@ from anyio.to_thread import run_sync
 
 from metier.engine import entries as e
 from metier.engine.journal import RunLog
-from metier.runtime.answers import Answer
 from metier.runtime.prepared_run import PreparedRun
+from metier.runtime.questions.answers import Answer
 from metier.runtime.records.pins import CODE, digest_code
 
 ACCEPT = "--accept-changed-skills"

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from metier.engine.orders import CHILD
+from metier.engine.delegation.orders import CHILD
 from metier.engine.state import RunState
 from metier.events import TaskState
-from metier.runtime.approvals import ApprovalQuestion
+from metier.runtime.questions.approvals import ApprovalQuestion
+from metier.runtime.questions.reopening import Limit, can_reopen, find_limit, suggest_limit
 from metier.runtime.records.causes import get_cause
-from metier.runtime.reopening import Limit, can_reopen, find_limit, suggest_limit
 from metier.runtime.runs import Runtime
 from metier.store.base import ENDED, RunRow
 

@@ -11,8 +11,8 @@ from metier.engine.phases import FINAL
 from metier.engine.services import Services
 from metier.engine.state import RunState
 from metier.errors import UsageError
-from metier.runtime.approvals import Approvals
-from metier.runtime.reopening import RaisedLimits
+from metier.runtime.questions.approvals import Approvals
+from metier.runtime.questions.reopening import RaisedLimits
 from metier.tools.schemas import SchemaCheck
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from metier.capabilities.python_names import (
+from metier.capabilities.checks.python_names import (
     ImportedNames,
     find_imports,
     find_keyword,

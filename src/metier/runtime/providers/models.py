@@ -21,7 +21,7 @@ from metier.providers.registry import BUILT_IN, OFFLINE, REMOTE, choose_provider
 from metier.providers.retry import Candidate, split_model_name
 from metier.runtime.host import Host
 from metier.runtime.prepared_run import PreparedRun
-from metier.runtime.remote_agents import open_remote
+from metier.runtime.providers.remote_agents import open_remote
 from metier.runtime.workspace.plugins import get_brought
 
 RANKED = 8

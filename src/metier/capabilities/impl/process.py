@@ -11,9 +11,9 @@ import anyio
 from anyio.streams.buffered import BufferedByteReceiveStream
 from pydantic import JsonValue
 
-from metier.capabilities.contract import SkillContract
-from metier.capabilities.impl_context import MAX_ANSWER_BYTES
-from metier.capabilities.impl_guard import resolve
+from metier.capabilities.contracts.contract import SkillContract
+from metier.capabilities.impl.context import MAX_ANSWER_BYTES
+from metier.capabilities.impl.guard import resolve
 from metier.capabilities.kept_answers import AnswerPlace, open_place
 from metier.errors import MetierError, ToolFailed
 from metier.skills.package import SkillPackage
@@ -105,7 +105,7 @@ def _build_command(turn: Turn, environ: Mapping[str, str], *, scratch: str) -> C
         environment[IDEMPOTENCY_VARIABLE] = turn.idempotency_key
     return Command(
         # -B: bytecode beside the module would change the bytes that the user trusted.
-        arguments=[sys.executable, "-I", "-B", "-X", "utf8", "-m", "metier.capabilities.impl_worker"],
+        arguments=[sys.executable, "-I", "-B", "-X", "utf8", "-m", "metier.capabilities.impl.worker"],
         folder=turn.workspace if turn.workspace.is_dir() else turn.package.folder,
         environment=environment,
         spool=turn.spool,

@@ -5,8 +5,8 @@ from typing import Literal
 from pydantic import Field, JsonValue
 
 from metier.decisions import ActionStep, StepStatus
-from metier.engine.timed_entry import TimedEntry
-from metier.engine.undo_entries import FileChange
+from metier.engine.entry_types.timed import TimedEntry
+from metier.engine.entry_types.undo import FileChange
 from metier.events import TaskState
 from metier.messages import MediaPart, Spent, Value
 from metier.tools.effects import Effect

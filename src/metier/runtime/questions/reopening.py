@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from metier.engine import entries as e
 from metier.engine.decide import get_run_limits
-from metier.engine.limit_entries import Limit
+from metier.engine.entry_types.limits import Limit
 from metier.engine.state import RunState
 from metier.errors import UsageError
 from metier.providers.failures import list_reasons

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from metier.engine.timed_entry import TimedEntry
+from metier.engine.entry_types.timed import TimedEntry
 from metier.messages import Value
 
 type Limit = Literal["max_turns", "max_cost_usd", "timeout_seconds"]
