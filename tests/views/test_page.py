@@ -92,7 +92,7 @@ def test_no_text_of_a_run_becomes_markup_of_its_page(text: str) -> None:
     harmless = build_hostile("plain")
 
     page, plain = (
-        render_share(view, {"s1": f"--- a\n+++ b\n@@ -1 +1 @@\n-{view.task}\n+{view.task}"})
+        render_share(view, {"r1:s1": f"--- a\n+++ b\n@@ -1 +1 @@\n-{view.task}\n+{view.task}"})
         for view in (hostile, harmless)
     )
     seen = {tag for tag, _ in Elements(page).found}

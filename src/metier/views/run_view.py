@@ -71,6 +71,11 @@ class StepView:
     error: str = ""
     rule: str = ""
     """The rule that allowed, asked or denied."""
+    verdict: str = ""
+    """What the policy said of it: allow, ask or deny."""
+    effect: str = ""
+    """What the call may do to the world, by the class of its tool."""
+    idempotency_key: str = ""
     attempts: int = 1
     child_run_id: str = ""
     approval_id: str = ""

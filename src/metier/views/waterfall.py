@@ -36,6 +36,8 @@ class Row:
     turn: int
     key: str
     """Unique on its page, and the same for the same row while the run goes on."""
+    run_id: str = ""
+    """The run whose row it is: that of the page, or one below it."""
     at: float = 0.0
     width: float = 0.0
     seconds: float = 0.0
@@ -153,13 +155,12 @@ def _list_rows(view: RunView, scale: _Scale, *, origin: datetime | None, depth: 
     rows: dict[int, list[Row]] = {}
     for number, call in enumerate(view.calls):
         row = _build_call(call, scale, key=f"{view.run_id}-c{number}", times=times, depth=depth)
-        rows.setdefault(call.turn, []).append(row)
+        rows.setdefault(call.turn, []).append(replace(row, run_id=view.run_id))
     for number, item in enumerate(view.items):
         if isinstance(item, NoteView) and item.level == "detail":
             continue
-        rows.setdefault(item.turn, []).append(
-            _build_item(item, scale, key=f"{view.run_id}-i{number}", times=times, depth=depth)
-        )
+        row = _build_item(item, scale, key=f"{view.run_id}-i{number}", times=times, depth=depth)
+        rows.setdefault(item.turn, []).append(replace(row, run_id=view.run_id))
     below = {child.run_id: child for child in view.children}
     for turn in sorted(rows):
         for row in rows[turn]:

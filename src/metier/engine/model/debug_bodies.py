@@ -13,9 +13,15 @@ FOLDER = "llm"
 _REQUEST: TypeAdapter[ModelRequest] = TypeAdapter(ModelRequest)
 
 
+def dump_request(request: ModelRequest) -> JsonValue:
+    """Everything but the bytes of pictures, which its messages name by their hash."""
+    dumped: JsonValue = _REQUEST.dump_python(request, mode="json", exclude={"media"})
+    return dumped
+
+
 def keep_request(action: CallModel, request: ModelRequest, services: Services) -> None:
     if services.clean_body is not None:
-        _keep(_name(action, "request"), _REQUEST.dump_python(request, mode="json", exclude={"media"}), services)
+        _keep(_name(action, "request"), dump_request(request), services)
 
 
 def keep_reply(action: CallModel, reply: ModelReply, services: Services) -> None:

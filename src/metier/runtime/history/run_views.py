@@ -51,10 +51,11 @@ async def read_run_view(runtime: Runtime, run_id: str, *, levels: int = _MOST_LE
 
 
 async def read_step_diffs(runtime: Runtime, run_id: str) -> dict[str, str]:
-    """What each step did to files, as unified diffs by the ids of the steps, without secrets."""
+    """What each step did to files, as unified diffs by `run:step`, also of child runs, without secrets."""
     clean = build_place_cleaner(runtime.place).text
     found = await read_changes(runtime, run_id)
-    return {step.step.rpartition(":")[2]: clean("".join(step.changes.values())) for step in found if step.changes}
+    named = {step.step if ":" in step.step else f"{run_id}:{step.step}": step.changes for step in found}
+    return {name: clean("".join(changes.values())) for name, changes in named.items() if changes}
 
 
 def _read_log(runtime: Runtime, run_id: str) -> list[EventRecord]:

@@ -54,6 +54,7 @@ DONE: Mapping[str, str] = {
     "canceled": "The run is being ended.",
     "forked": "This is the new run. It shares the entries before the fork and goes on from there.",
     "saved": "Saved. New runs are judged by these rules.",
+    "updated": "The skill is updated. Runs that are under way keep what they are pinned to.",
     "undone": "The files are as they were before.",
 }
 """What a page says after something was done; by a code, so that an address cannot put words into the page."""
@@ -71,6 +72,11 @@ class Page:
     @property
     def root(self) -> str:
         return self.state.base_path
+
+    @property
+    def is_part(self) -> bool:
+        """A page that is open asks for a piece of itself."""
+        return self.request.headers.get("hx-request") == "true"
 
     async def render(self, template: str, here: str, *, status: int = 200, **values: object) -> Response:
         """A whole page; a fragment where htmx asks for one by its template."""

@@ -1,17 +1,23 @@
 """One run: what happened over time, its state at any entry, fork, undo, export."""
 
+from typing import Literal
+
 from fastapi import APIRouter
 from starlette.responses import Response
 
 from metier.errors import UsageError
 from metier.runtime.documents import find_shown_status
 from metier.runtime.history.archive import render_archive
+from metier.runtime.history.artifacts import list_artifacts, read_artifact
+from metier.runtime.history.exchanges import read_exchange
 from metier.runtime.history.forks import ForkRequest
 from metier.runtime.history.moments import read_moment
+from metier.runtime.history.replays import replay_run
 from metier.runtime.history.run_views import read_run_view, read_step_diffs
 from metier.runtime.history.shared_page import render_shared_run
 from metier.runtime.history.transfer import export_run
 from metier.runtime.history.undo import CANNOT, plan_undo, undo
+from metier.server.api.answers import answer_file
 from metier.server.console.actions import fork
 from metier.server.console.rendering import Here, Page, PageRoute
 from metier.store.base import ENDED
@@ -46,6 +52,7 @@ async def _render_run(page: Page, name: str, template: str) -> Response:
         view=view,
         fall=build_waterfall(view),
         changes=await read_step_diffs(runtime, row.run_id),
+        artifacts=await list_artifacts(runtime, row.run_id),
         entries=entries,
         moment=await read_moment(runtime, row.run_id, entries) if entries and template == "run.html" else None,
     )
@@ -56,9 +63,33 @@ async def show_moment(page: Here, name: str, k: int = 1) -> Response:
     """The state after entry `k`; a part of the page where htmx asks for it."""
     row = await page.state.runtime.find(name)
     moment = await read_moment(page.state.runtime, row.run_id, k)
-    is_part = page.request.headers.get("hx-request") == "true"
-    template = "moment_part.html" if is_part else "moment.html"
+    template = "moment_part.html" if page.is_part else "moment.html"
     return await page.render(template, "runs", run_id=row.run_id, task=row.task, moment=moment)
+
+
+@router.get("/runs/{name}/calls/{turn}")
+async def show_exchange(page: Here, name: str, turn: int) -> Response:
+    """The whole request and the whole reply of a turn; a part of the page where htmx asks for it."""
+    row = await page.state.runtime.find(name)
+    exchange = await read_exchange(page.state.runtime, row.run_id, turn)
+    template = "exchange_part.html" if page.is_part else "exchange.html"
+    return await page.render(template, "runs", run_id=row.run_id, task=row.task, exchange=exchange)
+
+
+@router.get("/runs/{name}/replay")
+async def show_replay(page: Here, name: str, files: Literal["pinned", "current"] = "pinned") -> Response:
+    """Drive the run again from its journal, with every effect blocked: equal, or the first entry that differs."""
+    row = await page.state.runtime.find(name)
+    report = await replay_run(page.state.runtime, row.run_id, with_current_files=files == "current")
+    return await page.render("replay.html", "runs", run_id=row.run_id, task=row.task, report=report, files=files)
+
+
+@router.get("/runs/{name}/artifacts/{sha256}")
+async def download_artifact(page: Here, name: str, sha256: str) -> Response:
+    """Always a download, never a page of this server."""
+    row = await page.state.runtime.find(name)
+    artifact, data = await read_artifact(page.state.runtime, row.run_id, sha256)
+    return answer_file(data, name=artifact.file.name)
 
 
 @router.post("/runs/{name}/fork")
@@ -101,17 +132,11 @@ async def undo_run(page: Here, name: str) -> Response:
 async def export(page: Here, name: str) -> Response:
     row = await page.state.runtime.find(name)
     data = render_archive(await export_run(page.state.runtime, row.run_id))
-    return _send_file(data, f"{row.run_id}.metier-run", media_type="application/zip")
+    return answer_file(data, name=f"{row.run_id}.metier-run")
 
 
 @router.get("/runs/{name}/share")
 async def share(page: Here, name: str) -> Response:
     row = await page.state.runtime.find(name)
     text = await render_shared_run(page.state.runtime, row.run_id)
-    return _send_file(text.encode(), f"{row.run_id}.html", media_type="text/html")
-
-
-def _send_file(data: bytes, name: str, *, media_type: str) -> Response:
-    """As a download that could do nothing even where a browser showed it."""
-    headers = {"content-disposition": f'attachment; filename="{name}"', "content-security-policy": "sandbox"}
-    return Response(data, media_type=media_type, headers=headers)
+    return answer_file(text.encode(), name=f"{row.run_id}.html")

@@ -14,7 +14,7 @@ from jinja2 import ChoiceLoader, Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from pydantic import JsonValue
 
-from metier.telemetry.excerpt import one_line
+from metier.telemetry.excerpt import cut_middle, one_line
 from metier.telemetry.sanitize import sanitize
 from metier.views.closing import find_seconds, format_cost, format_seconds, format_tokens
 from metier.views.diff import build_step_diff, parse_diff
@@ -62,6 +62,7 @@ def build_environment(folders: Sequence[Path] = (), *, clean: Callable[[str], st
         "pretty": texts.render_json,
         "safe_text": texts.sanitize,
         "line": texts.cut_line,
+        "cut": cut_long,
         "markdown": texts.render_markdown,
         "status": _name_status,
         "status_kind": _find_status_kind,
@@ -82,6 +83,11 @@ def count(number: int, noun: str, many: str = "") -> str:
 def format_duration(seconds: float) -> str:
     """`30 ms` where it is less than a second."""
     return f"{seconds * 1000:.0f} ms" if seconds < 0.9995 else format_seconds(seconds)
+
+
+def cut_long(text: str, most: int = 2_000) -> str:
+    """Both ends of a long text; lines stay lines."""
+    return cut_middle(text, most)
 
 
 def format_moment(moment: datetime | None) -> str:

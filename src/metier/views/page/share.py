@@ -20,7 +20,7 @@ def _open_template() -> Template:
 
 
 def render_share(view: RunView, changes: Mapping[str, str] | None = None) -> str:
-    """`changes` are the diffs of steps by their ids. A policy in the page lets nothing run and nothing be fetched."""
+    """`changes` are the diffs of steps by `run:step`. A policy in the page lets nothing run and nothing be fetched."""
     style = STYLE_FILE.read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return _open_template().render(

@@ -1,0 +1,115 @@
+"""Updates of installed skills in two steps: look at what would change, then take exactly what was looked at."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from metier.definitions.files.contained_file import read_contained
+from metier.definitions.names import canonical_name
+from metier.errors import SkillRejected, UsageError
+from metier.runtime.host import Host
+from metier.runtime.served_skills import fetch_served
+from metier.runtime.workspace.catalog import find_all_skills
+from metier.skills.activation import USER_FOLDERS
+from metier.skills.install.operations import Answer, Installer, Outcome, Proposal
+from metier.skills.install.placement import read_registry
+from metier.skills.install.registry import RegistryEntry, SkillHome
+from metier.views.diff import build_diff
+
+_MOST_FILES = 60
+_MOST_BYTES = 200_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkillUpdate:
+    """What an update would change. Nothing of it is installed."""
+
+    outcome: Outcome
+    diffs: Mapping[str, str]
+    """Unified diffs by file, of those that are text; of a binary file, a sentence."""
+
+    @property
+    def is_new(self) -> bool:
+        return self.outcome.status != "unchanged"
+
+    @property
+    def proposal(self) -> Proposal:
+        return self.outcome.proposal
+
+
+def find_installed(place: Host, name: str) -> RegistryEntry | None:
+    """How the skill was installed; None for one of the workspace and for a bundled one."""
+    entry = read_registry(_find_home(place)).find(name)
+    return entry if entry is not None and entry.is_installed else None
+
+
+async def look_for_update(place: Host, name: str) -> SkillUpdate:
+    """Fetch the skill from where it came and compare. Raises `SkillNotFound`, `SkillError`."""
+    diffs: dict[str, str] = {}
+
+    def look(proposal: Proposal) -> Answer:
+        # The fetched files are there for as long as the question takes.
+        diffs.update(_compare_files(proposal))
+        return "stop"
+
+    outcome = await _build_installer(place).update(name, confirm=look)
+    return SkillUpdate(outcome=outcome, diffs=diffs)
+
+
+async def take_update(place: Host, name: str, *, tree: str, is_trusted: bool) -> Outcome:
+    """Install the update whose hash is `tree`, and trust it or not. Raises `SkillRejected` where it is another one."""
+
+    def answer(proposal: Proposal) -> Answer:
+        if proposal.digest.tree != tree:
+            return "stop"
+        return "trust" if is_trusted else "keep_untrusted"
+
+    outcome = await _build_installer(place).update(name, confirm=answer)
+    if outcome.status == "declined":
+        raise SkillRejected(f"Skill {name!r} changed at its source since you looked", hint="Look at the update again")
+    if outcome.status == "unchanged" and outcome.proposal.digest.tree != tree:
+        raise UsageError(f"Skill {name!r} has no such update any more", hint="Look at the update again")
+    return outcome
+
+
+def _build_installer(place: Host) -> Installer:
+    bundled = [package for package in find_all_skills(place).packages if package.source == "bundled"]
+    return Installer(
+        home=_find_home(place),
+        clock=place.clock,
+        taken=frozenset(canonical_name(package.definition.name) for package in bundled),
+        fetch_served=partial(fetch_served, place),
+    )
+
+
+def _find_home(place: Host) -> SkillHome:
+    return SkillHome(place.home / USER_FOLDERS[0])
+
+
+def _compare_files(proposal: Proposal) -> dict[str, str]:
+    """The files that differ, in their order; the first of them where there are many."""
+    diff, previous = proposal.diff, proposal.previous
+    if diff is None or previous is None:
+        return {}
+    names = sorted((*diff.files_added, *diff.files_changed, *diff.files_removed))[:_MOST_FILES]
+    old, new = Path(previous.installed_path), proposal.definition.folder
+    return {name: _compare_file(name, old, new) for name in names}
+
+
+def _compare_file(name: str, old: Path, new: Path) -> str:
+    before, after = (_read(folder / name, within=folder) for folder in (old, new))
+    if before is None or after is None:
+        return f"{name}: no text, or too long to show"
+    return build_diff(before, after, path=name)
+
+
+def _read(file: Path, *, within: Path) -> str | None:
+    """Empty where there is no such file, None where it is not text that can be shown."""
+    try:
+        data = read_contained(file, within=within, limit=_MOST_BYTES)
+        return None if len(data) > _MOST_BYTES else data.decode()
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,170 @@
+"""One run on the console: requests and replies, files, verdicts, replay, undo, and what a child run did."""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from html import unescape
+
+import pytest
+from console_client import ConsoleClient
+from console_scene import prepare
+from model_server import ModelServer, calls, running_model, says
+from run_workspace import Workspace
+from running_server import serving
+
+from metier.approval.scopes import POLICY_FILE
+
+STEP = "---\nname: {name}\n{next}---\n\n{body}\n"
+
+
+class Scene:
+    def __init__(self, workspace: Workspace, model: ModelServer, console: ConsoleClient) -> None:
+        self.workspace, self.model, self.console = workspace, model, console
+        self.written, self.task = (run_id for run_id in workspace.run_ids() if not run_id.startswith("child-"))
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """A run that wrote a file, a task whose two steps are runs of their own, and one server for all of these tests."""
+    with pytest.MonkeyPatch.context() as patch, running_model() as model:
+        base = tmp_path_factory.mktemp("run")
+        for name in ("home", "work"):
+            (base / name).mkdir()
+        patch.setenv("HOME", str(base / "home"))
+        patch.setenv("OPENAI_API_KEY", "k" * 12)
+        patch.chdir(base / "work")
+        workspace = prepare(base / "work", model)
+        settings = json.loads((workspace.folder / "agent.yaml").read_text())
+        settings["runtime"]["profile"] = "permissive"
+        workspace.configure(**settings)
+        workspace.write(POLICY_FILE, "tool_approvals:\n  rules:\n    - {tool: Write, allow: true}\n")
+        model.follow(
+            calls("Write", path="notes/week.md", content="# Week\n\n<script>alert(1)</script>\n"), says("Written.")
+        )
+        workspace.agent("run", "Write the week", "-q")
+        workspace.write(
+            ".agent/tasks/two/TASK.md", STEP.format(name="Look", next="next: report.md\n", body="Look around.")
+        )
+        workspace.write(".agent/tasks/two/report.md", STEP.format(name="Report", next="", body="Report it."))
+        model.follow(
+            calls("Write", path="notes/looked.md", content="seen\n"),
+            says("I looked."),
+            calls("Read", path="notes/roadmap.md"),
+            says("I reported."),
+        )
+        assert workspace.agent("task", "run", "two") == 0
+        with serving(workspace.folder) as server, closing(ConsoleClient(server)) as console:
+            yield Scene(workspace, model, console)
+
+
+def read_boxes(page: str) -> list[str]:
+    return [unescape(text) for text in re.findall(r'<pre class="box" tabindex="0">(.*?)</pre>', page, re.DOTALL)]
+
+
+def test_a_model_call_opens_its_whole_request_and_its_whole_reply(scene: Scene) -> None:
+    scene.console.open(f"/runs/{scene.written}")
+    assert f'hx-get="/runs/{scene.written}/calls/1"' in scene.console.page
+
+    page = scene.console.open(f"/runs/{scene.written}/calls/1")
+    request, reply = (json.loads(text) for text in read_boxes(page))
+
+    assert "byte for byte what was sent" in scene.console.words()
+    assert "Write the week" in json.dumps(request["messages"])
+    assert {tool["name"] for tool in request["tools"]} >= {"Write", "Read"}
+    assert reply["parts"][-1]["arguments"]["path"] == "notes/week.md"
+    part = scene.console.http.get(f"/runs/{scene.written}/calls/2", headers={"hx-request": "true"}).text
+    assert "<html" not in part
+    assert "Written." in part
+
+
+def test_a_turn_in_which_no_model_was_asked_is_refused(scene: Scene) -> None:
+    scene.console.open(f"/runs/{scene.written}/calls/9")
+
+    assert scene.console.status == 400
+    assert "It has turns 1 to 2" in scene.console.words()
+
+
+def test_a_step_shows_its_verdict_with_the_rule_and_its_class_of_effect(scene: Scene) -> None:
+    scene.console.open(f"/runs/{scene.written}")
+    words = scene.console.words()
+
+    assert "Verdict allowed, by" in words
+    assert re.search(r"Effect \w+", words)
+
+
+def test_a_file_of_a_run_is_a_sandboxed_download_until_it_is_another_one(scene: Scene) -> None:
+    scene.console.open(f"/runs/{scene.written}")
+    (address,) = re.findall(
+        rf'href="(/runs/{scene.written}/artifacts/\w+)" download>notes/week.md<', scene.console.page
+    )
+
+    answer = scene.console.http.get(address)
+
+    assert answer.content == b"# Week\n\n<script>alert(1)</script>\n"
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["content-disposition"].startswith('attachment; filename="week.md"')
+    assert "sandbox" in answer.headers["content-security-policy"]
+    scene.workspace.write("notes/week.md", "another text")
+    scene.console.open(address)
+    assert scene.console.status == 409
+    assert "no longer what the run wrote" in scene.console.words()
+    scene.workspace.write("notes/week.md", "# Week\n\n<script>alert(1)</script>\n")
+
+
+def test_a_hash_that_the_run_did_not_write_is_refused(scene: Scene) -> None:
+    scene.console.open(f"/runs/{scene.written}/artifacts/{'0' * 64}")
+
+    assert scene.console.status == 400
+    assert "wrote no file of this hash" in scene.console.words()
+
+
+def test_the_steps_of_child_runs_stand_in_the_waterfall_with_their_own_changes_and_calls(scene: Scene) -> None:
+    page = scene.console.open(f"/runs/{scene.task}")
+    rows = re.findall(r'<details id="row-([^"]+)"', page)
+    children = {row.rpartition("-")[0] for row in rows} - {"", scene.task}
+
+    assert scene.console.words().count("child run") >= 2
+    assert len(rows) == len(set(rows))
+    assert len(children) >= 2
+    assert re.search(r'<span class="t">\+?seen', page)
+    assert set(re.findall(r'hx-get="/runs/([^"/]+)/calls/', page)) <= children
+    for address in re.findall(r'hx-get="(/runs/[^"]+/calls/\d+)"', page):
+        scene.console.open(address)
+        assert scene.console.status == 200
+
+
+def test_a_run_is_replayed_and_found_equal_or_shown_where_it_first_differs(scene: Scene) -> None:
+    scene.console.open(f"/runs/{scene.written}")
+    assert f'href="/runs/{scene.written}/replay"' in scene.console.page
+    scene.console.open(f"/runs/{scene.written}/replay")
+    assert "Equal." in scene.console.words()
+    assert "nothing was run" in scene.console.words()
+
+    skill = scene.workspace.folder / "skills/greeter/SKILL.md"
+    before = skill.read_text()
+    skill.write_text(before.replace("kindly", "coldly"))
+    scene.console.open(f"/runs/{scene.written}/replay?files=current")
+    words = scene.console.words()
+    skill.write_text(before)
+
+    assert "It differs at entry" in words
+    assert "Recorded" in words
+    assert "skill:greeter" in words
+    assert "Equal." in (scene.console.open(f"/runs/{scene.written}/replay") and scene.console.words())
+
+
+def test_undo_shows_what_it_would_change_and_which_file_changed_since_and_puts_back_what_is_wanted(
+    scene: Scene,
+) -> None:
+    file = scene.workspace.write("notes/week.md", "mine\n")
+    scene.console.open(f"/runs/{scene.written}/undo")
+    assert "changed since" in scene.console.words()
+    assert "1 file that changed since, too" in scene.console.words()
+    scene.console.submit(f"/runs/{scene.written}/undo")
+    assert file.read_text() == "mine\n"
+
+    scene.console.open(f"/runs/{scene.written}/undo")
+    scene.console.submit(f"/runs/{scene.written}/undo", overwrite="true")
+
+    assert not file.exists()
