@@ -1,17 +1,20 @@
-"""A page that is open while the server, and with it the driver of the run, is killed: it goes on where it was."""
+"""A page that is open while the server and the driver of the run are killed: it goes on where it was."""
 
 import json
 import os
 import signal
 import socket
+import subprocess
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 from browser import CHROMIUM, WAIT_MILLISECONDS, running_browser
 from console_scene import prepare
 from model_server import ModelServer, calls, says
-from playwright.sync_api import expect
-from running_server import serving_process
+from playwright.sync_api import Browser, Page, expect
+from running_server import AGENT, WAIT_SECONDS, serving_process
 
 pytestmark = [
     pytest.mark.slow,
@@ -19,48 +22,99 @@ pytestmark = [
     pytest.mark.timeout(240),
 ]
 
+SAME = {"AGENT_SERVER_SECRET": "s" * 40, "AGENT_SERVER_TOKEN": "t" * 40}
+"""A server that comes back knows the sessions of the one before."""
 
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with running_browser() as running:
+        yield running
+
+
+@contextmanager
+def working_process(folder: Path) -> Generator["subprocess.Popen[bytes]"]:
+    """The installed command `agent worker`."""
+    process = subprocess.Popen(
+        [AGENT, "worker"], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.wait(WAIT_SECONDS)
+
+
+def kill(process: "subprocess.Popen[str] | subprocess.Popen[bytes]") -> None:
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(WAIT_SECONDS)
+
+
+def start_run(page: Page, url: str) -> None:
+    page.goto(f"{url}/login")
+    page.get_by_label("Token").fill(SAME["AGENT_SERVER_TOKEN"])
+    page.get_by_role("button", name="Sign in").click()
+    page.goto(f"{url}/tasks")
+    page.get_by_label("Task", exact=True).fill("Read the roadmap")
+    page.get_by_role("button", name="Start").click()
+    page.wait_for_url("**/runs/*")
+
+
+def read_rows(page: Page) -> list[str]:
+    """What the waterfall shows, without times: bars and durations are those of the moment."""
+    return page.locator("#body details[id^=row-]").evaluate_all(
+        "all => all.map(each => each.id + ' ' + each.querySelector('.what').innerText)"
+    )
+
+
+@pytest.mark.parametrize("driver", ["server", "worker"])
 def test_no_event_is_lost_or_doubled_on_a_page_over_a_kill_of_server_and_driver(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: ModelServer
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: ModelServer, browser: Browser, driver: str
 ) -> None:
+    """The driver is the server itself, or a worker beside it which is killed too."""
     for name in ("home", "work"):
         (tmp_path / name).mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("OPENAI_API_KEY", "k" * 12)
     workspace = prepare(tmp_path / "work", model)
     settings = json.loads((workspace.folder / "agent.yaml").read_text())
-    workspace.configure(**settings, worker={"lease_seconds": 2, "sweep_seconds": 1})
+    places = {} if driver == "server" else {"server": {"concurrency": 0}}
+    workspace.configure(**settings, **places, worker={"lease_seconds": 2, "sweep_seconds": 1})
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    same = {"AGENT_SERVER_SECRET": "s" * 40, "AGENT_SERVER_TOKEN": "t" * 40}
     model.follow(calls("Read", path="notes/lost.md"), calls("Read", path="notes/roadmap.md"), says("It is **short**."))
     model.silent.set()
-    with running_browser() as browser:
-        page = browser.new_page()
-        page.set_default_timeout(WAIT_MILLISECONDS)
-        with serving_process(workspace.folder, "--port", port, **same) as served:
-            url = served.running.url
-            page.goto(f"{url}/login")
-            page.get_by_label("Token").fill(same["AGENT_SERVER_TOKEN"])
-            page.get_by_role("button", name="Sign in").click()
-            page.goto(f"{url}/tasks")
-            page.get_by_label("Task", exact=True).fill("Read the roadmap")
-            page.get_by_role("button", name="Start").click()
-            page.wait_for_url("**/runs/*")
-            expect(page.locator("#body")).to_contain_text("model", timeout=WAIT_MILLISECONDS)
-            assert model.asked.wait(30)
-            os.kill(served.process.pid, signal.SIGKILL)
-            served.process.wait(30)
-        model.silent.clear()
-        model.released.set()
-        with serving_process(workspace.folder, "--port", port, **same):
-            # The page is not loaded again: its stream comes back by itself.
-            expect(page.locator("#body")).to_have_attribute("data-status", "completed", timeout=90_000)
-            expect(page.locator("#body strong", has_text="short").first).to_be_visible()
-            rows = page.locator("#body details[id^=row-]").evaluate_all("all => all.map(each => each.id)")
-            steps = page.locator("#body summary", has_text="roadmap.md").count()
-            page.close()
+    context = browser.new_context()
+    page = context.new_page()
+    page.set_default_timeout(WAIT_MILLISECONDS)
 
-    assert len(rows) == len(set(rows))
+    with (
+        serving_process(workspace.folder, "--port", port, **SAME) as served,
+        working_process(workspace.folder) if driver == "worker" else nullcontext() as worker,
+    ):
+        start_run(page, served.running.url)
+        expect(page.locator("#body")).to_contain_text("model", timeout=WAIT_MILLISECONDS)
+        assert model.asked.wait(WAIT_SECONDS)
+        if worker is not None:
+            kill(worker)
+        kill(served.process)
+    model.silent.clear()
+    model.released.set()
+    with (
+        serving_process(workspace.folder, "--port", port, **SAME),
+        working_process(workspace.folder) if driver == "worker" else nullcontext(),
+    ):
+        # The page is not loaded again: its stream comes back by itself.
+        expect(page.locator("#body")).to_have_attribute("data-status", "completed", timeout=90_000)
+        expect(page.locator("#body strong", has_text="short").first).to_be_visible()
+        rows = read_rows(page)
+        steps = page.locator("#body summary", has_text="roadmap.md").count()
+        page.reload()
+        loaded = read_rows(page)
+        context.close()
+
+    assert rows == loaded, "the page that stayed open shows what a page shows that is loaded now"
+    assert len({row.partition(" ")[0] for row in rows}) == len(rows)
     assert steps == 1
