@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import anyio
+from pydantic import JsonValue
 from run_scenarios import ENOUGH, answer_all, build_tools, build_workspace, carry_out, open_at
 
 from metier.engine import entries as e
@@ -61,6 +62,7 @@ async def write(folder: Path) -> None:
                 _write(folder, name, await read_entries(runtime.store, state.run_id))
     await _write_in_doubt(folder)
     await _write_task(folder)
+    await _write_together(folder)
     await _write_call(folder)
     await _write_changed_code(folder)
     await _write_undone(folder)
@@ -94,6 +96,21 @@ async def _write_task(folder: Path) -> None:
             state = await runtime.start(RunRequest(task="Two", commission=commission))
             _write(folder, "task", await read_entries(runtime.store, state.run_id))
             _write(folder, "step", await read_entries(runtime.store, state.children[1].run_id))
+
+
+async def _write_together(folder: Path) -> None:
+    """One call that starts two children, and asks for a third that does not exist."""
+    with tempfile.TemporaryDirectory() as place:
+        workspace = build_workspace(Path(place))
+        for name in ("left", "right"):
+            agent = workspace / ".agent/agents" / name
+            agent.mkdir(parents=True)
+            (agent / "AGENT.md").write_text(f"---\nname: {name}\ndescription: Looks {name}.\n---\n\nLook {name}.\n")
+        tasks: list[JsonValue] = [{"agent": name, "task": "Look"} for name in ("left", "middle", "right")]
+        lines = (calls(ToolCall("delegate", {"tasks": tasks})), says("seen"), says("seen"), *ENOUGH)
+        async with open_at(workspace, *lines) as runtime:
+            state = await runtime.start(RunRequest(task="Look both ways"))
+            _write(folder, "children-together", await read_entries(runtime.store, state.run_id))
 
 
 async def _write_call(folder: Path) -> None:

@@ -26,6 +26,7 @@ ENDINGS = {
     "in-doubt-elsewhere": "completed",
     "task": "completed",
     "step": "completed",
+    "children-together": "completed",
     "skill-that-delegates": "completed",
     "skill-that-is-called": "completed",
 }

@@ -52,7 +52,8 @@ BAD_FILES: dict[str, tuple[bytes, list[str]]] = {
                 "agent.yaml:4: error: Unknown key 'runtime.<<' [unknown_key] (Keys here are 'agent', 'profile', "
                 "'shell_linux', 'shell_windows', 'timeout_seconds', 'max_turns', 'max_cost_usd', 'on_limit', "
                 "'max_llm_retries', 'retry_base_delay_seconds', 'retry_max_delay_seconds', 'on_step_failure', "
-                "'max_delegation_depth', 'delegation_share', 'signal_grace_seconds')"
+                "'max_delegation_depth', 'delegation_share', 'max_children_per_call', 'max_parallel_children', "
+                "'signal_grace_seconds')"
             ),
         ],
     ),

@@ -105,3 +105,31 @@ def build_delegation(folder: Path, reach: Reach) -> Scenario:
         settle=build_settle(effects),
         answer=lambda _question: {"answer": "yes"},
     )
+
+
+TOGETHER: dict[str, list[Call]] = {
+    "boss": [
+        ("delegate", {"tasks": [{"agent": name, "task": f"Look for {name}"} for name in ("asker", "quick", "reader")]}),
+        ("post", {}),
+        ("finish", {"result": "all looked"}),
+    ],
+    "asker": [("ask_user", {"question": "Where?"}), ("finish", {"result": "there"})],
+    "quick": [("finish", {"result": "nothing"})],
+    "reader": [("look", {}), ("finish", {"result": "seen"})],
+}
+
+
+def build_together(folder: Path, reach: Reach) -> Scenario:
+    """Three children at once: one asks, one ends at once, one has a call that is asked about. Then an effect."""
+    effects = folder / "effects.jsonl"
+    if not (folder / ".agent").exists():
+        write_agents(folder, "asker", "quick")
+        write_agents(folder, "reader", more="tool_approvals:\n  rules:\n    - {tool: look, verdict: ask}\n")
+    tools = (RecordedEffect("look", "read", effects, reach), RecordedEffect("post", "keyed", effects, reach))
+    return Scenario(
+        place=build_place(folder, Cast(TOGETHER), *tools),
+        task="See to it",
+        effects=effects,
+        settle=build_settle(effects),
+        answer=lambda _question: {"answer": "here"},
+    )

@@ -15,7 +15,7 @@ from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.testing.recorded_effect import describe_deed
-from metier.tools.base import ToolContext, ToolInfo, ToolResult
+from metier.tools.base import Tool, ToolContext, ToolInfo, ToolResult
 from metier.tools.effects import Effect
 
 AGENT = """\
@@ -108,7 +108,7 @@ class Deed:
 
 @asynccontextmanager
 async def open_team(
-    folder: Path, cast: Cast, *, tools: Sequence[Deed] = (), **options: JsonValue
+    folder: Path, cast: Cast, *, tools: Sequence[Tool] = (), **options: JsonValue
 ) -> AsyncGenerator[Runtime]:
     place = Host(
         trust=MADE_HERE,

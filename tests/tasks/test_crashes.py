@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from crash_scenarios import STEPS, build_delegation, build_task
+from crash_scenarios import STEPS, build_delegation, build_task, build_together
 
 from metier.testing.crash_kit import Baseline, CrashKit, CrashReport
 from metier.testing.crash_points import CrashPoint
@@ -49,6 +49,17 @@ def team_kit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashKit]:
 @pytest.fixture(scope="module")
 def team_baseline(team_kit: CrashKit) -> Baseline:
     return team_kit.survey()
+
+
+@pytest.fixture(scope="module")
+def together_kit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashKit]:
+    with CrashKit(build_together, tmp_path_factory.mktemp("together")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def together_baseline(together_kit: CrashKit) -> Baseline:
+    return together_kit.survey()
 
 
 def is_one_of(point: CrashPoint, words: tuple[str, ...]) -> bool:
@@ -117,4 +128,31 @@ def test_recovery_of_a_delegation_may_be_killed_too(team_kit: CrashKit, team_bas
     )
 
     assert len(points) == 4
+    assert report.ok, report.render()
+
+
+def test_children_that_work_together_are_there_once_each_wherever_the_process_is_killed(
+    together_kit: CrashKit, together_baseline: Baseline
+) -> None:
+    chosen = choose(together_baseline.points, HANDS)
+    points = [point for n, point in enumerate(chosen) if IS_WHOLE or n % 4 == 0 or is_one_of(point, BOUNDARIES)]
+
+    report = CrashReport(outcomes=tuple(together_kit.check(point, together_baseline) for point in points))
+
+    assert together_baseline.outcome.runs == 4
+    assert together_baseline.effects == {"post": 1}
+    print(report.render())
+    assert report.ok, report.render()
+
+
+def test_recovery_of_children_that_work_together_may_be_killed_too(
+    together_kit: CrashKit, together_baseline: Baseline
+) -> None:
+    points = [point for point in together_baseline.points if is_one_of(point, BOUNDARIES)]
+
+    report = CrashReport(
+        outcomes=tuple(together_kit.check(point, together_baseline, again=(12, 7)) for point in points)
+    )
+
+    assert len(points) >= 2
     assert report.ok, report.render()

@@ -53,13 +53,18 @@ _PLAN_STEPS: dict[str, JsonValue] = {
     "minItems": 1,
     "maxItems": 20,
 }
+_CHILD_TASKS: dict[str, JsonValue] = {
+    "type": "array",
+    "items": _object(("agent", "task"), agent=_TEXT, task=_TEXT),
+    "minItems": 1,
+}
 _SCHEMAS: dict[str, dict[str, JsonValue]] = {
     "use_skill": _object(("skill",), skill=_TEXT, reason=_TEXT, inputs=_ANYTHING),
     "read_skill_files": _object(("paths",), paths=_TEXTS),
     "skill_search": _object(("query",), query=_TEXT),
     "plan": _object(("steps",), steps=_PLAN_STEPS),
     "ask_user": _object(("question",), question=_TEXT, fields=_ANYTHING),
-    "delegate": _object(("agent", "task"), agent=_TEXT, task=_TEXT),
+    "delegate": _object(agent=_TEXT, task=_TEXT, tasks=_CHILD_TASKS),
     "run_task": _object(("task",), task=_TEXT, inputs=_ANYTHING),
     "finish": _object(("result",), result={"type": ["string", "object", "array"]}),
 }

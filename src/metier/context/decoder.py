@@ -14,6 +14,7 @@ from typing import Literal
 from pydantic import JsonValue, ValidationError
 from rapidfuzz import process
 
+from metier.context.batches import expand, find_wrong_batch
 from metier.context.control import ACTION_OF_TOOL
 from metier.context.json_mode import build_decision_schema
 from metier.context.json_text import NotJson, recover_object
@@ -106,7 +107,7 @@ class Decoder:
                 message = f"Only one {call.name!r} in a reply; the first one counts"
                 rejected.append(_rejection(call, "one_at_a_time", message))
             else:
-                accepted.append(step)
+                accepted.extend(expand(step))
         ordered, refused = _finish_last(accepted)
         return ordered, rejected + refused
 
@@ -129,6 +130,7 @@ class Decoder:
         if tool not in self._checks:
             self._checks[tool] = SchemaCheck(tool, self._schemas[tool])
         wrong = self._checks[tool].describe_errors(arguments)
+        wrong = wrong or (find_wrong_batch(arguments) if tool == "delegate" else "")
         return f"Invalid input for {tool!r}: {wrong}" if wrong else ""
 
     def _from_text(self, text: str) -> Decoded | Undecodable:

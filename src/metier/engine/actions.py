@@ -98,14 +98,15 @@ class PlanTask:
 
 @dataclass(frozen=True, slots=True)
 class Delegate:
-    """Hand the step on to a run of its own, and wait for it."""
+    """Hand the step on to a run of its own, and wait for it; those of the same call are handed on with it."""
 
     step_id: str
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitChild:
-    """The other run has not ended: go on waiting."""
+    """The other runs have not all ended: go on waiting."""
 
     step_id: str
 

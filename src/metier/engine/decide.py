@@ -4,6 +4,7 @@ from typing import Protocol, assert_never, runtime_checkable
 
 from metier.approval.judge import name_call
 from metier.approval.verdict import ALLOW, Verdict
+from metier.context.batches import is_same_call
 from metier.decisions import ActionStep, describe_failure, find_owner
 from metier.definitions.names import canonical_name
 from metier.engine import actions as a
@@ -127,6 +128,28 @@ def _next_step(state: RunState, policy: Policy) -> a.Action:
 
 def _start(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
     first = pending[0]
+    if (before := _find_before_start(state, pending, policy)) is not None:
+        return before
+    if first.action.type == "ask_user":
+        return a.AskInput(first.step_id)
+    if is_delegation(first.action):
+        return _delegate_together(state, pending, policy)
+    return _run_or_stop(state, pending, policy)
+
+
+def _delegate_together(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
+    """Runs that one call asks for begin together, when nothing more is to be said or asked about any of them."""
+    first = pending[0]
+    siblings = [step for step in pending if step is first or is_same_call(first.action, step.action)]
+    for number in range(1, len(siblings)):
+        if (before := _find_before_start(state, siblings[number:], policy)) is not None:
+            return before
+    return a.Delegate(first.step_id, tuple(step.step_id for step in siblings[1:]))
+
+
+def _find_before_start(state: RunState, pending: list[Step], policy: Policy) -> a.Action | None:
+    """What comes before the first of these steps may run: a refusal, a hook, a question."""
+    first = pending[0]
     if first.denied:
         return a.RefuseStep(first.step_id, first.denied, verdict="ask")
     if state.repeated.get(build_identity(first.action), 0) >= get_run_limits(state).max_repeated_calls:
@@ -151,11 +174,7 @@ def _start(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
     if (question := _find_question(first, verdict)) is not None:
         also = _find_also(state, pending, policy) if first.phase == "pending" else ()
         return find_permission(state, first) or a.AskApproval(first.step_id, question, also)
-    if first.action.type == "ask_user":
-        return a.AskInput(first.step_id)
-    if is_delegation(first.action):
-        return a.Delegate(first.step_id)
-    return _run_or_stop(state, pending, policy)
+    return None
 
 
 def _find_also(state: RunState, pending: list[Step], policy: Policy) -> tuple[tuple[str, str], ...]:
@@ -163,7 +182,10 @@ def _find_also(state: RunState, pending: list[Step], policy: Policy) -> tuple[tu
     also: list[tuple[str, str]] = []
     paths = {path} if (path := _find_path(pending[0])) else set[str]()
     for step in pending[1:]:
-        if not _can_be_asked_early(state, step) or (verdict := judge_step(state, step, policy)).decision == "deny":
+        if (
+            not _can_be_asked_early(state, step, pending[0])
+            or (verdict := judge_step(state, step, policy)).decision == "deny"
+        ):
             break
         if (question := _find_question(step, verdict)) is None:
             continue
@@ -175,9 +197,10 @@ def _find_also(state: RunState, pending: list[Step], policy: Policy) -> tuple[tu
     return tuple(also)
 
 
-def _can_be_asked_early(state: RunState, step: Step) -> bool:
-    is_call = step.phase == "pending" and not step.denied and step.action.type in ("call_tool", "run_command")
-    if not is_call or is_delegation(step.action) or name_call(step.action)[0] in state.disabled:
+def _can_be_asked_early(state: RunState, step: Step, first: Step) -> bool:
+    is_open = step.phase == "pending" and not step.denied and name_call(step.action)[0] not in state.disabled
+    is_call = step.action.type in ("call_tool", "run_command") and not is_delegation(step.action)
+    if not is_open or not (is_call or is_same_call(first.action, step.action)):
         return False
     is_repeated = build_identity(step.action) in state.repeated
     return not is_repeated and find_before(state, step) is None

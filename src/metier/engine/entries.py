@@ -41,6 +41,8 @@ class Limits(Value):
     max_delegation_depth: int = 4
     delegation_share: float = 0.75
     """The part of what is left of the budget that a child run gets."""
+    max_children_per_call: int = Field(default=8, exclude_if=lambda number: number == 8)
+    """How many children one call may start."""
     on_limit: OnLimit = Field(default="fail", exclude_if=lambda word: word == "fail")
 
 
@@ -68,6 +70,10 @@ class ChildRequest(Value):
     """The skill that was in charge of the run above: its rules bind this one too."""
     call: SkillCall | None = None
     """The skill whose code is all that the run calls: no model is asked what to do."""
+    reads_only: bool = Field(default=False, exclude_if=lambda reads: not reads)
+    """It works beside other runs in one workspace, so it and the runs below it change nothing."""
+    worktree: bool = Field(default=False, exclude_if=lambda has_one: not has_one)
+    """It works in a git worktree of its own; what it changed is offered as a diff."""
 
     @property
     def checks_result(self) -> bool:

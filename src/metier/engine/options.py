@@ -74,6 +74,12 @@ class RuntimeOptions(Value):
         allow_inf_nan=False,
         description="The part of what is left of turns, cost and time that delegated work may use up.",
     )
+    max_children_per_call: int = Field(
+        default=8, ge=1, le=64, description="How many child runs one call of `delegate` may start."
+    )
+    max_parallel_children: int = Field(
+        default=4, ge=1, le=64, description="How many child runs of one run are driven at the same time."
+    )
     signal_grace_seconds: float = Field(
         default=10,
         ge=0,

@@ -74,7 +74,7 @@ async def _perform_work(
         case a.Delegate():
             await delegate(action, log, services)
         case a.AwaitChild():
-            await await_child(action, log)
+            await await_child(log)
         case a.StopAtStep():
             await stop_at_step(action, log)
         case a.CheckResult():

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
+from metier.context.batches import join_results
 from metier.context.control import PLAN
 from metier.context.fences import TOOL_OUTPUT, fence
 from metier.context.layers import Exchange
@@ -17,6 +18,8 @@ from metier.engine import entries as e
 from metier.engine.calls import build_identity
 from metier.events import PlanStep
 from metier.messages import Message, ModelReply, Part, TextPart, ToolResultPart
+
+NOT_RUN = "Not run: the turn ended before it"
 
 type StepPhase = Literal["pending", "approved", "asking", "running", "in_doubt", "finished"]
 
@@ -112,21 +115,29 @@ def add_candidates(text: str, candidates: Sequence[str]) -> str:
 
 
 def _answer_calls(reply: ModelReply, steps: Sequence[Step], rejected: Sequence[e.Rejection]) -> list[Part]:
-    given = {step.action.call_id: step for step in steps if step.finished is not None}
     told = {no.call_id: no for no in rejected}
     results: list[Part] = []
     for part in reply.parts:
         if part.kind != "tool_call":
             continue
-        step, rejection = given.get(part.id), told.get(part.id)
-        text, is_error = "Not run: the turn ended before it", True
-        media = step.finished.media if step is not None and step.finished is not None else ()
-        if step is not None and step.finished is not None:
-            text, is_error = _render_text(step, step.finished), step.finished.is_error
+        own, rejection = [step for step in steps if step.action.call_id == part.id], told.get(part.id)
+        text, is_error = NOT_RUN, True
+        media = tuple(each for step in own if step.finished is not None for each in step.finished.media)
+        if len(own) > 1:
+            text, is_error = join_results([(step.action, *_tell_end(step)) for step in own])
+        elif own:
+            text, is_error = _tell_end(own[0])
         elif rejection is not None:
             text = rejection.text or rejection.message
         results.append(ToolResultPart(call_id=part.id, name=part.name, text=text, is_error=is_error, media=media))
     return results
+
+
+def _tell_end(step: Step) -> tuple[str, bool]:
+    """What came of a step, and whether it failed."""
+    if step.finished is None:
+        return NOT_RUN, True
+    return _render_text(step, step.finished), step.finished.is_error
 
 
 def _render_text(step: Step, finished: e.StepFinished) -> str:

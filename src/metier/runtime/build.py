@@ -30,7 +30,7 @@ from metier.providers.registry import OFFLINE, choose_provider, holds_to_schema
 from metier.runtime.checks.list_checks import find_notices
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.confinement import build_protected_state, limit_only, open_confinement
-from metier.runtime.delegation.authority import bind, find_tools_above, is_seen
+from metier.runtime.delegation.authority import bind, find_tool_bounds
 from metier.runtime.delegation.capabilities import find_advisor, list_callable
 from metier.runtime.delegation.partners import choose_partners
 from metier.runtime.host import Host
@@ -199,8 +199,8 @@ def compose_instructions(
 
 
 async def _choose_tools(run: PreparedRun, offered: Sequence[Tool], store: Store) -> Toolbox:
-    above = await find_tools_above(run, store)
-    return Toolbox(tool for tool in choose_tools(run.agent, offered, run.steps) if is_seen(tool, above))
+    bounds = await find_tool_bounds(run, store)
+    return Toolbox(tool for tool in choose_tools(run.agent, offered, run.steps) if bounds.has(tool))
 
 
 async def _build_rules(

@@ -31,8 +31,9 @@ from metier.runtime.build import build_services, check_budget
 from metier.runtime.checks.edited_calls import look_at_call, refuse_edited
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.confinement import open_confinement
+from metier.runtime.delegation.addressing import Addressed, address, one_at_a_time
 from metier.runtime.delegation.child_runs import ChildRunStart, prepare_run, restore_run, use_settings
-from metier.runtime.delegation.children import find_waiting, follow_child, lend
+from metier.runtime.delegation.children import find_all_waiting, find_waiting, follow_children, lend
 from metier.runtime.history.adoption import adopt_run, build_adoption, check_commission
 from metier.runtime.history.journal_events import tell_of_cuts
 from metier.runtime.history.losses import describe_lost_run, find_lost_run
@@ -293,6 +294,10 @@ class Runtime:
         """Who is really waited for: the run itself, or the lowest of those it handed work to."""
         return await find_waiting(self.store, state)
 
+    async def find_all_waiting(self, state: RunState) -> list[RunState]:
+        """All of them, where several runs that work for it wait at the same time."""
+        return await find_all_waiting(self.store, state)
+
     async def _begin(self, run: PreparedRun, request: RunRequest, watch: Watch, *, queue: str = "") -> RunState:
         """Put together everything that the run is started with, then make it exist with that, then drive it."""
         shift, owner = watch.shift, self.place.owner
@@ -380,20 +385,21 @@ class Runtime:
     ) -> None:
         """Drive the run, put approvals to the user, see its children through, until a person must be waited for."""
         until = None if watch.timeout_seconds is None else anyio.current_time() + watch.timeout_seconds
+        addressed, ask = await address(answer, log.state, self.store), one_at_a_time(watch.ask)
 
         async def go_on(run_id: str, stopper: Stopper, *, commission: ChildRunStart | None) -> RunState:
             left = None if until is None else max(0.0, until - anyio.current_time()) * services.runtime.delegation_share
             shift = replace(watch.shift, lease=None)
-            below = replace(watch, sinks=lend(watch.sinks), stopper=stopper, timeout_seconds=left, shift=shift)
+            below = replace(watch, sinks=lend(watch.sinks), stopper=stopper, timeout_seconds=left, shift=shift, ask=ask)
             if commission is None:
-                return await self.resume(run_id, answer, below)
+                return await self.resume(run_id, addressed.find_for(run_id), below)
             return await self.start_ordered(run_id, order_run(commission), below)
 
         await drive(log, services, stopper)
-        while await self._ask_person(log, services, watch.ask, stopper=stopper) or await follow_child(
+        while await self._ask_person(log, services, watch.ask, stopper=stopper) or await follow_children(
             log, services, stopper=stopper, go_on=go_on
         ):
-            answer = None
+            addressed = Addressed(answer=None)
             await drive(log, services, stopper)
 
     async def _check_provider(self, log: RunLog, services: Services) -> None:

@@ -58,6 +58,8 @@ class LiveRun:
         self._text = TextStream(redactor)
         self._printed: dict[str, int] = {}
         """How many items of each run are printed, in order."""
+        self._below = ""
+        """The run whose steps were printed last."""
         self._ahead: set[tuple[str, int]] = set()
         """Items that were printed before one that stands in front of them."""
         self._frame = 0
@@ -198,11 +200,23 @@ class LiveRun:
         """A child run has a heading, so that its steps stand below something."""
         for run in self.view.walk():
             if before.find_child(run.run_id) is None:
-                depth = self._find_depth(run.run_id)
-                said = f"↳ {run.agent or 'agent'}: {run.task}"
-                note = NoteView(turn=0, level="heading", text=" ".join(said.split()))
-                width = self._painter.width - 2 * (depth - 1)
-                self._print(self._space(indent(render_note(note, width=width), depth - 1)))
+                self._print_heading(run)
+
+    def _print_heading(self, run: RunView) -> None:
+        depth = self._find_depth(run.run_id)
+        said = f"↳ {run.agent or 'agent'}: {run.task}"
+        note = NoteView(turn=0, level="heading", text=" ".join(said.split()))
+        width = self._painter.width - 2 * (depth - 1)
+        self._print(self._space(indent(render_note(note, width=width), depth - 1)))
+        self._below = run.run_id
+
+    def _print_heading_again(self, run: RunView) -> None:
+        """Of runs that work at the same time each is named again when the lines before were those of another one."""
+        beside = self.view.find_child(run.parent_run_id)
+        siblings = beside.children if beside is not None and run.run_id != self.view.run_id else ()
+        if any(each.run_id != run.run_id and each.find_child(self._below) for each in siblings):
+            self._print_heading(run)
+        self._below = run.run_id
 
     def _print_items(self, run_id: str, *, is_all: bool = False) -> None:
         run = self.view.find_child(run_id)
@@ -215,16 +229,13 @@ class LiveRun:
             if (run_id, number) in self._ahead or not (is_all or _is_settled(item)):
                 continue
             self._ahead.add((run_id, number))
-            self._print_item(item, depth)
+            if rendered := list(self._render_item(item, self._painter.width - 2 * depth)):
+                self._print_heading_again(run)
+                self._print(*self._space(indent(rendered[0], depth)), *(indent(line, depth) for line in rendered[1:]))
         while (run_id, first) in self._ahead:
             self._ahead.discard((run_id, first))
             first += 1
         self._printed[run_id] = first
-
-    def _print_item(self, item: Item, depth: int) -> None:
-        rendered = list(self._render_item(item, self._painter.width - 2 * depth))
-        if rendered:
-            self._print(*self._space(indent(rendered[0], depth)), *(indent(line, depth) for line in rendered[1:]))
 
     def _render_item(self, item: Item, width: int) -> Iterator[Text]:
         match item:

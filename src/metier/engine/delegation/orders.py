@@ -10,6 +10,7 @@ from pydantic import JsonValue
 
 from metier.approval.judge import RUN_TASK
 from metier.approval.matchers import read_value
+from metier.context.batches import WORKTREE, count_siblings, is_one_of_many
 from metier.decisions import ActionStep, SkillCall
 from metier.definitions.ids import fold_id
 from metier.definitions.placeholders import name_step, render_body
@@ -34,8 +35,9 @@ def build_child_id(key: str, attempt: int) -> str:
     return CHILD + hashlib.sha256(f"{key}/{attempt}".encode()).hexdigest()[:24]
 
 
-def wait_for(child: str) -> e.RunPaused:
-    return e.RunPaused(pause="delegation", reason=f"Run {child} works on it")
+def wait_for(*children: str) -> e.RunPaused:
+    said = f"Run {children[0]} works on it" if len(children) == 1 else f"Runs {', '.join(children)} work on it"
+    return e.RunPaused(pause="delegation", reason=said)
 
 
 def find_refusal(state: RunState, action: ActionStep, limits: e.Limits) -> str:
@@ -48,8 +50,14 @@ def find_refusal(state: RunState, action: ActionStep, limits: e.Limits) -> str:
         return f"{kind.capitalize()} {name!r} waits for this run already; do it yourself, or ask somebody else"
     if len(above) > limits.max_delegation_depth:
         return f"Work was handed on {limits.max_delegation_depth} times already, which is the limit; do it yourself"
-    if limits.max_turns - state.turn - state.delegated_turns < 1:
+    siblings = count_siblings(action)
+    if siblings > limits.max_children_per_call:
+        return f"One call may start {limits.max_children_per_call} child runs, this one asks for {siblings}"
+    left = limits.max_turns - state.turn - state.delegated_turns
+    if left < 1:
         return "No turns are left for it; finish with what there is"
+    if left < siblings:
+        return f"{left} turns are left, which is not one for each of {siblings} child runs; ask for fewer"
     return ""
 
 
@@ -77,13 +85,19 @@ def get_arguments(action: ActionStep) -> dict[str, JsonValue]:
 
 
 def order_agent(state: RunState, action: ActionStep) -> e.ChildRequest:
-    """Another agent gets a task in words."""
+    """Another agent gets a task in words. One of several has its part of the budget, and only reads.
+
+    In a worktree of its own it may also write: nothing that it changes is in the way of the others.
+    """
+    has_worktree = action.params.get("isolation") == WORKTREE
     return e.ChildRequest(
         task=str(action.params.get("task", "")),
         agent=str(action.params.get("agent", "")),
-        limits=share(state),
+        limits=share(state, among=count_siblings(action)),
         lineage=build_lineage(state),
         under_skill=state.skill,
+        reads_only=is_one_of_many(action) and not has_worktree,
+        worktree=has_worktree,
     )
 
 
@@ -148,14 +162,17 @@ def read_output_schema(step: TaskStep) -> dict[str, JsonValue] | None:
     return schema if isinstance(schema, dict) else None
 
 
-def share(state: RunState) -> e.Limits:
-    """The part of what is left that a child may use up, so that its result can still be made use of."""
+def share(state: RunState, *, among: int = 1) -> e.Limits:
+    """The part of what is left that a child may use up, so that its result can still be made use of.
+
+    Children that are started together divide it among them.
+    """
     assert state.started is not None
     limits = state.limits
-    turns = (limits.max_turns - state.turn - state.delegated_turns) * limits.delegation_share
+    turns = (limits.max_turns - state.turn - state.delegated_turns) * limits.delegation_share / among
     cost = None
     if limits.max_cost_usd is not None:
-        cost = max(0.0, limits.max_cost_usd - state.cost_usd) * limits.delegation_share
+        cost = max(0.0, limits.max_cost_usd - state.cost_usd) * limits.delegation_share / among
     return limits.model_copy(update={"max_turns": max(1, int(turns)), "max_cost_usd": cost, "on_limit": "fail"})
 
 

@@ -1,7 +1,9 @@
 """Steps whose effect is another run: the intent names it, then this run waits durably until it has ended.
 
-Nothing here drives the child run; the driver of this run does, and then calls `record_child_end`.
+Nothing here drives child runs; the driver of this run does, and then calls `record_children_end`.
 """
+
+from collections.abc import Sequence
 
 from pydantic import JsonValue
 
@@ -48,40 +50,54 @@ async def _plan_call(call: SkillCall, log: RunLog, services: Services) -> None:
 
 
 async def delegate(action: a.Delegate, log: RunLog, services: Services) -> None:
-    """Intent, order and pause are one write: a kill finds all of them or none."""
-    step = log.state.step(action.step_id)
-    intent = build_intent(step, log, services)
-    order = _build_order(step, log.state, services)
-    if isinstance(order, str):
-        refused = e.StepFinished(
-            step_id=step.step_id, status="failed", text=order, is_error=True, error_type="invalid_input"
-        )
-        await log.record(intent, refused)
-        return
-    child = build_child_id(intent.idempotency_key, intent.attempt)
-    delegated = e.ChildRequested(step_id=step.step_id, child_run_id=child, order=order)
-    await log.record(intent, delegated, wait_for(child), durable=True)
+    """Intents, orders and pause are one write: a kill finds all of them or none."""
+    entries: list[e.Entry] = []
+    children: list[str] = []
+    for step in (log.state.step(step_id) for step_id in (action.step_id, *action.also)):
+        intent = build_intent(step, log, services)
+        order = _build_order(step, log.state, services)
+        if isinstance(order, str):
+            refused = e.StepFinished(
+                step_id=step.step_id, status="failed", text=order, is_error=True, error_type="invalid_input"
+            )
+            entries += [intent, refused]
+            continue
+        child = build_child_id(intent.idempotency_key, intent.attempt)
+        entries += [intent, e.ChildRequested(step_id=step.step_id, child_run_id=child, order=order)]
+        children.append(child)
+    await log.record(*entries, *([wait_for(*children)] if children else []), durable=bool(children))
 
 
-async def await_child(action: a.AwaitChild, log: RunLog) -> None:
-    delegated = log.state.step(action.step_id).delegated
-    assert delegated is not None
-    await log.record(wait_for(delegated.child_run_id), durable=True)
+async def await_child(log: RunLog) -> None:
+    open_steps = find_open_delegations(log.state)
+    await log.record(wait_for(*(request.child_run_id for _, request in open_steps)), durable=True)
 
 
 async def stop_at_step(action: a.StopAtStep, log: RunLog) -> None:
     await log.record(e.RunPaused(pause="step_failed", reason=action.reason), durable=True)
 
 
-async def record_child_end(log: RunLog, services: Services, child: RunState) -> None:
-    """The result of the other run becomes that of the step, in one write with what it cost.
+async def record_children_end(log: RunLog, services: Services, children: Sequence[RunState]) -> None:
+    """The results of the other runs become those of the steps, in one write with what they cost.
 
-    A skill that had another one called goes on instead: its call is made again, and finds the result. A run that
-    never began left none to find: the skill would hand on again, so its step fails.
+    They are written in the order in which they were asked for, whichever ended first: the journal of a run says the
+    same each time. `children` are those of `find_open_delegations`, in its order.
     """
-    step = find_open_delegation(log.state)
-    assert step is not None
-    assert step.delegated is not None
+    disabled = tuple(sorted(services.read_access()))
+    ends = ", ".join(f"Run {child.run_id} is {child.status}" for child in children)
+    entries: list[e.Entry] = [e.RunResumed(reason=ends, driver=log.lease.owner, disabled_tools=disabled)]
+    for (step, request), child in zip(find_open_delegations(log.state), children, strict=True):
+        entries += await _build_end(step, request, child=child, state=log.state, services=services)
+    await log.record(*entries, durable=True)
+
+
+async def _build_end(
+    step: Step, request: e.ChildRequested, *, child: RunState, state: RunState, services: Services
+) -> list[e.Entry]:
+    """A skill that had another one called goes on instead of ending: its call is made again, and finds the result.
+
+    A run that never began left none to find: the skill would hand on again, so its step fails.
+    """
     ended = e.ChildEnded(
         step_id=step.step_id,
         child_run_id=child.run_id,
@@ -91,23 +107,19 @@ async def record_child_end(log: RunLog, services: Services, child: RunState) -> 
         input_tokens=child.input_tokens,
         output_tokens=child.output_tokens,
     )
-    disabled = tuple(sorted(services.read_access()))
-    reason = f"Run {child.run_id} is {child.status}"
-    resumed = e.RunResumed(reason=reason, driver=log.lease.owner, disabled_tools=disabled)
-    if step.delegated.order.call is not None and child.started is not None:
-        await log.record(resumed, ended, durable=True)
-        return
+    if request.order.call is not None and child.started is not None:
+        return [ended]
     name, _ = name_call(step.action)
     result = _build_result(child)
     finished = await build_finished(step, name, result, duration_ms=0, services=services)
-    if log.state.plan and not result.ok:
+    if state.plan and not result.ok:
         finished = finished.model_copy(update={"counts_as_failure": True})
-    await log.record(resumed, ended, finished, durable=True)
+    return [ended, finished]
 
 
-def find_open_delegation(state: RunState) -> Step | None:
-    """The step that another run works on now."""
-    return next((step for step in state.steps if step.phase == "running" and step.delegated is not None), None)
+def find_open_delegations(state: RunState) -> list[tuple[Step, e.ChildRequested]]:
+    """The steps that other runs work on now, each with its run, in the order in which they were asked for."""
+    return [(step, step.delegated) for step in state.steps if step.phase == "running" and step.delegated is not None]
 
 
 def _build_order(step: Step, state: RunState, services: Services) -> e.ChildRequest | str:

@@ -13,6 +13,7 @@ from itertools import takewhile
 
 from metier.engine import actions as a
 from metier.engine import entries as e
+from metier.engine.execution.delegating import find_open_delegations
 from metier.engine.execution.stepping import build_intent, record_intents
 from metier.engine.journal import RunLog
 from metier.engine.loop import drive
@@ -139,7 +140,7 @@ class _Player:
             case a.Delegate():
                 await self._delegate(action, log, services)
             case a.AwaitChild():
-                await self._give_results([log.state.step(action.step_id)], log)
+                await self._give_results([step for step, _ in find_open_delegations(log.state)], log)
             case a.CheckResult() | a.RunHooks():
                 await self._give_verdict(action, log)
             case _:
@@ -164,15 +165,18 @@ class _Player:
             log.state.cost_usd = before + last.cost_usd
 
     async def _delegate(self, action: a.Delegate, log: RunLog, services: Services) -> None:
-        """The step is found anew; whom it reached, and what the other run came to, is given. No child is started."""
-        step = log.state.step(action.step_id)
-        await log.record(build_intent(step, log, services))
-        entry = self.tape.peek()
-        if isinstance(entry, e.ChildRequested) and entry.step_id == step.step_id:
-            await self._record(entry, log)
+        """The steps are found anew; whom they reached, and what the other runs came to, is given. None is started."""
+        has_child = False
+        for step in (log.state.step(step_id) for step_id in (action.step_id, *action.also)):
+            await log.record(build_intent(step, log, services))
+            entry = self.tape.peek()
+            if isinstance(entry, e.ChildRequested) and entry.step_id == step.step_id:
+                await self._record(entry, log)
+                has_child = True
+            else:
+                await self._give_results([step], log)
+        if has_child:
             await self._record_pause(log)
-            return
-        await self._give_results([step], log)
 
     async def _give_verdict(self, action: a.CheckResult | a.RunHooks, log: RunLog) -> None:
         """Files and programs may be other ones now: whether the result held is part of the record."""

@@ -6,9 +6,11 @@ that happens to the files or to the runs above can widen what it may do.
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from metier.approval.chain import Above, ChainPolicy
 from metier.approval.judge import RulePolicy
+from metier.approval.reading import ReadingPolicy
 from metier.definitions.agent import FILE_NAME, parse_agent
 from metier.definitions.names import SKILL_PIN as SKILL
 from metier.definitions.names import canonical_name
@@ -76,15 +78,18 @@ async def bind(own: RulePolicy, run: PreparedRun, store: Store, *, tools: Toolbo
     pins = {**run.inherited, **run.pins}
     above: list[Above] = []
     order = run.order
+    reads_only = False
     while order is not None and f"{ABOVE}{len(above)}:{START}" in pins:
         kept = _select(pins, len(above))
         started = await _read_start(kept, store)
         policy = await _rebuild(started, kept, store, tools=tools)
         above.append(Above(run=_describe(started), policy=policy, skill=order.under_skill))
+        reads_only = reads_only or order.reads_only
         order = started.order
     if f"{ORIGIN}{START}" in pins:
         above.append(await _bind_origin(pins, store, tools=tools))
-    return ChainPolicy(own, above) if above else own
+    policy = ChainPolicy(own, above) if above else own
+    return ReadingPolicy(policy) if reads_only else policy
 
 
 async def _bind_origin(pins: Mapping[str, str], store: Store, *, tools: Toolbox) -> Above:
@@ -94,22 +99,34 @@ async def _bind_origin(pins: Mapping[str, str], store: Store, *, tools: Toolbox)
     return Above(run=f"{_describe(started)} where the run was started", policy=policy)
 
 
-async def find_tools_above(run: PreparedRun, store: Store) -> frozenset[str] | None:
-    """The tools of the run above; nothing where there is none. A task has no tools of its own, its steps have."""
+class ToolBounds(NamedTuple):
+    """Which tools the runs above leave."""
+
+    names: frozenset[str] | None = None
+    """Those of the run above; None where there is none."""
+    reads_only: bool = False
+
+    def has(self, tool: Tool) -> bool:
+        """A child has no tool that its parent has not; those that a skill brings come with the skill."""
+        name = tool.info.name
+        if self.reads_only and tool.info.effect != "read":
+            return False
+        return self.names is None or name in self.names or name in SCRIPT_TOOLS or "." in name
+
+
+async def find_tool_bounds(run: PreparedRun, store: Store) -> ToolBounds:
+    """A task has no tools of its own, its steps have."""
     pins = {**run.inherited, **run.pins}
-    number = 0
+    order, number = run.order, 0
+    reads_only = order is not None and order.reads_only
+    names: frozenset[str] | None = None
     while START in (kept := _select(pins, number)):
         started = await _read_start(kept, store)
-        if started.order is None or not started.order.task_id:
-            return frozenset(info.name for info in await find_tools(kept, store))
-        number += 1
-    return None
-
-
-def is_seen(tool: Tool, above: frozenset[str] | None) -> bool:
-    """A child has no tool that its parent has not; those that a skill brings come with the skill."""
-    name = tool.info.name
-    return above is None or name in above or name in SCRIPT_TOOLS or "." in name
+        order, number = started.order, number + 1
+        reads_only = reads_only or (order is not None and order.reads_only)
+        if names is None and (order is None or not order.task_id):
+            names = frozenset(info.name for info in await find_tools(kept, store))
+    return ToolBounds(names, reads_only)
 
 
 def _is_skill(pin: str, skill: str) -> bool:

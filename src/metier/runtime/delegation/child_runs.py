@@ -83,6 +83,7 @@ def build_limits(runtime: RuntimeOptions) -> Limits:
         on_step_failure=runtime.on_step_failure,
         max_delegation_depth=runtime.max_delegation_depth,
         delegation_share=runtime.delegation_share,
+        max_children_per_call=runtime.max_children_per_call,
         on_limit=runtime.on_limit,
     )
 

@@ -94,8 +94,8 @@ async def wake_decided(runtime: Runtime, queue: str) -> list[str]:
         approvals = await runtime.store.list_approvals(run_id=row.run_id, status="open")
         if any(approval.expires_at is None or approval.expires_at > now for approval in approvals):
             continue
-        waiting = await runtime.find_waiting(await runtime.read(row.run_id))
-        if not await _is_answered(runtime, waiting, left_by=row.left_by):
+        waiting = await runtime.find_all_waiting(await runtime.read(row.run_id))
+        if not any([await _is_answered(runtime, each, left_by=row.left_by) for each in waiting]):
             continue
         with suppress(LeaseHeld):
             if can_go_on(await wake(runtime, row.run_id)):

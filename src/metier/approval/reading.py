@@ -1,0 +1,34 @@
+"""The policy of a run that works beside others in one workspace: it reads, and changes nothing. Pure."""
+
+from metier.approval.chain import ChainPolicy
+from metier.approval.judge import DELEGATE, RUN_TASK, RulePolicy, name_call
+from metier.approval.verdict import Verdict
+from metier.decisions import ActionStep
+from metier.tools.effects import Effect
+
+REASON = "This run works beside others in the same workspace, so it may only read; say what should be changed instead"
+RULE = "reads only"
+
+
+class ReadingPolicy:
+    """Denies what is more than reading, and leaves the rest to the policy that it narrows."""
+
+    def __init__(self, narrowed: RulePolicy | ChainPolicy) -> None:
+        self._narrowed = narrowed
+
+    def judge(self, action: ActionStep, *, skill: str) -> Verdict:
+        return self._refuse(action) or self._narrowed.judge(action, skill=skill)
+
+    def judge_tool(self, action: ActionStep, *, skill: str) -> Verdict:
+        """As `RulePolicy.judge_tool`."""
+        return self._refuse(action) or self._narrowed.judge_tool(action, skill=skill)
+
+    def effect(self, action: ActionStep) -> Effect:
+        return self._narrowed.effect(action)
+
+    def _refuse(self, action: ActionStep) -> Verdict | None:
+        # What is handed on is done by a run that may not do more than this one.
+        is_handed_on = name_call(action)[0] in (DELEGATE, RUN_TASK)
+        if is_handed_on or self.effect(action) == "read":
+            return None
+        return Verdict(decision="deny", reason=REASON, rule=RULE)

@@ -1,0 +1,104 @@
+"""A run whose model starts several agents at once, as a person sees it: screen, exit codes, answers, JSON, replay."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from agent_files import add_agent
+from model_server import calls, running_model, says
+from role_model import RoleModel
+from run_workspace import Workspace, use_model
+
+type Capture = pytest.CaptureFixture[str]
+
+TASKS = [
+    {"agent": "reader", "task": "Read the notes"},
+    {"agent": "failer", "task": "Do what cannot be done"},
+    {"agent": "asker", "task": "Ask the user"},
+]
+
+
+@pytest.fixture
+def team(workspace: Workspace) -> Iterator[RoleModel]:
+    """Three agents: one reads, one fails, one asks."""
+    for name in ("reader", "failer", "asker"):
+        add_agent(workspace.folder, name, body=f"You are the {name}.")
+    workspace.write("notes.txt", "Bring milk\n")
+    model = RoleModel(
+        lines={
+            "reader": [calls("Read", path="notes.txt"), says("The notes say: milk")],
+            "failer": [calls("Write", path="made.txt", content="x")],
+            "asker": [calls("ask_user", question="Which colour?"), says("It is blue")],
+            "boss": [calls("delegate", tasks=TASKS), says("All three answered")],
+        }
+    )
+    with running_model(model):
+        workspace.configure(model=use_model(model), runtime={"max_turns": 20})
+        yield model
+
+
+def read_results(model: RoleModel) -> str:
+    """What the first agent was told in its last request."""
+    last = [body for body in model.received if "delegate" in json.dumps(body["messages"])][-1]
+    return next(str(message["content"]) for message in last["messages"] if message["role"] == "tool")
+
+
+def read_json(capsys: Capture) -> dict[str, Any]:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_three_agents_work_at_once_one_fails_one_asks_and_the_answer_brings_all_results_home(
+    workspace: Workspace, team: RoleModel, capsys: Capture
+) -> None:
+    assert workspace.agent("run", "--json", "Look around") == 4
+
+    parked = read_json(capsys)
+    states = {child["agent"]: child["status"] for child in parked["children"]}
+    assert parked["status"] == "delegating"
+    assert parked["waits_for"].startswith("child-")
+    assert list(states) == ["reader", "failer", "asker"]
+    assert not (workspace.folder / "made.txt").exists()
+
+    assert workspace.agent("resume", parked["run_id"], "--input", "answer=blue", "--output-format", "json") == 0
+
+    ended = read_json(capsys)
+    results = read_results(team)
+    assert ended["result"] == "All three answered"
+    assert [child["status"] for child in ended["children"]] == ["completed", "escalated", "completed"]
+    assert results.index("[1 of 3: reader]") < results.index("[2 of 3: failer, failed]")
+    assert results.index("The notes say: milk") < results.index("It is blue")
+    assert workspace.agent("replay", parked["run_id"], "--execute") == 0
+
+
+def test_screen_nests_what_each_of_them_does_below_its_name(
+    workspace: Workspace, team: RoleModel, capsys: Capture
+) -> None:
+    assert workspace.agent("run", "Look around") == 4
+
+    lines = capsys.readouterr().err.splitlines()
+    heading = [line for line in lines if "↳" in line]
+    assert [word for line in heading for word in ("reader", "failer", "asker") if f"↳ {word}" in line][:3] == [
+        "reader",
+        "failer",
+        "asker",
+    ]
+    reading = next(number for number, line in enumerate(lines) if "Read" in line and "notes.txt" in line)
+    above = [line for line in lines[:reading] if "↳" in line][-1]
+    assert "reader" in above
+    assert lines[reading].startswith("  ")
+
+
+def test_children_show_below_the_run_that_started_them(workspace: Workspace, team: RoleModel, capsys: Capture) -> None:
+    del team
+    workspace.agent("run", "-q", "Look around")
+    capsys.readouterr()
+
+    assert workspace.agent("runs", "show", "latest") == 0
+
+    shown = capsys.readouterr().out
+    assert [line.split()[-1] for line in shown.splitlines() if line.startswith("child:")] == [
+        "reader",
+        "failer",
+        "asker",
+    ]
