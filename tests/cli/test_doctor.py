@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import sqlite3
 from pathlib import Path
@@ -146,3 +147,33 @@ def test_the_room_of_the_store_and_the_clock_of_its_leases_are_told(capsys: pyte
 
     assert "MB free, without a reserve" in found["space"]["detail"]
     assert "timed by" in found["leases"]["detail"]
+
+
+def test_a_run_that_the_store_lost_and_one_whose_folder_is_gone_are_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT_MODEL_PROVIDER", "offline")
+    for _ in range(3):
+        assert run(["run", "inventory the workspace", "-q"]) in (0, 1)
+    capsys.readouterr()
+    whole = findings(capsys)
+    lost, bare, deleted = sorted(path.name for path in Path("runs").glob("2*"))
+    with sqlite3.connect("runs/state.db") as connection:
+        connection.execute("DELETE FROM runs WHERE run_id IN (?, ?)", (lost, deleted))
+    connection.close()
+    shutil.rmtree(Path("runs") / bare)
+    # A deletion that was cut short names its runs: their folders go with the next one.
+    Path("runs/.deleting-1.json").write_text(json.dumps([deleted]), encoding="utf-8")
+    (Path("runs") / "20260101-000000-00aa").mkdir()
+
+    found = findings(capsys)
+
+    assert whole["orphans"]["state"] == "ok"
+    assert "bare runs" not in whole
+    assert found["orphans"]["state"] == found["bare runs"]["state"] == "problem"
+    assert f"1 ({lost})" in found["orphans"]["detail"]
+    assert "backup" in found["orphans"]["hint"]
+    assert f"1 ({bare})" in found["bare runs"]["detail"]
+    assert run(["runs", "rebuild", bare]) == 0
+    capsys.readouterr()
+    assert "bare runs" not in findings(capsys)

@@ -1,4 +1,4 @@
-"""A disk without any room left, and without the reserve: what was done can still be looked at."""
+"""A disk without any room left, and without the reserve: what was done can be looked at, and old runs deleted."""
 
 import os
 import shutil
@@ -7,21 +7,33 @@ import sys
 from pathlib import Path
 
 import pytest
-from run_workspace import AGENT
 
-SCRIPT = """
-mount -t tmpfs -o size=48m none "$1"
-cd "$1"
-"$2" run -q "inventory the workspace" > /dev/null 2>&1
-rm -f runs/state.db.ballast
-dd if=/dev/zero of=filler bs=4k 2> /dev/null
-"$2" runs list
-echo "list: $?"
-"$2" resume latest -q
-echo "resume: $?"
-rm filler
-"$2" runs list
-echo "list: $?"
+MOUNT = 'mount -t tmpfs -o size=48m none "$1" && cd "$1" && exec "$2" -c "$3"'
+COMMANDS = """
+from contextlib import suppress
+from pathlib import Path
+
+from metier.cli.main import run
+
+
+def agent(name, *args):
+    print(f"{name}: {run(list(args))}", flush=True)
+
+
+for _ in range(5):
+    agent("run", "run", "-q", "inventory the workspace")
+agent("detach", "run", "-q", "--detach", "inventory the workspace")
+Path("runs/state.db.ballast").unlink()
+with suppress(OSError), Path("filler").open("wb", buffering=0) as filler:
+    while filler.write(bytes(4096)):
+        pass
+agent("list", "runs", "list")
+agent("resume", "resume", "latest", "-q")
+agent("resume of an ended run", "resume", sorted(path.name for path in Path("runs").glob("2*"))[0], "-q")
+agent("gc", "runs", "gc", "--keep", "1")
+Path("filler").unlink()
+agent("resume with room", "resume", "latest", "-q")
+agent("list", "runs", "list")
 """
 
 
@@ -33,17 +45,25 @@ def can_mount() -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 @pytest.mark.skipif(not can_mount(), reason="mounting is not permitted here")
-def test_runs_are_listed_on_a_full_disk_without_a_reserve(tmp_path: Path) -> None:
+def test_on_a_full_disk_without_a_reserve_runs_are_listed_and_deleted_and_go_on_when_there_is_room(
+    tmp_path: Path,
+) -> None:
     disk, home = tmp_path / "disk", tmp_path / "home"
     disk.mkdir()
     home.mkdir()
     environ = {**os.environ, "HOME": str(home), "AGENT_MODEL_PROVIDER": "offline", "AGENT_SKILLS": "all"}
-    command = ["unshare", "-m", "sh", "-c", SCRIPT, "sh", str(disk), str(AGENT)]
+    environ["AGENT_WORKER_AUTOSTART"] = "false"
+    command = ["unshare", "-m", "sh", "-c", MOUNT, "sh", str(disk), sys.executable, COMMANDS]
 
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environ)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=220, env=environ)
 
-    assert done.stdout.count("inventory the workspace") == 2, done.stdout + done.stderr
-    assert done.stdout.count("list: 0") == 2
-    assert "resume: 1" in done.stdout
+    told = done.stdout + done.stderr
+    codes = [line for line in done.stdout.splitlines() if line.startswith(("list:", "gc:", "resume"))]
+    assert codes == ["list: 0", "resume: 1", "resume of an ended run: 0", "gc: 0", "resume with room: 0", "list: 0"], (
+        told
+    )
+    assert done.stdout.count(" inventory the workspace") == 6 + 2, told
     assert "the disk is full" in done.stderr
+    assert "4 runs were deleted" in done.stderr

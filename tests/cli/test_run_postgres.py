@@ -1,11 +1,14 @@
 """Runs whose journal is on PostgreSQL: the same commands, another database, and no password anywhere."""
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from metier.cli.main import run
+from metier.runtime.doctor.store_health import examine_difference
 
 PASSWORD = "-".join(["hidden", "word"])
 
@@ -38,6 +41,29 @@ def test_a_run_is_made_shown_listed_and_replayed_from_postgres(
     assert not (workspace / "runs" / "state.db").exists()
     assert "answers" in told.out
     assert PASSWORD not in told.out + told.err
+
+
+def test_doctor_tells_the_clock_of_the_server_and_a_folder_whose_run_it_does_not_know(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["run", "--provider", "offline", "inventory the workspace", "-q"]) == 0
+    (known,) = (workspace / "runs").glob("2*")
+    shutil.copytree(known, known.with_name("20260101-000000-00aa"))
+    capsys.readouterr()
+
+    assert run(["doctor", "--json"]) == 0
+
+    found = {finding["name"]: finding for finding in json.loads(capsys.readouterr().out)}
+    assert found["clock"]["state"] == "ok"
+    assert re.fullmatch(r"the server is 0\.\d\d s (ahead of|behind) this machine \(± .* s\)", found["clock"]["detail"])
+    assert "1 (20260101-000000-00aa)" in found["orphans"]["detail"]
+
+
+def test_a_clock_that_is_apart_from_the_one_of_the_server_is_a_problem() -> None:
+    apart = examine_difference(-7.25, doubt=0.01)
+
+    assert (apart.state, apart.detail) == ("problem", "the server is 7.25 s behind this machine (± 0.01 s)")
+    assert "time service" in apart.hint
 
 
 def test_a_server_that_is_not_there_is_named_without_its_password(

@@ -62,7 +62,7 @@ from metier.runtime.workspace.agents import BUILT_IN, AgentInForce, resolve_agen
 from metier.runtime.workspace.plugins import open_place_store
 from metier.runtime.workspace.trust import check_runs, note_runs
 from metier.store.base import Lease, RunRow, Store
-from metier.store.failures import LeaseHeld, RunUnknown, StoreUnavailable
+from metier.store.failures import LeaseHeld, RunUnknown, StoreFull, StoreUnavailable
 from metier.telemetry.jsonl import LogPool
 from metier.telemetry.sinks import Sink
 
@@ -174,7 +174,13 @@ class Runtime:
             await self._reopen(fold(run_id, entries), answer)
         open_run = restore_run if is_started_here(self.place, run_id, entries) else adopt_run
         restore = partial(open_run, self.place, self.store, folder=self.folder(run_id), started=started)
-        return await self._drive(run_id, watch or Watch(), prepare=restore, answer=answer or Answer())
+        try:
+            return await self._drive(run_id, watch or Watch(), prepare=restore, answer=answer or Answer())
+        except StoreFull:
+            # What came of a run that has ended can be told without room for a lease.
+            if (state := fold(run_id, entries)).phase in FINAL:
+                return state
+            raise
 
     async def _reopen(self, state: RunState, answer: Answer) -> None:
         """From below, so that a kill in between leaves a run that can be reopened again. Raises `UsageError`."""

@@ -1,7 +1,7 @@
 """Open the store that the settings name. The one place that knows which there are."""
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from metier.definitions.plugin_names import PLUGIN
@@ -10,6 +10,7 @@ from metier.ids import Clock
 from metier.store.base import Store
 from metier.store.failures import StoreUnavailable
 from metier.store.options import StoreOptions
+from metier.store.server_health import ServerHealth
 from metier.store.sqlite.store import open_sqlite_store
 
 DATABASE = "state.db"
@@ -26,10 +27,23 @@ async def open_store(
             f"The store {options.backend!r} is one of a plugin, and only runs know plugins",
             hint="Use `sqlite` or `postgres` here",
         )
-    if importlib.util.find_spec("psycopg") is None or importlib.util.find_spec("psycopg_pool") is None:
+    if not _has_driver():
         raise StoreUnavailable("The store is PostgreSQL, and its driver is not installed", hint=hint_extra("postgres"))
     # Loaded only where it is used: it takes three times as long as the rest of a short command.
     from metier.store.postgres.address import read_address
     from metier.store.postgres.store import open_postgres_store
 
     return await open_postgres_store(read_address(options.database_url_env, environ))
+
+
+def examine_server(options: StoreOptions, environ: Mapping[str, str], run_ids: Sequence[str]) -> ServerHealth | None:
+    """Look at the clock of the server and at which runs it knows; nothing where it cannot be asked."""
+    if options.backend != "postgres" or not _has_driver() or not environ.get(options.database_url_env, "").strip():
+        return None
+    from metier.store.postgres.health import look
+
+    return look(options.database_url_env, environ, run_ids)
+
+
+def _has_driver() -> bool:
+    return all(importlib.util.find_spec(name) is not None for name in ("psycopg", "psycopg_pool"))

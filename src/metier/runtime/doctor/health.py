@@ -46,7 +46,7 @@ def examine(settings: Settings, environ: Mapping[str, str], *, cwd: Path, home: 
     yield from examine_servers(settings, environ)
     yield from examine_mcp(settings, cwd, home=home)
     yield from examine_folders(settings, cwd)
-    yield from examine_store(settings, cwd)
+    yield from examine_store(settings, environ, cwd)
 
 
 def examine_providers(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:

@@ -13,14 +13,13 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from metier.runtime.records.run_folders import iterate_folders, remove_folder
+from metier.runtime.records.run_folders import DELETING, find_folder, iterate_folders, read_deletions, remove_folder
 from metier.runtime.runs import Runtime
 from metier.store.base import ENDED, RunRow, Store
 from metier.store.failures import StoreFull
 
 BATCH = 500
 """Runs that one transaction deletes: enough to share its cost, few enough that drivers wait for milliseconds."""
-_NOTES = ".deleting-"
 _ALL_TIME = datetime(9999, 1, 1, tzinfo=UTC)
 
 
@@ -87,7 +86,7 @@ async def _delete(runtime: Runtime, run_ids: Sequence[str], before: datetime | N
     """Those that were deleted: a run that a process began to drive meanwhile stays."""
     if not run_ids:
         return []
-    note = runtime.place.runs / f"{_NOTES}{os.getpid()}.json"
+    note = runtime.place.runs / f"{DELETING}{os.getpid()}.json"
     # Before the rows go: after a kill the note tells a folder that is left over from a run that was lost.
     with suppress(OSError):  # a full disk is a reason to delete
         note.write_text(json.dumps(list(run_ids)), encoding="utf-8")
@@ -95,27 +94,42 @@ async def _delete(runtime: Runtime, run_ids: Sequence[str], before: datetime | N
         deleted = await runtime.store.delete_runs(run_ids, updated_before=before)
     except StoreFull:
         note.unlink(missing_ok=True)
-        if len(run_ids) == 1:
-            raise
-        # On a full disk there may be room to delete a few at a time; what they leave makes room for more.
-        half = len(run_ids) // 2
-        first = await _delete(runtime, run_ids[:half], before)
-        await runtime.store.reclaim()
-        return [*first, *await _delete(runtime, run_ids[half:], before)]
+        return await _delete_on_full_disk(runtime, run_ids, before)
     await anyio.to_thread.run_sync(_remove_noted, runtime.place.runs, {note: deleted})
     return deleted
 
 
+async def _delete_on_full_disk(runtime: Runtime, run_ids: Sequence[str], before: datetime | None) -> list[str]:
+    """Folders first, which need no room to go; then a few rows at a time: what they leave makes room for more."""
+    if await _remove_folders(runtime, run_ids):
+        return await _delete(runtime, run_ids, before)
+    if len(run_ids) == 1:
+        raise StoreFull(
+            f"The disk is full, and what run {run_ids[0]!r} left was too little room to delete it",
+            hint="Delete a file of your own, then run `agent runs gc` again",
+        )
+    half = len(run_ids) // 2
+    first = await _delete(runtime, run_ids[:half], before)
+    await runtime.store.reclaim()
+    return [*first, *await _delete(runtime, run_ids[half:], before)]
+
+
+async def _remove_folders(runtime: Runtime, run_ids: Sequence[str]) -> int:
+    """Of runs that no process drives; how many there were. A kill leaves ended runs without folders, which can go."""
+    runs = runtime.place.runs
+    found = [run_id for run_id in run_ids if find_folder(runs, run_id, shard="off").exists()]
+    for run_id in found:
+        if (row := await runtime.store.find_run(run_id)) is not None and not row.driver:
+            await anyio.to_thread.run_sync(remove_folder, runs, run_id)
+    return sum(not find_folder(runs, run_id, shard="off").exists() for run_id in found)
+
+
 async def _find_noted(runtime: Runtime) -> dict[Path, list[str]]:
     """Notes of deletions that were cut short, each with those of its runs that are gone."""
-    found: dict[Path, list[str]] = {}
-    for note in runtime.place.runs.glob(f"{_NOTES}*.json"):
-        try:
-            noted = [str(run_id) for run_id in json.loads(note.read_bytes())]
-        except (OSError, ValueError):  # cut short while it was written: nothing was deleted yet
-            noted = []
-        found[note] = [run_id for run_id in noted if await runtime.store.find_run(run_id) is None]
-    return found
+    return {
+        note: [run_id for run_id in noted if await runtime.store.find_run(run_id) is None]
+        for note, noted in read_deletions(runtime.place.runs).items()
+    }
 
 
 def _remove_noted(runs: Path, noted: dict[Path, list[str]]) -> None:

@@ -13,6 +13,7 @@ from metier.runtime.questions.reopening import Limit, can_reopen, find_limit, su
 from metier.runtime.records.causes import get_cause
 from metier.runtime.runs import Runtime
 from metier.store.base import ENDED, RunRow
+from metier.store.failures import StoreDamaged
 
 LOOK_BACK = timedelta(days=7)
 """How long a run that reached a limit is shown as waiting: it has ended, and may never go on."""
@@ -80,7 +81,11 @@ async def _look(runtime: Runtime, row: RunRow, *, since: datetime) -> WaitingRun
     # A child run that a limit ended is gone on with through the run above it.
     if is_ended and (row.updated_at < since or row.run_id.startswith(CHILD)):
         return None
-    state = await runtime.read(row.run_id)
+    try:
+        state = await runtime.read(row.run_id)
+    except StoreDamaged as failure:  # of one run; what else waits is shown all the same
+        empty = RunState(run_id=row.run_id)
+        return None if is_ended else WaitingRun(row=row, state=empty, kind="stopped", reason=failure.sentence)
     if is_ended:
         limit = find_limit(state)
         if limit is None or not can_reopen(state) or state.failure is None:

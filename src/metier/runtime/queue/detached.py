@@ -3,7 +3,7 @@
 All of it is in the store. The driver of a run holds its lease; any other process only records what was decided.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -14,6 +14,7 @@ from metier.engine.stopping import Stopper
 from metier.events import TaskState
 from metier.runtime.questions.answers import Answer
 from metier.runtime.queue.lease_terms import LeaseTerms
+from metier.runtime.queue.parking import DAMAGE, describe_parked, park
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, Watch
 from metier.settings.worker_options import WorkerOptions
@@ -85,7 +86,9 @@ async def find_stranded(runtime: Runtime, queue: str) -> Stranded:
     )
 
 
-async def wake_decided(runtime: Runtime, queue: str) -> list[str]:
+async def wake_decided(
+    runtime: Runtime, queue: str, *, report: Callable[[str], None] = lambda _told: None
+) -> list[str]:
     """Wake runs whose approvals were decided, or ran out of time, without a message to a worker."""
     rows = [*await _find_parked(runtime, queue, "paused"), *await _find_parked(runtime, queue, "delegating")]
     now = runtime.place.clock.now()
@@ -94,13 +97,22 @@ async def wake_decided(runtime: Runtime, queue: str) -> list[str]:
         approvals = await runtime.store.list_approvals(run_id=row.run_id, status="open")
         if any(approval.expires_at is None or approval.expires_at > now for approval in approvals):
             continue
-        waiting = await runtime.find_all_waiting(await runtime.read(row.run_id))
-        if not any([await _is_answered(runtime, each, left_by=row.left_by) for each in waiting]):
-            continue
-        with suppress(LeaseHeld):
-            if can_go_on(await wake(runtime, row.run_id)):
+        try:
+            if await _wake_answered(runtime, row):
                 woken.append(row.run_id)
+        except DAMAGE as failure:  # of one run; the others are looked at all the same
+            if await park(runtime, row.run_id, failure):
+                report(describe_parked(row.run_id, failure))
     return woken
+
+
+async def _wake_answered(runtime: Runtime, row: RunRow) -> bool:
+    waiting = await runtime.find_all_waiting(await runtime.read(row.run_id))
+    if not any([await _is_answered(runtime, each, left_by=row.left_by) for each in waiting]):
+        return False
+    with suppress(LeaseHeld):
+        return can_go_on(await wake(runtime, row.run_id))
+    return False
 
 
 async def _find_parked(runtime: Runtime, queue: str, status: TaskState) -> list[RunRow]:

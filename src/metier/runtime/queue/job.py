@@ -1,14 +1,17 @@
 """What every kind of worker needs: where it works, for which queue, and how it takes one run for a while."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
-from metier.errors import MetierError
+from metier.errors import MetierError, StoreError
 from metier.runtime.host import Host
 from metier.runtime.queue.detached import drive_for_a_while
+from metier.runtime.queue.parking import DAMAGE, NOT_OF_THE_RUN, describe_parked, park
 from metier.runtime.runs import Runtime, Watch
 from metier.settings.worker_options import WorkerOptions
 from metier.store.base import Lease
@@ -26,6 +29,8 @@ class Job:
     """It fires schedules: they belong to the queue of the settings, not to one that a flag names."""
     let_through: tuple[type[Exception], ...] = ()
     """Failures that are no fault of the run: they are raised to the owner of the worker."""
+    failures: Counter[str] = field(default_factory=Counter[str])
+    """How often in a row each run went wrong in this process."""
 
     @property
     def options(self) -> WorkerOptions:
@@ -49,13 +54,33 @@ async def work_on(
     except (LeaseHeld, RunUnknown):
         return None
     except MetierError as failure:
-        job.report(f"run {run_id}: {failure.sentence}")
+        await _give_up(job, runtime, run_id, failure=failure, lease=lease)
         return None
     except job.let_through:
         raise
     except Exception as error:
         logger.exception("run %s", run_id)
-        job.report(f"run {run_id}: Unexpected {type(error).__name__}; it is tried again")
+        await _give_up(job, runtime, run_id, failure=f"Unexpected {type(error).__name__}", lease=lease)
         return None
+    job.failures.pop(run_id, None)
     job.report(f"run {run_id}: {state.status}, turn {state.turn}")
     return state
+
+
+async def _give_up(job: Job, runtime: Runtime, run_id: str, *, failure: MetierError | str, lease: Lease | None) -> None:
+    """For this time, or for good: a damaged run at once, another one when it went wrong too often in a row."""
+    if lease is not None:
+        with suppress(StoreError):  # one that is lost, or given back already, stays so
+            await runtime.store.release_lease(lease)
+    sentence = failure if isinstance(failure, str) else failure.sentence
+    if isinstance(failure, NOT_OF_THE_RUN):
+        job.report(f"run {run_id}: {sentence}")
+        return
+    job.failures[run_id] += 1
+    # The journal of a run that can be opened ends it one try earlier, see `lease_terms`.
+    is_last = isinstance(failure, DAMAGE) or job.failures[run_id] > job.options.max_attempts
+    if is_last and await park(runtime, run_id, failure):
+        job.failures.pop(run_id, None)
+        job.report(describe_parked(run_id, failure))
+        return
+    job.report(f"run {run_id}: {sentence}; it is tried again")

@@ -22,7 +22,7 @@ async def sweep(
     """Once; in how many seconds a schedule is due. Raises `BrokerUnavailable` and `StoreError`."""
     seconds = await fire_schedules(runtime, report=report) if fires else inf
     await deliver_due(runtime.place, runtime.store)
-    await wake_decided(runtime, queue)
+    await wake_decided(runtime, queue, report=report)
     if broker is None:
         return seconds  # a worker that claims from the store finds the rest
     stranded = await find_stranded(runtime, queue)

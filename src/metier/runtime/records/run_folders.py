@@ -1,5 +1,6 @@
 """Where the folder of a run is: `runs/<run_id>`, or under the day of its start with `logging.shard: day`."""
 
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -8,6 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 type Shard = Literal["off", "day"]
+
+DELETING = ".deleting-"
+"""How the name of a note begins that names runs whose rows go, until their folders are gone too."""
 
 _STARTED = re.compile(r"(\d{4})(\d{2})(\d{2})-\d{6}-[0-9a-f]+")
 _CHILD = re.compile(r"(child|a2a)-([0-9a-f]{2})[0-9a-f]+")
@@ -48,6 +52,17 @@ def remove_folder(runs: Path, run_id: str) -> None:
             if folder == runs:
                 break
             folder.rmdir()
+
+
+def read_deletions(runs: Path) -> dict[Path, list[str]]:
+    """The notes of deletions that go on or were cut short, each with the runs that it names."""
+    found: dict[Path, list[str]] = {}
+    for note in runs.glob(f"{DELETING}*.json"):
+        try:
+            found[note] = [str(run_id) for run_id in json.loads(note.read_bytes())]
+        except (OSError, ValueError):  # cut short while it was written: nothing was deleted yet
+            found[note] = []
+    return found
 
 
 def _build_sharded(runs: Path, run_id: str) -> Path:

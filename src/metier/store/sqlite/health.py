@@ -1,8 +1,10 @@
 """Is a SQLite store whole, and is there room for it? Looks only: nothing is created, changed or repaired."""
 
+import json
 import shutil
 import sqlite3
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +47,7 @@ def examine_database(database: Path, *, seconds: float = LOOK_SECONDS) -> StoreH
     """SQLite's own check of the file, then the checksum of every journal entry."""
     until = time.monotonic() + seconds
     try:
-        with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=2)) as connection:
+        with _looking(database) as connection:
             connection.set_progress_handler(lambda: time.monotonic() > until, _STEPS_BETWEEN_LOOKS)
             found = [str(row[0]) for row in connection.execute("PRAGMA quick_check(3)")]
             if found != ["ok"]:
@@ -60,6 +62,33 @@ def examine_database(database: Path, *, seconds: float = LOOK_SECONDS) -> StoreH
 
 def examine_room(database: Path) -> StoreRoom:
     return StoreRoom(free_bytes=shutil.disk_usage(database.parent).free, has_reserve=Ballast(database).is_there())
+
+
+def list_newest_runs(database: Path, *, most: int) -> list[str]:
+    """Newest first; none where the database cannot be read."""
+    try:
+        with _looking(database) as connection:
+            found = connection.execute("SELECT run_id FROM runs ORDER BY number DESC LIMIT ?", (most,))
+            return [str(run_id) for (run_id,) in found]
+    except (sqlite3.Error, UnicodeDecodeError):
+        return []
+
+
+def find_known_runs(database: Path, run_ids: Sequence[str]) -> frozenset[str] | None:
+    """Those that are in the index; nothing where the database cannot be read."""
+    try:
+        with _looking(database) as connection:
+            found = connection.execute(
+                "SELECT run_id FROM runs WHERE run_id IN (SELECT value FROM json_each(?))", (json.dumps(list(run_ids)),)
+            )
+            return frozenset(str(run_id) for (run_id,) in found)
+    except (sqlite3.Error, UnicodeDecodeError):
+        return None
+
+
+def _looking(database: Path) -> closing[sqlite3.Connection]:
+    """A connection that cannot write."""
+    return closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=2))
 
 
 def has_steady_clock() -> bool:
