@@ -1,5 +1,7 @@
 """The kept index gives the same answers, and never an old or broken one."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -7,8 +9,10 @@ import pytest
 from metier.definitions.skills.catalog import Catalog, load_catalog
 from metier.definitions.skills.sources import SkillSource
 from metier.routing.cache import FILES_KEPT, load_index, save_index
-from metier.routing.catalog import open_index
-from metier.routing.router import build_index
+from metier.routing.catalog import WORTH_KEEPING, open_index
+from metier.routing.halves import WORTH_TWO, take_tallies
+from metier.routing.index import join_tallies
+from metier.routing.router import RoutingIndex, build_index
 from metier.routing.skill import RoutableSkill
 
 REQUESTS = ("tabels of the pdf", "review a pull request", "/weather", "проверка договоров", "hello")
@@ -19,6 +23,11 @@ def write_skill(root: Path, name: str, description: str, *, body: str = "") -> P
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"---\nname: {name}\ndescription: {description}\n---\n{body}\n", encoding="utf-8")
     return file
+
+
+def write_trades(root: Path, count: int) -> None:
+    for number in range(count):
+        write_skill(root, f"trade-{number}", f"Craft number {number}")
 
 
 def read_catalog(root: Path) -> Catalog:
@@ -72,7 +81,7 @@ def test_an_index_kept_for_another_catalog_is_not_taken(twelve: tuple[RoutableSk
 
 def test_a_changed_body_is_seen_and_a_broken_cache_is_rebuilt(tmp_path: Path) -> None:
     root, cache = tmp_path / "skills", tmp_path / "cache"
-    write_skill(root, "one", "First things")
+    write_trades(root, WORTH_KEEPING)
     file = write_skill(root, "two", "Second things", body="Knit a scarf.")
     assert open_index(read_catalog(root), cache_folder=cache).rank("knit", 1)[0].skill_name == "two"
 
@@ -87,7 +96,61 @@ def test_a_changed_body_is_seen_and_a_broken_cache_is_rebuilt(tmp_path: Path) ->
     assert rebuilt.rank("weld", 1) == changed.rank("weld", 1)
 
 
+def test_a_file_that_changes_while_it_is_indexed_is_not_kept_as_what_it_was(tmp_path: Path) -> None:
+    root, cache = tmp_path / "skills", tmp_path / "cache"
+    write_trades(root, WORTH_KEEPING)
+    file = write_skill(root, "two", "Second things", body="Knit a shawl.")
+    catalog = read_catalog(root)
+    file.write_text(file.read_text(encoding="utf-8").replace("Knit", "Paint"), encoding="utf-8")
+
+    index = open_index(catalog, cache_folder=cache)
+
+    assert [candidate.skill_name for candidate in index.rank("paint", 1)] == ["two"]
+    assert not cache.exists()
+
+
+def test_a_reader_beside_writers_gets_a_whole_index_or_none(twelve: tuple[RoutableSkill, ...], tmp_path: Path) -> None:
+    built = build_index(twelve)
+    wanted = built.rank("review a pull request", 8)
+    with ThreadPoolExecutor(4) as pool:
+        writing = [pool.submit(save_index, tmp_path, "f1", built) for _ in range(40)]
+        found = [load_index(tmp_path, "f1") for _ in range(200)]
+        for each in writing:
+            each.result(timeout=30)
+
+    assert all(index is None or index.rank("review a pull request", 8) == wanted for index in found)
+    assert load_index(tmp_path, "f1") is not None
+    assert [file.name for file in tmp_path.iterdir()] == ["routing-f1.index"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_large_catalog_counted_in_two_processes_ranks_as_one_counted_in_one(fails: bool) -> None:
+    here = os.getpid()
+    skills = [
+        RoutableSkill(
+            id=f"s{number:04}",
+            name=f"s{number:04}",
+            description=f"Tidy drawer {number} when asked. Use when a drawer is full of {number % 7} socks",
+            tags=("home",),
+            body=f"Fold socks, then shirts {number % 13}. Öffne die Schublade {number % 5}",
+        )
+        for number in range(WORTH_TWO)
+    ]
+
+    def load(skill: RoutableSkill) -> RoutableSkill:
+        if fails and os.getpid() != here:
+            raise RuntimeError("the other process fails")
+        return skill
+
+    index = RoutingIndex(join_tallies(skills, take_tallies(skills, load)))
+
+    whole = build_index(skills)
+    for request in ("tidy drawer 700", "socks 3", "shirts of the Schublade", "drawer of s0999"):
+        assert index.rank(request, 8) == whole.rank(request, 8)
+
+
 def test_a_cache_folder_that_cannot_be_made_costs_time_only(tmp_path: Path) -> None:
+    write_trades(tmp_path / "skills", WORTH_KEEPING)
     write_skill(tmp_path / "skills", "one", "First things")
     (tmp_path / "file").write_text("in the way")
 

@@ -1,11 +1,14 @@
 """`agent skills route`, as a person and as a program call it."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from metier.cli.main import run
+from metier.routing.catalog import WORTH_KEEPING
 
 SKILLS = {
     "pdf-tables": "Extract tables from PDF files",
@@ -56,18 +59,60 @@ def test_json_has_every_candidate_with_its_reason(skills_dir: Path, capsys: pyte
     }
 
 
-def test_a_second_call_reads_the_kept_index(skills_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["skills", "route", "review my pull request", "--json", "--skills-dir", str(skills_dir)]
-    run(command)
-    first = capsys.readouterr().out
-    kept = list((skills_dir.parent / "cache" / "agent").glob("routing-*.index"))
-    before = kept[0].stat().st_mtime_ns
+def find_kept(cache: Path) -> list[tuple[Path, int]]:
+    """The kept indexes with their inodes: a file that is written again has another one."""
+    return [(file, file.stat().st_ino) for file in (cache / "agent").glob("routing-*.index")]
 
-    run(command)
+
+def test_a_large_catalog_is_indexed_once_for_the_command_and_for_runs(
+    skills_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT_MODEL_PROVIDER", "offline")
+    write_many(skills_dir, WORTH_KEEPING)
+    command = ["skills", "route", "review my pull request", "--json"]
+    assert run(command) == 0
+    first = capsys.readouterr().out
+    kept = find_kept(skills_dir.parent / "cache")
+
+    assert run(["run", "review my pull request"]) == 1  # no model, and the skill has no script
+    capsys.readouterr()
+    assert run(command) == 0
 
     assert capsys.readouterr().out == first
     assert len(kept) == 1
-    assert kept[0].stat().st_mtime_ns == before
+    assert find_kept(skills_dir.parent / "cache") == kept
+
+
+def test_another_process_reads_the_kept_index_and_a_damaged_one_is_made_again(skills_dir: Path) -> None:
+    write_many(skills_dir, WORTH_KEEPING)
+    cache = skills_dir.parent / "cache"
+    command = [str(Path(sys.executable).parent / "agent"), "skills", "route", "review my pull request", "--json"]
+    first = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
+    kept = find_kept(cache)
+
+    second = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
+    untouched = find_kept(cache)
+    kept[0][0].write_bytes(kept[0][0].read_bytes()[:-1] + b"x")
+    third = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
+
+    assert first == second == third
+    assert untouched == kept
+    assert find_kept(cache) != kept
+
+
+def test_a_small_catalog_leaves_no_file_behind(skills_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["skills", "route", "/weather", "--skills-dir", str(skills_dir)]) == 0
+
+    assert capsys.readouterr().out.startswith(" 100.0  weather")
+    assert find_kept(skills_dir.parent / "cache") == []
+
+
+def write_many(folder: Path, count: int) -> None:
+    for number in range(count):
+        skill = folder / f"trade-{number}"
+        skill.mkdir()
+        text = f"---\nname: trade-{number}\ndescription: Craft number {number}\n---\nTurn wood.\n"
+        (skill / "SKILL.md").write_text(text)
 
 
 def test_a_request_that_matches_nothing_says_so_on_stderr(skills_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

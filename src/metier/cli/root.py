@@ -3,7 +3,7 @@
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, TextIO, override
 
 import typer
@@ -28,6 +28,8 @@ class Lazy(NamedTuple):
     summary: str
     section: str = "More"
     """The heading under which the list of commands has it."""
+    parts: Mapping[str, str] = {}
+    """Commands of a group that are called often, each with a module whose `app` has this one only."""
 
 
 _WORK, _SEE, _MAY, _KNOWS, _HEALTH = (
@@ -37,6 +39,8 @@ _WORK, _SEE, _MAY, _KNOWS, _HEALTH = (
     "Agents, skills, tasks",
     "Settings and health",
 )
+
+_ROUTE = {"route": "skill.route"}
 
 COMMANDS: dict[str, Lazy] = {
     "init": Lazy("init", "Write a small workspace to begin with: agent, skills, task, rules.", _WORK),
@@ -59,9 +63,9 @@ COMMANDS: dict[str, Lazy] = {
     "trust": Lazy("trust", "Trust what this cloned folder brings: settings, rules, agents, tasks, skills.", _MAY),
     "agents": Lazy("agents", "List the agents of the workspace, and show what each may use.", _KNOWS),
     "skills": Lazy(
-        "skill.group", "Say which skills can be used here; add, enable, trust, test and remove them.", _KNOWS
+        "skill.group", "Say which skills can be used here; add, enable, trust, test and remove them.", _KNOWS, _ROUTE
     ),
-    "skill": Lazy("skill.group", "The same as `agent skills`.", _KNOWS),
+    "skill": Lazy("skill.group", "The same as `agent skills`.", _KNOWS, _ROUTE),
     "mcp": Lazy("mcp", "Add and accept external tool servers (MCP); serve this workspace to MCP clients.", _KNOWS),
     "acp": Lazy("metier.doors.acp.command", "Talk to an editor by the Agent Client Protocol.", _WORK),
     "plugins": Lazy("plugins", "Show which plugins are installed, what each adds, and why one is off.", _KNOWS),
@@ -94,7 +98,7 @@ class LazyGroup(TyperGroup):
     @override
     def resolve_command(self, ctx: typer.Context, args: list[str]) -> tuple[str | None, Any, list[str]]:  # pyright: ignore[reportIncompatibleMethodOverride]
         name = args[0]
-        command = self.get_command(ctx, name)
+        command = load_part(args) or self.get_command(ctx, name)
         if command is None and not name.startswith("-") and not ctx.resilient_parsing:
             nearest = importlib.import_module("metier.definitions.nearest").hint_nearest(name, COMMANDS)
             raise UsageError(f"No such command {name!r}", hint=nearest or "`agent --help` lists the commands")
@@ -139,8 +143,21 @@ def load_command(name: str) -> Any:  # noqa: ANN401 - Typer does not export the 
     lazy = COMMANDS.get(name)
     if lazy is None:
         return _load_plugin_command(name)
-    module = lazy.module if lazy.module.startswith("metier.") else f"metier.cli.{lazy.module}"
-    command: Any = get_command(importlib.import_module(module).app)
+    return _import_command(name, lazy.module)
+
+
+def load_part(args: Sequence[str]) -> Any:  # noqa: ANN401 - as above
+    """The group that a call names, with the called command alone; nothing where its other commands are needed too."""
+    lazy = COMMANDS.get(args[0])
+    if lazy is None or len(args) < 2 or args[1] not in lazy.parts or _HELP & set(args):
+        return None
+    return _import_command(args[0], lazy.parts[args[1]])
+
+
+def _import_command(name: str, module: str) -> Any:  # noqa: ANN401 - as above
+    command: Any = get_command(
+        importlib.import_module(module if module.startswith("metier.") else f"metier.cli.{module}").app
+    )
     command.name = name
     return command
 

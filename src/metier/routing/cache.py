@@ -5,6 +5,7 @@ sections. Whatever does not match, the answer is: no index.
 """
 
 import json
+import os
 import sys
 import zlib
 from array import array
@@ -22,26 +23,34 @@ FORMAT = 3
 FILES_KEPT = 4
 """Indexes of further catalogs that stay; the oldest goes first."""
 
+MAX_INDEX_BYTES = 256 * 1024 * 1024
+"""A larger index is not kept: it would fill the folder, and hardly be read faster than the skills."""
+
 _LENGTH_BYTES = 8
 
 
 def load_index(folder: Path, fingerprint: str) -> RoutingIndex | None:
     """The index of exactly this catalog, or nothing."""
+    path = _path(folder, fingerprint)
     try:
-        content = _path(folder, fingerprint).read_bytes()
+        content = path.read_bytes()
     except OSError:
         return None
     end = content.find(b"\n") + 1
     body = memoryview(content)[end:]
     if content[:end] != _header(fingerprint, zlib.crc32(body)):
         return None
+    with suppress(OSError):
+        os.utime(path)  # what is used stays longest
     return RoutingIndex(_unpack(list(_split(body))))
 
 
 def save_index(folder: Path, fingerprint: str, index: RoutingIndex) -> None:
-    """Replace the file as a whole. A folder that cannot be written is no error."""
+    """Replace the file as a whole, so that of two writers one wins. A folder that cannot be written is no error."""
     sections = _pack(index.tables)
     body = b"".join(part for section in sections for part in (len(section).to_bytes(_LENGTH_BYTES, "big"), section))
+    if len(body) > MAX_INDEX_BYTES:
+        return
     path = _path(folder, fingerprint)
     with suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,21 +1,34 @@
-"""The index of the skills on this machine: bodies are read when no index of exactly these files is kept."""
+"""The index of the skills on this machine, for commands and for runs: by what their files hold, kept on disk.
+
+Bodies are read when no index of exactly these contents is kept.
+"""
 
 import hashlib
 import json
 import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Protocol
 
 from metier.definitions.problems import Problem
 from metier.definitions.skills.catalog import Catalog, CatalogSkill
+from metier.definitions.skills.catalog_cache import digest_content
+from metier.definitions.skills.skill import SkillDefinition
 from metier.definitions.skills.skill_file import MAX_FILE_BYTES, read_skill_file
 from metier.definitions.text.front_matter import read_front_matter
 from metier.routing.cache import load_index, save_index
-from metier.routing.router import RoutingIndex, build_index
+from metier.routing.halves import take_tallies
+from metier.routing.index import join_tallies
+from metier.routing.router import RoutingIndex
 from metier.routing.skill import RoutableSkill
 
 MAX_BODY_CHARACTERS = 100_000
 """What is indexed of one body; instructions are never that long, and a data dump says nothing new."""
+WORTH_KEEPING = 64
+"""Skills from which on an index is kept on disk; a smaller one is built in less time than its file takes."""
+KEPT_IN_MEMORY = 8
 
 _CODE_BLOCK = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 
@@ -33,48 +46,107 @@ class DescribedSkill(Protocol):
     def tags(self) -> tuple[str, ...]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """One skill before its body is read."""
+
+    id: str
+    name: str
+    digest: str
+    """Of its `SKILL.md`."""
+    load: Callable[[], RoutableSkill]
+
+
+class _FileChanged(Exception):
+    """A file no longer holds what the catalog says, so its index must not be kept under the old name."""
+
+
 def open_index(catalog: Catalog, *, cache_folder: Path | None = None) -> RoutingIndex:
-    """The index of a catalog, kept in `cache_folder` by the fingerprint of its files."""
-    if cache_folder is None:
-        return build_index(load_routable(skill) for skill in catalog.skills)
-    fingerprint = find_fingerprint(catalog)
-    index = load_index(cache_folder, fingerprint)
-    if index is None:
-        index = build_index(load_routable(skill) for skill in catalog.skills)
-        save_index(cache_folder, fingerprint, index)
-    return index
+    """The index of a catalog, kept in `cache_folder` by the contents of its files."""
+    try:
+        return _open([_list_source(skill, _load_unchanged) for skill in catalog.skills], cache_folder)
+    except _FileChanged:
+        return _build(_order([_list_source(skill, load_routable) for skill in catalog.skills]))
+
+
+def open_index_of(skills: Iterable[SkillDefinition], *, cache_folder: Path | None = None) -> RoutingIndex:
+    """The same for skills that were loaded whole: the same contents have the same index."""
+    sources = [
+        _Source(skill.id, skill.name, digest_content(skill.data), partial(build_routable, skill, body=skill.body))
+        for skill in skills
+    ]
+    return _open(sources, cache_folder)
 
 
 def load_routable(skill: CatalogSkill) -> RoutableSkill:
     """The skill with its body; a body that cannot be read any more is empty."""
-    data = read_skill_file(skill.file, limit=MAX_FILE_BYTES, within=skill.source.within or skill.source.folder)
-    body = "" if isinstance(data, Problem) else read_front_matter(data).body
-    return build_routable(skill, body=body)
+    data = _read(skill)
+    return build_routable(skill, body="" if data is None else read_front_matter(data).body)
 
 
 def build_routable(skill: DescribedSkill, *, body: str) -> RoutableSkill:
     """A skill as it is ranked, for commands and for runs: code blocks and what goes beyond the limit are left out."""
+    text = body[:MAX_BODY_CHARACTERS]
     return RoutableSkill(
         id=skill.id,
         name=skill.name,
         description=skill.description,
         tags=skill.tags,
-        body=_CODE_BLOCK.sub("\n", body[:MAX_BODY_CHARACTERS]),
+        body=_CODE_BLOCK.sub("\n", text) if "```" in text or "~~~" in text else text,
     )
 
 
-def find_fingerprint(catalog: Catalog) -> str:
-    """A hash of what the index is made from: fields of the front matter, and size and times of every file."""
+def _list_source(skill: CatalogSkill, load: Callable[[CatalogSkill], RoutableSkill]) -> _Source:
+    return _Source(skill.id, skill.name, skill.digest, partial(load, skill))
+
+
+def _load_unchanged(skill: CatalogSkill) -> RoutableSkill:
+    data = _read(skill)
+    if data is None or digest_content(data) != skill.digest:
+        raise _FileChanged
+    return build_routable(skill, body=read_front_matter(data).body)
+
+
+def _read(skill: CatalogSkill) -> bytes | None:
+    data = read_skill_file(skill.file, limit=MAX_FILE_BYTES, within=skill.source.within or skill.source.folder)
+    return None if isinstance(data, Problem) else data
+
+
+def _open(sources: list[_Source], cache_folder: Path | None) -> RoutingIndex:
+    ordered = _order(sources)
+    fingerprint = _find_fingerprint(ordered)
+    memory = _find_memory(fingerprint)
+    folder = cache_folder if len(ordered) >= WORTH_KEEPING else None
+    if memory.index is None and folder is not None:
+        memory.index = load_index(folder, fingerprint)
+    if memory.index is None:
+        memory.index = _build(ordered)
+        if folder is not None:
+            save_index(folder, fingerprint, memory.index)
+    return memory.index
+
+
+def _order(sources: list[_Source]) -> list[_Source]:
+    return sorted(sources, key=lambda source: (source.name, source.id))
+
+
+def _build(ordered: Sequence[_Source]) -> RoutingIndex:
+    return RoutingIndex(join_tallies(ordered, take_tallies(ordered, lambda source: source.load())))
+
+
+class _Memory:
+    """The place of one index in this process: its runs mostly have the same catalog."""
+
+    index: RoutingIndex | None = None
+
+
+@lru_cache(maxsize=KEPT_IN_MEMORY)
+def _find_memory(_fingerprint: str) -> _Memory:
+    return _Memory()
+
+
+def _find_fingerprint(ordered: Sequence[_Source]) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    for skill in catalog.skills:
-        fields = [skill.path, skill.name, skill.description, skill.tags, _stamp(skill.file)]
-        digest.update(json.dumps(fields).encode())
+    for source in ordered:
+        digest.update(json.dumps([source.id, source.name, source.digest]).encode())
     return digest.hexdigest()
-
-
-def _stamp(file: Path) -> list[int]:
-    try:
-        stat = file.stat()
-    except OSError:
-        return []
-    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]

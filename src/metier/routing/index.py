@@ -11,15 +11,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate, groupby, pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from metier.routing.calibration import RARITY_POWER, find_rarity
-from metier.routing.clauses import find_trigger_clauses, leave_out_exclusions
 from metier.routing.names import normal_name
 from metier.routing.skill import BODY, DESCRIPTION, NAME, TAGS, RoutableSkill
+from metier.routing.tally import Tally, Told, take_tally
 from metier.routing.term import Term
 from metier.routing.word_lists import FILLER_WORDS, FUNCTION_WORDS
-from metier.routing.words import split_segments, split_words, stem
+from metier.routing.words import stem
 
 META_LENGTH_WEIGHT, NAME_LENGTH_WEIGHT, BODY_LENGTH_WEIGHT = 0.4, 0.3, 0.45
 """How far a long field dilutes its words: 0 not at all, 1 in proportion."""
@@ -107,47 +107,45 @@ class IndexTables:
         return row
 
 
-class _Read(NamedTuple):
-    """One skill, read: its words in order, by field, and which words stand side by side."""
+class NamedSkill(Protocol):
+    """What an index keeps of a skill beside its words."""
 
-    name: list[int]
-    description: list[int]
-    triggers: list[int]
-    """Those of the description that say when the skill is used."""
-    tags: list[int]
-    body: list[int]
-    pairs: set[int]
+    @property
+    def id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
 
 
 def build_tables(skills: Iterable[RoutableSkill]) -> IndexTables:
     """Index a catalog. The order of the skills does not matter."""
     ordered = sorted(skills, key=lambda skill: (skill.name, skill.id))
-    return _build_tables(ordered) if ordered else _build_empty()
+    return join_tallies(ordered, [take_tally(ordered)]) if ordered else _build_empty()
 
 
 @cache
 def _build_empty() -> IndexTables:
     """Runs without skills share one: it still holds every word of grammar."""
-    return _build_tables([])
+    return join_tallies([], [])
 
 
-def _build_tables(ordered: Sequence[RoutableSkill]) -> IndexTables:
-    reader = _Reader()
-    reads = [reader.read(skill) for skill in ordered]
-    postings = _build_word_postings(reads, count=len(reader.words))
-    pair_keys, pairs = _build_pair_postings(reads)
+def join_tallies(ordered: Sequence[NamedSkill], tallies: Sequence[Tally]) -> IndexTables:
+    """The index of skills in their order, from the tallies of its parts."""
+    words, forms, renamed = _join_words(tallies)
+    told = [each for tally, numbers in zip(tallies, renamed, strict=True) for each in _rename(tally.told, numbers)]
+    postings = _build_word_postings(told, _join_columns(tallies, renamed, count=len(words)))
+    pair_keys, pairs = _build_pair_postings(told)
     firsts = Counter([key >> 32 for key in pair_keys])
     return IndexTables(
         ids=tuple(skill.id for skill in ordered),
         names=tuple(skill.name for skill in ordered),
-        words=reader.words,
+        words=words,
         postings=postings,
-        pair_starts=array("I", accumulate((firsts[word] for word in range(len(reader.words))), initial=0)),
+        pair_starts=array("I", accumulate((firsts[word] for word in range(len(words))), initial=0)),
         pair_seconds=array("I", [key & 0xFFFFFFFF for key in pair_keys]),
         pairs=pairs,
-        forms=reader.all_forms(),
-        name_words=tuple(tuple(sorted(set(read.name))) for read in reads),
-        name_rarities=array("f", (sum(postings.rarities[word] for word in set(read.name)) for read in reads)),
+        forms=forms,
+        name_words=tuple(tuple(sorted(set(each.name))) for each in told),
+        name_rarities=array("f", (sum(postings.rarities[word] for word in set(each.name)) for each in told)),
         by_name=build_name_table(skill.name for skill in ordered),
     )
 
@@ -162,117 +160,116 @@ def build_name_table(names: Iterable[str]) -> dict[str, tuple[int, ...]]:
     return {key: tuple(numbers) for key, numbers in table.items()}
 
 
-class _Reader:
-    """Numbers words as they come; remembers each spelling, so that a word is stemmed once per catalog."""
-
-    def __init__(self) -> None:
-        self.words: dict[str, int] = {}
-        self.forms: dict[str, int] = {}
-
-    def read(self, skill: RoutableSkill) -> _Read:
-        pairs: set[int] = set()
-        description = leave_out_exclusions(skill.description)
-        return _Read(
-            self._read_text(skill.name, pairs),
-            self._read_text(description, pairs),
-            self._keys(split_words(find_trigger_clauses(description))),
-            [key for tag in skill.tags for key in self._read_text(tag, pairs)],
-            self._keys([word for word in split_words(skill.body) if word not in FUNCTION_WORDS]),
-            pairs,
-        )
-
-    def all_forms(self) -> dict[str, int]:
-        for word in sorted(FUNCTION_WORDS | FILLER_WORDS):
-            self.forms.setdefault(word, self.words.get(stem(word), -1))
-        return self.forms
-
-    def _read_text(self, text: str, pairs: set[int]) -> list[int]:
-        keys: list[int] = []
-        for segment in split_segments(text):
-            numbers = self._keys(segment)
-            pairs.update([(first << 32) | second for first, second in pairwise(numbers)])
-            keys += numbers
-        return keys
-
-    def _keys(self, words: list[str]) -> list[int]:
-        keys = list(map(self.forms.get, words))
-        return [self._new_key(words[at]) if key is None else key for at, key in enumerate(keys)]
-
-    def _new_key(self, word: str) -> int:
-        return self.forms.setdefault(word, self.words.setdefault(stem(word), len(self.words)))
+class _Words(NamedTuple):
+    words: dict[str, int]
+    forms: dict[str, int]
+    renamed: list[list[int]]
+    """For each tally, the number here of each of its words."""
 
 
-def _build_word_postings(reads: Sequence[_Read], *, count: int) -> Postings:
-    skills: list[list[int]] = [[] for _ in range(count)]
-    impacts: list[list[float]] = [[] for _ in range(count)]
-    fields = [bytearray() for _ in range(count)]
-    scale = _Scale(reads)
-    for number, read in enumerate(reads):
-        places = scale.place(read)
-        for key, impact in scale.weigh(read).items():
-            skills[key].append(number)
-            impacts[key].append(impact)
-            fields[key].append(places.get(key, BODY))
+def _join_words(tallies: Sequence[Tally]) -> _Words:
+    """One number per stem and one entry per spelling, and every word of grammar among the spellings."""
+    words: dict[str, int] = {}
+    forms: dict[str, int] = {}
+    renamed: list[list[int]] = []
+    for tally in tallies:
+        numbers = [words.setdefault(word, len(words)) for word in tally.words]
+        forms.update((form, numbers[key]) for form, key in tally.forms.items())
+        renamed.append(numbers)
+    for word in sorted(FUNCTION_WORDS | FILLER_WORDS):
+        forms.setdefault(word, words.get(stem(word), -1))
+    return _Words(words, forms, renamed)
+
+
+def _rename(told: list[Told], numbers: list[int]) -> list[Told]:
+    """The first tally has the same numbers already."""
+    return told if not numbers or numbers[-1] == len(numbers) - 1 else [each.rename(numbers) for each in told]
+
+
+class _Columns(NamedTuple):
+    """For each word, the skills that have it and how often each has it in its body."""
+
+    skills: list[list[int]]
+    times: list[list[int]]
+
+
+def _join_columns(tallies: Sequence[Tally], renamed: Sequence[list[int]], *, count: int) -> _Columns:
+    columns = _Columns([[] for _ in range(count)], [[] for _ in range(count)])
+    before = 0
+    for tally, numbers in zip(tallies, renamed, strict=True):
+        # One object per skill, however often it stands.
+        own = range(before, before + len(tally.told))
+        skills = list(map(list(own).__getitem__, tally.skills))
+        for key, number in enumerate(numbers):
+            start, end = tally.starts[key], tally.starts[key + 1]
+            columns.skills[number] += skills[start:end]
+            columns.times[number].extend(tally.times[start:end])
+        before = own.stop
+    return columns
+
+
+def _build_word_postings(told: Sequence[Told], columns: _Columns) -> Postings:
+    body_mean = _mean([each.body_length for each in told])
+    drags = [_drag(each.body_length, body_mean, BODY_LENGTH_WEIGHT) for each in told]
+    additions = _weigh_told(told, count=len(columns.skills))
+    most = BODY_IMPACT * (SATURATION + 1)
     postings = Postings()
-    for key in range(count):
-        postings.append(skills[key], impacts[key], fields[key])
-        having = len(skills[key]) - (1 - BODY_ONLY_SHARE) * fields[key].count(BODY)
-        postings.rarities.append(find_rarity(having, len(reads)) ** RARITY_POWER)
+    for skills, times, added in zip(columns.skills, columns.times, additions, strict=True):
+        # The innermost loop of the index: once per word and skill.
+        impacts = [most * count / (count + drags[skill]) for skill, count in zip(skills, times, strict=True)]
+        fields = bytearray([BODY]) * len(skills)
+        for skill, impact, bits in added:
+            at = bisect_left(skills, skill)
+            impacts[at] += impact
+            fields[at] = bits | BODY if times[at] else bits
+        postings.append(skills, impacts, fields)
+        having = len(skills) - (1 - BODY_ONLY_SHARE) * fields.count(BODY)
+        postings.rarities.append(find_rarity(having, len(told)) ** RARITY_POWER)
     return postings
 
 
-class _Scale:
-    """Weighs the words of a skill by field, repetition, and how long its fields are beside the catalog's."""
-
-    def __init__(self, reads: Sequence[_Read]) -> None:
-        self.name_mean = _mean([len(read.name) for read in reads])
-        self.meta_mean = _mean([_meta_length(read) for read in reads])
-        self.body_mean = _mean([len(read.body) for read in reads])
-
-    def weigh(self, read: _Read) -> dict[int, float]:
-        """The impact of every word of the skill."""
-        drag = _drag(len(read.body), self.body_mean, BODY_LENGTH_WEIGHT)
-        body = Counter(read.body)
-        impacts = {key: BODY_IMPACT * _saturated(times, drag) for key, times in body.items()}
-        drag = _drag(_meta_length(read), self.meta_mean, META_LENGTH_WEIGHT)
-        triggers = Counter(read.triggers)
-        for key, counted in Counter([*read.name, *read.description, *read.tags]).items():
-            times = counted + TRIGGER_SHARE * triggers.get(key, 0)
-            impacts[key] = impacts.get(key, 0.0) + _saturated(times, drag)
-        drag = _drag(len(read.name), self.name_mean, NAME_LENGTH_WEIGHT)
-        for key, times in Counter(read.name).items():
-            impacts[key] += NAME_IMPACT * _saturated(times, drag)
-        return impacts
-
-    def place(self, read: _Read) -> dict[int, int]:
-        """The fields of every word that does not stand in the body alone."""
-        places: dict[int, int] = {}
-        body = set(read.body)
-        for bit, keys in ((NAME, read.name), (DESCRIPTION, read.description), (TAGS, read.tags)):
-            for key in keys:
-                places[key] = places.get(key, BODY if key in body else 0) | bit
-        return places
+def _weigh_told(told: Sequence[Told], *, count: int) -> list[list[tuple[int, float, int]]]:
+    """For each word, the skills that have it in name, description or tags, with its impact there and the fields."""
+    name_mean = _mean([len(each.name) for each in told])
+    told_mean = _mean([each.length for each in told])
+    weighed: list[list[tuple[int, float, int]]] = [[] for _ in range(count)]
+    for number, each in enumerate(told):
+        drag = _drag(each.length, told_mean, META_LENGTH_WEIGHT)
+        name_drag = _drag(len(each.name), name_mean, NAME_LENGTH_WEIGHT)
+        triggers, names = Counter(each.triggers), Counter(each.name)
+        fields = _find_fields(each)
+        for key, counted in Counter([*each.name, *each.description, *each.tags]).items():
+            impact = _saturated(counted + TRIGGER_SHARE * triggers.get(key, 0), drag)
+            if key in names:
+                impact += NAME_IMPACT * _saturated(names[key], name_drag)
+            weighed[key].append((number, impact, fields[key]))
+    return weighed
 
 
-def _build_pair_postings(reads: Sequence[_Read]) -> tuple[array[int], Postings]:
-    mean = _mean([len(read.pairs) for read in reads])
-    impacts = [_saturated(1, _drag(len(read.pairs), mean, META_LENGTH_WEIGHT)) for read in reads]
+def _find_fields(told: Told) -> dict[int, int]:
+    """The fields of every word that does not stand in the body alone."""
+    fields: dict[int, int] = {}
+    for bit, keys in ((NAME, told.name), (DESCRIPTION, told.description), (TAGS, told.tags)):
+        for key in keys:
+            fields[key] = fields.get(key, 0) | bit
+    return fields
+
+
+def _build_pair_postings(told: Sequence[Told]) -> tuple[array[int], Postings]:
+    mean = _mean([len(each.pairs) for each in told])
+    impacts = [_saturated(1, _drag(len(each.pairs), mean, META_LENGTH_WEIGHT)) for each in told]
     # One number per entry, pair above skill, so that one sort groups the skills of each pair in order.
-    entries = [(pair << 32) | number for number, read in enumerate(reads) for pair in read.pairs]
+    entries = [(pair << 32) | number for number, each in enumerate(told) for pair in each.pairs]
     entries.sort()
     keys = array("Q")
-    skills = list(range(len(reads)))
+    skills = list(range(len(told)))
     postings = Postings()
     for pair, group in groupby(entries, key=lambda entry: entry >> 32):
         numbers = [skills[entry & 0xFFFFFFFF] for entry in group]
         keys.append(pair)
         postings.append(numbers, [impacts[number] for number in numbers], b"")
-        postings.rarities.append(find_rarity(len(numbers), len(reads)))
+        postings.rarities.append(find_rarity(len(numbers), len(told)))
     return keys, postings
-
-
-def _meta_length(read: _Read) -> int:
-    return len(read.name) + len(read.description) + len(read.tags)
 
 
 def _saturated(times: float, drag: float) -> float:

@@ -12,12 +12,12 @@ from anyio.to_thread import run_sync
 from metier.context.control import CONTROL_NAMES
 from metier.context.operating import Subjects, find_family
 from metier.context.tokens import TokenCounter
+from metier.definitions.problems import Problem
 from metier.definitions.project_files import ProjectFile
-from metier.definitions.skills.catalog_cache import find_cache_folder
 from metier.engine.decide import Policy
 from metier.engine.delegation.partners import Partners
 from metier.engine.execution.protecting import describe_changes
-from metier.engine.model.skill_index import build_shelf
+from metier.engine.model.skill_index import SkillIndex, build_shelf
 from metier.engine.nearby import describe_files
 from metier.engine.services import Instructions, Services
 from metier.errors import MetierError, UsageError
@@ -85,7 +85,7 @@ async def build_services(
     async with AsyncExitStack() as opened:
         toolsets = await opened.enter_async_context(_open_toolsets(packages, place, run=run, confinement=confinement))
         servers = await opened.enter_async_context(open_servers(place, store, run=run, confinement=confinement))
-        shelf = build_shelf(packages, workspace=place.workspace, problems=(*agent.problems, *toolsets.problems))
+        shelf = _open_shelf(packages, place, (*agent.problems, *toolsets.problems))
         facts = load_facts(_facts_file(place))
         models = open_models(place, facts, shelf, run=run)
         opened.push_async_callback(models.aclose)
@@ -134,6 +134,10 @@ async def build_services(
             observe=observe,
             seams=place.seams,
         )
+
+
+def _open_shelf(packages: Sequence[SkillPackage], place: Host, problems: Sequence[Problem]) -> SkillIndex:
+    return build_shelf(packages, workspace=place.workspace, problems=problems, cache_folder=place.cache)
 
 
 def find_changed_files(run: PreparedRun) -> tuple[str, ...]:
@@ -366,8 +370,7 @@ def _remember_abilities(place: Host) -> Abilities:
     if place.provider is not None:
         return KnownLacks()
     choice = choose_provider(place.settings.model)
-    folder = find_cache_folder(place.environ, home=place.home)
-    return RememberedLacks(folder, f"{choice.name} {choice.base_url or ''}")
+    return RememberedLacks(place.cache, f"{choice.name} {choice.base_url or ''}")
 
 
 def get_model_options(place: Host, provider: Provider) -> ModelOptions:

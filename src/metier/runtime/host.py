@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from metier.definitions.skills.catalog_cache import find_cache_folder
 from metier.engine.decide import Policy
 from metier.ids import Clock, Ids, SystemClock, SystemIds
 from metier.plugins.registry import Registry
@@ -57,6 +58,11 @@ class Host:
     @property
     def runs(self) -> Path:
         return self.workspace / self.settings.logging.jsonl_dir
+
+    @property
+    def cache(self) -> Path:
+        """The person's folder for what can be made again."""
+        return find_cache_folder(self.environ, home=self.home)
 
     @property
     def owner(self) -> str:

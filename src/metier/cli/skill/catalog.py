@@ -58,9 +58,7 @@ def open_places(skills_dir: Path | None) -> SkillPlaces:
 
 def open_catalog(skills_dir: Path | None) -> Catalog:
     """The skills that this user sees in this folder, whether they are active or not."""
-    directory = _find_directory(skills_dir, current_settings(None, {}).settings)
-    sources = build_search_path(current_directory(), home=home_folder(), skills_dir=directory)
-    return load_catalog(sources, cache_folder=cache_folder())
+    return _load(skills_dir, current_settings(None, {}).settings)
 
 
 def open_active_catalog(skills_dir: Path | None) -> Catalog:
@@ -69,7 +67,9 @@ def open_active_catalog(skills_dir: Path | None) -> Catalog:
     packages = find_packages(replace(places.roots, workspace=(), directories=()))
     # By folder: what a package is called depends on those around it, and on who installed it.
     enabled = {str(package.folder) for package in activate(packages, places.selection).packages}
-    return open_catalog(skills_dir).keep(lambda skill: skill.source.kind in PROJECT or str(skill.folder) in enabled)
+    return _load(skills_dir, places.settings).keep(
+        lambda skill: skill.source.kind in PROJECT or str(skill.folder) in enabled
+    )
 
 
 def find_named_folder(name: str) -> Path | None:
@@ -87,6 +87,12 @@ def find_named_folder(name: str) -> Path | None:
 
 def cache_folder() -> Path:
     return find_cache_folder(os.environ, home=home_folder())
+
+
+def _load(skills_dir: Path | None, settings: Settings) -> Catalog:
+    directory = _find_directory(skills_dir, settings)
+    sources = build_search_path(current_directory(), home=home_folder(), skills_dir=directory)
+    return load_catalog(sources, cache_folder=cache_folder())
 
 
 def _find_directory(skills_dir: Path | None, settings: Settings) -> Path:

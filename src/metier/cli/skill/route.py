@@ -10,6 +10,13 @@ from metier.routing.catalog import open_index
 from metier.routing.prefilter import DEFAULT_MIN_SCORE, DEFAULT_TOP_K, rank_request
 from metier.routing.skill import SkillCandidate
 
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.callback()
+def skills() -> None:
+    """A group, so that `agent skills route` is read as one where the other commands are not loaded."""
+
 
 def attach(app: typer.Typer) -> None:
     """Add the command to the group `agent skills`."""
@@ -55,3 +62,6 @@ def _candidate_as_json(candidate: SkillCandidate) -> dict[str, object]:
             {"word": match.word, "fields": match.fields, "meant": match.meant or None} for match in candidate.matched
         ],
     }
+
+
+attach(app)

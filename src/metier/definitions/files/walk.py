@@ -51,6 +51,10 @@ class Walk:
         yield from self._folder(root, "", 0)
 
     @cached_property
+    def _wanted(self) -> str:
+        return self.file_name.lower()
+
+    @cached_property
     def _base(self) -> str:
         return os.path.realpath(self.within or self.root)
 
@@ -75,7 +79,7 @@ class Walk:
                 yield from self._folder(entry.path, f"{id}/{entry.name}" if id else entry.name, depth + 1)
 
     def _definition(self, listed: list[os.DirEntry[str]], id: str) -> FoundDefinition | None:  # noqa: A002
-        wanted = self.file_name.lower()
+        wanted = self._wanted
         named = [entry for entry in listed if len(entry.name) == len(wanted) and entry.name.lower() == wanted]
         for entry in sorted(named, key=_name):
             try:
@@ -92,9 +96,10 @@ class Walk:
         return [
             entry
             for entry in listed
-            if not self._is_left_out(entry.name, inside=inside)
-            and entry.is_dir(follow_symlinks=not inside)
-            and entry.name.lower() != self.file_name.lower()
+            # First what the listing knows already: most entries are files.
+            if entry.is_dir(follow_symlinks=not inside)
+            and not self._is_left_out(entry.name, inside=inside)
+            and entry.name.lower() != self._wanted
         ]
 
     def _is_left_out(self, name: str, *, inside: bool) -> bool:

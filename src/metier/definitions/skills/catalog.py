@@ -11,7 +11,7 @@ from typing import cast
 from metier.definitions.files.walk import FoundDefinition, Walk
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem, Severity
-from metier.definitions.skills.catalog_cache import CatalogCache, Payload, stamp_of
+from metier.definitions.skills.catalog_cache import CatalogCache, Payload, digest_content, stamp_of
 from metier.definitions.skills.naming import find_called, find_shared_names, hint_skill
 from metier.definitions.skills.skill import SkillDefinition, parse_skill
 from metier.definitions.skills.skill_file import FILE_NAME, MAX_FILE_BYTES, misnamed, read_skill_file
@@ -34,6 +34,8 @@ class CatalogSkill:
     license: str | None = None
     tags: tuple[str, ...] = ()
     allowed_tools: tuple[str, ...] = ()
+    digest: str = ""
+    """Of what its file held when it was read."""
     problems: tuple[Problem, ...] = ()
 
     @property
@@ -115,11 +117,14 @@ def _read_payload(found: FoundDefinition) -> Payload:
     if isinstance(data, Problem):
         return [None, _pack_problems((*problems, data))]
     reading = parse_skill(data, file=file, id=found.id)
-    return [_pack(reading.skill) if reading.skill else None, _pack_problems((*problems, *reading.problems))]
+    return [
+        _pack(reading.skill, digest_content(data)) if reading.skill else None,
+        _pack_problems((*problems, *reading.problems)),
+    ]
 
 
-def _pack(skill: SkillDefinition) -> list[object]:
-    return [skill.name, skill.description, skill.version, skill.license, skill.tags, skill.allowed_tools]
+def _pack(skill: SkillDefinition, digest: str) -> list[object]:
+    return [skill.name, skill.description, skill.version, skill.license, skill.tags, skill.allowed_tools, digest]
 
 
 def _pack_problems(problems: Iterable[Problem]) -> list[object]:
@@ -139,8 +144,8 @@ def _unpack(
     payload: Payload, found: FoundDefinition, *, source: SkillSource, problems: tuple[Problem, ...]
 ) -> CatalogSkill:
     # The shape is that of `_pack`; the cache gives back nothing else.
-    name, description, version, license_, tags, tools = cast(
-        "tuple[str, str, str | None, str | None, list[str], list[str]]", payload[0]
+    name, description, version, license_, tags, tools, digest = cast(
+        "tuple[str, str, str | None, str | None, list[str], list[str], str]", payload[0]
     )
     return CatalogSkill(
         id=found.id,
@@ -152,6 +157,7 @@ def _unpack(
         license=license_,
         tags=tuple(tags),
         allowed_tools=tuple(tools),
+        digest=digest,
         problems=problems,
     )
 

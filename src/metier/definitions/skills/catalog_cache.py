@@ -12,7 +12,7 @@ from typing import cast
 from metier.definitions.files.whole_file import replace_file
 from metier.version import __version__
 
-FORMAT = 3
+FORMAT = 4
 _FRESH_NS = 100_000_000
 """A file younger than this when it was read may change again without a new time stamp, so it is not remembered."""
 
@@ -24,6 +24,11 @@ type Payload = list[object]
 
 def stamp_of(stat: os.stat_result) -> Stamp:
     return (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
+
+
+def digest_content(data: bytes) -> str:
+    """Names the content of a `SKILL.md` in caches. Trust has a digest of its own, of the whole folder."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def find_cache_folder(environment: Mapping[str, str], *, home: Path) -> Path:

@@ -8,8 +8,8 @@ from metier.context.disclosure import Read, SkillText
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem
 from metier.definitions.skills.scripts import discover_scripts
-from metier.routing.catalog import build_routable
-from metier.routing.router import RoutingIndex, build_index
+from metier.routing.catalog import open_index_of
+from metier.routing.router import RoutingIndex
 from metier.skills.activation import find_package
 from metier.skills.files import list_files, read_file
 from metier.skills.package import SkillPackage
@@ -67,7 +67,14 @@ class SkillIndex:
         return str(package.folder)
 
 
-def build_shelf(packages: Sequence[SkillPackage], *, workspace: Path, problems: Sequence[Problem] = ()) -> SkillIndex:
-    routable = [build_routable(package.definition, body=package.definition.body) for package in packages]
+def build_shelf(
+    packages: Sequence[SkillPackage],
+    *,
+    workspace: Path,
+    problems: Sequence[Problem] = (),
+    cache_folder: Path | None = None,
+) -> SkillIndex:
+    """The skills of a run; the index over them is the one that `agent skills route` has for the same files."""
+    index = open_index_of([package.definition for package in packages], cache_folder=cache_folder)
     by_name = {canonical_name(package.definition.name): package for package in packages}
-    return SkillIndex(packages=by_name, index=build_index(routable), workspace=workspace, problems=tuple(problems))
+    return SkillIndex(packages=by_name, index=index, workspace=workspace, problems=tuple(problems))

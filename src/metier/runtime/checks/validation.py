@@ -21,7 +21,6 @@ from metier.definitions.permits import Permits
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.schedule import load_schedules
 from metier.definitions.skills.catalog import Catalog, load_catalog
-from metier.definitions.skills.catalog_cache import find_cache_folder
 from metier.definitions.skills.naming import hint_skill
 from metier.definitions.skills.scripts import discover_scripts
 from metier.definitions.skills.skill import SkillDefinition, load_skill
@@ -80,7 +79,7 @@ def load_place_catalog(place: Host) -> Catalog:
     sources = build_search_path(
         place.workspace, home=place.home, skills_dir=place.workspace / place.settings.skills.dir
     )
-    return load_catalog(sources, cache_folder=find_cache_folder(place.environ, home=place.home))
+    return load_catalog(sources, cache_folder=place.cache)
 
 
 def find_all_problems(place: Host, kind: str) -> dict[str, tuple[Problem, ...]]:

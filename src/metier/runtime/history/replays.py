@@ -189,7 +189,7 @@ async def build_replay_services(
         facts=load_facts(),
         policy=narrow(place, await bind(policy, run, store, tools=tools)),
         tools=tools,
-        shelf=build_shelf(packages, workspace=place.workspace, problems=_problems(entries)),
+        shelf=build_shelf(packages, workspace=place.workspace, problems=_problems(entries), cache_folder=place.cache),
         instructions=instructions if changes.base is None else replace(instructions, base=changes.base),
         model=get_model_options(place, provider),
         runtime=settings.runtime,

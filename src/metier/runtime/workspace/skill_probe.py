@@ -75,7 +75,7 @@ def describe_skill(place: Host, name: str) -> SkillDetails:
 def probe_skills(place: Host, request: str, *, count: int = 8) -> Sequence[SkillCandidate]:
     """The active skills in the order in which a run would consider them for this request. Calls no model."""
     packages, _ = find_skills(place)
-    shelf = build_shelf(packages, workspace=place.workspace)
+    shelf = build_shelf(packages, workspace=place.workspace, cache_folder=place.cache)
     if not len(shelf.index):
         return ()
     found = prefilter(shelf.index, request, top_k=count, min_score=0)
