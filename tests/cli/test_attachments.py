@@ -126,6 +126,26 @@ def test_a_pasted_path_of_a_picture_is_attached_and_other_paths_stay_text(
     assert read_shown(model.received[0]) == [picture_of(PNG)]
 
 
+@pytest.mark.parametrize("way", ["pipe", "file", "chat", "command"])
+def test_a_path_of_a_picture_in_words_that_no_person_typed_stays_text(
+    workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    model.follow(says("Seen."))
+    shot = workspace.folder.parent / "private.png"
+    shot.write_bytes(PNG)
+    words = f"What is in {shot} ?"
+    piped = f"{words}\n" if way in ("pipe", "chat") else "/look\n" if way == "command" else ""
+    workspace.write("task.txt", words)
+    workspace.write(".agent/commands/look.md", words)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(piped.encode())))
+    call = {"pipe": ["run", "-"], "file": ["run", "--task-file", "task.txt"]}.get(way, ["chat"])
+
+    assert workspace.agent(*call) == 0
+
+    assert str(shot) in read_text(model.received[0])
+    assert read_shown(model.received[0]) == []
+
+
 @pytest.mark.parametrize(
     ("task", "words", "sentence"),
     [

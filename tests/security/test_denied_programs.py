@@ -9,8 +9,10 @@ from workspaces import Drill, call, put
 from metier.approval.denied_programs import find_denied_programs
 from metier.approval.scopes import ScopeReader
 from metier.testing.scripted import says
+from metier.tools.process.interpreter import base_interpreter
 from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
 from metier.tools.process.sandbox.ladder import find_rung
+from metier.tools.process.sandbox.masks import find_masked
 
 pytestmark = pytest.mark.anyio
 
@@ -111,3 +113,22 @@ def test_a_program_is_denied_whole_only_where_no_command_of_it_may_run(rules: st
 
     assert reader.problems == []
     assert find_denied_programs([scope]) == denied
+
+
+def test_a_denied_program_is_found_under_its_other_names_in_folders_of_programs(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    program = tmp_path / "one/fetcher"
+    program.write_text("#!/bin/sh\n")
+    (tmp_path / "two/get").hardlink_to(program)
+    (tmp_path / "two/fetcher").symlink_to(program)
+
+    found = find_masked(["fetcher"], f"{tmp_path}/two:{tmp_path}/one")
+
+    assert {path for path in found if path.is_relative_to(tmp_path)} == {program, tmp_path / "two/get"}
+
+
+def test_the_shell_and_the_interpreter_of_the_agent_stay_though_a_rule_denies_them() -> None:
+    kept = {Path("/bin/bash").resolve(), Path(base_interpreter()).resolve()}
+
+    assert kept.isdisjoint(find_masked(["bash", Path(base_interpreter()).name], os.environ["PATH"]))

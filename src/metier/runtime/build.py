@@ -247,7 +247,7 @@ def _list_own(
 
 def _find_masked(run: PreparedRun, host: bytes, confinement: Confinement) -> tuple[Path, ...]:
     """Files of the programs that the rules deny, where the sandbox can keep them from being run."""
-    if confinement.level != "full":
+    if confinement.level == "none":
         return ()
     place = run.agent.place
     denied = find_denied(place.workspace, _find_speakers(run, host))

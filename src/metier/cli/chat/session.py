@@ -248,7 +248,8 @@ class Session:
             await self._drive(lambda watch: self._chat.run_typed(command, watch), is_typed=True)
             return
         message = line.removeprefix("/") if line.startswith("//") else line
-        await self._drive(lambda watch: self._chat.send(message, watch))
+        is_typed = self._screen.is_terminal
+        await self._drive(lambda watch: self._chat.send(message, watch, is_typed=is_typed))
 
     async def _drive(self, turn: Turn, *, is_typed: bool = False) -> None:
         """One turn, with everything it asks on its way. `is_typed`: it is a command of the person."""

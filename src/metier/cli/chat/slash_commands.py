@@ -34,7 +34,7 @@ async def run_command(desk: Desk, line: str) -> None:
     own = list_own_commands(place)
     if name in own:
         message = own[name].fill(rest.strip())
-        await desk.drive(lambda watch: desk.chat.send(message, watch))
+        await desk.drive(lambda watch: desk.chat.send(message, watch, is_typed=False))
         return
     check_trusted(place, name)
     hint = hint_nearest(name, (*COMMANDS, *own)) or "`/help` lists the commands; begin with `//` to say a slash"

@@ -150,11 +150,11 @@ def run(
     place = open_place(config, given, is_new_run=not (model or agent))
     if not (quiet or dry_run):
         warn_of_profile(place)
-    context = read_context(is_task=task == "-" or prompt == "-")
-    mode = "dry_run" if dry_run else "live"
+    context = read_context(is_task="-" in (task, prompt))
     schema = None if output_schema is None else read_output_schema(output_schema)
+    mode = "dry_run" if dry_run else "live"
     ask = RunRequest(task=text, mode=mode, extra_context=context, agent=agent, model=model or "", output_schema=schema)
-    request = with_files(place, ask, images=image or (), files=file or ())
+    request = with_files(place, ask, images=image or (), files=file or (), is_typed=_is_typed(task, prompt, task_file))
     if detach:
         return leave_to_workers(place, request, output_format, config=config)
     verbosity = EVENTS if events else verbose
@@ -162,9 +162,16 @@ def run(
     return drive_run(place, _start(request), view)
 
 
-def with_files(place: Host, request: RunRequest, *, images: Sequence[Path], files: Sequence[Path]) -> RunRequest:
+def _is_typed(task: str | None, prompt: str | None, task_file: Path | None) -> bool:
+    """What is piped in or read from a file may be the words of anyone: a path in it is no picture that you dropped."""
+    return task_file is None and "-" not in (task, prompt)
+
+
+def with_files(
+    place: Host, request: RunRequest, *, images: Sequence[Path], files: Sequence[Path], is_typed: bool
+) -> RunRequest:
     """The request with the files that options name and the task mentions. Raises `UsageError`."""
-    attached = attach_files(place, request.task, images=images, files=files)
+    attached = attach_files(place, request.task, images=images, files=files, pasted=is_typed)
     for name in attached.missing:
         warn_line(f"warning: '@{name}' is no file of this workspace, and stays text")
     return attached.add_to(request)

@@ -20,8 +20,9 @@ from metier.engine.file_timeline import (
     select,
 )
 from metier.engine.journal import read_entries
-from metier.errors import ToolFailed
+from metier.errors import ToolFailed, UsageError
 from metier.runtime.build import open_snapshots
+from metier.runtime.records.seals import is_started_here
 from metier.runtime.runs import Runtime, Watch
 from metier.store.failures import BlobUnknown
 from metier.tools.files.file_state import FileState, are_same, look_at, put_back
@@ -81,13 +82,17 @@ class Undone:
     left_alone: tuple[str, ...]
 
 
-async def read_effects(runtime: Runtime, run_id: str, *, prefix: str = "") -> list[FileEffect]:
-    """What a run and the runs it started did to files, in order. Steps that a kill cut short are looked at now."""
+async def read_effects(runtime: Runtime, run_id: str, *, prefix: str = "", only_here: bool = False) -> list[FileEffect]:
+    """What a run and the runs it started did to files, in order. Steps that a kill cut short are looked at now.
+
+    With `only_here` what it did elsewhere is left out. Raises `UsageError` then for one that was not started here.
+    """
     found: list[FileEffect] = []
-    for effect in list_effects(run_id, await read_entries(runtime.store, run_id), prefix=prefix):
+    entries = await read_entries(runtime.store, run_id)
+    for effect in list_effects(run_id, _keep_here(runtime, run_id, entries) if only_here else entries, prefix=prefix):
         if isinstance(effect, e.ChildRequested):
             child = effect.child_run_id
-            found += await read_effects(runtime, child, prefix=f"{child}:")
+            found += await read_effects(runtime, child, prefix=f"{child}:", only_here=only_here)
         elif isinstance(effect.before, dict):
             found.append(await _look_again(runtime, effect))
         else:
@@ -96,13 +101,13 @@ async def read_effects(runtime: Runtime, run_id: str, *, prefix: str = "") -> li
 
 
 async def plan_undo(runtime: Runtime, run_id: str, *, to: str = "") -> UndoPlan:
-    """What would be put back. Raises `UsageError` for a step that is none of the run's."""
-    pending = find_open_undo(await read_entries(runtime.store, run_id))
+    """What would be put back. Raises `UsageError` for a step that it does not have, and for a run from elsewhere."""
+    pending = find_open_undo(_keep_here(runtime, run_id, await read_entries(runtime.store, run_id)))
     if pending is not None:
         wanted = [Restoration(path=each.path, expected=each.before, target=each.after) for each in pending.changes]
         files = [await _plan_file(runtime, each, is_certain=True) for each in wanted]
         return UndoPlan(run_id=run_id, to=pending.to_step, files=tuple(files), open_undo=pending)
-    effects = select(await read_effects(runtime, run_id), to)
+    effects = select(await read_effects(runtime, run_id, only_here=True), to)
     doubted = {change.path for effect in effects if effect.before is not None for change in effect.changes}
     files = [
         await _plan_file(runtime, each, is_certain=each.path not in doubted) for each in plan_restorations(effects)
@@ -209,6 +214,17 @@ async def _plan_file(runtime: Runtime, wanted: Restoration, *, is_certain: bool)
     is_conflict = not is_certain or not are_same(now, wanted.expected)
     shown = (now, found.data if found is not None else None)
     return replace(planned, is_conflict=is_conflict, diff=_render_diff(wanted.path, shown, (wanted.target, data)))
+
+
+def _keep_here(runtime: Runtime, run_id: str, entries: Sequence[e.Entry]) -> Sequence[e.Entry]:
+    """What happened in this store. A journal that was brought here says which files to write, and with what in them."""
+    if not is_started_here(runtime.place, run_id, entries):
+        raise UsageError(
+            f"Run {run_id!r} was not started here, so nothing is written back from it",
+            hint=f"`agent runs show {run_id}` tells what it did",
+        )
+    last = max((number for number, entry in enumerate(entries) if isinstance(entry, e.RunAdopted)), default=0)
+    return entries[last:]
 
 
 async def _look_again(runtime: Runtime, effect: FileEffect) -> FileEffect:

@@ -9,7 +9,7 @@ import json
 import platform
 import tempfile
 from binascii import b2a_base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -70,7 +70,7 @@ class Confinement:
     resources: Mapping[str, int] = field(default_factory=dict[str, int])
     """By the name of `RLIMIT_…`, for each process."""
     masked: tuple[Path, ...] = ()
-    """Files of programs that nothing inside can run. Only level `full` has the means for it."""
+    """Files of programs that nothing inside can run or read, with links resolved."""
     processes: int = 0
     """How many a program may have at once; 0 for any number."""
 
@@ -86,7 +86,7 @@ class Confinement:
         reach = self._find_reach(folder)
         start = [base_interpreter(), "-I", "-S", str(SHIM)]
         if self.level == "kernel":
-            orders = _render_orders(_grant_by_kernel(reach, scratch), landlock=True, reach=reach)
+            orders = _render_orders(_grant_by_kernel(reach, scratch, self.masked), landlock=True, reach=reach)
             return Launch(
                 mark=mark,
                 level="kernel",
@@ -141,16 +141,19 @@ def locate_scratch(mark: str, workspace: Path | None = None) -> Path:
     return (outside or folders)[0] / f"{SCRATCH}{mark}"
 
 
-def _grant_by_kernel(reach: Reach, scratch: Path) -> list[Grant]:
+def _grant_by_kernel(reach: Reach, scratch: Path, masked: Iterable[Path]) -> list[Grant]:
     """Without a file system of its own: only what is named, and a folder with an exception takes no new names."""
-    hidden = [str(path) for path in reach.closed.hidden]
+    unread = [str(path) for path in (*reach.closed.hidden, *masked)]
     # A folder in which something must not be made takes no new names either: what is absent is closed like the rest.
-    closed = [*hidden, *(str(path) for path in reach.list_closed())]
+    closed = [*unread, *(str(path) for path in reach.list_closed())]
+    # A rule is about where a path leads, and `/bin` leads to `/usr/bin`: an exception must hold under both names.
+    around = dict.fromkeys(path.resolve() for path in (*list_system(), *reach.readable))
     return [
-        *_grant("read", *list_system(), *reach.readable, Path("/proc")),
-        *_grant("read", reach.workspace, but=hidden),
+        *_grant("read", *around, Path("/proc"), but=[str(path) for path in masked]),
+        *_grant("read", reach.workspace, but=unread),
         *_grant("write", reach.workspace, but=closed),
-        *_grant("write", *reach.writable, scratch),
+        *_grant("write", *(path.resolve() for path in reach.writable), but=[str(path) for path in masked]),
+        *_grant("write", scratch),
         *_grant("device", *(Path(device) for device in DEVICES)),
     ]
 

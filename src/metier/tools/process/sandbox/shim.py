@@ -36,6 +36,8 @@ ALL_SINCE = (0x1FFF, 0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF)
 """Every right that a kernel with this version of Landlock knows; the last for all that follow."""
 FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEVICE
 READING = EXECUTE | READ_FILE | READ_DIR
+LIBRARY = ctypes.CDLL(None, use_errno=True)
+LIBRARY.syscall.restype = ctypes.c_long
 SINCE_SCOPES = 6
 ABSTRACT_SOCKETS, SIGNALS = 1, 2
 
@@ -218,15 +220,12 @@ def check(result: int, what: str) -> int:
 
 
 def prctl(option: int, value: int, more: int = 0) -> int:
-    library = ctypes.CDLL(None, use_errno=True)
-    return int(library.prctl(option, *(ctypes.c_ulong(number) for number in (value, more, 0, 0))))
+    return int(LIBRARY.prctl(option, *(ctypes.c_ulong(number) for number in (value, more, 0, 0))))
 
 
 def syscall(number: int, *arguments: object) -> int:
-    library = ctypes.CDLL(None, use_errno=True)
-    library.syscall.restype = ctypes.c_long
     wide = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
-    return int(library.syscall(ctypes.c_long(number), *wide))
+    return int(LIBRARY.syscall(ctypes.c_long(number), *wide))
 
 
 if __name__ == "__main__":
