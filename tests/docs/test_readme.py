@@ -1,19 +1,33 @@
-"""What the README shows, typed in by a reader with an empty folder and an empty home."""
+"""The README stays short, and `./dev demo` prints what it shows. `test_pages.py` follows the rest of it."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
-from walkthrough import follow
+import pytest
+from blocks import read_blocks
+from walkthrough import Reader, find_commands, matches
 
-README = Path(__file__).parents[2] / "README.md"
-
-
-def test_skill_of_the_readme_runs_and_replays(tmp_path: Path) -> None:
-    home, folder = tmp_path / "home", tmp_path / "project"
-    home.mkdir()
-    folder.mkdir()
-
-    assert follow(README, folder=folder, home=home) == 3
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
 
 
 def test_readme_is_short() -> None:
     assert README.read_text("utf-8").count("\n") <= 82
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_demo_kills_resumes_and_replays_as_the_readme_shows(tmp_path: Path) -> None:
+    (block,) = (each for each in read_blocks(README) if "$ ./dev demo" in each.text)
+    (_, shown, _), (second, nothing, _) = find_commands(block)
+    environment = {**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "PYTHONIOENCODING": "utf-8"}
+
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts/demo.py"], capture_output=True, text=True, env=environment, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert [line for line in shown if not matches(line, done.stdout, Reader(tmp_path, tmp_path))] == []
+    assert (second, nothing) == ("./dev test", [])

@@ -1,5 +1,6 @@
 """Type in what a page of the documentation shows, as a reader would, and compare what is printed."""
 
+import contextlib
 import os
 import re
 import signal
@@ -7,32 +8,38 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from blocks import Block, read_blocks
+
 from agent_forks import forked_agent
 
-BLOCK = re.compile(
-    r"<!-- (?P<mark>test(?: with (?P<needs>\w+))?|file: (?P<path>[^ ]+)) -->\n```\w*\n(?P<text>.*?)^```$",
-    re.MULTILINE | re.DOTALL,
-)
-RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{12}")
+ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{12}|ap-[0-9a-f]+")
+"""Of a run, of an approval: another each time. Where a page shows one, later commands mean the one that was printed."""
 MOST_SECONDS = 120.0
 """That a command may take."""
-EXPORT = re.compile(r'export (\w+)="?([^"]*)"?')
+EXPORT = re.compile(r'export (\w+)="?([^"$]*)"?')
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Where somebody types, and what he has."""
+    """Where a reader types, and what he has."""
 
     folder: Path
     home: Path
     has: str = ""
     """What some blocks need (`test with …`): then those are followed, else the others."""
     addresses: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What the page says and what it is here; only in what is exported."""
+    """What the page says and what it is here."""
     exported: dict[str, str] = field(default_factory=dict[str, str])
+    ids: dict[str, str] = field(default_factory=dict[str, str])
+
+    def translate(self, text: str) -> str:
+        for said, meant in {**self.addresses, **self.ids}.items():
+            text = text.replace(said, meant)
+        return text
 
 
 def follow(page: Path, *, folder: Path, home: Path) -> int:
@@ -42,38 +49,43 @@ def follow(page: Path, *, folder: Path, home: Path) -> int:
 
 def read_through(page: Path, reader: Reader) -> int:
     ran = 0
-    folder = reader.folder
-    for block in BLOCK.finditer(page.read_text("utf-8")):
-        if block["path"]:
-            file = folder / block["path"]
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(block["text"], "utf-8")
-            continue
-        if (block["needs"] or "") != reader.has:
-            continue
-        for command, shown in find_commands(block["text"]):
-            ran += 1
-            if exported := EXPORT.fullmatch(command):
-                value = exported[2]
-                for said, meant in reader.addresses.items():
-                    value = value.replace(said, meant)
-                reader.exported[exported[1]] = value
-                continue
-            printed = type_in(command, reader, until=shown)
-            for line in shown:
-                assert matches(line, printed), f"$ {command}\n{printed}\nhas no line like: {line}"
+    with ExitStack() as terminals:
+        for block in read_blocks(page):
+            meaning = block.meaning
+            if path := meaning.get("path"):
+                file = reader.folder / path
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(block.text, "utf-8")
+            elif block.is_typed and (meaning.get("has") or "") == reader.has:
+                for command, shown, code in find_commands(block):
+                    ran += 1
+                    if meaning.get("apart"):
+                        terminals.enter_context(left_running(command, reader, shown))
+                    else:
+                        _follow_command(command, reader, shown, code)
     return ran
 
 
-def find_commands(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Each `$` line with the lines below it."""
-    for piece in text.split("$ ")[1:] if text.startswith("$ ") else []:
-        command, *shown = piece.rstrip("\n").split("\n")
-        yield command, shown
+def _follow_command(command: str, reader: Reader, shown: Sequence[str], code: int) -> None:
+    if exported := EXPORT.fullmatch(command):
+        reader.exported[exported[1]] = reader.translate(exported[2])
+        return
+    printed = type_in(command, reader, until=shown, code=code)
+    for line in shown:
+        assert matches(line, printed, reader), f"$ {command}\n{printed}\nhas no line like: {line}"
 
 
-def type_in(command: str, reader: Reader, *, until: Sequence[str] = ()) -> str:
-    """What a command prints until it ends; a worker does not by itself, and is told to when it has shown all of it."""
+def find_commands(block: Block) -> Iterator[tuple[str, list[str], int]]:
+    """Each `$` line with the lines below it and how it ends."""
+    pieces = re.split(r"^\$ ", block.text, flags=re.MULTILINE)
+    assert not pieces[0].strip(), f"{block.where}: begins without a command"
+    for number, piece in enumerate(pieces[1:], 2):
+        command, *shown = piece.rstrip("\n").replace("\\\n", "").split("\n")
+        last = number == len(pieces)
+        yield command, [line for line in shown if line.strip()], int(block.meaning.get("code") or 0) if last else 0
+
+
+def _start(command: str, reader: Reader, *, stays: bool) -> subprocess.Popen[bytes]:
     ordinary = {name: value for name, value in os.environ.items() if not name.startswith(("AGENT_", "XDG_CONFIG"))}
     environment = {
         **ordinary,
@@ -84,30 +96,76 @@ def type_in(command: str, reader: Reader, *, until: Sequence[str] = ()) -> str:
         "TERM": "xterm",
         **reader.exported,
     }
-    stays = command.startswith("agent worker") and "--once" not in command
-    printed = ""
-    with subprocess.Popen(
+    command = reader.translate(command)
+    return subprocess.Popen(
         ["bash", "-c", f"exec {command}" if stays else command],
         cwd=reader.folder,
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-    ) as process:
+    )
+
+
+def type_in(command: str, reader: Reader, *, until: Sequence[str] = (), code: int = 0) -> str:
+    """What a command prints until it ends; a worker does not by itself, and is told to when it has shown all of it."""
+    stays = command.startswith("agent worker") and "--once" not in command
+    printed = ""
+    with _start(command, reader, stays=stays) as process:
         assert process.stdout is not None
         patience = threading.Timer(MOST_SECONDS, process.kill)
         patience.start()
         for line in process.stdout:
             printed += line.decode()
-            if stays and all(matches(one, printed) for one in until):
+            if stays and all(matches(one, printed, reader) for one in until):
                 process.send_signal(signal.SIGTERM)
                 stays = False
         patience.cancel()
-    assert process.returncode == 0, f"$ {command}\n{printed}"
+    assert process.returncode == code, f"$ {command}\n{printed}\nended with exit code {process.returncode}"
     return printed
 
 
-def matches(line: str, printed: str) -> bool:
-    """`…` in the page stands for anything, and the id of a run for any other."""
-    pattern = ".*".join(re.escape(piece) for piece in RUN_ID.sub("…", line).split("…"))
-    return any(re.fullmatch(pattern, found) for found in printed.splitlines())
+@contextlib.contextmanager
+def left_running(command: str, reader: Reader, shown: Sequence[str]) -> Iterator[None]:
+    """A command in a terminal of its own: it has printed what the page shows, and is stopped when the page ends."""
+    with _start(command, reader, stays=True) as process:
+        assert process.stdout is not None
+        patience = threading.Timer(MOST_SECONDS, process.kill)
+        patience.start()
+        printed = ""
+        while not all(matches(line, printed, reader) for line in shown):
+            line = process.stdout.readline().decode()
+            assert line, f"$ {command}\n{printed}\nended"
+            printed += line
+        patience.cancel()
+        # What it prints from here on is read and dropped, so that it never waits for a full pipe.
+        drain = threading.Thread(target=process.stdout.read)
+        drain.start()
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+            patience = threading.Timer(MOST_SECONDS, process.kill)
+            patience.start()
+            drain.join()
+            patience.cancel()
+    assert process.returncode == 0, f"$ {command}\nended with exit code {process.returncode}"
+
+
+def _escape(text: str) -> str:
+    """Columns may be wider than on the page."""
+    return re.sub(r"(?:\\ ){2,}", r"\\s{2,}", re.escape(text))
+
+
+def matches(line: str, printed: str, reader: Reader) -> bool:
+    """`…` in the page stands for anything, and the first id that it shows for the one that is printed there."""
+    said = ID.findall(line)
+    pieces = ID.split(line)
+    pattern = f"({ID.pattern})".join(
+        ".*".join(_escape(reader.translate(part)) for part in piece.split("…")) for piece in pieces
+    )
+    for found in printed.splitlines():
+        if match := re.fullmatch(pattern, found):
+            reader.ids.update(zip(said, match.groups(), strict=True))
+            return True
+    return False

@@ -16,6 +16,7 @@ from metier.cli.shared.context import home_folder
 from metier.errors import MetierError, UsageError
 from metier.event_record import EventRecord
 from metier.settings.server_token import find_token
+from metier.store.base import ENDED
 
 REQUEST_SECONDS = 60.0
 PATIENCE_SECONDS = 60.0
@@ -72,13 +73,21 @@ class Server:
             time.sleep(_PAUSE_SECONDS)
 
     def _is_at_rest(self, run_id: str) -> bool:
-        """The driver writes its record and lets go a moment after the last event."""
+        """Nothing more comes. The driver writes its record and lets go a moment after the last event.
+
+        Where the run went on after that event and has ended meanwhile, the rest and the event `end` are still to come.
+        """
         for _ in range(20):
             row = self.get(f"/runs/{run_id}")
-            if not row["driver"]:
-                return row["status"] not in ("pending", "in_progress")
+            if not row["driver"] and not self._is_decided(row):
+                return row["status"] not in ("pending", "in_progress", *ENDED)
             time.sleep(0.1)
         return False
+
+    def _is_decided(self, row: Document) -> bool:
+        """Every call that the run waited for was approved or denied: the server is about to go on with it."""
+        waiting = [str(each["approval_id"]) for each in row["approvals"]] if row["status"] == "paused" else []
+        return bool(waiting) and all(self.get(f"/approvals/{each}")["status"] != "open" for each in waiting)
 
     def _stream(self, run_id: str, last: str) -> Iterator[tuple[str, str, str]]:
         headers = {"accept": "text/event-stream", **({"last-event-id": last} if last else {})}

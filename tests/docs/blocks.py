@@ -1,0 +1,87 @@
+"""The blocks of the pages: what each holds, and what its mark says becomes of it.
+
+A mark is an HTML comment on the line above a block, so a reader of the page does not see it:
+
+    <!-- test -->                       typed in, command by command; what stands below a command is printed by it
+    <!-- test, exit code 2 -->          the same, and the last command ends so
+    <!-- test with rabbitmq -->         typed in by a reader who has that
+    <!-- test in another terminal -->   started, and left running to the end of the page
+    <!-- file: PATH -->                 written to that file of the workspace
+    <!-- checked as PATH -->            a file, or a piece of one, that the validator of its kind accepts
+    <!-- checked by tests/FILE -->      played by that test
+    <!-- from PATH -->                  stands in that file of the repository
+    <!-- piece -->                      a piece of a program: it can be compiled, and what it imports exists
+    <!-- needs … -->                    not run: it needs what the comment names, see `NEEDS`
+    <!-- output -->                     a drawing, or what is printed and sent
+
+And for what a reader has done before, or does elsewhere, commands that the page does not show:
+
+    <!-- prepare
+    agent init --provider offline
+    -->
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+PAGES = sorted(
+    path
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    if path.parent != REFERENCE
+)
+"""All but the reference, which is generated: `tests/cli/test_help_examples.py` runs its examples."""
+
+NEEDS = ("a key", "a package index", "a remote server", "a person", "an editor", "another system", "the repository")
+FOUND = re.compile(
+    r"^<!-- prepare\n(?P<prepared>.*?)^-->$"
+    r"|^(?:<!-- (?P<mark>[^\n]*?) -->\n)?(?P<fence>`{3,})(?P<language>\w*)\n(?P<text>.*?)^(?P=fence)$",
+    re.MULTILINE | re.DOTALL,
+)
+MARK = re.compile(
+    r"test(?P<apart> in another terminal)?(?: with (?P<has>\w+))?(?:, exit code (?P<code>\d+))?"
+    r"|file: (?P<path>\S+)"
+    r"|checked as (?P<kind>\S+)"
+    r"|checked by (?P<test>tests/\S+\.py)"
+    r"|from (?P<source>\S+)"
+    r"|(?P<piece>piece)"
+    rf"|needs (?P<needs>{'|'.join(NEEDS)})"
+    r"|(?P<output>output)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    page: Path
+    line: int
+    language: str
+    text: str
+    mark: str
+
+    @property
+    def where(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+    @property
+    def meaning(self) -> dict[str, str | None]:
+        """The parts of the mark; none where there is no mark, or one that means nothing."""
+        found = MARK.fullmatch(self.mark)
+        return found.groupdict() if found else {}
+
+    @property
+    def is_typed(self) -> bool:
+        return self.mark == "prepare" or (self.mark.startswith("test") and bool(self.meaning))
+
+
+def read_blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text("utf-8")
+    for found in FOUND.finditer(text):
+        line = text.count("\n", 0, found.start()) + 1
+        if found["prepared"] is not None:
+            commands = "".join(f"$ {each}\n" for each in found["prepared"].splitlines())
+            yield Block(page=page, line=line, language="console", text=commands, mark="prepare")
+        else:
+            yield Block(page=page, line=line, language=found["language"], text=found["text"], mark=found["mark"] or "")

@@ -1,0 +1,107 @@
+"""Each block of each page is run, checked, or says why it is not."""
+
+import json
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from blocks import NEEDS, PAGES, ROOT, Block, read_blocks
+
+from metier.cli.main import run
+
+BLOCKS = [block for page in PAGES for block in read_blocks(page)]
+CHECKED = [block for block in BLOCKS if block.meaning.get("kind")]
+BEGINNINGS = {
+    "SKILL.md": "name: notes\ndescription: Takes notes. Use it for notes.\n",
+    "TASK.md": "name: Notes\n",
+}
+"""What a piece of front matter stands in."""
+
+
+def test_every_block_is_run_or_checked_or_says_why_it_is_not() -> None:
+    assert [block.where for block in BLOCKS if block.mark != "prepare" and not block.meaning] == []
+
+
+def test_no_block_is_missed() -> None:
+    for page in PAGES:
+        fences = sum(line.lstrip().startswith("```") for line in page.read_text("utf-8").splitlines())
+        assert fences == 2 * sum(block.mark != "prepare" for block in read_blocks(page)), page
+
+
+@pytest.mark.parametrize("mark", ["", "<!-- tset -->\n", "<!-- needs time -->\n", "<!-- test -->\n\n"])
+def test_a_block_without_a_mark_that_means_something_is_found(mark: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"# Page\n\n{mark}```console\n$ agent version\n```\n", "utf-8")
+
+    (block,) = read_blocks(page)
+
+    assert block.meaning == {}
+
+
+def test_commands_are_not_left_unrun_as_output_or_files() -> None:
+    """What a block needs, or a test that plays it, is the only reason not to type a command in."""
+    reasons = ("needs", "test")
+
+    unrun = [block for block in BLOCKS if "$ agent " in block.text and not block.is_typed]
+
+    assert [block.where for block in unrun if not any(block.meaning[reason] for reason in reasons)] == []
+    assert all(any(reason in block.mark for reason in NEEDS) or block.meaning["test"] for block in unrun)
+
+
+@pytest.mark.parametrize(
+    "block", [block for block in BLOCKS if block.meaning.get("test")], ids=lambda block: block.where
+)
+def test_a_block_that_another_test_plays_is_read_by_it(block: Block) -> None:
+    assert block.page.name in (ROOT / str(block.meaning["test"])).read_text("utf-8")
+
+
+def test_data_and_programs_of_the_pages_can_be_read() -> None:
+    readers: dict[str, Callable[[str], Any]] = {
+        "json": json.loads,
+        "yaml": yaml.safe_load,
+        "toml": tomllib.loads,
+        "python": lambda text: compile(text, "page", "exec"),
+    }
+    for block in BLOCKS:
+        if block.language in readers:
+            readers[block.language](block.text)
+
+
+def test_code_that_a_page_takes_from_a_file_stands_there() -> None:
+    for block in BLOCKS:
+        if source := block.meaning.get("source"):
+            assert block.text in (ROOT / source).read_text("utf-8"), block.where
+
+
+def test_a_piece_of_a_program_imports_what_exists() -> None:
+    for block in BLOCKS:
+        if block.meaning.get("piece"):
+            imports = [line for line in block.text.splitlines() if line.startswith(("import ", "from "))]
+            exec("\n".join(imports), {})
+
+
+@pytest.mark.parametrize("block", CHECKED, ids=lambda block: f"{block.where} {block.meaning['kind']}")
+def test_a_file_that_a_page_shows_is_right(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, file = tmp_path / "home", tmp_path / "work" / str(block.meaning["kind"])
+    home.mkdir()
+    file.parent.mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(tmp_path / "work")
+    text = block.text
+    if file.suffix == ".md" and not text.startswith("---\n"):
+        text = f"---\n{BEGINNINGS.get(file.name, '')}{text}---\n\nTake a note.\n"
+    file.write_text(text, "utf-8")
+    for script in re.findall(r"script: (\w+)", text):
+        (file.parent / "scripts").mkdir()
+        (file.parent / "scripts" / f"{script}.py").write_text('"""Search."""\n', "utf-8")
+    if file.name == "models.yaml":
+        Path("agent.yaml").write_text("model: {facts_file: models.yaml}\n", "utf-8")
+
+    assert run(["config", "validate"]) == 0
+    assert run(["validate"]) == 0
+    if file.name == "policy.yaml":
+        assert run(["policy", "test"]) == 0

@@ -1,0 +1,58 @@
+"""Every page with commands, typed in by a reader who starts in an empty folder with an empty home."""
+
+import os
+from pathlib import Path
+
+import pytest
+from blocks import PAGES, ROOT, read_blocks
+from walkthrough import Reader, read_through
+
+from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
+from metier.tools.process.sandbox.ladder import find_rung
+
+WITH_MORE = {
+    "docs/deployment.md": "test_deployment_page.py",
+    "docs/doors/a2a.md": "test_a2a_page.py",
+    "docs/doors/opentelemetry.md": "test_opentelemetry_page.py",
+    "docs/python.md": "test_python_page.py",
+    "docs/server.md": "test_server_pages.py",
+    "docs/guides/on-a-server.md": "test_server_pages.py",
+    "docs/guides/on-a-fleet.md": "test_server_pages.py",
+}
+"""Pages whose reader has more than an empty folder, and the tests that follow them."""
+FOLLOWED = [
+    page
+    for page in PAGES
+    if page.relative_to(ROOT).as_posix() not in WITH_MORE and any(block.is_typed for block in read_blocks(page))
+]
+
+
+@pytest.mark.parametrize("page", FOLLOWED, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_command_of_a_page_works_and_shows_what_the_page_says(page: Path, tmp_path: Path) -> None:
+    folder, home = tmp_path / "project", tmp_path / "home"
+    folder.mkdir()
+    home.mkdir()
+
+    assert read_through(page, Reader(folder, home, exported={"AGENT_WORKER_IDLE_SECONDS": "0.5"})) > 0
+
+
+def test_doctor_says_of_the_sandbox_what_the_page_on_security_says(tmp_path: Path) -> None:
+    if find_rung(find_bubblewrap(os.environ, tmp_path)).level != "full":
+        pytest.skip("no bubblewrap here")
+    folder, home = tmp_path / "project", tmp_path / "home"
+    folder.mkdir()
+    home.mkdir()
+
+    assert read_through(ROOT / "docs/security.md", Reader(folder, home, has="bubblewrap")) == 1
+
+
+def test_pages_that_need_more_are_followed_by_a_test_of_their_own() -> None:
+    for page, test in WITH_MORE.items():
+        assert any(block.is_typed for block in read_blocks(ROOT / page)), page
+        assert Path(page).name in (Path(__file__).parent / test).read_text("utf-8"), page
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/guides").glob("*.md")), ids=lambda page: page.stem)
+def test_guide_is_followed_and_ends_with_a_next_step(page: Path) -> None:
+    assert any(block.is_typed for block in read_blocks(page))
+    assert page.read_text("utf-8").rpartition("\n## ")[2].startswith("Next\n")

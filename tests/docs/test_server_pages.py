@@ -1,0 +1,40 @@
+"""The pages on servers and fleets: docs/server.md, docs/guides/on-a-server.md, docs/guides/on-a-fleet.md."""
+
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+from walkthrough import Reader, read_through
+
+DOCS = Path(__file__).parents[2] / "docs"
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    folder, home = tmp_path / "project", tmp_path / "home"
+    folder.mkdir()
+    home.mkdir()
+    return folder, home
+
+
+def find_free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+@pytest.mark.parametrize(("page", "port"), [("guides/on-a-server.md", "8080"), ("server.md", "8321")])
+def test_server_of_the_page_does_what_the_page_says(page: str, port: str, folders: tuple[Path, Path]) -> None:
+    free = str(find_free_port())
+    exported = {"AGENT_SERVER_PORT": free} if page == "server.md" else {}
+
+    assert read_through(DOCS / page, Reader(*folders, addresses={port: free}, exported=exported)) >= 5
+
+
+def test_two_workers_of_the_guide_share_a_database(folders: tuple[Path, Path], postgres_url: str) -> None:
+    addresses = {"postgresql://agent@db.example.org/agent": postgres_url}
+
+    assert read_through(DOCS / "guides/on-a-fleet.md", Reader(*folders, addresses=addresses)) == 9
