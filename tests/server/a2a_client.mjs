@@ -1,7 +1,7 @@
-// What a program with the official JavaScript client does: card, stream, answer, list, cancel. Prints JSON lines.
+// One action of a program with the official JavaScript client: send, get, list, subscribe or cancel. Prints JSON lines.
 import { ClientFactory, DefaultAgentCardResolver, JsonRpcTransportFactory, RestTransportFactory } from "@a2a-js/sdk/client";
 
-const [url, token, binding, ...texts] = process.argv.slice(2);
+const [url, token, binding, action, text, task = ""] = process.argv.slice(2);
 const say = (value) => console.log(JSON.stringify(value));
 
 const fetchImpl = (input, init = {}) => {
@@ -17,14 +17,14 @@ const factory = new ClientFactory({
 // The whole address: the client would look for the card at the root of the host otherwise.
 const client = await factory.createFromUrl(`${url}/.well-known/agent-card.json`, "");
 
-const request = (text, taskId) => ({
+const request = (words, taskId) => ({
   tenant: "",
   message: {
     messageId: crypto.randomUUID(),
     contextId: "",
     taskId,
     role: 1,
-    parts: [{ content: { $case: "text", value: text }, metadata: undefined, filename: "", mediaType: "" }],
+    parts: [{ content: { $case: "text", value: words }, metadata: undefined, filename: "", mediaType: "" }],
     metadata: undefined,
     extensions: [],
     referenceTaskIds: [],
@@ -32,21 +32,29 @@ const request = (text, taskId) => ({
   configuration: undefined,
   metadata: undefined,
 });
-
-let taskId = "";
-for (const text of texts) {
-  for await (const event of client.sendMessageStream(request(text, taskId))) {
-    const { $case: kind, value } = event.payload;
-    if (kind === "task") taskId = value.id;
-    say({ kind, state: value.status?.state, text: value.artifact?.parts?.[0]?.content?.value });
+const sayTask = (found) =>
+  say({
+    id: found.id,
+    state: found.status.state,
+    asked: found.status.message?.parts?.[0]?.content?.value,
+    text: found.artifacts?.[0]?.parts?.[0]?.content?.value,
+  });
+const sayEvents = async (events) => {
+  for await (const { payload } of events) {
+    const { $case: kind, value } = payload;
+    say({ kind, id: value.id ?? value.taskId, state: value.status?.state, text: value.artifact?.parts?.[0]?.content?.value });
   }
-}
+};
 const all = { tenant: "", contextId: "", status: 0, pageSize: 10, pageToken: "", historyLength: 0, includeArtifacts: true };
-const listed = await client.listTasks({ ...all, statusTimestampAfter: undefined });
-say({ listed: listed.tasks.map((task) => task.id), id: taskId });
+const actions = {
+  send: () => sayEvents(client.sendMessageStream(request(text, task))),
+  subscribe: () => sayEvents(client.resubscribeTask({ tenant: "", id: text })),
+  get: async () => sayTask(await client.getTask({ tenant: "", id: text, historyLength: 0 })),
+  list: async () => (await client.listTasks({ ...all, statusTimestampAfter: undefined })).tasks.forEach(sayTask),
+  cancel: async () => sayTask(await client.cancelTask({ tenant: "", id: text, metadata: undefined })),
+};
 try {
-  const canceled = await client.cancelTask({ tenant: "", id: taskId, metadata: undefined });
-  say({ canceled: canceled.status.state });
+  await actions[action]();
 } catch (error) {
-  say({ refused: error.constructor.name });
+  say({ refused: error.constructor.name, message: String(error.message) });
 }

@@ -1,11 +1,6 @@
-"""A2A through the official JavaScript client, which is not a package of Python: run where a folder has it.
-
-npm install --prefix FOLDER @a2a-js/sdk@1.3.0
-METIER_A2A_JS=FOLDER pytest tests/server/test_a2a_js.py
-"""
+"""A2A through the official JavaScript client: the same door, reached by a program that others wrote."""
 
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,30 +8,29 @@ from typing import Any
 
 import pytest
 from model_server import ModelServer, calls, says
+from node_programs import NODE, find_modules, find_program
 from run_workspace import Workspace
-from running_server import RunningServer
+from running_server import RunningServer, serving_process
 
-FOLDER = os.environ.get("METIER_A2A_JS", "")
 CLIENT = Path(__file__).parent / "a2a_client.mjs"
-COMPLETED, CANCELED, INPUT_REQUIRED, AUTH_REQUIRED = 3, 5, 6, 8
+SUBMITTED, WORKING, COMPLETED, CANCELED, INPUT_REQUIRED, AUTH_REQUIRED = 1, 2, 3, 5, 6, 8
 CAREFUL = "---\nname: Careful\ndescription: Asks first.\nprofile: guarded\n---\n\nAsk.\n"
 
-pytestmark = [
-    pytest.mark.skipif(not FOLDER, reason="METIER_A2A_JS names no folder with @a2a-js/sdk"),
-    pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"]),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])]
 
 
 @pytest.fixture
 def client(tmp_path: Path) -> Path:
     """Beside its packages, where Node looks for them."""
+    find_program("@a2a-js/sdk/package.json")
     (tmp_path / "js").mkdir()
-    (tmp_path / "js/node_modules").symlink_to(Path(FOLDER) / "node_modules")
+    (tmp_path / "js/node_modules").symlink_to(find_modules())
     return Path(shutil.copy(CLIENT, tmp_path / "js/client.mjs"))
 
 
-def call(client: Path, url: str, *arguments: str) -> list[dict[str, Any]]:
-    command = ["node", "--preserve-symlinks-main", str(client), url, *arguments]
+def call(client: Path, server: RunningServer, binding: str, *arguments: str, agent: str = "") -> list[dict[str, Any]]:
+    url = f"{server.url}/a2a/{agent}" if agent else server.url
+    command = [str(NODE), "--preserve-symlinks-main", str(client), url, server.token, binding, *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 0, ended.stderr
     return [json.loads(line) for line in ended.stdout.splitlines()]
@@ -47,21 +41,70 @@ def test_a_question_is_answered_and_the_result_arrives(
 ) -> None:
     model.follow(calls("ask_user", question="Which colour?"), says("Painted it."))
 
-    events = call(client, server.url, server.token, binding, "Paint it", "blue")
+    asked = call(client, server, binding, "send", "Paint it")
+    task = asked[0]["id"]
+    (waiting,) = call(client, server, binding, "get", task)
+    subscribed = call(client, server, binding, "subscribe", task)
+    answered = call(client, server, binding, "send", "blue", task)
+    listed = call(client, server, binding, "list")
+    (refused,) = call(client, server, binding, "cancel", task)
 
-    assert [event["state"] for event in events if event.get("kind") == "statusUpdate"] == [INPUT_REQUIRED, COMPLETED]
-    assert {"kind": "artifactUpdate", "text": "Painted it."} in events
-    assert events[-2]["listed"] == [events[-2]["id"]]
-    assert "NotCancelable" in events[-1]["refused"]
+    assert asked[0]["kind"] == "task"
+    assert asked[-1]["state"] == INPUT_REQUIRED
+    assert (waiting["state"], waiting["asked"]) == (INPUT_REQUIRED, "Which colour?")
+    assert [event["id"] for event in subscribed] == [task]
+    assert answered[-1]["state"] == COMPLETED
+    assert "Painted it." in [event.get("text") for event in answered]
+    assert [each["id"] for each in listed] == [task]
+    assert "NotCancelable" in refused["refused"]
 
 
-def test_an_approval_is_auth_required_and_a_task_that_waits_is_canceled(
+def test_an_approval_is_auth_required_and_a_person_decides_it(
     binding: str, workspace: Workspace, model: ModelServer, server: RunningServer, client: Path
 ) -> None:
     workspace.write(".agent/agents/careful/AGENT.md", CAREFUL)
     model.follow(calls("Write", path="note.txt", content="x"), says("Written."))
 
-    events = call(client, f"{server.url}/a2a/careful", server.token, binding, "Write it")
+    task = call(client, server, binding, "send", "Write it", agent="careful")[0]["id"]
+    (waiting,) = call(client, server, binding, "get", task, agent="careful")
+    (refused,) = call(client, server, binding, "send", "I approve it", task, agent="careful")
+    approval = waiting["asked"].partition("approve ")[2].partition("`")[0]
+    assert not (workspace.folder / "note.txt").exists()
+    assert workspace.agent("approvals", "approve", approval) == 0
+    followed = call(client, server, binding, "subscribe", task, agent="careful")
+    (done,) = call(client, server, binding, "get", task, agent="careful")
 
-    assert [event["state"] for event in events if event.get("kind") == "statusUpdate"] == [AUTH_REQUIRED]
-    assert events[-1] == {"canceled": CANCELED}
+    assert waiting["state"] == AUTH_REQUIRED
+    assert "asks nothing" in refused["message"]
+    assert (done["state"], done["text"]) == (COMPLETED, "Written."), followed
+    assert (workspace.folder / "note.txt").read_text() == "x"
+
+
+def test_a_task_that_waits_is_canceled(
+    binding: str, workspace: Workspace, model: ModelServer, server: RunningServer, client: Path
+) -> None:
+    workspace.write(".agent/agents/careful/AGENT.md", CAREFUL)
+    model.follow(calls("Write", path="note.txt", content="x"), says("Written."))
+
+    task = call(client, server, binding, "send", "Write it", agent="careful")[0]["id"]
+    (canceled,) = call(client, server, binding, "cancel", task, agent="careful")
+
+    assert canceled["state"] == CANCELED
+    assert not (workspace.folder / "note.txt").exists()
+
+
+def test_a_task_survives_the_kill_of_its_server(
+    binding: str, workspace: Workspace, model: ModelServer, client: Path
+) -> None:
+    model.follow(calls("ask_user", question="Which colour?"), says("Painted it."))
+    with serving_process(workspace.folder) as first:
+        task = call(client, first.running, binding, "send", "Paint it")[0]["id"]
+        first.process.kill()
+        first.process.wait(30)
+
+    with serving_process(workspace.folder) as second:
+        (waiting,) = call(client, second.running, binding, "get", task)
+        done = call(client, second.running, binding, "send", "blue", task)
+
+    assert (waiting["state"], waiting["asked"]) == (INPUT_REQUIRED, "Which colour?")
+    assert done[-1]["state"] == COMPLETED
