@@ -22,7 +22,8 @@ from metier.engine import entries as e
 from metier.errors import MetierError
 from metier.messages import ToolResultPart
 from metier.testing.scripted import says
-from metier.tools.web.fetch import WebAccess, WebFetch
+from metier.tools.web.fetch import WebFetch
+from metier.tools.web.resolving import WebAccess
 
 pytestmark = pytest.mark.anyio
 

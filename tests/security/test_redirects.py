@@ -12,7 +12,8 @@ from workspaces import Drill, call, put
 
 from metier.definitions.agent import Profile
 from metier.testing.scripted import says
-from metier.tools.web.fetch import WebAccess, WebFetch
+from metier.tools.web.fetch import WebFetch
+from metier.tools.web.resolving import WebAccess
 
 pytestmark = pytest.mark.anyio
 

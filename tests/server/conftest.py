@@ -8,7 +8,6 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "cli"))
-sys.path.insert(0, str(Path(__file__).parent.parent / "doors"))
 
 from model_server import ModelServer, running_model
 from run_workspace import GREET, QUICK, Workspace, use_model

@@ -1,30 +1,25 @@
 """A2A through the official Python client, over a real socket: what another agent's program would do."""
 
 import json
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from uuid import uuid4
+from typing import Any
 
 import anyio
-import httpx
 import pytest
-from a2a.client import Client, ClientConfig, create_client
 from a2a.client.errors import A2AClientError
 from a2a.types.a2a_pb2 import (
     CancelTaskRequest,
     GetExtendedAgentCardRequest,
     GetTaskRequest,
     ListTasksRequest,
-    Message,
     Part,
-    Role,
     SendMessageRequest,
-    StreamResponse,
     SubscribeToTaskRequest,
-    Task,
     TaskState,
 )
 from a2a.utils.errors import A2AError
+from a2a_calls import BINDINGS, calling, send, tell, wait_for
+from google.protobuf.json_format import ParseDict
+from google.protobuf.struct_pb2 import Value
 from model_server import ModelServer, calls, says
 from run_workspace import Workspace
 from running_server import RunningServer, serving_process
@@ -33,47 +28,11 @@ pytestmark = pytest.mark.anyio
 LEAD = "---\nname: Lead\ndescription: Leads the work.\n---\n\nLead.\n"
 GUARDED = "---\nname: Careful\ndescription: Asks first.\nprofile: guarded\n---\n\nAsk.\n"
 TASK = "---\nname: Notes\ndescription: Writes notes.\ninputs:\n  - name: version\n---\n\nWrite for {{version}}.\n"
-BINDINGS = ("JSONRPC", "HTTP+JSON")
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@asynccontextmanager
-async def calling(server: RunningServer, agent: str = "", binding: str = "JSONRPC") -> AsyncGenerator[Client]:
-    headers = {"authorization": f"Bearer {server.token}"}
-    async with httpx.AsyncClient(headers=headers, timeout=60, trust_env=False) as http:
-        config = ClientConfig(httpx_client=http, supported_protocol_bindings=[binding])
-        base = f"{server.url}/a2a/{agent}" if agent else server.url
-        async with await create_client(base, config) as client:
-            yield client
-
-
-def tell(text: str, *, message_id: str = "", task_id: str = "", context_id: str = "") -> SendMessageRequest:
-    message = Message(
-        message_id=message_id or str(uuid4()),
-        task_id=task_id,
-        context_id=context_id,
-        role=Role.ROLE_USER,
-        parts=[Part(text=text)],
-    )
-    return SendMessageRequest(message=message)
-
-
-async def send(client: Client, request: SendMessageRequest) -> list[StreamResponse]:
-    with anyio.fail_after(60):
-        return [event async for event in client.send_message(request)]
-
-
-async def wait_for(client: Client, task_id: str, state: TaskState) -> Task:
-    with anyio.fail_after(60):
-        while True:
-            task = await client.get_task(GetTaskRequest(id=task_id))
-            if task.status.state == state:
-                return task
-            await anyio.sleep(0.05)
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
@@ -201,15 +160,67 @@ async def test_the_card_is_public_and_tells_what_an_agent_can_do_only_with_a_tok
         public = stranger.get("/.well-known/agent-card.json")
         closed = stranger.get("/a2a/lead/.well-known/agent-card.json")
         rpc = stranger.post("/a2a/rpc", json={"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}})
+        extended_by_rpc = stranger.post("/a2a/rpc", json={"jsonrpc": "2.0", "id": 1, "method": "GetExtendedAgentCard"})
+        extended_by_rest = stranger.get("/a2a/v1/extendedAgentCard")
     async with calling(server, "lead") as client:
         extended = await client.get_extended_agent_card(GetExtendedAgentCardRequest())
 
     assert public.status_code == 200
     assert [skill["id"] for skill in public.json()["skills"]] == ["run"]
     assert {"cache-control", "last-modified", "etag"} <= set(public.headers)
-    assert (closed.status_code, rpc.status_code) == (401, 401)
+    for refused in (closed, rpc, extended_by_rpc, extended_by_rest):
+        assert refused.status_code == 401
+        assert "notes" not in refused.text
     assert extended.name == "Lead"
     assert [skill.id for skill in extended.skills] == ["run", "task:notes", "greeter"]
+
+
+async def test_a_task_definition_that_the_card_does_not_list_is_refused(
+    workspace: Workspace, model: ModelServer, server: RunningServer
+) -> None:
+    workspace.write(".agent/agents/lead/AGENT.md", LEAD.replace("---\n\n", "tasks: [notes]\n---\n\n"))
+    workspace.write(".agent/tasks/notes/TASK.md", TASK)
+    workspace.write(".agent/tasks/secret/TASK.md", TASK)
+    model.follow(says("Written."))
+
+    async with calling(server, "lead") as client:
+        card = await client.get_extended_agent_card(GetExtendedAgentCardRequest())
+        for wrong in ("task:secret", "task:none", "nothing"):
+            with pytest.raises((A2AError, A2AClientError), match="lists no skill"):
+                await send(client, ask_for(wrong))
+        assert model.received == []
+        done = await send(client, ask_for("task:notes"))
+
+    assert "task:notes" in [skill.id for skill in card.skills]
+    assert "task:secret" not in [skill.id for skill in card.skills]
+    assert done[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
+
+
+def ask_for(skill: str) -> SendMessageRequest:
+    request = tell("Please")
+    request.message.metadata.update({"skill": skill})
+    request.message.parts.append(Part(data=ParseDict({"version": "1.2"}, Value())))
+    return request
+
+
+def test_a_client_of_the_protocol_before_1_0_sends_gets_and_cancels(
+    workspace: Workspace, model: ModelServer, server: RunningServer
+) -> None:
+    model.follow(calls("ask_user", question="Which colour?"), says("Painted it."))
+    message = {"kind": "message", "messageId": "m-1", "role": "user", "parts": [{"kind": "text", "text": "Paint it"}]}
+
+    def call(method: str, **params: object) -> dict[str, Any]:
+        return server.post("/a2a/rpc", {"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+
+    asked = call("message/send", message=message)["result"]
+    found = call("tasks/get", id=asked["id"])["result"]
+    canceled = call("tasks/cancel", id=asked["id"])["result"]
+    unknown = call("tasks/none", id=asked["id"])
+
+    assert (asked["kind"], asked["status"]["state"]) == ("task", "input-required")
+    assert found["status"]["message"]["parts"][0]["text"] == "Which colour?"
+    assert canceled["status"]["state"] == "canceled"
+    assert "error" in unknown
 
 
 async def test_a_task_survives_the_kill_of_its_server(workspace: Workspace, model: ModelServer) -> None:

@@ -13,10 +13,10 @@ from run_workspace import Workspace
 from running_server import RunningServer, serving_process
 
 CLIENT = Path(__file__).parent / "a2a_client.mjs"
-SUBMITTED, WORKING, COMPLETED, CANCELED, INPUT_REQUIRED, AUTH_REQUIRED = 1, 2, 3, 5, 6, 8
+COMPLETED, CANCELED, INPUT_REQUIRED, AUTH_REQUIRED = 3, 5, 6, 8
 CAREFUL = "---\nname: Careful\ndescription: Asks first.\nprofile: guarded\n---\n\nAsk.\n"
 
-pytestmark = [pytest.mark.slow, pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -36,6 +36,7 @@ def call(client: Path, server: RunningServer, binding: str, *arguments: str, age
     return [json.loads(line) for line in ended.stdout.splitlines()]
 
 
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
 def test_a_question_is_answered_and_the_result_arrives(
     binding: str, workspace: Workspace, model: ModelServer, server: RunningServer, client: Path
 ) -> None:
@@ -60,8 +61,9 @@ def test_a_question_is_answered_and_the_result_arrives(
 
 
 def test_an_approval_is_auth_required_and_a_person_decides_it(
-    binding: str, workspace: Workspace, model: ModelServer, server: RunningServer, client: Path
+    workspace: Workspace, model: ModelServer, server: RunningServer, client: Path
 ) -> None:
+    binding = "HTTP+JSON"
     workspace.write(".agent/agents/careful/AGENT.md", CAREFUL)
     model.follow(calls("Write", path="note.txt", content="x"), says("Written."))
 
@@ -81,8 +83,9 @@ def test_an_approval_is_auth_required_and_a_person_decides_it(
 
 
 def test_a_task_that_waits_is_canceled(
-    binding: str, workspace: Workspace, model: ModelServer, server: RunningServer, client: Path
+    workspace: Workspace, model: ModelServer, server: RunningServer, client: Path
 ) -> None:
+    binding = "JSONRPC"
     workspace.write(".agent/agents/careful/AGENT.md", CAREFUL)
     model.follow(calls("Write", path="note.txt", content="x"), says("Written."))
 
@@ -93,9 +96,8 @@ def test_a_task_that_waits_is_canceled(
     assert not (workspace.folder / "note.txt").exists()
 
 
-def test_a_task_survives_the_kill_of_its_server(
-    binding: str, workspace: Workspace, model: ModelServer, client: Path
-) -> None:
+def test_a_task_survives_the_kill_of_its_server(workspace: Workspace, model: ModelServer, client: Path) -> None:
+    binding = "JSONRPC"
     model.follow(calls("ask_user", question="Which colour?"), says("Painted it."))
     with serving_process(workspace.folder) as first:
         task = call(client, first.running, binding, "send", "Paint it")[0]["id"]

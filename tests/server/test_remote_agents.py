@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -153,6 +154,48 @@ def test_a_remote_agent_killed_on_either_side_works_once(
     assert "It is Bonjour." in printed
     assert len(list_remote(workspace)) == 1
     assert len(list((near.folder / "runs").glob("child-*"))) == 1
+
+
+def test_a_run_that_is_canceled_while_a_remote_agent_asks_is_canceled_there(
+    workspace: Workspace,
+    model: ModelServer,
+    server: RunningServer,
+    near: Workspace,
+    near_model: ModelServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    join(near, near_model, server, monkeypatch)
+    model.follow(calls("ask_user", question="Into which language?"), says("Bonjour"))
+    near_model.follow(calls("delegate", agent="translator", task="Translate: Hello"), says("It is Bonjour."))
+    assert near.agent("run", "--agent", "lead", "--quiet", "Have it translated") == 4
+
+    assert near.agent("runs", "cancel", near.run_ids()[-1]) == 0
+
+    (remote,) = list_remote(workspace)
+    assert server.get(f"/api/v1/runs/{remote}")["status"] == "canceled"
+
+
+def test_a_cancellation_reaches_a_remote_agent_at_work_after_its_server_came_back(
+    workspace: Workspace, model: ModelServer, near: Workspace, near_model: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model.follow(calls("ask_user", question="Into which language?"), says("Bonjour"))
+    with serving_process(workspace.folder) as first:
+        port = first.running.url.rpartition(":")[2]
+        join(near, near_model, first.running, monkeypatch)
+        assert near.agent("run", "--agent", "translator", "--quiet", "Translate: Hello") == 4
+        first.process.kill()
+        first.process.wait(30)
+    assert near.agent("runs", "cancel", "latest") == 0
+
+    with serving_process(workspace.folder, "--port", port) as second:
+        monkeypatch.setenv(TOKEN, second.running.token)
+        until = time.monotonic() + 40
+        while near.agent("notify", "send") != 0:  # due again after a while
+            assert time.monotonic() < until
+        (remote,) = list_remote(workspace)
+        found = second.running.get(f"/api/v1/runs/{remote}")
+
+    assert found["status"] == "canceled"
 
 
 @contextmanager

@@ -15,8 +15,9 @@ from pydantic import JsonValue
 
 from metier.tools.base import ToolResult
 from metier.tools.web.address import find_reason, parse_address
-from metier.tools.web.fetch import MAX_REDIRECTS, WebAccess, WebFetch
+from metier.tools.web.fetch import MAX_REDIRECTS, WebFetch
 from metier.tools.web.html_text import extract_text
+from metier.tools.web.resolving import WebAccess
 from metier.tools.web.url import parse_url
 
 pytestmark = pytest.mark.anyio

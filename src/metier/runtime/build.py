@@ -70,7 +70,7 @@ from metier.tools.shell.bash import Surroundings
 from metier.tools.shell.shells import choose_shell
 from metier.tools.toolbox import Toolbox, list_names
 from metier.tools.toolsets.loader import ToolsetReading, load_toolsets
-from metier.tools.web.fetch import WebAccess
+from metier.tools.web.resolving import WebAccess
 
 
 @asynccontextmanager

@@ -38,7 +38,7 @@ from metier.runtime.history.adoption import adopt_run, build_adoption, check_com
 from metier.runtime.history.journal_events import tell_of_cuts
 from metier.runtime.history.losses import describe_lost_run, find_lost_run
 from metier.runtime.host import Host
-from metier.runtime.notify.announcing import check_notify, open_announcer
+from metier.runtime.notify.announcing import Announcer, check_notify
 from metier.runtime.notify.delivery import delivering
 from metier.runtime.output_schema import check_output_schema
 from metier.runtime.prepared_run import Hooks, PreparedRun
@@ -377,10 +377,11 @@ class Runtime:
         if not stopper.is_set:
             await self._check_provider(log, services)
         await log.update_index()
-        keeper = LeaseKeeper(lease=log.lease, store=self.store, seconds=watch.shift.lease_seconds)
+        shift = watch.shift
+        keeper = LeaseKeeper(lease=log.lease, store=self.store, seconds=shift.lease_seconds)
         run_id, seconds, parks = log.state.run_id, watch.timeout_seconds, log.state.limits.on_limit == "park"
         async with (
-            delivering(self.place, self.store),
+            delivering(self.place, self.store, is_pooled=shift.max_attempts is not None),
             bounded(stopper, self.store, run_id, timeout_seconds=seconds, parks=parks),
         ):
             with stopper.holding(keeper):
@@ -424,7 +425,7 @@ class Runtime:
             accepts_loss=watch.accepts_loss,
         )
         log = await open_run_log(lease, services, opening)
-        log.announce = open_announcer(self.place, self.store)
+        log.announce = Announcer(self.place, self.store)
         return log
 
     async def _ask_person(self, log: RunLog, services: Services, ask: Asker | None, *, stopper: Stopper) -> bool:

@@ -38,6 +38,11 @@ class ServerOptions(Value):
     concurrency: int = Field(
         default=4, ge=0, le=1000, description="How many runs the server drives at a time; 0 leaves them to workers."
     )
+    push_hosts: tuple[Annotated[str, Field(pattern=r"^[^\s/]+:\d+$")], ...] = Field(
+        default=(),
+        description="Receivers, each as host:port, that A2A callers may name for push notifications although they are"
+        " not public or have no TLS; without them only public https addresses are taken.",
+    )
     max_body_bytes: int = Field(
         default=1_048_576, ge=1024, description="The longest request body that is read, in bytes."
     )

@@ -37,6 +37,17 @@ class OutboxRow:
     """Why the last attempt failed."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receiver:
+    """An address that wants to hear of one run. It goes with the run."""
+
+    run_id: str
+    name: str
+    """One of a kind within the run."""
+    data: str = field(repr=False)
+    """As JSON; holds what the receiver knows the sender by."""
+
+
 class OutboxStore(Protocol):
     """Part of every store, see `store.base.Store.outbox`."""
 
@@ -55,3 +66,13 @@ class OutboxStore(Protocol):
     async def list(self, queue: str, *, only_open: bool = False, limit: int = 100) -> list[OutboxRow]:
         """Latest first."""
         ...
+
+    async def set_receiver(self, receiver: Receiver) -> None:
+        """One of the same run and name is replaced."""
+        ...
+
+    async def list_receivers(self, run_id: str) -> Sequence[Receiver]:
+        """By name."""
+        ...
+
+    async def remove_receiver(self, run_id: str, name: str) -> None: ...

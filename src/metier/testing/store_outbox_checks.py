@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import anyio
 
-from metier.store.outbox import OutboxRow
-from metier.testing.store_case import NOON, Case, Check
+from metier.store.outbox import OutboxRow, Receiver
+from metier.testing.store_case import NOON, Case, Check, build_run
 
 _ROW = OutboxRow(
     key="k1",
@@ -67,8 +67,29 @@ async def check_a_message_that_failed_waits_for_its_next_time(case: Case) -> Non
     assert await case.second.outbox.claim("agent", now=later, until=later + timedelta(minutes=1)) is not None
 
 
+async def check_receivers_go_with_their_run(case: Case) -> None:
+    outbox = case.first.outbox
+    await case.first.create_run(build_run("r1"))
+    await case.first.create_run(build_run("r2"))
+    given = (("r1", "b", "1"), ("r1", "a", "2"), ("r1", "b", "3"), ("r2", "c", "\x00"), ("r2", "d", "5"))
+    for run_id, name, data in given:
+        await outbox.set_receiver(Receiver(run_id=run_id, name=name, data=data))
+
+    found = await case.second.outbox.list_receivers("r1")
+    assert [(each.name, each.data) for each in found] == [("a", "2"), ("b", "3")]
+    await case.second.outbox.remove_receiver("r1", "a")
+    await case.second.outbox.remove_receiver("r1", "unknown")
+    assert [each.name for each in await outbox.list_receivers("r1")] == ["b"]
+    assert [each.data for each in await outbox.list_receivers("r2")] == ["\x00", "5"]
+
+    await case.first.delete_run("r1")
+    await case.first.delete_runs(["r2"])
+    assert [*await outbox.list_receivers("r1"), *await outbox.list_receivers("r2")] == []
+
+
 OUTBOX_CHECKS: tuple[Check, ...] = (
     check_a_message_is_put_once,
     check_a_message_is_claimed_by_one_process_until_its_time_is_over,
     check_a_message_that_failed_waits_for_its_next_time,
+    check_receivers_go_with_their_run,
 )

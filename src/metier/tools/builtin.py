@@ -15,8 +15,9 @@ from metier.tools.files.write import Write
 from metier.tools.shell.bash import Bash, Surroundings
 from metier.tools.shell.options import ShellOptions
 from metier.tools.shell.shells import Shell
-from metier.tools.web.fetch import WebAccess, WebFetch
+from metier.tools.web.fetch import WebFetch
 from metier.tools.web.options import WebSearchOptions
+from metier.tools.web.resolving import WebAccess
 from metier.tools.web.search import WebSearch
 
 

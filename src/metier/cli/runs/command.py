@@ -30,6 +30,7 @@ from metier.runtime.cleaning import build_place_redactor
 from metier.runtime.documents import find_row_cost, find_shown_status, row_as_json
 from metier.runtime.history.entries import read_history
 from metier.runtime.history.run_views import read_run_view
+from metier.runtime.notify.delivery import deliver_last
 from metier.runtime.outcome import Driven, find_last_lines, find_standing
 from metier.runtime.records.known_cost import render_cost
 from metier.runtime.records.record import build_record
@@ -178,6 +179,7 @@ async def _cancel(runtime: Runtime, run_id: str) -> RunState:
         while True:
             state = await runtime.cancel(run_id, by=find_user())
             if state.phase in FINAL:
+                await deliver_last(runtime.place, runtime.store)
                 return state
             await anyio.sleep(0.2)
     row = await runtime.find(run_id)

@@ -38,7 +38,7 @@ def build_card(place: Host, caller: Caller, *, is_extended: bool) -> AgentCard:
 
     What an agent can do names files and skills of the workspace: callers without a token are not told.
     """
-    agent = resolve_agent(place, caller.agent or place.settings.runtime.agent or "")
+    agent = _resolve(place, caller)
     return AgentCard(
         name=agent.definition.name if agent.definition else _BUILT_IN,
         description=_describe(agent),
@@ -48,7 +48,7 @@ def build_card(place: Host, caller: Caller, *, is_extended: bool) -> AgentCard:
             AgentInterface(url=f"{build_address(caller)}/{end}", protocol_binding=binding, protocol_version=PROTOCOL)
             for end, binding in ((RPC, "JSONRPC"), (REST, "HTTP+JSON"))
         ],
-        capabilities=AgentCapabilities(streaming=True, push_notifications=False, extended_agent_card=True),
+        capabilities=AgentCapabilities(streaming=True, push_notifications=True, extended_agent_card=True),
         security_schemes={_BEARER: SecurityScheme(http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="Bearer"))},
         security_requirements=[SecurityRequirement(schemes={_BEARER: StringList()})],
         default_input_modes=_TEXT,
@@ -57,8 +57,17 @@ def build_card(place: Host, caller: Caller, *, is_extended: bool) -> AgentCard:
     )
 
 
+def list_skill_ids(place: Host, caller: Caller) -> frozenset[str]:
+    """What the extended card offers: nothing else can be asked for."""
+    return frozenset(skill.id for skill in (_build_run(), *_list_skills(_resolve(place, caller))))
+
+
 def build_address(caller: Caller) -> str:
     return f"{caller.base_url}/a2a/{caller.agent}" if caller.agent else f"{caller.base_url}/a2a"
+
+
+def _resolve(place: Host, caller: Caller) -> AgentInForce:
+    return resolve_agent(place, caller.agent or place.settings.runtime.agent or "")
 
 
 def _describe(agent: AgentInForce) -> str:

@@ -35,15 +35,15 @@ from a2a.types.a2a_pb2 import (
 from a2a.utils.errors import (
     InternalError,
     InvalidParamsError,
-    PushNotificationNotSupportedError,
     TaskNotCancelableError,
     TaskNotFoundError,
     UnsupportedOperationError,
 )
 
-from metier.doors.a2a.card import build_card
+from metier.doors.a2a.card import build_card, list_skill_ids
 from metier.doors.a2a.identity import Caller
 from metier.doors.a2a.incoming import Incoming, build_answer, read_message
+from metier.doors.a2a.push import get_config, list_configs, set_config
 from metier.doors.a2a.tasks import RESTING, TERMINAL, TaskView, build_task, find_task_state
 from metier.errors import MetierError, StoreError, UsageError
 from metier.runtime.cleaning import build_place_cleaner
@@ -177,35 +177,54 @@ class RunTasks(RequestHandler):
     async def on_create_task_push_notification_config(
         self, params: TaskPushNotificationConfig, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        raise PushNotificationNotSupportedError
+        caller = _get_caller(context)
+        with _translated():
+            view = await self._find(params.task_id, caller)
+            if find_task_state(view) in TERMINAL:
+                raise UnsupportedOperationError(message="The task has ended; get it instead")
+            return await set_config(self._runtime, params.task_id, params, caller=caller)
 
     @override
     async def on_get_task_push_notification_config(
         self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        raise PushNotificationNotSupportedError
+        with _translated():
+            await self._find(params.task_id, _get_caller(context))
+            return await get_config(self._runtime, params.task_id, params.id)
 
     @override
     async def on_list_task_push_notification_configs(
         self, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
     ) -> ListTaskPushNotificationConfigsResponse:
-        raise PushNotificationNotSupportedError
+        with _translated():
+            await self._find(params.task_id, _get_caller(context))
+            configs = await list_configs(self._runtime, params.task_id)
+            return ListTaskPushNotificationConfigsResponse(configs=configs)
 
     @override
     async def on_delete_task_push_notification_config(
         self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> None:
-        raise PushNotificationNotSupportedError
+        with _translated():
+            await self._find(params.task_id, _get_caller(context))
+            await self._runtime.store.outbox.remove_receiver(params.task_id, params.id)
 
     async def _accept(self, params: SendMessageRequest, caller: Caller) -> str:
         """Begin a run, or answer the question of one, durably before anything is said to the caller."""
         incoming = read_message(params.message)
-        if params.message.task_id:
-            await self._answer(params.message.task_id, incoming, caller)
-            return params.message.task_id
+        push = params.configuration
+        wants_push = push.HasField("task_push_notification_config")
+        if run_id := params.message.task_id:
+            if wants_push:
+                await self._find(run_id, caller)
+                await set_config(self._runtime, run_id, push.task_push_notification_config, caller=caller)
+            await self._answer(run_id, incoming, caller)
+            return run_id
         run_id = caller.name_task(params.message.message_id)
         if await self._runtime.store.find_run(run_id) is None:
             request = await self._build_request(run_id, incoming, params.message.context_id, caller=caller)
+            if wants_push:  # before the run begins: it may end at once
+                await set_config(self._runtime, run_id, push.task_push_notification_config, caller=caller)
             with suppress(RunExists):  # the same message, sent twice at the same time
                 await submit(self._runtime, request, queue=self.state.queue)
             self.state.nudge()
@@ -213,6 +232,8 @@ class RunTasks(RequestHandler):
 
     async def _build_request(self, run_id: str, incoming: Incoming, context_id: str, *, caller: Caller) -> RunRequest:
         commission = None
+        if incoming.skill and incoming.skill not in list_skill_ids(self._runtime.place, caller):
+            raise UsageError(f"The card of this agent lists no skill {incoming.skill!r}", hint="Get the extended card")
         if incoming.task_id:
             commission = request_task(self._runtime.place, incoming.task_id, incoming.values, agent=caller.agent)
         name = caller.name_context(context_id or run_id)

@@ -35,10 +35,6 @@ class Caller:
         """A conversation of this caller, which no chat of the workspace can have the name of."""
         return f"{self.prefix}/{context_id}"
 
-    def read_context(self, name: str) -> str:
-        """The name that the caller knows it by."""
-        return name.removeprefix(f"{self.prefix}/")
-
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()

@@ -20,6 +20,8 @@ SKILL = "skill"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incoming:
     text: str
+    skill: str = ""
+    """The A2A skill that is wanted; empty where the message does not say."""
     task_id: str = ""
     """A task definition; its inputs are the data of the message."""
     values: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
@@ -50,7 +52,7 @@ def read_message(message: Message) -> Incoming:
         raise InvalidParamsError(message="The message has no text")
     if values and not task_id and not message.task_id:
         text = "\n\n".join(each for each in (text, json.dumps(values, ensure_ascii=False)) if each)
-    return Incoming(text=text, task_id=task_id, values=values)
+    return Incoming(text=text, skill=wanted, task_id=task_id, values=values)
 
 
 def build_answer(incoming: Incoming, fields: JsonValue) -> dict[str, JsonValue]:

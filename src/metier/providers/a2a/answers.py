@@ -9,7 +9,8 @@ from metier.providers.failures import BadRequest, ReplyBroken
 from metier.providers.json_values import Wire, as_object, as_objects, as_text
 
 _PREFIX = "TASK_STATE_"
-RESTING = frozenset({"completed", "failed", "canceled", "rejected", "input_required", "auth_required"})
+ENDED = frozenset({"completed", "failed", "canceled", "rejected"})
+RESTING = ENDED | {"input_required", "auth_required"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

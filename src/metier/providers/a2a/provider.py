@@ -15,7 +15,7 @@ import httpx2
 from pydantic import JsonValue
 
 from metier.messages import Message, ModelReply, Part, TextPart, ToolCallPart, ToolResultPart
-from metier.providers.a2a.answers import RemoteTask, read_card, read_result, read_task
+from metier.providers.a2a.answers import ENDED, RemoteTask, read_card, read_result, read_task
 from metier.providers.base import ModelRequest, Observer
 from metier.providers.connection import Connection, Server
 from metier.providers.failures import AuthFailed, BadRequest, CallFailed, ConnectionLost, NotFound, ServerFailed
@@ -78,6 +78,17 @@ class RemoteAgentProvider:
             model=self._agent.name,
             response_id=task.id,
         )
+
+    async def cancel(self) -> int:
+        """End what the remote agent still does for this run; how much that was."""
+        with exchange(A2A, self._agent.timeout_seconds):
+            await self._find_endpoint({})
+            listed = await self._call("ListTasks", {"contextId": self._run_id}, {})
+            tasks = [read_task(each) for each in as_objects(listed.get("tasks"))]
+            open_ones = [task for task in tasks if task.state not in ENDED]
+            for task in open_ones:
+                await self._call("CancelTask", {"id": task.id}, {})
+        return len(open_ones)
 
     async def count_tokens(self, request: ModelRequest) -> int | None:
         del request

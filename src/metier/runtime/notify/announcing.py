@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from pydantic import JsonValue
@@ -12,6 +12,8 @@ from metier.engine.journal import RunLog
 from metier.errors import ConfigError, StoreError
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.host import Host
+from metier.runtime.notify.push import build_pushes
+from metier.runtime.notify.remote_cancel import build_cancel
 from metier.store.base import Store
 from metier.store.outbox import OutboxRow
 
@@ -32,18 +34,12 @@ def check_notify(place: Host) -> None:
         )
 
 
-def open_announcer(place: Host, store: Store) -> "Announcer | None":
-    """None where no message leaves this program."""
-    return Announcer(place, store) if place.settings.notify.channels else None
-
-
 class Announcer:
     """Looks at entries that are about to be written."""
 
     def __init__(self, place: Host, store: Store) -> None:
         self._place = place
         self._store = store
-        self._clean: Callable[[str], str] = build_place_cleaner(place).text
 
     async def __call__(self, log: RunLog, entries: Sequence[e.Entry]) -> None:
         asked = [entry.approval_id for entry in entries if isinstance(entry, e.ApprovalAsked)]
@@ -52,9 +48,11 @@ class Announcer:
             for number, entry in enumerate(entries, start=1)
             for row in self._build(log, entry, number=number, asked=asked)
         ]
-        if rows:
-            # A store without room must keep the entry itself: a message may be lost for it.
-            with suppress(StoreError):
+        # A store without room must keep the entry itself: a message may be lost for it.
+        with suppress(StoreError):
+            rows += build_cancel(log, entries, place=self._place)
+            rows += await build_pushes(log, entries, place=self._place, store=self._store)
+            if rows:
                 await self._store.outbox.put(rows)
 
     def _build(self, log: RunLog, entry: e.Entry, *, number: int, asked: Sequence[str]) -> Iterable[OutboxRow]:
@@ -83,14 +81,15 @@ class Announcer:
         state = log.state
         assert state.started is not None
         text, status = _find_text(entry)
+        clean = build_place_cleaner(self._place).text
         return {
             "type": f"run.{word}",
             "run_id": state.run_id,
             "parent_run_id": state.started.parent_run_id,
             "workspace": self._place.workspace.name,
-            "task": self._clean(state.started.task)[:_TEXT_CHARACTERS],
+            "task": clean(state.started.task)[:_TEXT_CHARACTERS],
             "status": status or state.status,
-            "message": self._clean(text)[:_TEXT_CHARACTERS],
+            "message": clean(text)[:_TEXT_CHARACTERS],
             "cost_usd": state.cost_usd,
             "max_cost_usd": state.limits.max_cost_usd,
             "at": self._place.clock.now().isoformat(),

@@ -18,6 +18,8 @@ import httpx2
 
 from metier.errors import StoreError, ToolFailed
 from metier.runtime.host import Host
+from metier.runtime.notify.push import PUSH, find_target, post_push
+from metier.runtime.notify.remote_cancel import cancel_remote
 from metier.store.base import Store
 from metier.store.outbox import OutboxRow
 from metier.tools.process.environment import build_environment
@@ -33,33 +35,58 @@ MOST_ATTEMPTS = 30
 LOOK_SECONDS = 2.0
 LAST_SECONDS = 5.0
 """How long a command that ends goes on trying."""
+AT_ONCE, MOST_ROUNDS = 16, 8
+"""How many messages are under way at a time, and how often so many are taken before others get their turn."""
 UNWRITTEN_SECONDS = 3600.0
 """A message whose entry is not in the journal after this time tells of what never happened."""
 _GONE = 410
 
 
 async def deliver_due(place: Host, store: Store) -> int:
-    """Try every message that is due, once; how many were taken."""
-    if not place.settings.notify.channels:
+    """Try messages that are due, each once; how many were taken. A receiver that is slow delays no other one."""
+    queue, sent = place.settings.worker.queue, 0
+    # Looking takes no lock, claiming does.
+    if not await store.outbox.list(queue, only_open=True, limit=1):
         return 0
-    sent = 0
-    while True:
-        now = place.clock.now()
-        row = await store.outbox.claim(
-            place.settings.worker.queue, now=now, until=now + timedelta(seconds=CLAIM_SECONDS)
-        )
-        if row is None:
-            return sent
+
+    async def deliver(row: OutboxRow) -> None:
+        nonlocal sent
         settled = await _try(row, place, store)
         sent += settled.state == "sent"
         await store.outbox.settle(settled)
 
+    for _ in range(MOST_ROUNDS):
+        rows = await _claim(place, store)
+        async with anyio.create_task_group() as group:
+            for row in rows:
+                group.start_soon(deliver, row)
+        if len(rows) < AT_ONCE:
+            break
+    return sent
+
+
+async def _claim(place: Host, store: Store) -> list[OutboxRow]:
+    claimed: list[OutboxRow] = []
+    while len(claimed) < AT_ONCE:
+        now = place.clock.now()
+        until = now + timedelta(seconds=CLAIM_SECONDS)
+        row = await store.outbox.claim(place.settings.worker.queue, now=now, until=until)
+        if row is None:
+            break
+        claimed.append(row)
+    return claimed
+
 
 @asynccontextmanager
-async def delivering(place: Host, store: Store) -> AsyncGenerator[None]:
-    """Messages leave while this block lasts, and for a moment after it. What does not stays for the next process."""
+async def delivering(place: Host, store: Store, *, is_pooled: bool = False) -> AsyncGenerator[None]:
+    """Messages leave while this block lasts, and for a moment after it. What does not stays for the next process.
+
+    Where a pool delivers beside its runs, those of other programs are left to it.
+    """
     if not place.settings.notify.channels:
         yield
+        if not is_pooled:
+            await deliver_last(place, store)
         return
     async with anyio.create_task_group() as group:
         group.start_soon(_deliver_again_and_again, place, store)
@@ -67,6 +94,11 @@ async def delivering(place: Host, store: Store) -> AsyncGenerator[None]:
             yield
         finally:
             group.cancel_scope.cancel()
+    await deliver_last(place, store)
+
+
+async def deliver_last(place: Host, store: Store) -> None:
+    """What is due, within the moment that a command which ends has for it."""
     with anyio.CancelScope(shield=True), anyio.move_on_after(LAST_SECONDS), suppress(StoreError):
         await deliver_due(place, store)
 
@@ -86,7 +118,9 @@ async def _try(row: OutboxRow, place: Host, store: Store) -> OutboxRow:
             return replace(row, state="dropped", reason="what it tells of was never written")
         return replace(row, due_at=now + timedelta(seconds=FIRST_DELAY_SECONDS), reason="not written yet")
     try:
-        reason = await (_post(row, place) if row.channel == "webhook" else _call(row, place))
+        if row.channel == PUSH and await find_target(row, store) is None:
+            return replace(row, state="dropped", reason="its receiver was removed")
+        reason = await _send(row, place, store)
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ToolFailed, ValueError) as error:
         reason = f"{type(error).__name__}: {error}"[:300]
     if not reason:
@@ -97,8 +131,20 @@ async def _try(row: OutboxRow, place: Host, store: Store) -> OutboxRow:
     return replace(row, due_at=place.clock.now() + timedelta(seconds=delay), reason=reason)
 
 
-async def _post(row: OutboxRow, place: Host) -> str:
+async def _send(row: OutboxRow, place: Host, store: Store) -> str:
     """Why it was not taken; nothing where it was."""
+    match row.channel:
+        case "webhook":
+            return await _post(row, place)
+        case "command":
+            return await _call(row, place)
+        case "a2a-cancel":
+            return await cancel_remote(row, place, seconds=ATTEMPT_SECONDS)
+        case _:
+            return await post_push(row, place, store, seconds=ATTEMPT_SECONDS)
+
+
+async def _post(row: OutboxRow, place: Host) -> str:
     notify = place.settings.notify
     secret = place.environ.get(notify.webhook_secret_env, "")
     if not notify.webhook_url or not secret:

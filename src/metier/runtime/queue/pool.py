@@ -3,6 +3,7 @@
 Nothing is kept here: a run whose process is killed has a lease that runs out, and any other process goes on with it.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -11,6 +12,7 @@ import anyio
 
 from metier.engine.stopping import Stopper
 from metier.errors import StoreError
+from metier.runtime.notify.delivery import LOOK_SECONDS, deliver_due
 from metier.runtime.queue.job import Job, work_on
 from metier.runtime.queue.sweeper import sweep
 from metier.runtime.runs import Runtime
@@ -57,6 +59,7 @@ class RunPool:
         async with anyio.create_task_group() as helpers:
             if not once:
                 helpers.start_soon(self._keep_sweeping)
+                helpers.start_soon(self._keep_delivering)
             if self.idle_seconds is not None:
                 helpers.start_soon(self._leave_when_idle, self.idle_seconds)
             async with anyio.create_task_group() as slots:
@@ -105,6 +108,14 @@ class RunPool:
             with anyio.move_on_after(min(self.job.options.sweep_seconds, due_in)):
                 while not self.is_leaving:
                     await self._woken.wait()
+
+    async def _keep_delivering(self) -> None:
+        """Beside the sweep: a receiver that is slow does not keep runs from going on."""
+        while not self.is_leaving:
+            await self._idle(LOOK_SECONDS)
+            # An attempt that was begun is ended: half of it would count and be told twice.
+            with anyio.CancelScope(shield=True), suppress(StoreError):
+                await deliver_due(self.runtime.place, self.runtime.store)
 
     async def _sweep(self) -> float:
         """In how many seconds the next schedule is due."""

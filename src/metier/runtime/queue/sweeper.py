@@ -21,8 +21,8 @@ async def sweep(
 ) -> float:
     """Once; in how many seconds a schedule is due. Raises `BrokerUnavailable` and `StoreError`."""
     seconds = await fire_schedules(runtime, report=report) if fires else inf
-    await deliver_due(runtime.place, runtime.store)
     await wake_decided(runtime, queue, report=report)
+    await deliver_due(runtime.place, runtime.store)
     if broker is None:
         return seconds  # a worker that claims from the store finds the rest
     stranded = await find_stranded(runtime, queue)

@@ -34,7 +34,7 @@ from metier.skills.activation import activate, describe_broken
 from metier.skills.package import SkillPackage
 from metier.tools.base import Tool
 from metier.tools.toolbox import Toolbox
-from metier.tools.web.fetch import WebAccess
+from metier.tools.web.resolving import WebAccess
 
 BUILT_IN = ""
 """The ID of the agent that needs no file."""

@@ -6,7 +6,7 @@ from typing import cast
 
 from psycopg.rows import TupleRow
 
-from metier.store.outbox import MOST_KEPT, OutboxRow, OutboxState
+from metier.store.outbox import MOST_KEPT, OutboxRow, OutboxState, Receiver
 from metier.store.postgres.database import Database, fetch_all, fetch_one
 from metier.store.postgres.schema import Connection
 from metier.store.postgres.text import decode, encode
@@ -75,6 +75,33 @@ class PostgresOutbox:
             return [_read(row) for row in found]
 
         return await self._database.run(work)
+
+    async def set_receiver(self, receiver: Receiver) -> None:
+        async def work(connection: Connection) -> None:
+            await connection.execute(
+                "INSERT INTO agent_receivers (run_id, name, data) VALUES (%s, %s, %s)"
+                " ON CONFLICT (run_id, name) DO UPDATE SET data = excluded.data",
+                (encode(receiver.run_id), encode(receiver.name), encode(receiver.data)),
+            )
+
+        await self._database.once(work)
+
+    async def list_receivers(self, run_id: str) -> Sequence[Receiver]:
+        async def work(connection: Connection) -> Sequence[Receiver]:
+            found = await fetch_all(
+                connection, "SELECT name, data FROM agent_receivers WHERE run_id = %s ORDER BY name", (encode(run_id),)
+            )
+            return [Receiver(run_id=run_id, name=decode(name), data=decode(data)) for name, data in found]
+
+        return await self._database.run(work)
+
+    async def remove_receiver(self, run_id: str, name: str) -> None:
+        async def work(connection: Connection) -> None:
+            await connection.execute(
+                "DELETE FROM agent_receivers WHERE run_id = %s AND name = %s", (encode(run_id), encode(name))
+            )
+
+        await self._database.once(work)
 
 
 def _read(row: TupleRow) -> OutboxRow:

@@ -26,6 +26,7 @@ _DELETIONS: tuple[LiteralString, ...] = (
     "DELETE FROM agent_approvals WHERE run_id = ANY(%s)",
     "DELETE FROM agent_approval_attempts WHERE run_id = ANY(%s)",
     "DELETE FROM agent_blob_names WHERE run_id = ANY(%s)",
+    "DELETE FROM agent_receivers WHERE run_id = ANY(%s)",
     "DELETE FROM agent_runs WHERE run_id = ANY(%s)",
     "DELETE FROM agent_leases WHERE run_id = ANY(%s)",
 )

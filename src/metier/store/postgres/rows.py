@@ -230,6 +230,7 @@ async def delete_rows(connection: Connection, run_id: str) -> None:
         "DELETE FROM agent_approvals WHERE run_id = %s",
         "DELETE FROM agent_approval_attempts WHERE run_id = %s",
         "DELETE FROM agent_blob_names WHERE run_id = %s",
+        "DELETE FROM agent_receivers WHERE run_id = %s",
         "DELETE FROM agent_runs WHERE run_id = %s",
         "DELETE FROM agent_leases WHERE run_id = %s",
     ):

@@ -244,7 +244,16 @@ CREATE TABLE agent_outbox (
 CREATE INDEX agent_outbox_open ON agent_outbox (queue, due_at) WHERE state = 'open';
 """
 
-MIGRATIONS: tuple[LiteralString, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _SCHEDULES, _SEARCH, _OUTBOX)
+_RECEIVERS: LiteralString = """
+CREATE TABLE agent_receivers (
+    run_id TEXT COLLATE "C" NOT NULL,
+    name TEXT COLLATE "C" NOT NULL,
+    data TEXT NOT NULL,
+    PRIMARY KEY (run_id, name)
+);
+"""
+
+MIGRATIONS: tuple[LiteralString, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _SCHEDULES, _SEARCH, _OUTBOX, _RECEIVERS)
 """Step N leads from version N to N + 1. A step that was released is never changed."""
 
 _LOCK = 7_265_118_301_442

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import cast
 
-from metier.store.outbox import MOST_KEPT, OutboxRow, OutboxState
+from metier.store.outbox import MOST_KEPT, OutboxRow, OutboxState, Receiver
 from metier.store.sqlite.database import Database
 
 _COLUMNS = "key, queue, channel, run_id, seq, payload, created_at, due_at, attempts, state, reason"
@@ -76,6 +76,29 @@ class SqliteOutbox:
             return [_read(row) for row in found]
 
         return await self._database.read(query)
+
+    async def set_receiver(self, receiver: Receiver) -> None:
+        def change(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "INSERT INTO receivers (run_id, name, data) VALUES (?, ?, ?)"
+                " ON CONFLICT (run_id, name) DO UPDATE SET data = excluded.data",
+                (receiver.run_id, receiver.name, receiver.data),
+            )
+
+        await self._database.write(change, durable=True)
+
+    async def list_receivers(self, run_id: str) -> Sequence[Receiver]:
+        def query(connection: sqlite3.Connection) -> Sequence[Receiver]:
+            found = connection.execute("SELECT name, data FROM receivers WHERE run_id = ? ORDER BY name", (run_id,))
+            return [Receiver(run_id=run_id, name=str(name), data=str(data)) for name, data in found]
+
+        return await self._database.read(query)
+
+    async def remove_receiver(self, run_id: str, name: str) -> None:
+        def change(connection: sqlite3.Connection) -> None:
+            connection.execute("DELETE FROM receivers WHERE run_id = ? AND name = ?", (run_id, name))
+
+        await self._database.write(change, durable=True)
 
 
 def _read(row: _Row) -> OutboxRow:

@@ -23,7 +23,7 @@ _NO_PARENT_GOES_ON = (
     "(parent_run_id = '' OR NOT EXISTS (SELECT 1 FROM runs AS parent WHERE parent.run_id = runs.parent_run_id"
     " AND parent.status NOT IN ('completed', 'failed', 'timeout', 'escalated', 'canceled')))"
 )
-_TABLES = ("journal", "approvals", "approval_attempts", "leases", "blob_names", "runs")
+_TABLES = ("journal", "approvals", "approval_attempts", "leases", "blob_names", "receivers", "runs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -217,7 +217,7 @@ def _add_conditions(query: str, where: Conditions) -> tuple[str, list[str | int 
 
 
 def delete_rows(connection: sqlite3.Connection, run_id: str) -> None:
-    for table in ("journal", "approvals", "approval_attempts", "leases", "blob_names", "runs"):
+    for table in ("journal", "approvals", "approval_attempts", "leases", "blob_names", "receivers", "runs"):
         connection.execute(f"DELETE FROM {table} WHERE run_id = ?", (run_id,))  # noqa: S608 (fixed names)
 
 

@@ -221,7 +221,16 @@ CREATE TABLE outbox (
 CREATE INDEX outbox_open ON outbox (queue, due_at) WHERE state = 'open';
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SCHEDULES, _SEARCH, _OUTBOX)
+_RECEIVERS = """
+CREATE TABLE receivers (
+    run_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    data TEXT NOT NULL,
+    PRIMARY KEY (run_id, name)
+) STRICT, WITHOUT ROWID;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SCHEDULES, _SEARCH, _OUTBOX, _RECEIVERS)
 """Step N leads from version N to N + 1. A step that was released is never changed."""
 
 

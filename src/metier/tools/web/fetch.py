@@ -1,12 +1,10 @@
 """`WebFetch`: the text of one page of the public internet. Every hop is checked, and connected to as it was checked."""
 
 import re
-import socket
 import ssl
 import zlib
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import anyio
 import httpx2
@@ -17,9 +15,9 @@ from metier.errors import ToolFailed
 from metier.prompts.tool_texts import describe_parameters, load_tool_text
 from metier.tools.base import PathGuard, Preview, ToolContext, ToolInfo, ToolResult
 from metier.tools.files.text import is_binary
-from metier.tools.web.address import parse_address
 from metier.tools.web.html_text import extract_text
-from metier.tools.web.url import WebUrl, check_address, check_domain, check_name, join_url, parse_url
+from metier.tools.web.resolving import Resolver, WebAccess, find_addresses, pin_url, resolve_host
+from metier.tools.web.url import WebUrl, check_domain, check_name, join_url, parse_url
 
 MAX_REDIRECTS = 5
 MAX_BYTES = 1_000_000
@@ -38,30 +36,6 @@ _CHARSETS = re.compile(
 )
 """Those of the web; other names mean decoders that do other things."""
 _META_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset=[\"']?([\w-]{1,40})", re.IGNORECASE)
-
-
-class Resolver(Protocol):
-    async def __call__(self, host: str, port: int) -> Sequence[str]:
-        """The addresses of a name. Raises `OSError` when it has none."""
-        ...
-
-
-async def resolve_host(host: str, port: int) -> Sequence[str]:
-    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(entry[4][0]) for entry in found]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebAccess:
-    """Whom an agent may fetch from."""
-
-    allowed_domains: tuple[str, ...] = ()
-    """Empty: all. A domain stands for everything below it too."""
-    denied_domains: tuple[str, ...] = ()
-    open_addresses: Collection[tuple[str, int]] = ()
-    """Addresses with ports that are open although they lie in a forbidden range, such as a server of a test."""
-    open_hosts: Collection[tuple[str, int]] = ()
-    """The same by name: servers that the user's own settings name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,22 +132,7 @@ class WebFetch:
         raise ToolFailed(f"More than {MAX_REDIRECTS} redirects, the last one to {url.text!r}", code="execution_failed")
 
     async def _find_addresses(self, url: WebUrl) -> list[str]:
-        """Resolved once and all of them checked: what is connected to is one of these, not the name."""
-        check_domain(url, allowed=self._access.allowed_domains, denied=self._access.denied_domains)
-        is_open = (url.host, url.port) in self._access.open_hosts
-        if not is_open:
-            check_name(url)
-        try:
-            texts = [str(url.address)] if url.address else await self._resolve(url.host, url.port)
-            addresses = [parse_address(text) for text in texts]
-        except (OSError, ValueError) as error:
-            raise ToolFailed(f"Host {url.host!r} was not found", code="not_found") from error
-        if not addresses:
-            raise ToolFailed(f"Host {url.host!r} was not found", code="not_found")
-        for address in addresses:
-            if not is_open and (str(address), url.port) not in self._access.open_addresses:
-                check_address(url, address)
-        return [str(address) for address in addresses]
+        return await find_addresses(url, self._access, resolve=self._resolve)
 
     async def _ask_any(
         self, url: WebUrl, addresses: Sequence[str], most: int, *, headers: Mapping[str, str] | None = None
@@ -192,17 +151,13 @@ class WebFetch:
 
     async def _ask(self, url: WebUrl, address: str, most: int, *, more: Mapping[str, str]) -> _Answer | str:
         """The answer, or where it redirects to."""
-        host = f"[{address}]" if ":" in address else address
-        headers = {"Host": url.authority, "User-Agent": _AGENT, "Accept": "text/*, */*", "Accept-Encoding": "gzip"}
-        headers |= more
-        extensions = {} if url.address else {"sni_hostname": url.host}
+        pinned = pin_url(url, address)
+        headers = {**pinned.headers, "User-Agent": _AGENT, "Accept": "text/*, */*", "Accept-Encoding": "gzip", **more}
         verify = self._tls or (httpx2.create_ssl_context() if url.scheme == "https" else False)
         # Proxies of the environment would resolve the name again, and elsewhere.
         async with (
             httpx2.AsyncClient(verify=verify, trust_env=False, timeout=self._timeout_seconds) as client,
-            client.stream(
-                "GET", f"{url.scheme}://{host}:{url.port}{url.rest}", headers=headers, extensions=extensions
-            ) as response,
+            client.stream("GET", pinned.url, headers=headers, extensions=pinned.extensions) as response,
         ):
             target = response.headers.get("location", "")
             if response.status_code in _REDIRECTS and target:

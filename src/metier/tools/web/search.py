@@ -12,8 +12,9 @@ from pydantic import JsonValue
 from metier.errors import ToolFailed
 from metier.prompts.tool_texts import describe_parameters, load_tool_text
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
-from metier.tools.web.fetch import WebAccess, WebFetch
+from metier.tools.web.fetch import WebFetch
 from metier.tools.web.options import WebSearchOptions
+from metier.tools.web.resolving import WebAccess
 from metier.tools.web.url import check_address, check_domain, check_name, parse_url
 
 TIMEOUT_SECONDS = 20.0
