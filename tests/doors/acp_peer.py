@@ -5,7 +5,8 @@ import os
 import queue
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -42,6 +43,8 @@ class Editor:
         self._number = 0
         self._answers: queue.Queue[Message] = queue.Queue()
         self._news = threading.Condition()
+        self._reads = threading.Event()
+        self._reads.set()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -55,7 +58,8 @@ class Editor:
         self._reader.join(SECONDS)
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             if stream is not None:
-                stream.close()
+                with suppress(BrokenPipeError):
+                    stream.close()
 
     def send(self, method: str, **params: Any) -> int:
         self._number += 1
@@ -92,6 +96,15 @@ class Editor:
         with self._news:
             assert self._news.wait_for(holds, SECONDS)
 
+    @contextmanager
+    def reading_stopped(self) -> Generator[None]:
+        """Messages of the agent stay in the pipe meanwhile."""
+        self._reads.clear()
+        try:
+            yield
+        finally:
+            self._reads.set()
+
     def list_updates(self, kind: str) -> list[Message]:
         return [update for update in self.updates if update["sessionUpdate"] == kind]
 
@@ -106,6 +119,7 @@ class Editor:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
+            self._reads.wait(SECONDS)
             message = cast("Message", json.loads(line))
             with self._news:
                 if message.get("method") == "session/update":

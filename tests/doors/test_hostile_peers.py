@@ -1,0 +1,131 @@
+"""Peers that flood, lie about ids and do not read, at doors that are processes on a pipe. Errors are theirs to bear."""
+
+import json
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from acp_peer import Editor
+from mcp_peer import TASKS, ProcessPeer, build_params
+from model_server import ModelServer, calls, says
+from run_workspace import QUICK, Workspace, use_model
+
+MOST_GROWTH_KB = 300_000
+"""How much larger a flood may make a process, for some time."""
+
+
+def read_size(pid: int) -> int:
+    """The memory of a process, in kilobytes."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return int(status.partition("VmRSS:")[2].split()[0])
+
+
+def test_an_mcp_client_on_a_pipe_that_floods_and_lies_gets_errors(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(says("Still here."))
+
+    with ProcessPeer(workspace.folder, capabilities=TASKS) as peer:
+        huge = peer.request("tools/call", name="run", arguments={"task": "x" * 10_000_000})
+        before = read_size(peer.process.pid)
+        made_up = [
+            peer.request("tasks/get", taskId=wrong) for wrong in ("", "../../etc/passwd", "0" * 4000, "é\x00", "a2a-1")
+        ]
+        for line in ("not json", "[]", "null", '{"jsonrpc": "2.0", "id": {}, "method": "tasks/get"}', '{"id": 1}'):
+            assert peer.process.stdin is not None
+            peer.process.stdin.write(f"{line}\n")
+        last = peer.request("tools/list")
+        grown = read_size(peer.process.pid) - before
+
+    assert huge["error"]["code"] == -32602
+    assert all("error" in answer for answer in made_up)
+    assert [tool["name"] for tool in last["tools"]] == ["run", "run_result"]
+    assert grown < MOST_GROWTH_KB
+    assert model.received == []
+
+
+def test_ten_thousand_requests_on_a_pipe_that_is_not_read_wait_there_and_are_answered_later(
+    workspace: Workspace, model: ModelServer
+) -> None:
+    with ProcessPeer(workspace.folder, capabilities=TASKS) as peer:
+        peer.request("tools/list")
+        before = read_size(peer.process.pid)
+        params = build_params({"taskId": "made up"}, TASKS)
+        lines = (
+            json.dumps({"jsonrpc": "2.0", "id": n, "method": "tasks/get", "params": params}) for n in range(10_000)
+        )
+        is_written = threading.Event()
+
+        def flood() -> None:
+            assert peer.process.stdin is not None
+            for line in lines:
+                peer.process.stdin.write(f"{line}\n")
+            peer.process.stdin.flush()
+            is_written.set()
+
+        writer = threading.Thread(target=flood)
+        writer.start()
+        # The pipes are full before all of it is taken: the server does not read what it cannot answer.
+        assert not is_written.wait(1)
+        grown = read_size(peer.process.pid) - before
+        answers = [peer.read() for _ in range(10_000)]
+        writer.join(60)
+        last = peer.request("tools/list")
+
+    assert {answer["error"]["code"] for answer in answers} == {-32602}
+    assert sorted(answer["id"] for answer in answers) == list(range(10_000))
+    assert "tools" in last
+    assert grown < MOST_GROWTH_KB
+
+
+def test_an_editor_that_does_not_read_is_let_go_and_its_run_waits_in_the_store(
+    workspace: Workspace, model: ModelServer
+) -> None:
+    model.follow(calls("Write", path="a.txt", content="x"), says("Written."))
+
+    with Editor(workspace.folder) as editor:
+        session = editor.begin()
+        editor.send("session/prompt", sessionId=session, prompt=[{"type": "text", "text": "Write a.txt"}])
+        editor.wait_until(lambda: bool(editor.asked))
+        with editor.reading_stopped(), suppress(BrokenPipeError):
+            for _ in range(100_000):
+                editor.send("session/set_mode", sessionId="made up" * 500, modeId="strict")
+        code = editor.process.wait(60)
+
+    assert code == 0
+    assert workspace.agent("approvals", "list") == 0
+    assert not (workspace.folder / "a.txt").exists()
+    (run_id,) = workspace.run_ids()
+    assert workspace.events(run_id)[-1]["event_type"] in ("approval_requested", "run_paused", "task_state_changed")
+
+
+def test_a_session_of_one_folder_cannot_be_loaded_into_another(
+    workspace: Workspace, model: ModelServer, tmp_path: Path
+) -> None:
+    model.follow(says("Here."))
+    other = Workspace(tmp_path / "other")
+    other.folder.mkdir()
+    other.configure(model=use_model(model), runtime=QUICK)
+
+    with Editor(workspace.folder) as editor:
+        session = editor.begin()
+        editor.prompt(session, "Stay here")
+        loaded = editor.request("session/load", cwd=str(other.folder), sessionId=session, mcpServers=[])
+        listed = editor.request("session/list", cwd=str(other.folder))
+
+    assert "error" in loaded
+    assert listed["sessions"] == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"profile": "permissive"}, {"model": "other/model"}, {"workspace": "/"}, {"agent": "../../other"}],
+)
+def test_an_mcp_client_cannot_widen_what_a_run_may_do(workspace: Workspace, model: ModelServer, more: Any) -> None:
+    workspace.configure(model=use_model(model), runtime={**QUICK, "profile": "guarded"})
+
+    with ProcessPeer(workspace.folder, capabilities=TASKS) as peer:
+        answer = peer.request("tools/call", name="run", arguments={"task": "Write a file", **more})
+
+    assert "error" in answer or answer.get("isError")
+    assert model.received == []
