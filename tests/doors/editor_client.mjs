@@ -31,10 +31,12 @@ await editor.connectWith(stream, async (ctx) => {
   const session = await ctx.request(to.session.new, { cwd, mcpServers: [] });
   for (const text of prompts) {
     const prompt = [{ type: "text", text }];
+    if (process.env.PICTURE) prompt.push({ type: "image", mimeType: "image/png", data: process.env.PICTURE });
     const done = await ctx.request(to.session.prompt, { sessionId: session.sessionId, prompt });
     seen.stops.push(done.stopReason);
   }
   seen.version = greeting.protocolVersion;
+  seen.images = greeting.agentCapabilities.promptCapabilities.image;
   seen.modes = session.modes.availableModes.map((mode) => mode.id);
 });
 console.log(JSON.stringify(seen));

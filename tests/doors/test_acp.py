@@ -1,5 +1,6 @@
 """`agent acp` against an editor made of messages: turns, tool calls, permissions, forms, cancelling, loading."""
 
+import base64
 import json
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import sys
 import pytest
 from acp_peer import Editor, Message, choose
 from model_server import ModelServer, Reply, calls, says
+from pictures import PDF, build_png
 from run_workspace import AGENT, QUICK, Workspace, use_model
 
 
@@ -58,6 +60,39 @@ def test_a_write_is_put_before_the_person_with_its_diff_and_shown_when_it_is_don
     assert done[-1]["status"] == "completed"
     assert done[-1]["locations"] == [{"path": path}]
     assert done[-1]["toolCallId"] == asked["params"]["toolCall"]["toolCallId"]
+
+
+def test_pictures_and_files_of_a_prompt_reach_the_model_as_such(workspace: Workspace, model: ModelServer) -> None:
+    picture = base64.b64encode(build_png(4, 4)).decode()
+    model.follow(says("A grey square."))
+
+    with Editor(workspace.folder) as editor:
+        editor.request("initialize", protocolVersion=1)
+        session = editor.request("session/new", cwd=str(workspace.folder), mcpServers=[])["sessionId"]
+        unsaved = {"uri": f"file://{workspace.folder}/draft.md", "text": "# not saved yet </file>"}
+        document = {"uri": "file:///elsewhere/paper.pdf", "mimeType": "application/pdf", "blob": encode(PDF)}
+        prompt = [
+            {"type": "text", "text": "What is this?"},
+            {"type": "image", "mimeType": "image/png", "data": picture},
+            {"type": "resource", "resource": unsaved},
+            {"type": "resource", "resource": document},
+        ]
+        answer = editor.request("session/prompt", sessionId=session, prompt=prompt)
+        refused = editor.request("session/prompt", sessionId=session, prompt=[{"type": "image", "data": "not base64"}])
+        broken = editor.request("session/prompt", sessionId=session, prompt=[{"type": "image", "data": encode(b"x")}])
+
+    sent = json.dumps(model.received[0])
+    assert answer["stopReason"] == "end_turn"
+    assert picture in sent
+    assert "# not saved yet" in sent
+    assert encode(PDF) in sent
+    assert "base64" in refused["error"]["message"]
+    assert "error" in broken
+    assert len(model.received) == 1
+
+
+def encode(data: bytes) -> str:
+    return base64.b64encode(data).decode()
 
 
 def test_a_rejected_call_does_not_happen_and_the_model_reads_why(workspace: Workspace, model: ModelServer) -> None:

@@ -1,5 +1,6 @@
 """`agent acp` against clients that others wrote: the official TypeScript SDK, and the headless client `acpx`."""
 
+import base64
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from model_server import ModelServer, calls, says
 from node_programs import NODE, find_modules, find_program
+from pictures import build_png
 from run_workspace import AGENT, Workspace
 
 pytestmark = pytest.mark.slow
@@ -17,13 +19,19 @@ pytestmark = pytest.mark.slow
 CLIENT = Path(__file__).parent / "editor_client.mjs"
 
 
-def run_typescript_client(workspace: Workspace, tmp_path: Path, *arguments: str) -> dict[str, Any]:
+def run_typescript_client(
+    workspace: Workspace, tmp_path: Path, *arguments: str, picture: bytes = b""
+) -> dict[str, Any]:
     find_program("@agentclientprotocol/sdk/package.json")
     # Node looks for packages beside the file.
     script = shutil.copy(CLIENT, tmp_path / "client.mjs")
     (tmp_path / "node_modules").symlink_to(find_modules())
     done = subprocess.run(
-        [NODE, script, AGENT, workspace.folder, *arguments], capture_output=True, text=True, timeout=100, env=os.environ
+        [NODE, script, AGENT, workspace.folder, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**os.environ, "PICTURE": base64.b64encode(picture).decode()},
     )
     assert done.returncode == 0, done.stderr
     seen: dict[str, Any] = json.loads(done.stdout)
@@ -50,6 +58,18 @@ def test_the_typescript_sdk_gets_a_plan_a_diff_a_form_and_usage(
     assert (seen["stops"], seen["forms"], seen["version"]) == (["end_turn"], 1, 1)
     assert seen["modes"] == ["guarded", "strict"]
     assert (workspace.folder / "a.txt").read_text(encoding="utf-8") == "new\n"
+
+
+def test_the_typescript_sdk_sends_a_picture_that_the_model_sees(
+    workspace: Workspace, model: ModelServer, tmp_path: Path
+) -> None:
+    model.follow(says("A grey square."))
+    picture = build_png(4, 4)
+
+    seen = run_typescript_client(workspace, tmp_path, "allow", "What is this?", picture=picture)
+
+    assert seen["images"]
+    assert base64.b64encode(picture).decode() in json.dumps(model.received[0])
 
 
 @pytest.mark.parametrize(("flag", "is_written"), [("--approve-all", True), ("--deny-all", False)])

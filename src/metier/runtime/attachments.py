@@ -7,7 +7,7 @@ task mentions is looked for inside the workspace only; a path that the user give
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from metier.context.fences import ATTACHED_FILE, fence
@@ -71,6 +71,27 @@ def attach_files(
             _sort(data, name, texts=texts, media=media)
     found = [(path, _read(path)) for path in find_pasted(text)] if pasted else []
     media += [_prepare(data, path.name) for path, data in found if find_media_type(data)]
+    return _build(texts, media, missing=missing)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenFile:
+    """A file that came with a message, as bytes and not as a path."""
+
+    name: str
+    data: bytes = field(repr=False)
+
+
+def attach_given(given: Sequence[GivenFile]) -> Attached:
+    """Raises `UsageError` for one that cannot be used. Unpacks pictures, like `attach_files`."""
+    texts: list[str] = []
+    media: list[Media] = []
+    for each in given:
+        _sort(_check_length(each.data, each.name), each.name, texts=texts, media=media)
+    return _build(texts, media)
+
+
+def _build(texts: Sequence[str], media: Sequence[Media], *, missing: Sequence[str] = ()) -> Attached:
     if len(texts) + len(media) > MAX_ATTACHED:
         raise UsageError(f"{len(texts) + len(media)} files are attached, and at most {MAX_ATTACHED} can be")
     return Attached(texts=tuple(texts), media=tuple(media), missing=tuple(missing))

@@ -75,7 +75,7 @@ def build_greeting() -> Params:
         "agentInfo": {"name": "metier", "title": "Metier", "version": __version__},
         "agentCapabilities": {
             "loadSession": True,
-            "promptCapabilities": {"image": False, "audio": False, "embeddedContext": True},
+            "promptCapabilities": {"image": True, "audio": False, "embeddedContext": True},
             "sessionCapabilities": {"list": {}, "resume": {}, "close": {}},
         },
         "authMethods": [],

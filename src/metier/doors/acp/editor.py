@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
-from urllib.parse import unquote, urlsplit
+from typing import Any
 
 import anyio
 
@@ -20,6 +19,7 @@ from metier.doors.acp.connection import (
     Params,
     Refusal,
 )
+from metier.doors.acp.prompts import read_prompt
 from metier.doors.acp.session import Session
 from metier.errors import MetierError, UsageError
 from metier.runtime.chat.chats import ChatRequest, list_chats, open_chat
@@ -32,8 +32,6 @@ logger = logging.getLogger("metier.doors")
 
 MOST_SESSIONS = 50
 MOST_LISTED = 50
-LONGEST_PROMPT = 1_000_000
-"""Characters of a prompt with the texts that belong to it."""
 _LONGEST_TITLE = 80
 
 
@@ -184,39 +182,6 @@ class EditorDoor:
                 mode: Profile = "guarded" if is_default else place.settings.runtime.profile
                 self._workspaces[folder] = OpenWorkspace(runtime=runtime, mode=mode)
             return self._workspaces[folder]
-
-
-def read_prompt(blocks: object) -> str:
-    """The text of a prompt: what was written, files as their text or their name. Raises `Refusal`."""
-    if not isinstance(blocks, list):
-        raise Refusal(INVALID_PARAMS, "A prompt is a list of blocks")
-    texts = [_read_block(cast("Params", block)) for block in cast("list[object]", blocks) if isinstance(block, dict)]
-    text = "\n\n".join(each for each in texts if each)
-    if not text.strip():
-        raise Refusal(INVALID_PARAMS, "The prompt says nothing")
-    if len(text) > LONGEST_PROMPT:
-        raise Refusal(INVALID_PARAMS, f"The prompt is longer than {LONGEST_PROMPT} characters")
-    return text
-
-
-def _read_block(block: Params) -> str:
-    match block.get("type"):
-        case "text":
-            return str(block.get("text", ""))
-        case "resource_link":
-            return f"[file {_name_file(str(block.get('uri', '')))}]"
-        case "resource":
-            resource: Any = block.get("resource")
-            inner = cast("Params", resource) if isinstance(resource, dict) else {}
-            name = _name_file(str(inner.get("uri", "")))
-            return f"<file path={name!r}>\n{inner.get('text', '')}\n</file>" if "text" in inner else f"[file {name}]"
-        case _:
-            raise Refusal(INVALID_PARAMS, f"Blocks of type {str(block.get('type'))[:40]!r} are not taken")
-
-
-def _name_file(uri: str) -> str:
-    parts = urlsplit(uri)
-    return unquote(parts.path) if parts.scheme == "file" else uri
 
 
 def _read_folder(params: Params) -> Path:

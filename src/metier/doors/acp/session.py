@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.agent import PROFILES, Profile
 from metier.doors.acp.connection import INVALID_PARAMS, Connection, EditorGone, Params, Refusal
+from metier.doors.acp.prompts import Prompt
 from metier.doors.acp.updates import RunUpdates, Update, build_diff, build_message, find_path, get_kind, read_text
 from metier.doors.forms import build_schema, read_values
 from metier.engine.phases import FINAL
@@ -126,15 +127,16 @@ class Session:
         ]
         self.send({"sessionUpdate": "available_commands_update", "availableCommands": commands})
 
-    async def prompt(self, text: str) -> Params:
+    async def prompt(self, prompt: Prompt) -> Params:
         """One turn, until it ends, waits for what the editor cannot answer, or is cancelled. Raises `Refusal`."""
+        text = prompt.text
         if self.is_busy:
             raise Refusal(INVALID_PARAMS, "A turn of this session is under way")
         name, _, rest = text.strip().removeprefix("/").partition(" ")
         if text.strip().startswith("/") and name in COMMANDS:
             self.send(build_message("agent_message_chunk", await self._run_command(name, rest.strip())))
             return {"stopReason": "end_turn"}
-        return await self._drive(text)
+        return await self._drive(prompt)
 
     async def go_on(self) -> None:
         """Ask again what an open turn waits for, and go on with it; for a session that was loaded."""
@@ -150,13 +152,13 @@ class Session:
         """Until no turn is under way."""
         await self._idle.wait()
 
-    async def _drive(self, text: str | None) -> Params:
+    async def _drive(self, prompt: Prompt | None) -> Params:
         stopper = Stopper(self.chat.runtime.place.settings.runtime.signal_grace_seconds, waits_for_model=False)
         updates = RunUpdates(self.workspace, self._redactor, self.send)
         watch = Watch(sinks=(updates,), observe=updates.observe, stopper=stopper, ask=self._ask)
         self._stopper, self._idle = stopper, anyio.Event()
         try:
-            state = await self._take_turn(text, watch)
+            state = await self._take_turn(prompt, watch)
             while state is not None and (answer := await self._elicit(state, stopper)) is not None:
                 state = await self.chat.go_on(answer, watch)
         finally:
@@ -164,14 +166,14 @@ class Session:
             self._idle.set()
         return await self._conclude(state, updates, is_cancelled=bool(stopper.reason == "the editor"))
 
-    async def _take_turn(self, text: str | None, watch: Watch) -> RunState | None:
+    async def _take_turn(self, prompt: Prompt | None, watch: Watch) -> RunState | None:
         turn = await self.chat.find_open_turn()
-        if text is None:
+        if prompt is None:
             waits_for_form = turn is not None and turn.kind == "input"
             return turn.state if waits_for_form and turn is not None else await self.chat.go_on(watch=watch)
         if turn is not None and turn.kind == "input":
-            return await self.chat.go_on(_read_answer(turn, text), watch)
-        return await self.chat.send(text, watch, is_typed=False)
+            return await self.chat.go_on(_read_answer(turn, prompt.text), watch)
+        return await self.chat.send(prompt.text, watch, is_typed=False, given=prompt.given)
 
     async def _ask(self, question: ApprovalQuestion) -> Reply | None:
         """The editor's permission dialog, which a person answers. Nothing where it is closed: the approval waits."""

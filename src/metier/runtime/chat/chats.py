@@ -19,7 +19,7 @@ from metier.errors import UsageError
 from metier.events import TaskState
 from metier.ids import find_user
 from metier.providers.registry import OFFLINE
-from metier.runtime.attachments import attach_files
+from metier.runtime.attachments import GivenFile, attach_files, attach_given
 from metier.runtime.build import check_budget
 from metier.runtime.chat.conversations import (
     CHOICES,
@@ -192,7 +192,9 @@ class Chat:
         """Write down who answers before the first message."""
         await self._commit(ContextChange(facts=self._build_choices()))
 
-    async def send(self, message: str, watch: Watch | None = None, *, is_typed: bool = True) -> RunState:
+    async def send(
+        self, message: str, watch: Watch | None = None, *, is_typed: bool = True, given: Sequence[GivenFile] = ()
+    ) -> RunState:
         """Say something, and drive the turn until it ends or waits. A turn that is still open is ended first.
 
         Raises `UsageError`, `LeaseHeld` and `VersionConflictError` before anything is asked.
@@ -202,7 +204,7 @@ class Chat:
         check_budget(agent.place)
         # Only a user at this machine can mean a path outside of the workspace: not the sender of a queued message.
         read = partial(attach_files, agent.place, message, pasted=is_typed and not watch.shift.queue)
-        attached = await run_sync(read)
+        attached, brought = await run_sync(read), await run_sync(attach_given, given)
         await self.close_open_turn()
         conversation = await self._read()
         # A turn that is left to workers still needs the summary before it begins.
@@ -211,7 +213,7 @@ class Chat:
         conversation = await self._begin(conversation, message)
         said = build_said(conversation, get_measures(agent.place.settings))
         request = RunRequest(task=message, said=said, context_id=self.context_id)
-        request = attached.add_to(request)
+        request = brought.add_to(attached.add_to(request))
         return await self._keep(await self.runtime.start_as(agent, request, watch, queue=watch.shift.queue))
 
     async def find_open_turn(self) -> OpenTurn | None:
