@@ -13,7 +13,7 @@ type StopReason = Literal["end", "tool_calls", "max_tokens", "refusal", "stop_se
 class Value(BaseModel):
     """A frozen value that crosses a boundary; an unknown field is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class TextPart(Value):

@@ -1,11 +1,12 @@
 """The policy of a run that works for another one: what it may do itself, and no more than every run above it may."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from metier.approval.judge import RulePolicy
 from metier.approval.rules import Decision
 from metier.approval.verdict import Verdict
+from metier.dataclass import dataclass
 from metier.decisions import ActionStep
 from metier.tools.effects import Effect
 

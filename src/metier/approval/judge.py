@@ -2,7 +2,7 @@
 
 import posixpath
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pydantic import JsonValue
 
@@ -12,6 +12,7 @@ from metier.approval.rules import ORDER, SHELL, Call, Decision, Listed, Rule, Sc
 from metier.approval.running_files import RUNS_BY_ITSELF, find_running_file, names_file
 from metier.approval.shell import Unit, build_call, find_shell_rule, has_limits, read_shell_call
 from metier.approval.verdict import ALLOW, Verdict
+from metier.dataclass import dataclass
 from metier.decisions import ActionStep, find_invocation
 from metier.definitions.ids import fold_id
 from metier.definitions.names import canonical_name, name_capability

@@ -4,7 +4,7 @@ A list with a mistake in it is not used at all: half of a policy is another poli
 """
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypedDict
 
 from pydantic import JsonValue
@@ -13,6 +13,7 @@ from metier.approval.matchers import COMMAND, EXACT, MatcherPlace, build_matcher
 from metier.approval.regex import find_literal_start
 from metier.approval.rules import NO_RULES, Condition, Decision, Rule, RuleList
 from metier.approval.shell import build_call, judge_alone
+from metier.dataclass import dataclass
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.text.fields import Fields, is_nothing

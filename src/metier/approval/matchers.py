@@ -7,7 +7,6 @@ path that begins with these letters, in upper case or lower.
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import TypeGuard
 
 from pydantic import JsonValue
@@ -15,6 +14,7 @@ from pydantic import JsonValue
 from metier.approval.canonical import canonical_path, canonical_text, fold_path, kind_of, relative_path
 from metier.approval.encoded_urls import climbs, decode_url
 from metier.approval.regex import BadPattern, compile_pattern
+from metier.dataclass import dataclass
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.text.yaml_text import Entry, Mapping, Node, Scalar, Sequence
 from metier.tools.shell.line import canonical_command

@@ -1,13 +1,14 @@
 """Rules as they are judged by: an ordered list per scope, the first that matches speaks. Pure values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from pydantic import JsonValue
 
 from metier.approval.canonical import find_value
 from metier.approval.matchers import Test
+from metier.dataclass import dataclass
 
 type Decision = Literal["allow", "ask", "deny"]
 type Listed = Literal["tools", "skills", "tasks"]

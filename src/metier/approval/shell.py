@@ -7,13 +7,14 @@ harmless or the rule names all of it. A deny is also tried on the line as it was
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from pydantic import JsonValue
 
 from metier.approval.canonical import canonical_arguments
 from metier.approval.matchers import COMMAND
 from metier.approval.rules import ORDER, SHELL, Call, Decision, Rule, RuleList, find_rule, matches
+from metier.dataclass import dataclass
 from metier.tools.shell.allowlist import is_direct, is_telling, walk_commands
 from metier.tools.shell.harmless import (
     CommandFolders,

@@ -1,7 +1,8 @@
 """What may happen to one call: allowed, asked about, or denied, and who said so. Pure values."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+from metier.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ if response.state == TaskState.INPUT_REQUIRED:
 import os
 import secrets
 import socket
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pydantic import JsonValue
 
@@ -18,6 +18,7 @@ from metier.capabilities.executor import SkillExecutor
 from metier.capabilities.protocol import AgentResponse
 from metier.capabilities.turns import Conversations, TurnRequest
 from metier.capabilities.waiting import run_blocking
+from metier.dataclass import dataclass
 from metier.store.opening import open_store
 from metier.store.state import StateOptions
 from metier.store.tokens import load_resume_keys

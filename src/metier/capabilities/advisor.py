@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Protocol
@@ -15,6 +15,7 @@ from metier.capabilities.checks.sync_check import check_source
 from metier.capabilities.contracts.contract import Schema, SkillContract
 from metier.capabilities.impl.process import Advice
 from metier.context.json_text import NotJson, recover_object
+from metier.dataclass import dataclass
 from metier.errors import ProviderError, UsageError
 from metier.messages import ModelReply, Spent, TextPart, user
 from metier.providers.base import ModelRequest, Provider, SystemBlock

@@ -1,7 +1,6 @@
 """What an answer of a skill is worth: judged by the contract, its files kept, its failures named."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from pydantic import JsonValue, ValidationError
@@ -15,6 +14,7 @@ from metier.capabilities.protocol import (
     TaskState,
     parse_answer,
 )
+from metier.dataclass import dataclass
 from metier.definitions.files.whole_file import replace_file
 from metier.errors import ToolFailed, UsageError
 from metier.tools.schemas import SchemaCheck

@@ -1,7 +1,7 @@
 """Handing work to another skill: who may, how deep, and under which name, so that it happens once."""
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from pydantic import JsonValue
@@ -9,6 +9,7 @@ from pydantic import JsonValue
 from metier.capabilities.answers import build_failure
 from metier.capabilities.contracts.contract import MAX_DELEGATION_DEPTH, SkillContract, is_above
 from metier.capabilities.protocol import AgentResponse, Delegation, TaskState
+from metier.dataclass import dataclass
 from metier.decisions import AutonomyLevel, SkillCall
 from metier.definitions.names import canonical_name
 

@@ -5,7 +5,7 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 import anyio
@@ -27,6 +27,7 @@ from metier.capabilities.protocol import (
     task_state_to_execution_status_value,
 )
 from metier.capabilities.waiting import run_blocking
+from metier.dataclass import dataclass
 from metier.definitions.names import canonical_name
 from metier.definitions.skills.naming import hint_skill
 from metier.definitions.skills.sources import find_bundled_folder

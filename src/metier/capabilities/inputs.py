@@ -1,7 +1,6 @@
 """Are the inputs of a skill there and right? What is missing or wrong becomes a request for input. Pure."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import cast
 
 from jsonschema import Draft202012Validator
@@ -12,6 +11,7 @@ from referencing.exceptions import Unresolvable
 
 from metier.capabilities.contracts.contract import INPUT_TYPES, InputType, Schema, SkillContract
 from metier.capabilities.protocol import InputRequest, MissingField
+from metier.dataclass import dataclass
 
 _SHOWN_CHARACTERS = 300
 _MAX_ERRORS = 10

@@ -9,11 +9,11 @@ are for the owner's eyes, and go as soon as the store has the answer.
 
 import json
 import secrets
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.definitions.files.whole_file import replace_file
 
 _SUFFIX = ".answer"

@@ -1,7 +1,7 @@
 """What the adapter keeps of a conversation between turns: read from the store, and turned into one change of it."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import timedelta
 from typing import cast
 
@@ -12,6 +12,7 @@ from metier.capabilities.answers import as_json
 from metier.capabilities.contracts.contract import SkillContract
 from metier.capabilities.delegation import Lineage
 from metier.capabilities.protocol import AgentResponse, MessageType
+from metier.dataclass import dataclass
 from metier.errors import MetierError
 from metier.ids import Clock
 from metier.store.contexts import (

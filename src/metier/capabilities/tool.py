@@ -5,7 +5,7 @@ that is repeated after a crash is told what came of it the first time.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import anyio
 from pydantic import JsonValue
@@ -19,6 +19,7 @@ from metier.capabilities.kept_answers import forget_answers, has_answer
 from metier.capabilities.memory import LEASE_SECONDS
 from metier.capabilities.protocol import AgentResponse, TaskState
 from metier.capabilities.turns import Conversations, TurnRequest
+from metier.dataclass import dataclass
 from metier.definitions.names import name_capability
 from metier.store.failures import DuplicateMessageError
 from metier.tools.base import Question, ToolContext, ToolInfo, ToolResult

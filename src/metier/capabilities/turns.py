@@ -6,7 +6,7 @@ came twice, gives the same answer.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import cast
 
@@ -48,6 +48,7 @@ from metier.capabilities.protocol import (
     TaskState,
     task_state_to_execution_status_value,
 )
+from metier.dataclass import dataclass
 from metier.definitions.names import canonical_name
 from metier.ids import Clock, SystemClock
 from metier.store.contexts import MAX_POCKET_FACTS_PER_BUCKET, Claim, ContextState, ContextStore, NewFact

@@ -1,7 +1,7 @@
 """`agent agents`: which agents a workspace has, and what each of them comes to: its model, tools, skills and rules."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +12,7 @@ from metier.cli.run.command import Config
 from metier.cli.run.driving import open_place
 from metier.cli.shared.output import problem_as_json, warn_line, write_json, write_line
 from metier.cli.skill.catalog import AsJson, SkillsDir
+from metier.dataclass import dataclass
 from metier.definitions.agent import FILE_NAME, AgentReading, load_agent
 from metier.definitions.ids import fold_id
 from metier.definitions.problems import Problem, has_errors

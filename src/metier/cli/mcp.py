@@ -1,7 +1,6 @@
 """`agent mcp`: the external tool servers of this workspace, what they offer, and who accepted them."""
 
 import importlib
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from typing import Annotated
@@ -16,6 +15,7 @@ from metier.cli.run.driving import open_place
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill.catalog import AsJson
 from metier.cli.skill.decision import decide_interactively
+from metier.dataclass import dataclass
 from metier.definitions.nearest import hint_nearest
 from metier.errors import MetierError, UsageError
 from metier.extras import hint_extra

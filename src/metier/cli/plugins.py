@@ -1,6 +1,6 @@
 """`agent plugins`: which plugins are installed, what each adds, and why one is off."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Annotated, Literal
@@ -9,6 +9,7 @@ import typer
 
 from metier.cli.run.driving import open_place
 from metier.cli.shared.output import write_json, write_line
+from metier.dataclass import dataclass
 from metier.definitions.plugin_names import PLUGIN
 from metier.plugins.load import Plugins, find_entry_points
 from metier.runtime.workspace.plugins import find_plugins

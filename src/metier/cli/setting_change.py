@@ -1,7 +1,6 @@
 """Write one setting into the settings file that holds here. `agent config set` and `agent skills enable` use it."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ from metier.cli.shared.context import current_directory, current_file, home_fold
 from metier.cli.shared.new_file import write_new_file
 from metier.cli.shared.output import warn_line
 from metier.cli.trust import renew_trust, speaks_for_person
+from metier.dataclass import dataclass
 from metier.definitions.nearest import suggest
 from metier.errors import ConfigError, UsageError
 from metier.settings.check import check_alone

@@ -4,7 +4,6 @@ What goes, and in which order, is `trimming`; here is what a prompt costs and wh
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from math import ceil
 
 from metier.context.layers import (
@@ -19,6 +18,7 @@ from metier.context.layers import (
 )
 from metier.context.tokens import MESSAGE_TOKENS, TokenCounter
 from metier.context.trimming import Trim, Trimmer
+from metier.dataclass import dataclass
 from metier.errors import PromptTooLarge
 from metier.messages import Message, ToolSpec
 from metier.providers.base import ModelRequest, SystemBlock

@@ -8,11 +8,11 @@ Sizes follow the budget, so that a conversation of any length costs the same per
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from pydantic import Field
 
 from metier.context.tokens import MESSAGE_TOKENS, estimate_tokens
+from metier.dataclass import dataclass
 from metier.messages import Message, TextPart, Value, assistant
 from metier.telemetry.excerpt import cut_middle
 

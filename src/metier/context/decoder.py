@@ -8,7 +8,6 @@ it is rejected with a sentence the model reads as that call's result.
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import JsonValue, ValidationError
@@ -18,6 +17,7 @@ from metier.context.batches import expand, find_wrong_batch
 from metier.context.control import ACTION_OF_TOOL
 from metier.context.json_mode import build_decision_schema
 from metier.context.json_text import NotJson, recover_object
+from metier.dataclass import dataclass
 from metier.decisions import ActionStep, ModelDecision
 from metier.messages import ModelReply, TextPart, ToolCallPart, ToolSpec
 from metier.tools.schemas import SchemaCheck

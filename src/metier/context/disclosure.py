@@ -7,7 +7,6 @@ Code of a skill is never shown: it is run.
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Literal
 
 from rapidfuzz import process
@@ -15,6 +14,7 @@ from rapidfuzz import process
 from metier.context.fences import SKILL_CONTENT, fence
 from metier.context.layers import Disclosed
 from metier.context.tokens import estimate_tokens
+from metier.dataclass import dataclass
 from metier.definitions.text.headings import Section, find_section, first_paragraph, parse_sections, walk_sections
 from metier.errors import SkillError
 from metier.events import DisclosedFile

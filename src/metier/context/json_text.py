@@ -5,10 +5,11 @@ reported with the place where reading stopped.
 """
 
 import json
-from dataclasses import dataclass
 from typing import NoReturn, cast
 
 from pydantic import JsonValue
+
+from metier.dataclass import dataclass
 
 MAX_CHARACTERS = 2_000_000
 MAX_STARTS = 64

@@ -10,10 +10,11 @@ The order is fixed, so the same inputs give the same bytes and a vendor's prompt
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from metier.context.fences import TOOL_OUTPUT, fence
+from metier.dataclass import dataclass
 from metier.decisions import StepExecutionResult
 from metier.messages import MediaPart, Message, Part, TextPart, ToolCallPart, ToolResultPart, ToolSpec
 from metier.providers.base import SystemBlock

@@ -5,9 +5,9 @@ A layer of its own that no file of a workspace replaces. A subject that a run ha
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Literal
 
+from metier.dataclass import dataclass
 from metier.prompts.texts import load_text
 
 type Family = Literal["claude", "gpt", "gemini", "open", ""]

@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from metier.context.budget import FittedPrompt
 from metier.context.layers import SYSTEM_LAYERS, LayerName, Prompt, render_steps
+from metier.dataclass import dataclass
 from metier.messages import Message, ToolSpec
 
 EXCERPT_BYTES = 60

@@ -16,11 +16,12 @@ What is taken out of the run stays out (`Trim` is on record), so the beginning o
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal
 
 from metier.context.layers import Disclosed, Exchange, Prompt, render_steps
 from metier.context.tokens import TokenCounter, estimate_tokens
+from metier.dataclass import dataclass
 from metier.decisions import StepExecutionResult
 from metier.messages import Message, Part, TextPart, ToolResultPart, Value
 from metier.telemetry.excerpt import one_line

@@ -1,7 +1,6 @@
 """When a step of a task counts as done: criteria for the model to read, and those that can be checked."""
 
-from dataclasses import dataclass
-
+from metier.dataclass import dataclass
 from metier.definitions.text.fields import Fields
 from metier.definitions.text.yaml_text import Mapping, Node, Scalar, Sequence
 

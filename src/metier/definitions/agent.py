@@ -1,9 +1,10 @@
 """An agent: who does the work. `AGENT.md` with its model, lists and rules; nothing here starts one."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Literal, get_args
 
+from metier.dataclass import dataclass
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.permits import Permits, read_permits
 from metier.definitions.problems import Problem, has_errors

@@ -1,8 +1,9 @@
 """What one file says on what may be used: tools, models, commands, rules, as written and with lines. Judges nothing."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from metier.dataclass import dataclass
 from metier.definitions.acceptance import list_commands
 from metier.definitions.inherit import INHERIT
 from metier.definitions.references import read_names

@@ -5,9 +5,9 @@ One pass over the text: a value is data, and what looks like a placeholder insid
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+from metier.dataclass import dataclass
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
 from metier.definitions.task import TaskDefinition, TaskStep

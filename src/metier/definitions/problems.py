@@ -1,7 +1,8 @@
 """What is wrong with a file, where, and what to do: the one shape every reader of files reports in."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+from metier.dataclass import dataclass
 
 type Severity = Literal["error", "warning"]
 

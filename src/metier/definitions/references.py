@@ -1,8 +1,8 @@
 """The agents, skills and tasks that a definition names, with the line of each name."""
 
-from dataclasses import dataclass
 from typing import Literal
 
+from metier.dataclass import dataclass
 from metier.definitions.inherit import INHERIT
 from metier.definitions.text.fields import Fields
 from metier.definitions.text.yaml_text import Scalar, Sequence

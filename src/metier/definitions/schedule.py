@@ -11,7 +11,7 @@ Reads and checks; `definitions.schedule_times` says when one is due.
 
 import re
 from collections.abc import Mapping as MappingOf
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -19,6 +19,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
+from metier.dataclass import dataclass
 from metier.definitions.cron import follow_cron
 from metier.definitions.files.contained_file import read_contained
 from metier.definitions.problems import Problem, has_errors

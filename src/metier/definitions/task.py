@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.definitions.acceptance import Criterion, read_acceptance
 from metier.definitions.permits import Permits, read_permits
 from metier.definitions.problems import Problem, has_errors

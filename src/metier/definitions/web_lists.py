@@ -1,8 +1,8 @@
 """Whom an agent may fetch pages from: `web: {allow: […], deny: […]}`, checked when the definition is read."""
 
 import re
-from dataclasses import dataclass
 
+from metier.dataclass import dataclass
 from metier.definitions.text.fields import Fields
 from metier.definitions.text.yaml_text import Mapping, Node, Scalar, Sequence
 

@@ -1,10 +1,11 @@
 """Everything a project defines, read strictly, and whether what it names exists."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from metier.dataclass import dataclass
 from metier.definitions import agent as agents
 from metier.definitions import task as tasks
 from metier.definitions.agent import AgentDefinition, load_agent

@@ -1,8 +1,8 @@
 """What a run can do next: a small union that `decide` chooses from and `perform` carries out. Pure values."""
 
-from dataclasses import dataclass
 from typing import Literal
 
+from metier.dataclass import dataclass
 from metier.engine.entry_types.limits import Limit
 from metier.events import TaskState
 from metier.tools.hooks.definition import HookEvent

@@ -1,11 +1,11 @@
 """What a run did to files, in order, and what it takes to have them as they were before a step. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
+from metier.dataclass import dataclass
 from metier.engine import entries as e
 from metier.engine.entry_types.undo import FileChange
 from metier.errors import UsageError

@@ -2,11 +2,11 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from typing import Protocol
 
 import anyio
 
+from metier.dataclass import dataclass
 from metier.engine.actions import Action, CallModel, Decode, Proceed, Wait
 from metier.engine.decide import decide
 from metier.engine.entries import Entry, RunFailed, RunPaused

@@ -1,13 +1,14 @@
 """What a run needs from outside: everything with an effect, handed in once by the runtime."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from pydantic import JsonValue
 
 from metier.context.layers import PrefixHashes, Prompt
 from metier.context.tokens import TokenCounter
+from metier.dataclass import dataclass
 from metier.definitions.task import TaskDefinition
 from metier.engine.decide import Policy
 from metier.engine.delegation.partners import Partners

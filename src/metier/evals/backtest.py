@@ -6,9 +6,10 @@ is no record. Nothing is sent and nothing is run.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.definitions.problems import has_errors
 from metier.definitions.skills.skill import load_skill
 from metier.engine import entries as e

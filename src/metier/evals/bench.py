@@ -5,9 +5,10 @@
 """
 
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
+from metier.dataclass import dataclass
 from metier.definitions.skills.sources import find_bundled_folder
 from metier.errors import UsageError
 from metier.evals.evidence import Content, keep_bytes

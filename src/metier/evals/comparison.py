@@ -1,7 +1,6 @@
 """An eval in numbers: each variant by itself, and the first against the second. Pure; what reports and pages show."""
 
-from dataclasses import dataclass
-
+from metier.dataclass import dataclass
 from metier.evals.results import EvalResult, RunRow
 from metier.evals.statistics import (
     PairedDifference,

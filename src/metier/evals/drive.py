@@ -6,10 +6,11 @@ asked for again.
 
 import hashlib
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.engine.state import RunState
 from metier.evals.bench import Variant, build_bench, open_bench
 from metier.evals.format.case import EvalCase

@@ -1,12 +1,13 @@
 """What a run came to, read from its journal: the only thing that checks look at. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal
 
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
+from metier.dataclass import dataclass
 from metier.decisions import find_owner
 from metier.engine import entries as e
 from metier.engine.state import fold

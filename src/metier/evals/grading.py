@@ -5,7 +5,6 @@ A sentence has no verdict of code: it is *not checked* until a judge says otherw
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import assert_never
 
@@ -14,6 +13,7 @@ from pydantic import JsonValue
 from metier.approval.matchers import MATCHERS, MatcherPlace, Test, build_matcher, is_same
 from metier.approval.regex import BadPattern, compile_pattern
 from metier.context.json_text import NotJson, recover_object
+from metier.dataclass import dataclass
 from metier.definitions.names import canonical_name
 from metier.definitions.text.yaml_text import read_yaml
 from metier.errors import UsageError

@@ -1,11 +1,11 @@
 """Results over time: kept in the runs folder, and made into the values that a page shows. `build_page` is pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from metier.dataclass import dataclass
 from metier.definitions.files.whole_file import replace_file
 from metier.evals.results import EvalResult, RunRow, Status
 from metier.evals.session import FOLDER, RESULT

@@ -7,11 +7,11 @@ recordings/<case>.json      hashes of the files in force, and what a judge said
 import gzip
 import hashlib
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import Field, ValidationError
 
+from metier.dataclass import dataclass
 from metier.definitions.files.whole_file import replace_file
 from metier.errors import ArchiveRefused
 from metier.evals.targets import SourcedCase

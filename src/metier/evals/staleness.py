@@ -5,8 +5,9 @@ files of the target or the case changed.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
+from metier.dataclass import dataclass
 from metier.engine.entries import Entry
 from metier.engine.replaying.recorded_store import RecordedStore
 from metier.engine.services import Instructions, Services

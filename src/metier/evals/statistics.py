@@ -9,7 +9,8 @@ hard for both does not count as noise.
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from metier.dataclass import dataclass
 
 LEVEL = 0.95
 _Z = statistics.NormalDist().inv_cdf(0.5 + LEVEL / 2)

@@ -2,10 +2,10 @@
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from metier.dataclass import dataclass
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.ids import fold_id
 from metier.definitions.nearest import hint_nearest

@@ -6,8 +6,9 @@ routed again, so that a word that takes requests from other skills is not propos
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from metier.dataclass import dataclass
 from metier.definitions.names import canonical_name
 from metier.evals.format.case import Budget, EvalCase, Trigger
 from metier.evals.format.checks import SkillUsed

@@ -1,10 +1,10 @@
 """Find plugins and let each say what it adds. One that fails or hangs is a problem in a list, never an error."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Literal, cast
 
+from metier.dataclass import dataclass
 from metier.plugins.patience import Attempt, PluginProblem
 from metier.plugins.registry import API, GROUP, Registry
 

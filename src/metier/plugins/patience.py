@@ -2,7 +2,8 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from metier.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

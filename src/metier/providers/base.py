@@ -4,11 +4,12 @@ A provider maps and sends; it does not retry (`providers.retry`), budget (`conte
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, Protocol, runtime_checkable
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.messages import Message, ModelReply, ToolSpec
 
 

@@ -1,9 +1,10 @@
 """What a provider needs to reach its server, and what the providers of one host share."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
+from metier.dataclass import dataclass
 from metier.providers.facts import FactBook
 from metier.providers.options import ApiStyle
 

@@ -5,10 +5,11 @@ A new provider is one file with `open_provider(connection)` and one line here.
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import cast
 from urllib.parse import urlsplit
 
+from metier.dataclass import dataclass
 from metier.errors import UsageError
 from metier.providers.base import Provider
 from metier.providers.connection import Connection, SharedClients

@@ -5,11 +5,12 @@ One call of `reply_with_retries` is one turn, however many attempts it takes.
 
 import random
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
 import anyio
 
+from metier.dataclass import dataclass
 from metier.errors import UsageError
 from metier.events import (
     LlmRequestFailed,

@@ -7,10 +7,10 @@ JSON is kept by the identity of its messages, so a long run does not pay for its
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from operator import is_
 from typing import Literal, NamedTuple
 
+from metier.dataclass import dataclass
 from metier.messages import MediaPart, Message, Part, TextPart, ThinkingPart, ToolCallPart, ToolResultPart
 from metier.providers.base import ModelRequest
 from metier.providers.json_values import Wire, serialise

@@ -7,11 +7,11 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Protocol
 
+from metier.dataclass import dataclass
 from metier.definitions.problems import Problem
 from metier.definitions.skills.catalog import Catalog, CatalogSkill
 from metier.definitions.skills.catalog_cache import digest_content

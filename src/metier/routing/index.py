@@ -8,11 +8,12 @@ from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple, Protocol
 
+from metier.dataclass import dataclass
 from metier.routing.calibration import RARITY_POWER, find_rarity
 from metier.routing.names import normal_name
 from metier.routing.skill import BODY, DESCRIPTION, NAME, TAGS, RoutableSkill

@@ -3,9 +3,9 @@
 Nothing is hidden for good: a skill that is not a candidate keeps its name in the prompt and is reached by search.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
+from metier.dataclass import dataclass
 from metier.errors import NoSkillMatches
 from metier.routing.router import RoutingIndex
 from metier.routing.skill import SkillCandidate

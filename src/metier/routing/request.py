@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
 
+from metier.dataclass import dataclass
 from metier.routing.emphasis import find_emphasis
 from metier.routing.index import IndexTables
 from metier.routing.term import Term

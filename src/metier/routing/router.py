@@ -1,9 +1,9 @@
 """The door to routing: an index of a catalog that ranks requests, and `rank` for a catalog that is used once."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
+from metier.dataclass import dataclass
 from metier.routing.index import IndexTables, build_tables
 from metier.routing.ranking import rank_skills
 from metier.routing.skill import RoutableSkill, SkillCandidate

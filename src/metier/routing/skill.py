@@ -1,7 +1,8 @@
 """What routing is given and what it gives back. Values only."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from metier.dataclass import dataclass
 
 type Field = str
 """`name`, `description`, `tags` or `body`."""

@@ -7,10 +7,11 @@ task mentions is looked for inside the workspace only; a path that the user give
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from metier.context.fences import ATTACHED_FILE, fence
+from metier.dataclass import dataclass
 from metier.definitions.files.contained_file import read_contained
 from metier.errors import ToolFailed, UsageError
 from metier.runtime.host import Host

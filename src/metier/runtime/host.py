@@ -3,9 +3,10 @@
 import os
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.definitions.skills.catalog_cache import find_cache_folder
 from metier.engine.decide import Policy
 from metier.ids import Clock, Ids, SystemClock, SystemIds

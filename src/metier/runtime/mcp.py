@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Container, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -10,6 +10,7 @@ from typing import Literal
 import anyio
 from anyio.abc import TaskGroup
 
+from metier.dataclass import dataclass
 from metier.engine.unwrapping import unwrapped
 from metier.errors import ToolFailed, UsageError
 from metier.events import McpServerReported

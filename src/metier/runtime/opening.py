@@ -1,9 +1,9 @@
 """Open the host of a folder: its settings, its trust, and what they warn about."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.definitions.problems import Problem
 from metier.errors import UsageError
 from metier.runtime.host import Host

@@ -1,13 +1,13 @@
 """How a run stands when no process drives it: status, exit code, result, what it waits for. The same at every door."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
+from metier.dataclass import dataclass
 from metier.engine.state import RunState
 from metier.engine.steps import Step
 from metier.providers.cost import find_cost

@@ -1,9 +1,10 @@
 """What must be known of a run before its journal is open."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.definitions.task import TaskDefinition, TaskStep
 from metier.engine.entries import ChildRequest
 from metier.runtime.host import Host

@@ -1,10 +1,11 @@
 """What is wanted of a new run."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.runtime.delegation.child_runs import ChildRunStart
 from metier.runtime.host import Host
 from metier.runtime.workspace.instructions import Said

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -10,6 +10,7 @@ from typing import NoReturn
 import anyio
 from anyio.to_thread import run_sync
 
+from metier.dataclass import dataclass
 from metier.engine import entries as e
 from metier.engine.authority import find_authority
 from metier.engine.decide import is_planned

@@ -9,13 +9,13 @@ import hashlib
 import json
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, cast
 
 from fastapi import Header, Request
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.ids import format_run_id
 from metier.server.problems import HttpProblem
 from metier.server.state import ServerState, get_state, get_user

@@ -1,9 +1,10 @@
 """Everything that a server process is started with. Plain values: the process of every worker gets the same."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.ids import find_user
 from metier.runtime.host import Host
 from metier.runtime.opening import OpenedHost, open_host

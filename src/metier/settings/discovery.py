@@ -4,9 +4,9 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.definitions.files.contained_file import read_contained
 from metier.definitions.problems import Problem
 from metier.definitions.text.yaml_text import MAX_BYTES

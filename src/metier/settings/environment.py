@@ -1,8 +1,8 @@
 """Settings from environment variables: `AGENT_<SECTION>_<KEY>` for each, and the older names some have."""
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 
+from metier.dataclass import dataclass
 from metier.definitions.nearest import find_nearest, suggest
 from metier.definitions.problems import Problem
 from metier.settings.fields import Leaf, all_leaves

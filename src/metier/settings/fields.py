@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Literal, TypeAliasType, Union, get_args, get_origin
 
@@ -10,6 +9,7 @@ import annotated_types
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from metier.dataclass import dataclass
 from metier.settings.model import STRUCTURED, Settings
 
 PATH_KEYS = frozenset({"skills.dir", "logging.jsonl_dir"})

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from pydantic import BaseModel
 
+from metier.dataclass import dataclass
 from metier.definitions.nearest import suggest
 from metier.definitions.problems import Problem
 from metier.definitions.text.yaml_text import Entry, Mapping, Node, Scalar, Sequence, plain_value, read_yaml

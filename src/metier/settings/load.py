@@ -1,9 +1,10 @@
 """Load the settings: flag > environment > file > default. All problems of all sources are reported at once."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.definitions.nearest import suggest
 from metier.definitions.problems import Problem, has_errors
 from metier.errors import ConfigError

@@ -1,7 +1,8 @@
 """Where a value came from, and values that came from somewhere but are still text."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+from metier.dataclass import dataclass
 
 type OriginKind = Literal["flag", "environment", "file", "default"]
 

@@ -5,11 +5,12 @@ Finding looks at disk; choosing is pure but for the trust check, which reads the
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from metier.dataclass import dataclass
 from metier.definitions.files.walk import Walk
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem

@@ -1,9 +1,9 @@
 """What a skill can do once it is trusted: shown to the user before trusting it. Reads every file, runs none."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from metier.dataclass import dataclass
 from metier.definitions.skills.scripts import discover_scripts
 from metier.definitions.skills.skill import SkillDefinition
 from metier.messages import Value

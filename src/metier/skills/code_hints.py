@@ -3,7 +3,8 @@
 import ast
 import re
 import tomllib
-from dataclasses import dataclass
+
+from metier.dataclass import dataclass
 
 _NETWORK_MODULES = frozenset(
     {

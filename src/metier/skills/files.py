@@ -3,9 +3,9 @@
 import os
 import stat
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from metier.dataclass import dataclass
 from metier.errors import SkillError
 
 MAX_LISTED = 500

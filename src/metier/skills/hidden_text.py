@@ -1,7 +1,8 @@
 """Characters that a person does not see and a model reads: zero-width, direction marks, tags, controls. Pure."""
 
 import unicodedata
-from dataclasses import dataclass
+
+from metier.dataclass import dataclass
 
 _JOINERS = "\u200c\u200d"
 _BLANKS = "\u115f\u1160\u2800\u3164\uffa0"

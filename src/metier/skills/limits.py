@@ -1,6 +1,6 @@
 """How much a package may bring along, and how long fetching it may take."""
 
-from dataclasses import dataclass
+from metier.dataclass import dataclass
 
 MEGABYTE = 1024 * 1024
 MORE_FILES = "Name the folder of one skill with #folder, or allow more with --max-files"

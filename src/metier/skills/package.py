@@ -1,9 +1,9 @@
 """A skill package on this machine: what its SKILL.md says, where it lies, and which bytes the user trusted."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from metier.dataclass import dataclass
 from metier.definitions.skills.skill import SkillDefinition
 
 type PackageSource = Literal["bundled", "user", "installed", "workspace", "directory"]

@@ -5,11 +5,12 @@ A secret in an address is taken out here. It is used for one fetch, and is in no
 
 import re
 import unicodedata
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import NoReturn
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from metier.dataclass import dataclass
 from metier.errors import UsageError
 
 _SCHEMES = ("https", "http", "ssh", "file")

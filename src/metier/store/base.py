@@ -9,10 +9,11 @@ Every implementation passes `metier.testing.store_contract`. Promises that the e
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import Literal, Protocol
 
+from metier.dataclass import dataclass
 from metier.events import TaskState
 from metier.store.contexts import ContextStore
 from metier.store.outbox import OutboxStore

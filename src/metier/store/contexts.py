@@ -10,12 +10,13 @@ Every change is one `ContextChange`, written in one transaction or not at all. P
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from typing import Protocol
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.errors import UsageError
 from metier.events import TaskState
 from metier.store.failures import BucketFull, ClaimLost, DuplicateMessageError, VersionConflictError

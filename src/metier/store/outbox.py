@@ -5,9 +5,11 @@ the entry is there: a kill between the two loses no message and sends none about
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import Literal, Protocol
+
+from metier.dataclass import dataclass
 
 type OutboxState = Literal["open", "sent", "failed", "dropped"]
 """`failed`: given up after many attempts; `dropped`: what it tells of did not happen."""

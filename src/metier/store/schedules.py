@@ -5,9 +5,10 @@ becomes of the due times in between, in one transaction. Of two processes that l
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol
+
+from metier.dataclass import dataclass
 
 type FiringOutcome = Literal["due", "started", "skipped", "missed", "failed"]
 """`due`: decided and still to be started, by any process; `started`: its run exists."""

@@ -1,8 +1,8 @@
 """Which runs of the index are wanted: by status, agent, model, skill, task, words, cost and time. Values only."""
 
-from dataclasses import dataclass
 from datetime import datetime
 
+from metier.dataclass import dataclass
 from metier.events import TaskState
 
 

@@ -1,6 +1,6 @@
 """What a look at a database server found. A value; `store.opening` looks."""
 
-from dataclasses import dataclass
+from metier.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +23,7 @@ from typing import Self, cast
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.errors import MetierError, UsageError
 from metier.ids import Clock, SystemClock
 from metier.store.base import Store

@@ -8,10 +8,11 @@ import hmac
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.store.contexts import Redemption
 from metier.store.local_secret import load_local_secret, read_given_secrets
 

@@ -8,13 +8,13 @@ import errno
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Self, cast
 
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
+from metier.dataclass import dataclass
 from metier.errors import LogDamaged, LogError, LogLocked
 from metier.event_record import EventRecord
 from metier.events import LogRepaired

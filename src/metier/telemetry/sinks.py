@@ -1,12 +1,12 @@
 """From payloads to sinks: numbers, stamps, cleans and hands on events. A broken sink never stops a run."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, cast
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.errors import LogError
 from metier.event_record import SCHEMA_VERSION, EventRecord, RedactionMode
 from metier.events import Payload

@@ -5,11 +5,12 @@ It stands in `.agent/` or in `context/`; what either file turns off is off.
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.definitions.files.contained_file import read_contained
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem

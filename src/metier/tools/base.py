@@ -1,12 +1,13 @@
 """What a tool is: its name, what it takes and gives, what it risks, how it is executed. No tool lives here."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.decisions import CalledRun
 from metier.events import Payload
 from metier.messages import Spent

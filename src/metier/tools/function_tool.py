@@ -10,7 +10,6 @@ The function runs in the process of the agent, without a sandbox: it is code of 
 
 import inspect
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, cast, get_type_hints, overload
 
@@ -19,6 +18,7 @@ import anyio.to_thread
 from pydantic import JsonValue, PydanticUserError, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from metier.dataclass import dataclass
 from metier.errors import ToolFailed, UsageError
 from metier.tools.base import Tool, ToolContext, ToolInfo, ToolResult
 from metier.tools.effects import Effect, Risk

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import cast
 
@@ -12,6 +11,7 @@ from pydantic import JsonValue
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
+from metier.dataclass import dataclass
 from metier.errors import UsageError
 
 _SHOWN_CHARACTERS = 300

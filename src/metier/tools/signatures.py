@@ -2,11 +2,11 @@
 
 import inspect
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import cast, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model
 
+from metier.dataclass import dataclass
 from metier.errors import ToolFailed
 
 CODE = "toolset_schema"

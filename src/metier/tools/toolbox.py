@@ -1,11 +1,11 @@
 """The tools of a run by name, and the one way to call them: checked before, checked after, never a crash."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from pydantic import JsonValue
 from rapidfuzz import fuzz, process
 
+from metier.dataclass import dataclass
 from metier.errors import MetierError, ToolFailed, UsageError
 from metier.messages import ToolSpec
 from metier.tools.base import Locating, Preview, Previewing, Refusing, Tool, ToolContext, ToolInfo, ToolResult

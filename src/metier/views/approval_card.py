@@ -5,11 +5,12 @@ Pure. What a person decides about it is asked elsewhere.
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from pydantic import JsonValue
 from rich.text import Text
 
+from metier.dataclass import dataclass
 from metier.telemetry.sanitize import sanitize, sanitize_line
 from metier.views.argument_line import build_line
 from metier.views.diff import is_diff, render_diff

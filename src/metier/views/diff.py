@@ -3,12 +3,12 @@
 import difflib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal, assert_never
 
 from pydantic import JsonValue
 from rich.text import Text
 
+from metier.dataclass import dataclass
 from metier.telemetry.sanitize import sanitize
 from metier.views.run_view import StepView
 

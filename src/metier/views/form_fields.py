@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, cast
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.errors import UsageError
 
 type FieldKind = Literal["text", "lines", "integer", "number", "boolean", "choice", "json"]

@@ -4,12 +4,12 @@ Terminal, web console and editor render these values; none of them reads an even
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.events import PlanStep
 from metier.task_events import TaskStepState
 

@@ -1,11 +1,11 @@
 """What runs cost, folded from their events: per model, agent, skill, task or day. Pure."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 from rich.text import Text
 
+from metier.dataclass import dataclass
 from metier.event_record import EventRecord
 from metier.events import LlmResponseReceived, RunStarted
 from metier.telemetry.excerpt import one_line

@@ -4,11 +4,12 @@ Pure: times are those of the events, positions are percentages of the width.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from itertools import pairwise
 from typing import Literal
 
+from metier.dataclass import dataclass
 from metier.views.run_view import CallView, Item, NoteView, RunView, StepView, TextView
 
 IDLE_WIDTH = 2.5

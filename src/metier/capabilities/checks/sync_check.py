@@ -7,7 +7,6 @@ for a network without a limit. This finds what would; each finding has its line 
 import ast
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from metier.capabilities.checks.python_names import (
@@ -17,6 +16,7 @@ from metier.capabilities.checks.python_names import (
     find_scopes,
     is_nothing,
 )
+from metier.dataclass import dataclass
 from metier.definitions.problems import Problem, Severity
 from metier.errors import UsageError
 

@@ -1,10 +1,11 @@
 """What a skill promises to its callers, as values; `contract_reading` takes them from a front matter. Pure."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.decisions import AutonomyLevel
 from metier.tools.effects import Effect, Risk
 

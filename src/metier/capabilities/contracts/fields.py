@@ -1,7 +1,6 @@
 """Take typed values out of the fields of a contract, and write down what is not as it should be."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Self, cast
 
@@ -9,6 +8,7 @@ from pydantic import JsonValue
 
 from metier.capabilities.contracts.contract import Schema
 from metier.capabilities.contracts.schema_node import find_schema_fault, json_value
+from metier.dataclass import dataclass
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.text.fields import Fields
 from metier.definitions.text.yaml_text import Entry, Mapping

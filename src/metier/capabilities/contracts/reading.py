@@ -4,8 +4,6 @@ Strict is for skills of one's own: a wrong field is an error. Of a foreign skill
 is not usable counts as the least that it could have meant: fewer states, less authority, an effect never repeated.
 """
 
-from dataclasses import dataclass
-
 from metier.capabilities.contracts.contract import (
     AUTONOMY_LEVELS,
     DEFAULT_TIMEOUT_SECONDS,
@@ -27,6 +25,7 @@ from metier.capabilities.contracts.contract import (
 )
 from metier.capabilities.contracts.fields import ContractFields
 from metier.capabilities.contracts.rules import find_conflicts, narrow
+from metier.dataclass import dataclass
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.skills.skill import SkillDefinition

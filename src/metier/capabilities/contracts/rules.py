@@ -1,8 +1,9 @@
 """Promises of a contract that cannot hold together, and what is left of one whose author wrote such. Pure."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from metier.capabilities.contracts.contract import SideEffect, SkillContract
+from metier.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,6 +15,7 @@ from metier.capabilities.contracts.contract import SkillContract
 from metier.capabilities.impl.context import MAX_ANSWER_BYTES
 from metier.capabilities.impl.guard import resolve
 from metier.capabilities.kept_answers import AnswerPlace, open_place
+from metier.dataclass import dataclass
 from metier.errors import MetierError, ToolFailed
 from metier.skills.package import SkillPackage
 from metier.tools.process.environment import build_environment

@@ -1,8 +1,7 @@
 """Asks about a call unless the person said "always" to the like of it in this conversation."""
 
-from dataclasses import dataclass
-
 from metier.cli.run.approval_dialog import Prompter
+from metier.dataclass import dataclass
 from metier.runtime.chat.always import is_always, keep_always
 from metier.runtime.chat.chats import Chat
 from metier.runtime.questions.approvals import ApprovalQuestion, Reply

@@ -1,9 +1,9 @@
 """What the commands of a chat work with."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from metier.cli.chat.turn_view import TurnView
+from metier.dataclass import dataclass
 from metier.engine.state import RunState
 from metier.runtime.chat.chats import Chat
 from metier.runtime.questions.asking import Asker

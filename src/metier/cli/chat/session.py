@@ -7,7 +7,6 @@ when the turn before it has ended.
 import sys
 from collections import deque
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
 
@@ -24,6 +23,7 @@ from metier.cli.run.driving import describe_cause
 from metier.cli.shared.failure import report
 from metier.cli.shared.output import build_output_redactor, printable, warn_line, write_json_line
 from metier.cli.shared.signals import passing_signals
+from metier.dataclass import dataclass
 from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped

@@ -3,12 +3,12 @@
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from rich.text import Text
 
 from metier.cli.run.live import ticking, write_answer
 from metier.cli.shared.output import printable
+from metier.dataclass import dataclass
 from metier.providers.base import Observer
 from metier.runtime.chat.chats import Chat
 from metier.runtime.history.run_views import read_run_view

@@ -1,8 +1,8 @@
 """What a call of `agent eval` asks for."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.evals.results import Mode
 
 

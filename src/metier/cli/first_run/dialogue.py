@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import anyio
 
 from metier.cli.shared.output import warn_line
+from metier.dataclass import dataclass
 from metier.errors import MetierError, UsageError
 from metier.providers.registry import BUILT_IN, check_base_url
 from metier.runtime.providers.setup import (

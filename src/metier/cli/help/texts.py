@@ -1,9 +1,10 @@
 """What `--help` says beyond the first sentence: a paragraph and examples per command, read from `commands.md`."""
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+
+from metier.dataclass import dataclass
 
 _SECTION = re.compile(r"^## (agent [a-z -]+)$", re.MULTILINE)
 _EXAMPLE = re.compile(r"^\$ (?P<line>.*?)(?:\s+# *(?P<note>[^→]*?))?(?: *→ (?P<code>\d+))?$")

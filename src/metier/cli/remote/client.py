@@ -5,7 +5,6 @@ import os
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -13,6 +12,7 @@ import httpx2
 from pydantic import ValidationError
 
 from metier.cli.shared.context import home_folder
+from metier.dataclass import dataclass
 from metier.errors import MetierError, UsageError
 from metier.event_record import EventRecord
 from metier.settings.server_token import find_token

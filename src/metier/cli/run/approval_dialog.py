@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 import anyio
@@ -14,6 +14,7 @@ from metier.cli.run.argument_sheet import parse_sheet, write_sheet
 from metier.cli.run.saved_rule import save_rule
 from metier.cli.shared.editor import edit_in_thread
 from metier.cli.shared.output import build_output_redactor, printable, warn_line
+from metier.dataclass import dataclass
 from metier.engine.state import RunState
 from metier.errors import UsageError
 from metier.ids import find_user

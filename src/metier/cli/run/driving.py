@@ -4,7 +4,7 @@ import io
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -27,6 +27,7 @@ from metier.cli.shared.output import (
     write_text,
 )
 from metier.cli.shared.signals import obeying_signals
+from metier.dataclass import dataclass
 from metier.engine.projection_work import list_task_steps
 from metier.engine.state import RunState
 from metier.engine.stopping import Stopper

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import typer
@@ -12,6 +12,7 @@ from metier.cli.run.command import Config, Events, Output, Quiet, Verbose, check
 from metier.cli.run.detaching import detach_run
 from metier.cli.run.driving import View, drive_run, open_place
 from metier.cli.run.live import EVENTS
+from metier.dataclass import dataclass
 from metier.engine.state import RunState
 from metier.errors import UsageError
 from metier.ids import find_user

@@ -1,7 +1,7 @@
 """`agent skills add`: one skill, some of a collection, or one that an index names; then what these need."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, NamedTuple
 
 import anyio
@@ -12,6 +12,7 @@ from metier.cli.shared.output import write_json
 from metier.cli.skill.decision import Decision, ask_at_terminal, say
 from metier.cli.skill.indexes import find_indexed
 from metier.cli.skill.installer import LIMITS, open_installer, open_roots
+from metier.dataclass import dataclass
 from metier.definitions.names import canonical_name, check_name
 from metier.errors import MetierError, UsageError
 from metier.skills.activation import find_packages

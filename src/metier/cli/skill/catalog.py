@@ -1,13 +1,14 @@
 """What the commands on skills share: their options, where skills lie for this user in this folder, and the catalog."""
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from metier.cli.shared.context import current_directory, current_settings, home_folder
+from metier.dataclass import dataclass
 from metier.definitions.problems import Problem
 from metier.definitions.skills.catalog import Catalog, load_catalog
 from metier.definitions.skills.catalog_cache import find_cache_folder

@@ -2,9 +2,9 @@
 
 import signal
 import sys
-from dataclasses import dataclass
 
 from metier.cli.skill.view import render_proposal
+from metier.dataclass import dataclass
 from metier.errors import UsageError
 from metier.skills.install.operations import Answer, Proposal
 

@@ -1,11 +1,12 @@
 """How each skill stands here: active or not, what it brings, and why it cannot be loaded. Loads toolsets for real."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from metier.cli.shared.confinement import open_skill_confinement
 from metier.cli.skill.catalog import SkillPlaces
 from metier.cli.skill.view import render_trust
+from metier.dataclass import dataclass
 from metier.definitions.names import canonical_name
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem

@@ -3,13 +3,14 @@
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import JsonValue
 
 from metier.cli.shared.confinement import open_skill_confinement
 from metier.cli.skill.catalog import SkillPlaces
+from metier.dataclass import dataclass
 from metier.definitions.placeholders import fill_arguments
 from metier.definitions.skills.scripts import Script, discover_scripts
 from metier.evals.format.case import ScriptCase

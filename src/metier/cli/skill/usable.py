@@ -1,12 +1,12 @@
 """Which skills can be used here, and why not the others: one row per skill, for `agent skills list`. Runs no code."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from metier.cli.shared.output import problem_as_json
 from metier.cli.skill.catalog import SkillPlaces, open_active_catalog, open_catalog, open_places
 from metier.cli.skill.listing import list_rows
 from metier.cli.skill.status import SkillStatus, describe_skills
+from metier.dataclass import dataclass
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem
 from metier.definitions.skills.catalog import Catalog, CatalogSkill

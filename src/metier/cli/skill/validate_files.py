@@ -2,10 +2,10 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from metier.capabilities.checks.check import check_capability
+from metier.dataclass import dataclass
 from metier.definitions.files.walk import Walk
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.skills.skill import SkillReading, parse_once

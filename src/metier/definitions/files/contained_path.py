@@ -13,11 +13,11 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Protocol, Self
 
+from metier.dataclass import dataclass
 from metier.errors import ToolFailed
 
 _OPENAT2 = 437

@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.definitions.files.contained_file import is_contained
 from metier.definitions.problems import Problem
 

@@ -4,10 +4,11 @@ Bodies are not kept; `skill.load_skill` reads one when it is wanted. A catalog i
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import cast
 
+from metier.dataclass import dataclass
 from metier.definitions.files.walk import FoundDefinition, Walk
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem, Severity

@@ -1,10 +1,10 @@
 """Which scripts a skill offers. Looks at names and file types only; nothing is read or run."""
 
 import os
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.definitions.names import canonical_script_name
 from metier.definitions.skills.skill import SkillDefinition
 from metier.errors import InvalidName

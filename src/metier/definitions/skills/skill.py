@@ -2,10 +2,11 @@
 
 import math
 import shlex
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.definitions.permits import Permits, read_permits
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.references import Reference, read_references

@@ -2,9 +2,9 @@
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.definitions.files.contained_file import read_contained
 from metier.definitions.problems import Problem
 

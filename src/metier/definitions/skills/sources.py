@@ -1,10 +1,10 @@
 """Where skills come from, and who wins when two have one name. Looks at nothing on disk."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from metier import version
+from metier.dataclass import dataclass
 
 type SourceKind = Literal["bundled", "user", "workspace", "folder"]
 

@@ -1,8 +1,8 @@
 """Read one of our own Markdown definitions strictly: a front matter that is YAML, a body, every problem."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.definitions.files.contained_file import read_contained
 from metier.definitions.problems import Problem
 from metier.definitions.text.fields import Fields

@@ -5,8 +5,8 @@ reader takes more: blank lines first, no end marker, one broken value among good
 """
 
 import re
-from dataclasses import dataclass
 
+from metier.dataclass import dataclass
 from metier.definitions.problems import Problem, Severity
 from metier.definitions.text.flat_yaml import read_flat
 from metier.definitions.text.repair import repair_yaml

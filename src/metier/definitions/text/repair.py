@@ -1,8 +1,8 @@
 """Save what can be saved of front matter that is not YAML: each field is read alone, a broken one as plain text."""
 
 import re
-from dataclasses import dataclass
 
+from metier.dataclass import dataclass
 from metier.definitions.problems import Problem
 from metier.definitions.text.flat_yaml import read_flat
 from metier.definitions.text.yaml_text import Entry, Mapping, Scalar, read_yaml

@@ -6,10 +6,10 @@ goes on with the text as it is written, where the expansion of an alias counts a
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import yaml
 
+from metier.dataclass import dataclass
 from metier.definitions.problems import Problem, Severity
 
 MAX_BYTES = 64 * 1024

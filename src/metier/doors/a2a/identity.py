@@ -4,7 +4,8 @@ A peer sees the tasks that it sent to an agent itself, and no other run of the w
 """
 
 import hashlib
-from dataclasses import dataclass
+
+from metier.dataclass import dataclass
 
 PREFIX = "a2a-"
 """How the ids of runs begin that came through this door."""

@@ -1,7 +1,7 @@
 """A message of a peer as work for a run: its text, the task definition it names, the answer it gives."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import cast
 
 from a2a.types.a2a_pb2 import Message
@@ -9,6 +9,7 @@ from a2a.utils.errors import ContentTypeNotSupportedError, InvalidParamsError
 from google.protobuf.json_format import MessageToDict
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.runtime.questions.answers import list_field_names
 
 TASK = "task:"

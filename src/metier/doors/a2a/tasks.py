@@ -1,11 +1,11 @@
 """Runs as A2A tasks, for the SDK. A projection; it reads nothing and changes nothing."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from a2a.types.a2a_pb2 import Task, TaskState
 from google.protobuf.json_format import ParseDict
 
+from metier.dataclass import dataclass
 from metier.doors.a2a.identity import Caller
 from metier.engine.state import RunState
 from metier.runtime.notify import task_json

@@ -4,12 +4,12 @@ import logging
 import os
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import anyio
 
+from metier.dataclass import dataclass
 from metier.definitions.agent import Profile
 from metier.doors.acp.connection import (
     INTERNAL_ERROR,

@@ -2,10 +2,10 @@
 
 import base64
 import binascii
-from dataclasses import dataclass
 from typing import cast
 from urllib.parse import unquote, urlsplit
 
+from metier.dataclass import dataclass
 from metier.doors.acp.connection import INVALID_PARAMS, Params, Refusal
 from metier.runtime.attachments import GivenFile
 from metier.tools.media import find_media_type

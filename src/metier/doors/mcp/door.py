@@ -1,13 +1,13 @@
 """What every request of an MCP client needs: the runs of one workspace, and how text leaves it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from metier.dataclass import dataclass
 from metier.doors.driven_runs import DrivenRuns
 from metier.runtime.host import Host
 from metier.runtime.records.run_handles import issue_handle, read_handle

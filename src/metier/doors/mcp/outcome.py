@@ -3,13 +3,13 @@
 import base64
 import json
 import mimetypes
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
+from metier.dataclass import dataclass
 from metier.doors.mcp.door import McpDoor
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState

@@ -5,7 +5,6 @@ Served are the active skills of the workspace, byte for byte as they lie on disk
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote, unquote
@@ -15,6 +14,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import Field
 
 from metier.approval.matchers import read_value
+from metier.dataclass import dataclass
 from metier.definitions.skills.skill_file import FILE_NAME
 from metier.definitions.text.front_matter import read_front_matter
 from metier.doors.mcp.door import Context, McpDoor

@@ -1,13 +1,13 @@
 """The tools of the door: every task definition of the workspace, `run` for a task in words, `run_result` for later."""
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import mcp_types as types
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.task import FILE_NAME, TaskDefinition, load_task
 from metier.doors.mcp.door import McpDoor

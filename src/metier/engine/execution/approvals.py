@@ -2,12 +2,12 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
 from datetime import timedelta
 
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
+from metier.dataclass import dataclass
 from metier.engine import actions as a
 from metier.engine import entries as e
 from metier.engine.execution.paths import find_leads, find_question, render_leads

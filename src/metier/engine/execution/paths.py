@@ -5,13 +5,14 @@ the file is open: what is judged then is the open file, whatever its name means 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pydantic import JsonValue
 
 from metier.approval.canonical import canonical_text
 from metier.approval.judge import name_call
 from metier.approval.verdict import Verdict
+from metier.dataclass import dataclass
 from metier.engine.calls import edit_arguments
 from metier.engine.decide import judge_step
 from metier.engine.services import Services

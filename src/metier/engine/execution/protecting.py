@@ -1,11 +1,11 @@
 """Compare what is protected before and after steps that run programs. A difference ends the run with a report."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import anyio.to_thread
 
 from metier.approval.judge import name_call
+from metier.dataclass import dataclass
 from metier.engine import entries as e
 from metier.engine.journal import RunLog
 from metier.engine.services import Services

@@ -1,8 +1,8 @@
 """A step that has an intent and no result: find out what happened, repeat what may be repeated, else ask a person."""
 
-from dataclasses import dataclass
 from typing import Literal
 
+from metier.dataclass import dataclass
 from metier.engine import actions as a
 from metier.engine import entries as e
 from metier.engine.entry_types.steps import SpoolIdentity

@@ -1,8 +1,7 @@
 """What a model may call in a run, how it is told, and what understands its calls."""
 
-from dataclasses import dataclass
-
 from metier.context.decoder import Decoder
+from metier.dataclass import dataclass
 from metier.messages import ToolSpec
 
 type OfferKey = tuple[bool, frozenset[str], frozenset[str], bool]

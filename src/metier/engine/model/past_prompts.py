@@ -1,9 +1,10 @@
 """The prompt of a turn that is over, made anew from the journal and checked against the hash that was recorded."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from metier.context.budget import FittedPrompt
+from metier.dataclass import dataclass
 from metier.engine import entries as e
 from metier.engine.model.call import compose
 from metier.engine.model.fingerprints import Fingerprints

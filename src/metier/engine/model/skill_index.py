@@ -1,10 +1,10 @@
 """The skills a run may use: ranked for its request, and shown piece by piece. Reads files; decides nothing."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from metier.context.disclosure import Read, SkillText
+from metier.dataclass import dataclass
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem
 from metier.definitions.skills.scripts import discover_scripts

@@ -1,11 +1,11 @@
 """A recorded journal while it is played again: what comes next, and whether what happens now is what happened then."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import cast
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.engine import entries as e
 
 IGNORED = frozenset(

@@ -7,10 +7,11 @@ what people answered, where a kill cut the run short.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 
+from metier.dataclass import dataclass
 from metier.engine import actions as a
 from metier.engine import entries as e
 from metier.engine.execution.delegating import find_open_delegations

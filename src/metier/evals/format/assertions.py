@@ -4,12 +4,12 @@ A wrong check is worse than none: an object becomes a check by code only where i
 only describes it. What is neither is a problem, never dropped.
 """
 
-from dataclasses import dataclass
 from typing import cast
 
 from pydantic import JsonValue, ValidationError
 
 from metier.approval.regex import BadPattern, compile_pattern
+from metier.dataclass import dataclass
 from metier.definitions.nearest import hint_nearest
 from metier.evals.format.checks import CHECKS, NAMES, AnyCheck, FileMatches, JsonPath, Matches, Sentence
 from metier.evals.format.paths import BadPath, parse_path

@@ -5,10 +5,10 @@ rates leave it out.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.evals.results import EvalResult, RunRow
 from metier.evals.statistics import measure_spread
 from metier.evals.variants import WITH, WITHOUT

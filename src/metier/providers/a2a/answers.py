@@ -1,10 +1,10 @@
 """What a remote agent says by A2A, read once at the edge: its card, its tasks, its messages. Pure."""
 
-from dataclasses import dataclass
 from typing import cast
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.providers.failures import BadRequest, ReplyBroken
 from metier.providers.json_values import Wire, as_object, as_objects, as_text
 

@@ -6,7 +6,6 @@ here, and its text is never read as a decision.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -14,6 +13,7 @@ import anyio
 import httpx2
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.messages import Message, ModelReply, Part, TextPart, ToolCallPart, ToolResultPart
 from metier.providers.a2a.answers import ENDED, RemoteTask, read_card, read_result, read_task
 from metier.providers.base import ModelRequest, Observer

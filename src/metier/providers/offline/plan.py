@@ -6,8 +6,8 @@ itself where it was.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
+from metier.dataclass import dataclass
 from metier.definitions.names import canonical_name, name_capability
 from metier.definitions.placeholders import fill_arguments
 from metier.definitions.skills.skill import Entrypoint

@@ -6,8 +6,8 @@ beginning of a part. What a tool result or a skill says cannot change the plan.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from metier.dataclass import dataclass
 from metier.definitions.names import canonical_name, name_capability
 from metier.messages import Message, TextPart, ToolCallPart, ToolResultPart
 from metier.providers.offline.plan import ScriptCall

@@ -5,10 +5,10 @@ the final words `offline_result`; this file chooses the next call.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.decisions import ActionStep, ModelDecision
 from metier.definitions.skills.scripts import discover_scripts, find_impl
 from metier.definitions.skills.skill import SkillDefinition

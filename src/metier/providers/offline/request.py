@@ -7,9 +7,10 @@ is split inside quotes, code or brackets.
 
 import re
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
+from metier.dataclass import dataclass
 from metier.providers.offline.words import VERBS, find_content_words
 
 READ_CHARACTERS = 20_000

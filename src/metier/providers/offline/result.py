@@ -3,11 +3,11 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, cast
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.decisions import describe_failure, read_failure
 from metier.messages import Shortfall
 from metier.providers.offline.plan import Plan, Step

@@ -1,7 +1,7 @@
 """A chat: one context, one run per message. Everything it knows is in the store: it can be killed at any time."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -10,6 +10,7 @@ from pydantic import JsonValue
 
 from metier.context.conversation import KnownFact, PastTurn
 from metier.context.told_facts import LONGEST_FACT, LONGEST_KEY, find_facts, name_fact
+from metier.dataclass import dataclass
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.engine.loop import hold_lease
 from metier.engine.phases import FINAL

@@ -5,7 +5,7 @@ costs one look and not one per turn before it. What a crash left out of the log 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import takewhile
 from typing import cast
 
@@ -21,6 +21,7 @@ from metier.context.conversation import (
     render_facts,
     render_summary,
 )
+from metier.dataclass import dataclass
 from metier.engine import entries as e
 from metier.engine.journal import read_entries
 from metier.engine.phases import FINAL

@@ -1,9 +1,9 @@
 """Commands of a workspace for its chats: `.agent/commands/NAME.md`, whose text becomes a message."""
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.definitions.files.contained_file import read_contained
 from metier.definitions.text.document import parse_document
 from metier.errors import UsageError

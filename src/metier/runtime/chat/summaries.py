@@ -6,7 +6,7 @@ words of the conversation are used instead, at once.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from metier.context.conversation import (
     KnownFact,
@@ -18,6 +18,7 @@ from metier.context.conversation import (
     render_transcript,
 )
 from metier.context.told_facts import parse_facts
+from metier.dataclass import dataclass
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState
 from metier.providers.registry import OFFLINE

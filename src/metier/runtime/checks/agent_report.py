@@ -1,9 +1,9 @@
 """What an agent comes to in this workspace, for people: every tool, skill and task, and where each is from."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from metier.approval.rules import Rule, Scope
+from metier.dataclass import dataclass
 from metier.definitions.ids import fold_id
 from metier.definitions.skills.naming import is_called
 from metier.runtime.build import list_all_tools

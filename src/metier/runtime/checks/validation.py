@@ -5,7 +5,7 @@ a warning at most.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from metier.approval.load import RuleReading, RuleSource, read_rules
@@ -13,6 +13,7 @@ from metier.approval.scopes import POLICY_FILE, ScopeReader
 from metier.capabilities.checks.check import check_capability, is_capability
 from metier.capabilities.contracts.reading import read_contract
 from metier.context.control import CONTROL_NAMES
+from metier.dataclass import dataclass
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.agent import AgentDefinition
 from metier.definitions.ids import fold_id

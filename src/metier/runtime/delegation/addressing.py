@@ -1,9 +1,8 @@
 """Several runs below one may wait for a person at the same time: whom an answer is for, and who is asked when."""
 
-from dataclasses import dataclass
-
 import anyio
 
+from metier.dataclass import dataclass
 from metier.engine.state import RunState
 from metier.runtime.delegation.children import find_waiting, read_run
 from metier.runtime.questions.answers import Answer

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 import anyio
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.engine import entries as e
 from metier.engine.delegation.child import Child
 from metier.engine.execution.delegating import find_open_delegations, record_children_end

@@ -9,11 +9,12 @@ Settings, rules, approvals and limits are those of the workspace.
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from metier.capabilities.delegation import DelegationRequest
 from metier.capabilities.protocol import AgentResponse, InputRequest
+from metier.dataclass import dataclass
 from metier.decisions import CalledRun
 from metier.engine.entries import ChildRequest
 from metier.engine.phases import FINAL

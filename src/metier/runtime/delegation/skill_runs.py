@@ -5,11 +5,11 @@ follows from what the parent has on record. So there is one run for each delegat
 """
 
 import hashlib
-from dataclasses import dataclass
 
 from metier.capabilities.delegation import DelegationRequest
 from metier.capabilities.protocol import AgentResponse, InputRequest, ResponseError, ResponseMetadata, TaskState
 from metier.capabilities.tool import name_conversation, name_message
+from metier.dataclass import dataclass
 from metier.decisions import CalledRun
 from metier.engine.delegation.orders import CHILD
 from metier.engine.journal import read_entries

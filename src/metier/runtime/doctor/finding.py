@@ -1,7 +1,8 @@
 """One line of `agent doctor`."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+from metier.dataclass import dataclass
 
 type State = Literal["ok", "off", "problem"]
 """Works; not there and not needed as things are set; needed and does not work."""

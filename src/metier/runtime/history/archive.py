@@ -16,13 +16,14 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
 from pydantic import Field, ValidationError
 
+from metier.dataclass import dataclass
 from metier.engine.entries import Entry, RunStarted, parse_entry, render_entry
 from metier.engine.phases import IllegalTransition
 from metier.engine.state import RunState, fold

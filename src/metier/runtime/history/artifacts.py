@@ -2,11 +2,11 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from anyio.to_thread import run_sync
 
+from metier.dataclass import dataclass
 from metier.definitions.files.contained_file import read_contained
 from metier.engine import entries as e
 from metier.engine.journal import read_entries

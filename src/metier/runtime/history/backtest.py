@@ -1,12 +1,12 @@
 """How calls of past runs would be judged under the rules of today. Reads journals; changes nothing."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
 from metier.approval.rules import Decision
+from metier.dataclass import dataclass
 from metier.decisions import ActionStep
 from metier.definitions.agent import Profile
 from metier.engine import entries as e

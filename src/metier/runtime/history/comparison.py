@@ -1,11 +1,11 @@
 """Where two runs part: the first decision, step or ending that is not the same. Ids, times and hashes do not count."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.engine import entries as e
 from metier.engine.replaying.recording import Difference, find_differences
 

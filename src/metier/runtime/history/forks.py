@@ -2,9 +2,10 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.engine import entries as e
 from metier.engine.execution.approvals import build_approval_id
 from metier.engine.journal import read_entries, store_entries

@@ -6,9 +6,9 @@ left beside it is the only witness.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.engine import entries as e
 from metier.engine.execution.stepping import REPEATABLE, SPOOL
 from metier.event_record import EventRecord

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
+from metier.dataclass import dataclass
 from metier.engine import entries as e
 from metier.engine.state import RunState, apply
 from metier.errors import UsageError

@@ -1,10 +1,10 @@
 """What rules would have changed: the calls of past runs, judged again by those in force or by those of a draft."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 
 from metier.approval.judge import RulePolicy
+from metier.dataclass import dataclass
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.agent import Profile
 from metier.definitions.ids import fold_id

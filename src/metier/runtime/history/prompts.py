@@ -2,11 +2,12 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from metier.context.budget import FittedPrompt
 from metier.context.layers import SYSTEM_LAYERS, LayerName
 from metier.context.provenance import Difference, Segment, find_difference, list_segments
+from metier.dataclass import dataclass
 from metier.definitions.problems import Problem
 from metier.engine import entries as e
 from metier.engine.journal import read_entries

@@ -2,12 +2,13 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from pydantic import JsonValue
 
 from metier.context.tokens import TokenCounter
+from metier.dataclass import dataclass
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem
 from metier.engine import entries as e

@@ -7,12 +7,12 @@ import json
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import anyio.to_thread
 
+from metier.dataclass import dataclass
 from metier.runtime.records.run_folders import DELETING, find_folder, iterate_folders, read_deletions, remove_folder
 from metier.runtime.runs import Runtime
 from metier.store.base import ENDED, RunRow, Store

@@ -1,11 +1,11 @@
 """What the runs of a workspace used, read from their event logs."""
 
 import re
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from anyio.to_thread import run_sync
 
+from metier.dataclass import dataclass
 from metier.errors import LogError, UsageError
 from metier.runtime.records.known_cost import TYPED
 from metier.runtime.runs import Runtime

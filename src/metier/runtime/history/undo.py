@@ -2,12 +2,13 @@
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from anyio.to_thread import run_sync
 
+from metier.dataclass import dataclass
 from metier.engine import entries as e
 from metier.engine.entry_types.undo import FileChange
 from metier.engine.execution.file_changes import find_changes, keep

@@ -3,9 +3,9 @@
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.engine.journal import read_entries
 from metier.errors import LogError
 from metier.event_record import EventRecord

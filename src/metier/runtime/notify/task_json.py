@@ -1,11 +1,11 @@
 """A run as a task of A2A, in the JSON of the protocol: what the door answers and what receivers are told. Pure."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.engine.entries import InputAsked
 from metier.engine.run_state import RunState
 from metier.store.base import RunRow

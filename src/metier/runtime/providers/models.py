@@ -1,8 +1,8 @@
 """Who answers in a run: the provider of the settings and its fallbacks, all checked before anything is sent."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 
+from metier.dataclass import dataclass
 from metier.definitions.inherit import INHERIT
 from metier.definitions.plugin_names import PLUGIN
 from metier.engine.execution.past_results import FILE_NAME as RESULTS

@@ -4,12 +4,13 @@ Keys are looked for in the environment only, servers on this machine only. Nothi
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 from urllib.parse import urlsplit
 
 import anyio
 
+from metier.dataclass import dataclass
 from metier.errors import MetierError
 from metier.messages import Message, TextPart
 from metier.providers.base import ListsModels, ModelRequest

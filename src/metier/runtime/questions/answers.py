@@ -1,10 +1,11 @@
 """What a person says to a run that waits, and how it gets into the journal."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.engine import entries as e
 from metier.engine.journal import RunLog
 from metier.engine.phases import FINAL

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, cast
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.engine import entries as e
 from metier.engine.execution.approvals import Found, hash_call, render_edited_call
 from metier.engine.journal import read_entries_of

@@ -5,10 +5,10 @@ there is no going on with the old ones, and the new ones are not used without as
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 
 from anyio.to_thread import run_sync
 
+from metier.dataclass import dataclass
 from metier.engine import entries as e
 from metier.engine.journal import RunLog
 from metier.runtime.prepared_run import PreparedRun

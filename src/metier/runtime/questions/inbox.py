@@ -1,10 +1,10 @@
 """Everything that waits for a person, over all runs of a workspace: approvals, questions, doubts, failures, limits."""
 
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
+from metier.dataclass import dataclass
 from metier.engine.delegation.orders import CHILD
 from metier.engine.state import RunState
 from metier.events import TaskState

@@ -1,7 +1,8 @@
 """Going on with a run that a limit or its provider ended: which can, what must be given, and what is written down."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from metier.dataclass import dataclass
 from metier.engine import entries as e
 from metier.engine.decide import get_run_limits
 from metier.engine.entry_types.limits import Limit

@@ -5,10 +5,11 @@ runs that no message names. Celery is loaded only where an address is configured
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from metier.dataclass import dataclass
 from metier.errors import BrokerUnavailable, UsageError
 from metier.settings.secrecy import mask
 from metier.settings.worker_options import WorkerOptions

@@ -5,8 +5,9 @@ All of it is in the store. The driver of a run holds its lease; any other proces
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from metier.dataclass import dataclass
 from metier.engine.delegation.orders import CHILD
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState

@@ -4,8 +4,9 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from metier.dataclass import dataclass
 from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
 from metier.errors import MetierError, StoreError

@@ -3,8 +3,7 @@
 Tries are counted where they survive the worker: in the journal, before anything is built or called.
 """
 
-from dataclasses import dataclass
-
+from metier.dataclass import dataclass
 from metier.engine import entries as e
 from metier.engine.journal import RunLog
 from metier.engine.loop import LEASE_SECONDS

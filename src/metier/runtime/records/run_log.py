@@ -1,9 +1,9 @@
 """Open state, journal and event log of a run for the process that holds its lease."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.engine.entries import Entry, RunFailed, RunFinished, RunPaused, RunStarted
 from metier.engine.journal import RunLog, read_entries
 from metier.engine.loop import Driver, open_log

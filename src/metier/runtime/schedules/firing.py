@@ -7,9 +7,10 @@ that repeats the start is refused.
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 
+from metier.dataclass import dataclass
 from metier.definitions.schedule import ScheduleDefinition
 from metier.definitions.schedule_times import find_jitter, iterate_times, list_due
 from metier.errors import MetierError, StoreError, UsageError

@@ -2,12 +2,12 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
 from pydantic import ValidationError
 
+from metier.dataclass import dataclass
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.schedule import FILE_NAME, ScheduleDefinition, ScheduleFile, load_schedules

@@ -1,7 +1,6 @@
 """Export the spans of runs that are on record: of one run and of those that it handed work to."""
 
-from dataclasses import dataclass
-
+from metier.dataclass import dataclass
 from metier.engine.journal import read_entries
 from metier.engine.state import fold
 from metier.engine.tracing.span_fold import SpanFold

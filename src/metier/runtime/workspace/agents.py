@@ -4,9 +4,10 @@ Without an agent a run has the built-in one: everything that the workspace offer
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.definitions.agent import FILE_NAME, AgentDefinition, Profile, parse_agent
 from metier.definitions.files.contained_file import read_contained
 from metier.definitions.ids import fold_id

@@ -6,10 +6,10 @@ They run code, so they are trusted like the scripts of a skill: those of a clone
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from metier.dataclass import dataclass
 from metier.definitions.files.contained_file import read_contained
 from metier.definitions.problems import Problem
 from metier.definitions.skills.sources import WORKSPACE_FOLDERS

@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from metier.context.caps import CAPS, cap_conversation, cap_layer
@@ -11,6 +10,7 @@ from metier.context.control import build_control_specs
 from metier.context.layers import LayerName
 from metier.context.operating import Family, Subjects, build_operating
 from metier.context.project import render_project
+from metier.dataclass import dataclass
 from metier.definitions.files.contained_file import read_contained
 from metier.definitions.problems import Problem
 from metier.definitions.project_files import ProjectFile

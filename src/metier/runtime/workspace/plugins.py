@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from metier.dataclass import dataclass
 from metier.definitions.plugin_names import PLUGIN
 from metier.errors import UsageError
 from metier.event_record import EventRecord

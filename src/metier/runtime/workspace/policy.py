@@ -1,7 +1,7 @@
 """The policy of a run: the host's file, the rules of its definitions, the profile. Reads; the judging is elsewhere."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from metier.approval.denied_programs import find_denied_programs
@@ -9,6 +9,7 @@ from metier.approval.judge import RulePolicy
 from metier.approval.profile import ProfilePolicy
 from metier.approval.rules import Scope
 from metier.approval.scopes import POLICY_FILE, ScopeReader
+from metier.dataclass import dataclass
 from metier.definitions.agent import AgentDefinition, Profile
 from metier.definitions.inherit import find_limit
 from metier.definitions.names import canonical_name

@@ -1,9 +1,9 @@
 """Project instructions of a place: which files there are, and whose text they are."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.definitions.problems import Problem
 from metier.definitions.project_files import (
     ProjectFile,

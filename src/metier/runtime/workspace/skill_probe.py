@@ -1,8 +1,8 @@
 """The skills of a workspace as a person looks at them: how each stands, what it could do, and which would be chosen."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from metier.dataclass import dataclass
 from metier.definitions.names import canonical_name
 from metier.definitions.skills.scripts import discover_scripts
 from metier.engine.model.skill_index import build_shelf

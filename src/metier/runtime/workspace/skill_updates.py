@@ -1,10 +1,10 @@
 """Updates of installed skills in two steps: look at what would change, then take exactly what was looked at."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.definitions.files.contained_file import read_contained
 from metier.definitions.names import canonical_name
 from metier.errors import SkillRejected, UsageError

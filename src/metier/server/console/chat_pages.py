@@ -1,10 +1,9 @@
 """Conversations: what was said and done, turn by turn, and the next message."""
 
-from dataclasses import dataclass
-
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from metier.dataclass import dataclass
 from metier.errors import UsageError
 from metier.runtime.chat.chats import Chat, ChatRequest, list_chats, open_chat
 from metier.runtime.cleaning import build_place_cleaner

@@ -1,12 +1,12 @@
 """What the inbox shows of each thing that waits: pure values from what the runtime knows."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import cast
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.runtime.questions.approvals import ApprovalQuestion
 from metier.runtime.questions.inbox import WaitingRun, WaitKind
 from metier.runtime.questions.reopening import Limit

@@ -1,10 +1,9 @@
 """What a model was told in a turn: every layer with its source, size and price, and where the cache broke."""
 
-from dataclasses import dataclass
-
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from metier.dataclass import dataclass
 from metier.errors import UsageError
 from metier.runtime.history.prompts import ShownLayer, ShownPrompt, compare, show_turn
 from metier.runtime.history.run_views import read_run_view

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast, override
 
@@ -12,6 +11,7 @@ from jinja2 import Environment
 from starlette.datastructures import FormData
 from starlette.responses import HTMLResponse, RedirectResponse
 
+from metier.dataclass import dataclass
 from metier.errors import MetierError
 from metier.runtime.questions.inbox import count_waiting
 from metier.server.problems import ProblemDocument, describe_problem

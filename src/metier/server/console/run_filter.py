@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from math import isfinite
 from typing import cast, get_args
 from urllib.parse import urlencode
 
+from metier.dataclass import dataclass
 from metier.errors import UsageError
 from metier.events import TaskState
 from metier.runtime.documents import find_shown_status

@@ -1,9 +1,9 @@
 """The rows of the list of runs, page by page, and what happened in the last day."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from metier.dataclass import dataclass
 from metier.engine.delegation.orders import CHILD
 from metier.runtime.documents import find_shown_status
 from metier.runtime.records.known_cost import find_listed_cost

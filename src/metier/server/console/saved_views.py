@@ -1,8 +1,8 @@
 """Filters of the list of runs that a user gave a name. In the store, so that every server of a workspace has them."""
 
 import hashlib
-from dataclasses import dataclass
 
+from metier.dataclass import dataclass
 from metier.errors import UsageError
 from metier.store.contexts import ContextChange, ContextStore, NewFact
 

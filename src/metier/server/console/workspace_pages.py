@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import cast, get_args
 
@@ -10,6 +9,7 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from metier.dataclass import dataclass
 from metier.errors import UsageError
 from metier.runtime.doctor.finding import Finding
 from metier.runtime.doctor.health import examine

@@ -6,9 +6,9 @@ So a code works once, whichever process of the server gets it, and also after a 
 import json
 import secrets
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.server.security.users import Role, User, digest_token
 
 LIFETIME_SECONDS = 600

@@ -6,9 +6,11 @@ import hmac
 import json
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta
 from typing import Literal, cast
+
+from metier.dataclass import dataclass
 
 type Role = Literal["peer", "viewer", "approver", "operator"]
 """A peer is another program: it may use the doors, `/mcp` and `/a2a`, and nothing else."""

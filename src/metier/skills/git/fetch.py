@@ -8,12 +8,12 @@ the time or the size is used up, the whole session is killed.
 import base64
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from metier.dataclass import dataclass
 from metier.errors import SkillError, SkillRejected
 from metier.skills.git.process import GitSession, Sleep, open_pipe, run_git, start_git
 from metier.skills.layout import check_paths

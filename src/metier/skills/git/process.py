@@ -6,12 +6,13 @@ import signal
 import subprocess
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import anyio
 from anyio.abc import ByteReceiveStream, Process
 
+from metier.dataclass import dataclass
 from metier.errors import SkillError, SkillRejected
 from metier.skills.limits import InstallLimits
 from metier.skills.trusted_programs import build_trusted_environment, find_trusted_program

@@ -1,9 +1,10 @@
 """A repository or folder that holds several skills: what it offers, and which of them are wanted."""
 
 from collections import abc
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.definitions.names import canonical_name
 from metier.definitions.nearest import find_nearest
 from metier.definitions.skills.skill import SkillDefinition, load_skill

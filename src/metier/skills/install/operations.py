@@ -4,12 +4,13 @@ What a person decides comes in as `Confirm`; nothing here asks, prints or trusts
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import anyio
 
+from metier.dataclass import dataclass
 from metier.definitions.names import canonical_name, check_name
 from metier.definitions.problems import Problem
 from metier.definitions.skills.scripts import find_missing_scripts

@@ -7,7 +7,6 @@ new file, flushed to disk, then put in place in one step. A registry that cannot
 import json
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
@@ -15,6 +14,7 @@ from typing import Literal
 from filelock import FileLock, Timeout
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 
+from metier.dataclass import dataclass
 from metier.definitions.files.whole_file import replace_file
 from metier.definitions.names import canonical_name
 from metier.errors import SkillError

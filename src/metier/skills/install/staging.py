@@ -9,11 +9,11 @@ import shutil
 import stat
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from metier.dataclass import dataclass
 from metier.definitions.files.whole_file import sync_folder
 from metier.errors import SkillError, SkillRejected
 from metier.skills.install.registry import SkillHome, lock_registry

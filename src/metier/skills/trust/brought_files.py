@@ -5,9 +5,9 @@ import json
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.definitions.files.contained_file import read_contained
 
 _MOST_FILES = 2000

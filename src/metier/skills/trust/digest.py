@@ -8,10 +8,10 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from metier.dataclass import dataclass
 from metier.errors import SkillError, SkillRejected
 
 _FORMAT = b"metier-tree-1\n"

@@ -9,13 +9,13 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
 from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
+from metier.dataclass import dataclass
 from metier.definitions.files.walk import Walk
 from metier.definitions.files.whole_file import replace_file
 from metier.definitions.project_files import NAMES

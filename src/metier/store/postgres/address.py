@@ -1,11 +1,12 @@
 """The address of a PostgreSQL server: read from a variable, shown without its password."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from metier.dataclass import dataclass
 from metier.store.failures import StoreUnavailable
 
 

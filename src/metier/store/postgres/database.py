@@ -10,7 +10,6 @@ A task that is canceled is so between two attempts; while one is under way it is
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, LiteralString
 
 import anyio
@@ -18,6 +17,7 @@ import psycopg
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool
 
+from metier.dataclass import dataclass
 from metier.store.failures import StoreUnavailable
 from metier.store.postgres.address import Address
 from metier.store.postgres.errors import build_closed, build_failure, is_closed, is_lost

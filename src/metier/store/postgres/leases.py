@@ -1,8 +1,8 @@
 """Leases in PostgreSQL: who drives a run, until when by the clock of the server, and the fencing token."""
 
-from dataclasses import dataclass
 from datetime import datetime
 
+from metier.dataclass import dataclass
 from metier.store.base import Lease
 from metier.store.failures import LeaseHeld, LeaseLost, RunUnknown
 from metier.store.machine import Machine

@@ -1,10 +1,10 @@
 """Runs that have ended, page by page over an index, and their removal in batches. See `store.base`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, LiteralString
 
+from metier.dataclass import dataclass
 from metier.store.base import RunRow
 from metier.store.machine import Machine
 from metier.store.postgres.database import fetch_all

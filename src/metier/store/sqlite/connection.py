@@ -6,10 +6,10 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from metier.dataclass import dataclass
 from metier.definitions.files.whole_file import sync_folder
 from metier.store.failures import StoreUnavailable
 from metier.store.sqlite.errors import build_failure, build_open_failure, is_busy, is_unclear

@@ -2,10 +2,10 @@
 
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import cast
 
+from metier.dataclass import dataclass
 from metier.events import TaskState
 from metier.ids import Clock
 from metier.store.contexts import (

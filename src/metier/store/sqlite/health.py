@@ -6,9 +6,9 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.errors import StoreError
 from metier.store.base import StoredEntry
 from metier.store.machine import SystemMachine

@@ -4,9 +4,9 @@ Every function runs inside the caller's transaction.
 """
 
 import sqlite3
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from metier.dataclass import dataclass
 from metier.ids import Clock
 from metier.store.base import Lease
 from metier.store.failures import LeaseHeld, LeaseLost, RunUnknown

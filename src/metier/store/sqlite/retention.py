@@ -6,9 +6,9 @@ All inside the caller's transaction.
 import json
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
+from metier.dataclass import dataclass
 from metier.store.base import RunRow
 from metier.store.machine import Machine
 from metier.store.sqlite.leases import build_holding

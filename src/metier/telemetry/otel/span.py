@@ -1,8 +1,10 @@
 """A finished span as a value. Knows no SDK: what is exported is decided before one is loaded."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, Protocol
+
+from metier.dataclass import dataclass
 
 type AttributeValue = str | int | float | bool | tuple[str, ...]
 type SpanKind = Literal["internal", "client", "server"]

@@ -2,8 +2,9 @@
 
 import hashlib
 import re
-from dataclasses import dataclass
 from typing import Self
+
+from metier.dataclass import dataclass
 
 HEADER = "traceparent"
 VARIABLE = "TRACEPARENT"

@@ -1,10 +1,9 @@
 """Replace one exact text by another in a file's text, or say precisely why not. Pure."""
 
-from dataclasses import dataclass
-
 from pydantic import JsonValue
 from rapidfuzz import fuzz, process
 
+from metier.dataclass import dataclass
 from metier.errors import ToolFailed
 from metier.tools.files.text import decode, name_kind
 

@@ -3,11 +3,11 @@
 import codecs
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from anyio.to_thread import run_sync
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.errors import ToolFailed
 from metier.prompts.tool_texts import describe_parameters, load_tool_text
 from metier.tools.base import PathGuard, ToolContext, ToolInfo, ToolResult

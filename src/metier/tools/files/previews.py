@@ -2,10 +2,10 @@
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.errors import ToolFailed
 from metier.tools.files.exact_edit import edit_bytes
 from metier.tools.files.replacing import hash_bytes, read_target

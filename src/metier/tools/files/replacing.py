@@ -10,12 +10,12 @@ import os
 import secrets
 import stat
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.definitions.files.contained_path import READ_FILE
 from metier.definitions.files.whole_file import sync_folder
 from metier.errors import ToolFailed

@@ -10,9 +10,9 @@ import re
 import stat
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.definitions.files.contained_path import READ_FOLDER, Opened, Opener, choose_opener, leads_out
 from metier.errors import ToolFailed
 from metier.tools.base import NoGuard, PathGuard

@@ -13,10 +13,10 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from metier.dataclass import dataclass
 from metier.skills.trusted_programs import build_trusted_environment, find_trusted_program
 from metier.tools.files.file_state import MAX_BYTES, FileState, build_state
 

@@ -1,8 +1,8 @@
 """The text in a file's bytes: whether it is text, and in which encoding. Encoding it again gives the same bytes."""
 
 import codecs
-from dataclasses import dataclass
 
+from metier.dataclass import dataclass
 from metier.errors import ToolFailed
 
 _SAMPLE_BYTES = 8192

@@ -3,8 +3,9 @@
 import os
 import stat
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from metier.dataclass import dataclass
 from metier.definitions.files.contained_path import READ_FOLDER
 from metier.tools.base import PathGuard
 from metier.tools.files.path_patterns import PathPattern

@@ -11,9 +11,10 @@ PreToolUse:
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import cast
 
+from metier.dataclass import dataclass
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
 from metier.tools.hooks.definition import EVENTS, MOST_SECONDS, TIMEOUT_SECONDS, HookCommand, HookEvent

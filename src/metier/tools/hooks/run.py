@@ -6,12 +6,13 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import anyio.to_thread
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.definitions.files.contained_file import read_contained
 from metier.errors import ToolFailed
 from metier.tools.hooks.answer import BLOCKED, HookAnswer, HookStatus, read_answer

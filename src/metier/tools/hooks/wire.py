@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.tools.hooks.definition import HookEvent, name_tool
 
 _FILE_TOOLS = frozenset({"Read", "Write", "Edit"})

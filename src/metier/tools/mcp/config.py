@@ -10,12 +10,13 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import cast
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.definitions.files.contained_file import read_contained
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem, has_errors

@@ -3,13 +3,14 @@
 import importlib
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol, cast
 
 import anyio
 from anyio.abc import TaskGroup
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.errors import ToolFailed, UsageError
 from metier.events import McpServerReported, Payload
 from metier.extras import hint_extra

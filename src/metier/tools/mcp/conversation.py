@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 import anyio
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.tools.base import Media
 from metier.tools.mcp.listing import OfferedTool
 from metier.tools.mcp.server_log import ServerLog

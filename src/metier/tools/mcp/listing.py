@@ -3,11 +3,12 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.errors import UsageError
 from metier.tools.base import Schema, ToolInfo
 from metier.tools.effects import Effect, Risk

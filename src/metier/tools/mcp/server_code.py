@@ -10,9 +10,9 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.tools.mcp.config import ServerDefinition
 
 RUNNERS = frozenset({

@@ -6,7 +6,6 @@ bounded, its environment is a list, its log goes to a file, and its whole tree o
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 import anyio
 from anyio.streams.buffered import BufferedByteReceiveStream
@@ -15,6 +14,7 @@ from mcp.client._transport import TransportStreams
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
+from metier.dataclass import dataclass
 from metier.tools.mcp.conversation import Ending
 from metier.tools.mcp.server_log import ServerLog
 from metier.tools.process.run import Command, ProcessLimits, ProcessTree

@@ -2,11 +2,12 @@
 
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.errors import ConfigError
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 from metier.tools.mcp.config import ServerDefinition, expand_server

@@ -1,7 +1,8 @@
 """Keep the beginning and the end of a stream of any length, in bounded memory. Bytes in, text out."""
 
-from dataclasses import dataclass
 from typing import BinaryIO
+
+from metier.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

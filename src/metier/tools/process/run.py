@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,6 +19,7 @@ import anyio
 import anyio.to_thread
 from anyio.abc import ByteReceiveStream, ByteSendStream, Process
 
+from metier.dataclass import dataclass
 from metier.errors import ToolFailed
 from metier.tools.process.interpreter import base_interpreter
 from metier.tools.process.output import Capture, Output

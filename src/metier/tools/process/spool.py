@@ -8,11 +8,11 @@ import errno
 import os
 import secrets
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
 
+from metier.dataclass import dataclass
 from metier.definitions.files.whole_file import sync_folder
 from metier.tools.base import STARTED
 

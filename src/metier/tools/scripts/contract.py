@@ -1,10 +1,11 @@
 """What the script tools promise: limits, error codes, and the shape of every answer. Pure values."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.definitions.names import canonical_name, canonical_script_name, check_skill_id
 from metier.definitions.skills.skill import SkillDefinition
 from metier.errors import InvalidName, ToolFailed

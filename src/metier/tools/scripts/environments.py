@@ -14,12 +14,12 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio.to_thread
 from packaging.requirements import Requirement
 
+from metier.dataclass import dataclass
 from metier.errors import ToolFailed
 from metier.extras import hint_extra
 from metier.skills.trusted_programs import build_trusted_path

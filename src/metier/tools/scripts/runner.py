@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import anyio.to_thread
 
+from metier.dataclass import dataclass
 from metier.definitions.skills.scripts import Script
 from metier.errors import SkillError, SkillNotTrusted
 from metier.skills.package import SkillPackage

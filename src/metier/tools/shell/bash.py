@@ -3,12 +3,12 @@
 import hashlib
 import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from anyio.to_thread import run_sync
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.errors import ToolFailed
 from metier.events import SkillStepExecuted
 from metier.prompts.tool_texts import describe_parameters, load_tool_text

@@ -6,10 +6,10 @@ A table is a convenience for rules that allow: what it does not list is asked ab
 import posixpath
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
+from metier.dataclass import dataclass
 from metier.tools.shell.programs import PLAIN, RUNNERS, SAME_TABLE, TABLES
 from metier.tools.shell.sed_awk import is_harmless_awk, is_harmless_sed
 from metier.tools.shell.words import fill_variables, has_variable, is_open

@@ -7,9 +7,9 @@ characters beyond ASCII) is not understood, and says so.
 """
 
 import re
-from dataclasses import dataclass
 from typing import Literal
 
+from metier.dataclass import dataclass
 from metier.tools.shell.words import (
     FOLDER,
     KNOWN_VARIABLES,

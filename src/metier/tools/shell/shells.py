@@ -2,10 +2,10 @@
 
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from metier.dataclass import dataclass
 from metier.errors import ToolFailed
 from metier.tools.process.interpreter import base_interpreter
 from metier.tools.shell.line import Pipeline, ShellLine, SimpleCommand

@@ -5,8 +5,9 @@ Names with blanks or newlines would be torn apart into other names, and a link l
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from metier.dataclass import dataclass
 from metier.tools.shell.line import SimpleCommand
 
 XARGS, FIND = "xargs", "find"

@@ -10,10 +10,10 @@ become the schema that a model sees; methods may be plain or `async`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.tools.effects import Effect, Risk
 
 type Response = dict[str, JsonValue]

@@ -4,11 +4,11 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import cast
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.errors import ToolFailed
 from metier.tools.signatures import Signature, read_description, read_signature
 from metier.tools.toolsets import AgentToolset, find_declaration

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -10,6 +9,7 @@ import anyio
 from anyio.streams.buffered import BufferedByteReceiveStream
 from pydantic import BaseModel, JsonValue, ValidationError
 
+from metier.dataclass import dataclass
 from metier.errors import ToolFailed
 from metier.skills.package import SkillPackage
 from metier.tools.process.environment import build_environment

@@ -1,10 +1,11 @@
 """The toolsets of skills as tools of a run. Their code runs in a process per skill, never in the agent."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem
 from metier.errors import ToolFailed

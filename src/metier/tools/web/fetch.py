@@ -4,13 +4,13 @@ import re
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import anyio
 import httpx2
 from anyio.to_thread import run_sync
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.errors import ToolFailed
 from metier.prompts.tool_texts import describe_parameters, load_tool_text
 from metier.tools.base import PathGuard, Preview, ToolContext, ToolInfo, ToolResult

@@ -6,9 +6,9 @@ size, and a page is written by a stranger.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from html import unescape
 
+from metier.dataclass import dataclass
 from metier.errors import ToolFailed
 from metier.tools.web.url import WebUrl, join_url
 

@@ -2,11 +2,11 @@
 
 import socket
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import anyio
 
+from metier.dataclass import dataclass
 from metier.errors import ToolFailed
 from metier.tools.web.address import parse_address
 from metier.tools.web.url import WebUrl, check_address, check_domain, check_name

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 from urllib.parse import quote_plus
 
 import anyio
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.errors import ToolFailed
 from metier.prompts.tool_texts import describe_parameters, load_tool_text
 from metier.tools.base import ToolContext, ToolInfo, ToolResult

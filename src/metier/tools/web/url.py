@@ -2,10 +2,10 @@
 
 import re
 import unicodedata
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from urllib.parse import quote, urljoin
 
+from metier.dataclass import dataclass
 from metier.errors import ToolFailed
 from metier.tools.web.address import find_address, find_reason
 

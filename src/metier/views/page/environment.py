@@ -5,7 +5,6 @@ Text is escaped by default. Only `markdown` gives markup, and it writes that by 
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import cast
@@ -14,6 +13,7 @@ from jinja2 import ChoiceLoader, Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from pydantic import JsonValue
 
+from metier.dataclass import dataclass
 from metier.telemetry.excerpt import cut_middle, one_line
 from metier.telemetry.sanitize import sanitize
 from metier.views.closing import find_seconds, format_cost, format_seconds, format_tokens

@@ -10,10 +10,11 @@ import platform
 import tempfile
 from binascii import b2a_base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Literal
 
+from metier.dataclass import dataclass
 from metier.tools.process.interpreter import base_interpreter
 from metier.tools.process.sandbox import bubblewrap
 from metier.tools.process.sandbox.reach import Reach

@@ -16,9 +16,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.tools.process.interpreter import base_interpreter
 from metier.tools.process.sandbox import bubblewrap
 from metier.tools.process.sandbox.confinement import Confinement, Launch, Level

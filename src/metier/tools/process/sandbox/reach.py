@@ -1,9 +1,10 @@
 """What a confined program can get at. Values; every level of the sandbox is built from the same ones."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.tools.process.sandbox.surroundings import Closed
 
 

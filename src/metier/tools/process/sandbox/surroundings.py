@@ -7,9 +7,9 @@ import os
 import sys
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.tools.process.interpreter import base_interpreter
 from metier.tools.protected import OWN_FILES, SECRETS_REASON, STANDING_FOLDERS, protected_name
 
