@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from metier.capabilities.advisor import AdviceDesk, Advisor, Keep
 from metier.capabilities.answers import Judged, build_broken, build_failure, judge_answer
-from metier.capabilities.checks.check import find_modules, is_capability, load_contract
+from metier.capabilities.checks.check import find_modules, load_contract
 from metier.capabilities.checks.sync_check import check_file
 from metier.capabilities.contracts.contract import SkillContract
 from metier.capabilities.entrypoint import run_entrypoint
@@ -30,6 +30,7 @@ from metier.capabilities.waiting import run_blocking
 from metier.dataclass import dataclass
 from metier.definitions.names import canonical_name
 from metier.definitions.skills.naming import hint_skill
+from metier.definitions.skills.scripts import is_capability
 from metier.definitions.skills.sources import find_bundled_folder
 from metier.errors import SkillNotFound, ToolFailed
 from metier.skills.activation import build_roots, find_package, find_packages

@@ -1,17 +1,16 @@
 """Are the inputs of a skill there and right? What is missing or wrong becomes a request for input. Pure."""
 
 from collections.abc import Collection
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError
 from pydantic import JsonValue
-from referencing import Registry
-from referencing.exceptions import Unresolvable
 
 from metier.capabilities.contracts.contract import INPUT_TYPES, InputType, Schema, SkillContract
 from metier.capabilities.protocol import InputRequest, MissingField
 from metier.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError
 
 _SHOWN_CHARACTERS = 300
 _MAX_ERRORS = 10
@@ -94,9 +93,14 @@ def build_input_schema(contract: SkillContract) -> Schema:
     return {"type": "object", "properties": properties}
 
 
-def _find_errors(inputs: dict[str, JsonValue], schema: Schema | None) -> list[ValidationError]:
+def _find_errors(inputs: dict[str, JsonValue], schema: Schema | None) -> "list[ValidationError]":
     if schema is None:
         return []
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import ValidationError
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+
     # An empty registry retrieves nothing: a schema must not make the process fetch an address.
     validator = Draft202012Validator(schema, registry=Registry())
     try:
@@ -108,7 +112,7 @@ def _find_errors(inputs: dict[str, JsonValue], schema: Schema | None) -> list[Va
     return sorted(found, key=lambda error: (list(map(str, error.absolute_path)), error.message))
 
 
-def _missing_names(error: ValidationError) -> list[str]:
+def _missing_names(error: "ValidationError") -> list[str]:
     """Of a top-level `required`: the names that are not there."""
     if error.validator != "required" or error.absolute_path:
         return []
@@ -116,7 +120,7 @@ def _missing_names(error: ValidationError) -> list[str]:
     return [name for name in wanted if name not in given]
 
 
-def _named_by(error: ValidationError) -> list[str]:
+def _named_by(error: "ValidationError") -> list[str]:
     path = list(error.absolute_path)
     if path:
         return [str(path[0])]

@@ -14,6 +14,7 @@ from metier.context.operating import Subjects, find_family
 from metier.context.tokens import TokenCounter
 from metier.definitions.problems import Problem
 from metier.definitions.project_files import ProjectFile
+from metier.definitions.skills.scripts import is_capability
 from metier.engine.decide import Policy
 from metier.engine.delegation.partners import Partners
 from metier.engine.execution.protecting import describe_changes
@@ -24,14 +25,13 @@ from metier.errors import MetierError, UsageError
 from metier.project_events import ProjectInstructionsLoaded
 from metier.providers.abilities import Abilities, KnownLacks, RememberedLacks
 from metier.providers.base import Observer, Provider
-from metier.providers.facts import load_facts
+from metier.providers.facts import FactBook, load_facts
 from metier.providers.options import ModelOptions
 from metier.providers.registry import OFFLINE, choose_provider, holds_to_schema
 from metier.runtime.checks.list_checks import find_notices
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.confinement import build_protected_state, limit_only, open_confinement
 from metier.runtime.delegation.authority import bind, find_tool_bounds
-from metier.runtime.delegation.capabilities import find_advisor, list_callable
 from metier.runtime.delegation.partners import choose_partners
 from metier.runtime.host import Host
 from metier.runtime.mcp import list_known_tools, list_server_files, open_servers
@@ -90,8 +90,7 @@ async def build_services(
         models = open_models(place, facts, shelf, run=run)
         opened.push_async_callback(models.aclose)
         own = _list_own(packages, place, run=run, confinement=confinement, host=policy.text)
-        advisor = find_advisor(place, models.provider, facts)
-        skills = list_callable(packages, place, store, run=run, advisor=advisor, confinement=confinement)
+        skills = _list_callable(packages, run, store, provider=models.provider, facts=facts, confinement=confinement)
         offered = (*own, *toolsets.tools, *servers.tools, *skills)
         known, tools = list_names(offered), await _choose_tools(run, offered, store)
         _check_names(run, access, known)
@@ -138,6 +137,26 @@ async def build_services(
 
 def _open_shelf(packages: Sequence[SkillPackage], place: Host, problems: Sequence[Problem]) -> SkillIndex:
     return build_shelf(packages, workspace=place.workspace, problems=problems, cache_folder=place.cache)
+
+
+def _list_callable(
+    packages: Sequence[SkillPackage],
+    run: PreparedRun,
+    store: Store,
+    *,
+    provider: Provider,
+    facts: FactBook,
+    confinement: Confinement,
+) -> tuple[Tool, ...]:
+    is_called = run.order is not None and run.order.call is not None
+    if not is_called and not any(is_capability(package.definition) for package in packages):
+        return ()
+    # What calls skills is a fifth of the modules of a run, and most runs have no such skill.
+    from metier.runtime.delegation.capabilities import find_advisor, list_callable
+
+    place = run.agent.place
+    advisor = find_advisor(place, provider, facts)
+    return list_callable(packages, place, store, run=run, advisor=advisor, confinement=confinement)
 
 
 def find_changed_files(run: PreparedRun) -> tuple[str, ...]:

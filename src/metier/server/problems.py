@@ -18,7 +18,7 @@ from metier.errors import (
     SkillNotTrusted,
     UsageError,
 )
-from metier.messages import Value
+from metier.server.body import Body
 from metier.store.failures import (
     ApprovalUnknown,
     BlobUnknown,
@@ -77,7 +77,7 @@ class HttpProblem(MetierError):
         self.code = code
 
 
-class ProblemDocument(Value):
+class ProblemDocument(Body):
     """What went wrong, by RFC 9457, and what to do about it."""
 
     type: str = "about:blank"

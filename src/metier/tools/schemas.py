@@ -1,18 +1,22 @@
-"""Check a value against a JSON Schema and say in one sentence what is wrong. Never follows a reference outside it."""
+"""Check a value against a JSON Schema and say in one sentence what is wrong. Never follows a reference outside it.
+
+Most schemas and values are plain, and are judged here; `jsonschema` costs a process more than a short run does, and is
+loaded for the first one that says more.
+"""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from functools import lru_cache
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, ValidationError, best_match  # pyright: ignore[reportUnknownVariableType]
 from pydantic import JsonValue
-from referencing import Registry
-from referencing.exceptions import Unresolvable
 
 from metier.dataclass import dataclass
 from metier.errors import UsageError
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import ValidationError
 
 _SHOWN_CHARACTERS = 300
 _MOST_ERRORS = 8
@@ -22,13 +26,65 @@ _TYPES: dict[str, tuple[type, ...]] = {"string": (str,), "integer": (int,), "boo
 
 
 @lru_cache(maxsize=512)
-def _find_problem(schema: str) -> str:
+def _find_problem(text: str) -> str:
     """What is wrong with a schema, by its text: most runs of a process have the same tools."""
+    schema: JsonValue = json.loads(text)
+    if _is_surely_valid(schema):
+        return ""
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError
+
     try:
-        Draft202012Validator.check_schema(json.loads(schema))
+        Draft202012Validator.check_schema(cast("dict[str, JsonValue]", schema))
     except SchemaError as error:
         return error.message
     return ""
+
+
+def _is_surely_valid(schema: JsonValue) -> bool:
+    """Nothing but words that are checked here. True is certain; False is for the whole check to say."""
+    if not isinstance(schema, dict):
+        return isinstance(schema, bool)
+    return all(word in _WORDS and _WORDS[word](value) for word, value in schema.items())
+
+
+def _is_text(value: JsonValue) -> bool:
+    return isinstance(value, str)
+
+
+def _is_count(value: JsonValue) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_number(value: JsonValue) -> bool:
+    return type(value) in (int, float)
+
+
+def _are_schemas(value: JsonValue) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_surely_valid, value))
+
+
+def _is_mapping_of_schemas(value: JsonValue) -> bool:
+    return isinstance(value, dict) and all(map(_is_surely_valid, value.values()))
+
+
+def _are_names(value: JsonValue) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value)) and len(set(map(str, value))) == len(value)
+
+
+_WORDS: dict[str, Callable[[JsonValue], bool]] = {
+    "type": lambda value: value in ("null", "boolean", "object", "array", "number", "string", "integer"),
+    **dict.fromkeys(("title", "description"), _is_text),
+    **dict.fromkeys(("default", "const"), lambda _value: True),
+    "enum": lambda value: isinstance(value, list),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), _is_count),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _is_number),
+    **dict.fromkeys(("anyOf", "oneOf", "allOf"), _are_schemas),
+    **dict.fromkeys(("items", "additionalProperties"), _is_surely_valid),
+    "properties": _is_mapping_of_schemas,
+    "required": _are_names,
+}
+"""What the value of each keyword must be, for the keywords that tools are described with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +129,8 @@ class SchemaCheck:
         """Everything that is wrong and where, by its place, the first ones."""
         if not (best := self.find_error(value)) or self._validator is None:
             return [best] if best else []
+        from referencing.exceptions import Unresolvable
+
         try:
             errors = cast("list[ValidationError]", list(self._validator.iter_errors(value)))  # pyright: ignore[reportUnknownMemberType]
         except (Unresolvable, RecursionError):
@@ -88,12 +146,17 @@ class SchemaCheck:
         """What is wrong and where; empty when nothing is."""
         if not self._schema or (self._plain is not None and self._plain.holds(value)):
             return ""
+        from jsonschema import Draft202012Validator
+        from jsonschema.exceptions import best_match  # pyright: ignore[reportUnknownVariableType]
+        from referencing import Registry
+        from referencing.exceptions import Unresolvable
+
         if self._validator is None:
             # An empty registry retrieves nothing: a schema must not make the agent fetch an address.
             self._validator = Draft202012Validator(self._schema, registry=Registry())
         try:
             # The stubs of jsonschema leave both of these open.
-            errors: Iterator[ValidationError] = self._validator.iter_errors(value)  # pyright: ignore[reportUnknownMemberType]
+            errors = self._validator.iter_errors(value)  # pyright: ignore[reportUnknownMemberType]
             error = cast("ValidationError | None", best_match(errors))
         except Unresolvable as unresolvable:
             return f"its schema refers to {unresolvable.ref!r}, and only references inside the schema are followed"

@@ -19,11 +19,6 @@ def is_own(package: SkillPackage) -> bool:
     return package.source in _OWN
 
 
-def is_capability(skill: SkillDefinition) -> bool:
-    """It can be called with inputs: it has an `impl.py`."""
-    return find_impl(skill) is not None
-
-
 def find_modules(skill: SkillDefinition) -> list[Path]:
     """`impl.py` and the modules beside it, which it may import."""
     return sorted(skill.folder.glob("*.py"))

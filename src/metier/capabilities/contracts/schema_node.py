@@ -3,16 +3,14 @@
 import math
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
 from pydantic import JsonValue
-from referencing import Registry
-from referencing.exceptions import Unresolvable
-from referencing.jsonschema import DRAFT202012, SchemaRegistry
 
 from metier.definitions.text.yaml_text import Mapping, Node, Scalar, Sequence
+
+if TYPE_CHECKING:
+    from referencing.jsonschema import SchemaRegistry
 
 _WHOLE = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
@@ -58,6 +56,9 @@ def find_schema_fault(node: Node) -> SchemaFault | None:
         if key == "$schema" and value.rstrip("#") != _DRAFT:
             return SchemaFault(f"$schema {value!r} is not supported; write {_DRAFT!r} or leave it out", line)
     schema = {entry.key: json_value(entry.value) for entry in node.entries}
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError
+
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
@@ -67,6 +68,10 @@ def find_schema_fault(node: Node) -> SchemaFault | None:
 
 def _find_loose_end(node: Node, schema: dict[str, JsonValue]) -> SchemaFault | None:
     """A reference to a part that the schema does not have: the caller, who gives inputs, could not mend that."""
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012
+
     empty: SchemaRegistry = Registry()
     resolver = empty.with_resource("", DRAFT202012.create_resource(schema)).resolver()
     for key, value, line in _walk(node):

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from metier.capabilities.checks.check import is_capability
 from metier.capabilities.checks.sync_check import as_problem, check_path
 from metier.capabilities.contracts.contract import SkillContract
 from metier.capabilities.contracts.reading import ContractReading, has_contract, read_contract
@@ -16,6 +15,7 @@ from metier.definitions.names import canonical_name
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.skills.catalog import CatalogSkill
+from metier.definitions.skills.scripts import is_capability
 from metier.definitions.skills.skill import SkillDefinition, load_skill
 
 _FOREIGN = "user"

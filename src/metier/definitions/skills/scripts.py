@@ -47,6 +47,11 @@ def find_impl(skill: SkillDefinition) -> Path | None:
     return path if path.is_file() and not path.is_symlink() else None
 
 
+def is_capability(skill: SkillDefinition) -> bool:
+    """It can be called with inputs: it has an `impl.py`."""
+    return find_impl(skill) is not None
+
+
 def _plain_files(folder: Path) -> list[str]:
     # The folder itself must be the skill's own: a linked one could list any place of the machine.
     if folder.is_symlink():

@@ -1,7 +1,5 @@
 """Which versions of Metier a skill asks for, and whether this is one of them. Pure."""
 
-from packaging.version import InvalidVersion, Version
-
 from metier.definitions.skills.skill import SkillDefinition
 from metier.version import __version__
 
@@ -12,6 +10,8 @@ def find_version_fault(skill: SkillDefinition) -> str:
     for bound, is_minimum in bounds:
         if not bound:
             continue
+        from packaging.version import InvalidVersion, Version
+
         try:
             wanted, own = Version(bound), Version(__version__)
         except InvalidVersion:

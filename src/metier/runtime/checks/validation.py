@@ -10,7 +10,7 @@ from pathlib import Path
 
 from metier.approval.load import RuleReading, RuleSource, read_rules
 from metier.approval.scopes import POLICY_FILE, ScopeReader
-from metier.capabilities.checks.check import check_capability, is_capability
+from metier.capabilities.checks.check import check_capability
 from metier.capabilities.contracts.reading import read_contract
 from metier.context.control import CONTROL_NAMES
 from metier.dataclass import dataclass
@@ -23,7 +23,7 @@ from metier.definitions.problems import Problem, has_errors
 from metier.definitions.schedule import load_schedules
 from metier.definitions.skills.catalog import Catalog, load_catalog
 from metier.definitions.skills.naming import hint_skill
-from metier.definitions.skills.scripts import discover_scripts
+from metier.definitions.skills.scripts import discover_scripts, is_capability
 from metier.definitions.skills.skill import SkillDefinition, load_skill
 from metier.definitions.skills.sources import WORKSPACE_FOLDERS, build_search_path
 from metier.definitions.skills.versions import find_version_fault

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from metier.capabilities.adapter import name_owner
 from metier.capabilities.advisor import Bill, ProviderAdvisor
-from metier.capabilities.checks.check import is_capability
 from metier.capabilities.delegation import Lineage
 from metier.capabilities.executor import Capability, SkillExecutor
 from metier.capabilities.tool import build_capability_tools
 from metier.capabilities.turns import Conversations
 from metier.definitions.names import canonical_name
+from metier.definitions.skills.scripts import is_capability
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Provider
 from metier.providers.facts import FactBook
@@ -36,8 +36,6 @@ def list_callable(
 ) -> tuple[Tool, ...]:
     """One tool for each active skill with an `impl.py` whose contract can be used. Runs nothing."""
     call = run.order.call if run.order is not None else None
-    if call is None and not any(is_capability(package.definition) for package in packages):
-        return ()
     executor = SkillExecutor(
         packages={canonical_name(package.definition.name): package for package in packages},
         workspace=place.workspace,

@@ -14,7 +14,6 @@ from dataclasses import replace
 from datetime import timedelta
 
 import anyio
-import httpx2
 
 from metier.errors import StoreError, ToolFailed
 from metier.runtime.host import Host
@@ -117,6 +116,8 @@ async def _try(row: OutboxRow, place: Host, store: Store) -> OutboxRow:
         if now - row.created_at > timedelta(seconds=UNWRITTEN_SECONDS):
             return replace(row, state="dropped", reason="what it tells of was never written")
         return replace(row, due_at=now + timedelta(seconds=FIRST_DELAY_SECONDS), reason="not written yet")
+    import httpx2
+
     try:
         if row.channel == PUSH and await find_target(row, store) is None:
             return replace(row, state="dropped", reason="its receiver was removed")
@@ -158,6 +159,8 @@ async def _post(row: OutboxRow, place: Host) -> str:
         "webhook-timestamp": stamp,
         "webhook-signature": sign(secret, row.key, stamp, body=body),
     }
+    import httpx2
+
     with anyio.fail_after(ATTEMPT_SECONDS):
         async with (
             httpx2.AsyncClient(timeout=ATTEMPT_SECONDS, follow_redirects=False) as client,

@@ -2,7 +2,6 @@
 
 from metier.definitions.nearest import hint_nearest
 from metier.errors import UsageError
-from metier.providers.a2a.provider import RemoteAgent, RemoteAgentProvider
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Provider
 from metier.providers.connection import Connection
@@ -17,6 +16,8 @@ from metier.runtime.prepared_run import PreparedRun
 
 def open_remote(place: Host, facts: FactBook, *, run: PreparedRun) -> Provider:
     """Raises `UsageError` for a name that the settings do not have. Without its token it is there and not asked."""
+    from metier.providers.a2a.provider import RemoteAgent, RemoteAgentProvider
+
     name = place.settings.model.name
     known = read_agents(place.settings.model.providers.a2a.agents)
     options = known.get(name)

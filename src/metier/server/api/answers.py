@@ -7,7 +7,7 @@ from fastapi import Query
 from pydantic import Field, JsonValue
 from starlette.responses import JSONResponse, Response
 
-from metier.messages import Value
+from metier.server.body import Body
 from metier.server.idempotency import Document
 from metier.server.state import ServerState
 from metier.telemetry.redaction import Json
@@ -18,7 +18,7 @@ type PageSize = Annotated[int, Query(ge=1, le=500, description="How many at most
 _DOWNLOAD_POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
 
 
-class Listing(Value):
+class Listing(Body):
     """One page of a list."""
 
     items: tuple[dict[str, JsonValue], ...]

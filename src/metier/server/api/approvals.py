@@ -7,11 +7,11 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field, JsonValue
 from starlette.responses import Response
 
-from metier.messages import Value
 from metier.runtime.documents import approval_as_json, attempt_as_json
 from metier.runtime.questions.approvals import Reply
 from metier.runtime.queue.detached import find_owner, wake
 from metier.server.api.answers import Listing, answer, answer_page
+from metier.server.body import Body
 from metier.server.idempotency import Document, Key, Once, run_once
 from metier.server.problems import HttpProblem
 from metier.server.state import CurrentUser, ServerState, State
@@ -22,7 +22,7 @@ router = APIRouter(prefix="/approvals", tags=["approvals"])
 type ApprovalName = Annotated[str, Path(max_length=200, description="The id of an approval, or the beginning of it.")]
 
 
-class Decision(Value):
+class Decision(Body):
     reason: Annotated[str, Field(max_length=10_000, description="Why; of a denial the model reads it.")] = ""
     hash: Annotated[
         str, Field(max_length=200, description="`hash` of the call that was looked at: another one is not decided.")

@@ -6,12 +6,12 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field, JsonValue
 from starlette.responses import Response
 
-from metier.messages import Value
 from metier.runtime.chat.chats import ChatRequest, list_chats, open_chat
 from metier.runtime.documents import iso
 from metier.runtime.queue.detached import leave_to_workers
 from metier.server.api.answers import Listing, PageSize, answer, answer_page
 from metier.server.api.starting import MOST_TEXT, RunLimits, use_limits
+from metier.server.body import Body
 from metier.server.idempotency import Document, Key, Once, run_once
 from metier.server.problems import HttpProblem
 from metier.server.state import State
@@ -30,7 +30,7 @@ class NewConversation(RunLimits):
     model: Annotated[str, Field(max_length=200)] = ""
 
 
-class Message(Value):
+class Message(Body):
     text: Annotated[str, Field(min_length=1, max_length=MOST_TEXT)]
 
 

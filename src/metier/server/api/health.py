@@ -5,14 +5,14 @@ from typing import Annotated
 from fastapi import APIRouter
 from pydantic import Field
 
-from metier.messages import Value
+from metier.server.body import Body
 from metier.server.state import State
 from metier.version import __version__
 
 router = APIRouter(tags=["health"])
 
 
-class Health(Value):
+class Health(Body):
     status: Annotated[str, Field(description="`ok` where the store answers.")]
     version: str
 

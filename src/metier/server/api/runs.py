@@ -12,7 +12,6 @@ from starlette.responses import Response
 from metier.engine.phases import FINAL
 from metier.errors import UsageError
 from metier.events import TaskState
-from metier.messages import Value
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.documents import row_as_json
 from metier.runtime.history.archive import render_archive
@@ -29,6 +28,7 @@ from metier.runtime.records.resume_tokens import check_run_token
 from metier.runtime.requests import RunRequest
 from metier.server.api.answers import Cursor, Listing, PageSize, answer, answer_file, answer_page
 from metier.server.api.starting import StartRun, start_once
+from metier.server.body import Body
 from metier.server.idempotency import Document, Key, Once, run_once
 from metier.server.problems import HttpProblem
 from metier.server.state import CurrentUser, ServerState, State
@@ -46,7 +46,7 @@ Texts = tuple[Annotated[str, Field(max_length=200)], ...]
 """Not a `type` statement: the framework must see that it is a list, to read a parameter that is given several times."""
 
 
-class RunQuery(Value):
+class RunQuery(Body):
     status: tuple[TaskState, ...] = ()
     not_status: tuple[TaskState, ...] = ()
     agent: Texts = ()
@@ -91,7 +91,7 @@ class RunQuery(Value):
         )
 
 
-class ResumeRun(Value):
+class ResumeRun(Body):
     max_turns: Annotated[int | None, Field(ge=1, le=100_000, description="Raise the limit to so many turns.")] = None
     max_cost_usd: Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="Raise the limit.")] = None
     accept_changed_skills: Annotated[bool, Field(description="Go on with files of skills that changed.")] = False
@@ -105,7 +105,7 @@ class AnswerRun(ResumeRun):
     ] = None
 
 
-class ForkRun(Value):
+class ForkRun(Body):
     at: Annotated[int, Field(ge=1, le=10_000_000, description="How many entries the new run shares.")]
     model: Annotated[str, Field(max_length=200)] = ""
     provider: Annotated[str, Field(max_length=100)] = ""

@@ -7,12 +7,12 @@ from pydantic import Field, JsonValue
 from starlette.responses import Response
 
 from metier.definitions.schedule import build_schedule
-from metier.messages import Value
 from metier.runtime.schedules.changes import add_schedule, pause_schedule, remove_schedule
 from metier.runtime.schedules.documents import schedule_as_json
 from metier.runtime.schedules.firing import start_now
 from metier.runtime.schedules.known import KnownSchedule, get_schedule, list_schedules, read_history
 from metier.server.api.answers import Listing, answer, answer_page
+from metier.server.body import Body
 from metier.server.idempotency import Document, Key, Once, run_once
 from metier.server.problems import HttpProblem
 from metier.server.state import ServerState, State
@@ -22,7 +22,7 @@ router = APIRouter(prefix="/schedules", tags=["schedules"])
 type Name = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$", description="The name of a schedule.")]
 
 
-class NewSchedule(Value):
+class NewSchedule(Body):
     definition: Annotated[
         dict[str, JsonValue],
         Field(description="As in `.agent/schedules.yaml`: name, cron or every, prompt or task, agent, timezone, …"),

@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 from fastapi import Request
 from pydantic import Field, JsonValue
 
-from metier.messages import Value
 from metier.runtime.documents import row_as_json
 from metier.runtime.opening import open_host
 from metier.runtime.queue.detached import submit
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
+from metier.server.body import Body
 from metier.server.idempotency import Document, Once
 from metier.server.state import ServerState, get_state
 from metier.store.failures import RunExists
@@ -20,7 +20,7 @@ from metier.telemetry.otel.trace_context import HEADER
 MOST_TEXT = 500_000
 
 
-class RunLimits(Value):
+class RunLimits(Body):
     """What holds for this run instead of the settings of the workspace."""
 
     provider: Annotated[str, Field(max_length=100, description="Who answers; `offline` needs no key.")] = ""

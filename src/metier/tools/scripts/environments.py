@@ -15,9 +15,9 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio.to_thread
-from packaging.requirements import Requirement
 
 from metier.dataclass import dataclass
 from metier.errors import ToolFailed
@@ -27,6 +27,9 @@ from metier.tools.process.environment import build_index_environment
 from metier.tools.process.interpreter import base_interpreter
 from metier.tools.process.run import Command, Outcome, ProcessLimits, run_process
 from metier.tools.scripts.metadata import ScriptMetadata
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 _LAYOUT = 1
 """Part of every environment's key: raise it when they are built differently."""
@@ -150,7 +153,7 @@ def find_uv() -> list[str]:
 
 def check_python(metadata: ScriptMetadata) -> None:
     version = platform.python_version()
-    if not metadata.requires_python.contains(version, prereleases=True):
+    if metadata.requires_python is not None and not metadata.requires_python.contains(version, prereleases=True):
         raise ToolFailed(f"The script needs Python {str(metadata.requires_python)!r}, and this is {version}")
 
 
@@ -166,7 +169,7 @@ def _build_key(owner: str, metadata: ScriptMetadata, lock: bytes) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def _render(dependencies: tuple[Requirement, ...]) -> str:
+def _render(dependencies: "tuple[Requirement, ...]") -> str:
     # Written from parsed requirements, so that a line can never be an option of the installer.
     return "".join(f"{item}\n" for item in dependencies)
 

@@ -3,15 +3,15 @@
 import os
 import re
 import tomllib
-from dataclasses import field
 from pathlib import Path
-from typing import cast
-
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from typing import TYPE_CHECKING, cast
 
 from metier.dataclass import dataclass
 from metier.errors import ToolFailed
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+    from packaging.specifiers import SpecifierSet
 
 _BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 """The expression that the specification gives."""
@@ -19,8 +19,8 @@ _BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptMetadata:
-    dependencies: tuple[Requirement, ...] = ()
-    requires_python: SpecifierSet = field(default_factory=SpecifierSet)
+    dependencies: "tuple[Requirement, ...]" = ()
+    requires_python: "SpecifierSet | None" = None
 
 
 def read_script(path: Path) -> bytes:
@@ -47,7 +47,7 @@ def parse_script_metadata(text: str) -> ScriptMetadata:
         )
     return ScriptMetadata(
         dependencies=tuple(_parse_requirement(item) for item in _read_list(document, "dependencies")),
-        requires_python=_parse_specifier(document.get("requires-python", "")),
+        requires_python=_parse_specifier(document["requires-python"]) if "requires-python" in document else None,
     )
 
 
@@ -75,7 +75,9 @@ def _read_list(document: dict[str, object], key: str) -> list[str]:
     return [str(item) for item in items]
 
 
-def _parse_requirement(text: str) -> Requirement:
+def _parse_requirement(text: str) -> "Requirement":
+    from packaging.requirements import InvalidRequirement, Requirement
+
     try:
         requirement = Requirement(text)
     except InvalidRequirement as error:
@@ -89,7 +91,9 @@ def _parse_requirement(text: str) -> Requirement:
     return requirement
 
 
-def _parse_specifier(value: object) -> SpecifierSet:
+def _parse_specifier(value: object) -> "SpecifierSet":
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
     try:
         return SpecifierSet(str(value))
     except InvalidSpecifier as error:

@@ -4,9 +4,9 @@ import re
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import anyio
-import httpx2
 from anyio.to_thread import run_sync
 from pydantic import JsonValue
 
@@ -18,6 +18,9 @@ from metier.tools.files.text import is_binary
 from metier.tools.web.html_text import extract_text
 from metier.tools.web.resolving import Resolver, WebAccess, find_addresses, pin_url, resolve_host
 from metier.tools.web.url import WebUrl, check_domain, check_name, join_url, parse_url
+
+if TYPE_CHECKING:
+    import httpx2
 
 MAX_REDIRECTS = 5
 MAX_BYTES = 1_000_000
@@ -137,6 +140,8 @@ class WebFetch:
     async def _ask_any(
         self, url: WebUrl, addresses: Sequence[str], most: int, *, headers: Mapping[str, str] | None = None
     ) -> _Answer | str:
+        import httpx2
+
         problem = ""
         for address in addresses[:_MAX_ADDRESSES]:
             try:
@@ -151,6 +156,8 @@ class WebFetch:
 
     async def _ask(self, url: WebUrl, address: str, most: int, *, more: Mapping[str, str]) -> _Answer | str:
         """The answer, or where it redirects to."""
+        import httpx2
+
         pinned = pin_url(url, address)
         headers = {**pinned.headers, "User-Agent": _AGENT, "Accept": "text/*, */*", "Accept-Encoding": "gzip", **more}
         verify = self._tls or (httpx2.create_ssl_context() if url.scheme == "https" else False)
@@ -181,7 +188,7 @@ def _strip(host: str) -> str:
     return host.removeprefix("www.")
 
 
-async def _read(url: WebUrl, response: httpx2.Response, most: int) -> _Answer:
+async def _read(url: WebUrl, response: "httpx2.Response", most: int) -> _Answer:
     kind, _, parameters = response.headers.get("content-type", "").lower().partition(";")
     kind = kind.strip()
     if kind and not _TEXT_TYPES.fullmatch(kind):

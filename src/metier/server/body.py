@@ -1,0 +1,11 @@
+"""What a request or a response of the API holds."""
+
+from pydantic import ConfigDict
+
+from metier.messages import Value
+
+
+class Body(Value):
+    """Built when its class is defined: FastAPI reads the schema before anything is validated."""
+
+    model_config = ConfigDict(defer_build=False)
