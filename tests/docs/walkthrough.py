@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -126,7 +126,7 @@ def type_in(command: str, reader: Reader, *, until: Sequence[str] = (), code: in
 
 
 @contextlib.contextmanager
-def left_running(command: str, reader: Reader, shown: Sequence[str]) -> Iterator[None]:
+def left_running(command: str, reader: Reader, shown: Sequence[str]) -> Generator[None]:
     """A command in a terminal of its own: it has printed what the page shows, and is stopped when the page ends."""
     with _start(command, reader, stays=True) as process:
         assert process.stdout is not None
