@@ -1,5 +1,6 @@
 """Runs that hand work on, to be killed wherever they leave a trace. Loaded by file in the processes that live them."""
 
+import subprocess
 from pathlib import Path
 
 from teams import Call, Cast, write, write_agents
@@ -132,4 +133,32 @@ def build_together(folder: Path, reach: Reach) -> Scenario:
         effects=effects,
         settle=build_settle(effects),
         answer=lambda _question: {"answer": "here"},
+    )
+
+
+APART: dict[str, list[Call]] = {
+    "boss": [
+        (
+            "delegate",
+            {"tasks": [{"agent": name, "task": "Write"} for name in ("left", "right")], "isolation": "worktree"},
+        ),
+        ("post", {}),
+        ("finish", {"result": "all written"}),
+    ],
+    "left": [("Write", {"path": "a.txt", "content": "left\n"}), ("finish", {"result": "left"})],
+    "right": [("Write", {"path": "a.txt", "content": "right\n"}), ("pay", {}), ("finish", {"result": "right"})],
+}
+
+
+def build_apart(folder: Path, reach: Reach) -> Scenario:
+    """Two children that write the same file, each in a worktree of its own; the parent posts when both have ended."""
+    effects = folder / "effects.jsonl"
+    if not (folder / ".agent").exists():
+        write_agents(folder, "left", "right")
+        write(folder, {"a.txt": "a\n", ".gitignore": "*\n!a.txt\n"})
+        for words in ("init -q", "add a.txt", "-c user.name=Kim -c user.email=kim@example.org commit -qm first"):
+            subprocess.run(["git", *words.split()], cwd=folder, check=True, capture_output=True)
+    tools = (RecordedEffect("pay", "keyed", effects, reach), RecordedEffect("post", "keyed", effects, reach))
+    return Scenario(
+        place=build_place(folder, Cast(APART), *tools), task="See to it", effects=effects, settle=build_settle(effects)
     )

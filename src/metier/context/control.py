@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from pydantic import JsonValue
 
+from metier.context.batches import WORKTREE
 from metier.decisions import ActionType
 from metier.messages import ToolSpec
 from metier.prompts.tool_texts import describe_parameters, load_tool_text
@@ -64,7 +65,7 @@ _SCHEMAS: dict[str, dict[str, JsonValue]] = {
     "skill_search": _object(("query",), query=_TEXT),
     "plan": _object(("steps",), steps=_PLAN_STEPS),
     "ask_user": _object(("question",), question=_TEXT, fields=_ANYTHING),
-    "delegate": _object(agent=_TEXT, task=_TEXT, tasks=_CHILD_TASKS),
+    "delegate": _object(agent=_TEXT, task=_TEXT, tasks=_CHILD_TASKS, isolation={"type": "string", "enum": [WORKTREE]}),
     "run_task": _object(("task",), task=_TEXT, inputs=_ANYTHING),
     "finish": _object(("result",), result={"type": ["string", "object", "array"]}),
 }

@@ -80,6 +80,14 @@ class ChildRequest(Value):
         return self.output_schema is not None or any(criterion.is_checkable for criterion in self.criteria)
 
 
+class RunWorktree(Value):
+    """The git worktree that a run works in instead of the workspace."""
+
+    path: str
+    base: str
+    """Names what it held when it was made."""
+
+
 class RunStarted(Value):
     kind: Literal["run_started"] = "run_started"
     task: str
@@ -97,6 +105,7 @@ class RunStarted(Value):
     forked_at: int = 0
     """So many entries, this one among them, were taken over from the parent; none of them was done by this run."""
     workspace: str
+    worktree: RunWorktree | None = Field(default=None, exclude_if=lambda tree: tree is None)
     limits: Limits = Limits()
     pins: dict[str, str] = Field(default_factory=dict)
     """Definition id → digest of the blob that holds its bytes."""
@@ -113,6 +122,11 @@ class RunStarted(Value):
     environment: str = ""
     """What the model is told about date, system and folder: as they were when the run began."""
     started_at: str = ""
+
+    @property
+    def root(self) -> str:
+        """The folder that its tools work in."""
+        return self.worktree.path if self.worktree is not None else self.workspace
 
 
 class RunAdopted(Value):

@@ -19,7 +19,7 @@ from metier.engine.model.same_messages import SameMessages
 from metier.engine.model.skill_index import SkillIndex
 from metier.engine.nearby import Nearby
 from metier.engine.options import RuntimeOptions
-from metier.engine.snapshotting import Snapshotting
+from metier.engine.snapshotting import Snapshotting, Worktrees
 from metier.events import Payload
 from metier.ids import Clock, Ids
 from metier.messages import Message, ToolSpec
@@ -125,6 +125,8 @@ class Services:
     """Looks at what confined programs must not change; None where none is confined."""
     snapshots: Snapshotting | None = None
     """Takes snapshots around programs, so that their changes can be undone; None where nothing is run."""
+    worktrees: Worktrees | None = None
+    """Reads what runs changed that work in a worktree; None where results come from a record."""
     hooks: Hooking | None = None
     """Runs the user's commands; None where nothing is run."""
     nearby: Nearby | None = None

@@ -1,7 +1,8 @@
-"""The seam for snapshots of a workspace around programs."""
+"""The seams for snapshots of a workspace around programs, and for the worktrees of child runs."""
 
 from typing import Protocol
 
+from metier.engine.entries import RunWorktree
 from metier.tools.files.snapshots import Changed
 
 
@@ -11,3 +12,11 @@ class Snapshotting(Protocol):
     def take(self) -> str: ...
 
     def compare(self, before: str, after: str) -> list[Changed]: ...
+
+
+class Worktrees(Protocol):
+    """Reads what runs changed that have a worktree of their own."""
+
+    async def read(self, run_id: str, tree: RunWorktree) -> bytes:
+        """A patch for `git apply`, empty where nothing changed. Raises `Unavailable`."""
+        ...

@@ -33,6 +33,7 @@ from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.confinement import build_protected_state, limit_only, open_confinement
 from metier.runtime.delegation.authority import bind, find_tool_bounds
 from metier.runtime.delegation.partners import choose_partners
+from metier.runtime.delegation.worktrees import PlaceWorktrees, check_worktree
 from metier.runtime.host import Host
 from metier.runtime.mcp import list_known_tools, list_server_files, open_servers
 from metier.runtime.prepared_run import PreparedRun
@@ -92,8 +93,7 @@ async def build_services(
         own = _list_own(packages, place, run=run, confinement=confinement, host=policy.text)
         skills = _list_callable(packages, run, store, provider=models.provider, facts=facts, confinement=confinement)
         offered = (*own, *toolsets.tools, *servers.tools, *skills)
-        known, tools = list_names(offered), await _choose_tools(run, offered, store)
-        _check_names(run, access, known)
+        known, tools = _check_names(run, access, list_names(offered)), await _choose_tools(run, offered, store)
         cleaner, partners = build_place_cleaner(place), await choose_partners(run, store)
         told = await _find_instructions(run, tools, partners, store=store)
         yield Services(
@@ -116,8 +116,9 @@ async def build_services(
             protected=build_protected_state(confinement),
             clock=place.clock,
             ids=place.ids,
-            workspace=place.workspace,
+            workspace=place.root,
             run_folder=run.folder,
+            worktrees=PlaceWorktrees(place),
             clean=cleaner.text,
             clean_body=cleaner.value if settings.logging.debug_llm_bodies else None,
             changed=(*changed, *policy.changed, *find_changed_files(run)),
@@ -126,7 +127,7 @@ async def build_services(
             given_results=run.given_results,
             snapshots=_open_snapshots(place, run),
             hooks=_open_hooks(place, run, confinement),
-            nearby=NearbyFiles(workspace=place.workspace, clean=cleaner.text, is_own=place.trust.is_trusted),
+            nearby=NearbyFiles(workspace=place.root, clean=cleaner.text, is_own=place.trust.is_trusted),
             notices=(*servers.notices, *find_notices(packages, tools), *told.notices),
             not_listed=servers.not_listed,
             owner=place.owner,
@@ -190,7 +191,7 @@ def _open_hooks(place: Host, run: PreparedRun, confinement: Confinement) -> Hook
 
 def open_snapshots(place: Host, folder: Path) -> WorkspaceSnapshots:
     """Kept in the folder of the run: they are gone with it."""
-    return WorkspaceSnapshots(place.workspace, folder / "snapshots", excluded=_inside(place.runs, place.workspace))
+    return WorkspaceSnapshots(place.root, folder / "snapshots", excluded=_inside(place.runs, place.workspace))
 
 
 def _open_access(place: Host) -> AccessFile:
@@ -200,12 +201,16 @@ def _open_access(place: Host) -> AccessFile:
     return access
 
 
-def _check_names(run: PreparedRun, access: AccessFile, known: frozenset[str]) -> None:
-    """Raises `ConfigError` where a tool is named that does not exist; a run keeps the agent that it began with."""
+def _check_names(run: PreparedRun, access: AccessFile, known: frozenset[str]) -> frozenset[str]:
+    """The known names. Raises `ConfigError` where a tool is named that does not exist.
+
+    A run keeps the agent that it began with.
+    """
     names = {*known, *BUILT_IN_TOOLS, *SCRIPT_TOOLS, *CONTROL_NAMES}
     access.check_names(names)
     if not run.pins:
         run.agent.check_tools(names)
+    return known
 
 
 def compose_instructions(
@@ -244,7 +249,7 @@ async def _build_rules(
     rules = build_policy(
         packages,
         tools,
-        workspace=place.workspace,
+        workspace=place.root,
         profile=agent.profile,
         speakers=speakers,
         is_partial=run.is_plan_only,
@@ -269,15 +274,16 @@ def _find_masked(run: PreparedRun, host: bytes, confinement: Confinement) -> tup
     if confinement.level == "none":
         return ()
     place = run.agent.place
-    denied = find_denied(place.workspace, _find_speakers(run, host))
+    denied = find_denied(place.root, _find_speakers(run, host))
     return find_masked(denied, place.environ.get("PATH", "")) if denied else ()
 
 
 async def _confine(place: Host, run: PreparedRun) -> Confinement:
     if run.is_plan_only:
         return limit_only(place.settings.sandbox)
+    check_worktree(place)
     skills = place.workspace / place.settings.skills.dir
-    await run_sync(clear_leftovers, place.workspace, (skills, place.runs))
+    await run_sync(clear_leftovers, place.root, (skills, place.runs))
     confinement = await open_confinement(place)
     if confinement.level == "none":
         return confinement
@@ -352,7 +358,7 @@ def _builtin_tools(place: Host, confinement: Confinement, web: WebAccess | None)
     runs = _inside(place.runs, place.workspace)
     skills = _inside(place.workspace / settings.skills.dir, place.workspace)
     protect = settings.runtime.profile != "permissive"
-    scope = Scope((place.workspace,), protect=protect, own_folders=(*runs, *skills), records=runs)
+    scope = Scope((place.root,), protect=protect, own_folders=(*runs, *skills), records=runs)
     shell = choose_shell(sys.platform, linux=settings.runtime.shell_linux, windows=settings.runtime.shell_windows)
     surroundings = Surroundings(scope=scope, environ=place.environ, confinement=confinement)
     return (

@@ -6,6 +6,7 @@ import anyio.to_thread
 
 from metier.errors import SandboxUnavailable
 from metier.runtime.host import Host
+from metier.tools.files.snapshots import find_repository
 from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
 from metier.tools.process.sandbox.confinement import Confinement
 from metier.tools.process.sandbox.ladder import Rung, find_rung
@@ -46,7 +47,7 @@ def find_place_rung(place: Host) -> Rung:
     A level that keeps programs from ordinary work, such as a new file beside the others, is used where a sandbox is
     required and not where it is only welcome.
     """
-    workspace = place.workspace.resolve()
+    workspace = place.root.resolve()
     if place.home.resolve().is_relative_to(workspace):
         told = f"the workspace {str(workspace)!r} holds the home folder, which a sandbox hides"
         return Rung(level="none", works=False, told=told, hint="change to the folder of a project")
@@ -59,7 +60,7 @@ def find_place_rung(place: Host) -> Rung:
 
 
 def build_confinement(place: Host, rung: Rung) -> Confinement:
-    workspace = place.workspace.resolve()
+    workspace = place.root.resolve()
     options = place.settings.sandbox
     limits = limit_only(options)
     skills = place.workspace / place.settings.skills.dir
@@ -68,8 +69,8 @@ def build_confinement(place: Host, rung: Rung) -> Confinement:
         bubblewrap=_find_bubblewrap(place),
         workspace=workspace,
         records=place.runs.resolve(),
-        own=(skills.resolve(),),
-        readable=tuple(_locate(text, place) for text in options.readable),
+        own=(skills.resolve(), *((workspace / place.settings.skills.dir,) if place.worktree else ())),
+        readable=(*(_locate(text, place) for text in options.readable), *_find_repository(place)),
         writable=_list_opened(place),
         network=options.network == "on" or (options.network == "auto" and place.settings.runtime.profile != "strict"),
         resources=limits.resources,
@@ -99,12 +100,18 @@ def limit_only(options: SandboxOptions) -> Confinement:
 
 
 def _find_bubblewrap(place: Host) -> str:
-    return find_bubblewrap(place.environ, place.workspace, _list_opened(place))
+    return find_bubblewrap(place.environ, place.root, _list_opened(place))
 
 
 def list_writable(place: Host) -> tuple[Path, ...]:
     """Where programs in the sandbox write, the workspace first."""
-    return (place.workspace.resolve(), *_list_opened(place))
+    return (place.root.resolve(), *_list_opened(place))
+
+
+def _find_repository(place: Host) -> tuple[Path, ...]:
+    """What git needs in a worktree: the repository that it belongs to, to read."""
+    found = find_repository(place.root) if place.worktree is not None else None
+    return (found[1],) if found is not None else ()
 
 
 def _list_opened(place: Host) -> tuple[Path, ...]:

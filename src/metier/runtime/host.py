@@ -9,6 +9,7 @@ from pathlib import Path
 from metier.dataclass import dataclass
 from metier.definitions.skills.catalog_cache import find_cache_folder
 from metier.engine.decide import Policy
+from metier.engine.entries import RunWorktree
 from metier.ids import Clock, Ids, SystemClock, SystemIds
 from metier.plugins.registry import Registry
 from metier.providers.base import Provider
@@ -34,6 +35,8 @@ class Host:
     environ: Mapping[str, str]
     trust: WorkspaceTrust
     """Whose word the files of the workspace are."""
+    worktree: RunWorktree | None = None
+    """Where the tools of a run work, if that is not the workspace; definitions and runs are those of the workspace."""
     clock: Clock = field(default_factory=SystemClock)
     ids: Ids = field(default_factory=SystemIds)
     seams: Seams = field(default_factory=Seams)
@@ -55,6 +58,11 @@ class Host:
     """Keeps external servers from run to run; without it they end with the run that started them."""
     narrow: Callable[[Policy], Policy] | None = None
     """Puts a stricter policy around the one of the settings."""
+
+    @property
+    def root(self) -> Path:
+        """The folder that tools work in."""
+        return Path(self.worktree.path) if self.worktree is not None else self.workspace
 
     @property
     def runs(self) -> Path:

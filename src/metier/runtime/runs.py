@@ -35,6 +35,7 @@ from metier.runtime.confinement import open_confinement
 from metier.runtime.delegation.addressing import Addressed, address, one_at_a_time
 from metier.runtime.delegation.child_runs import ChildRunStart, prepare_run, restore_run, use_settings
 from metier.runtime.delegation.children import find_all_waiting, find_waiting, follow_children, lend
+from metier.runtime.delegation.worktrees import enter_worktree, remove_ended
 from metier.runtime.history.adoption import adopt_run, build_adoption, check_commission
 from metier.runtime.history.journal_events import tell_of_cuts
 from metier.runtime.history.losses import describe_lost_run, find_lost_run
@@ -48,7 +49,7 @@ from metier.runtime.questions.approvals import Approvals
 from metier.runtime.questions.asking import Asker, ask_person
 from metier.runtime.questions.changed_code import CodeAsker, settle_code
 from metier.runtime.questions.reopening import build_entries, can_reopen, check_raise, find_chain
-from metier.runtime.queue.lease_terms import LeaseTerms, begin_attempt, keep_claimable
+from metier.runtime.queue.lease_terms import LeaseHolder, LeaseTerms, begin_attempt, keep_claimable
 from metier.runtime.records.first_entry import build_start
 from metier.runtime.records.pins import pin
 from metier.runtime.records.record import write_record
@@ -91,14 +92,6 @@ class Watch:
     """The code that the run above goes on with."""
     accepts_loss: bool = False
     """Go on with a run whose journal lost entries that its event log or its spool tell of; see `losses`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseHolder:
-    """A process that writes into a run without driving it."""
-
-    store: Store
-    owner: str
 
 
 class Runtime:
@@ -146,6 +139,9 @@ class Runtime:
         above = find_authority(await read_entries(self.store, parent)) if parent else None
         request = replace(request, commission=check_commission(request.commission, above))
         host = await use_settings(self.place, request.commission, self.store)
+        if (given := request.commission) is not None:
+            has_own = given.order.worktree and given.mode == "live"
+            host = await enter_worktree(host, run_id, has_own=has_own, above=given.worktree)
         agent = resolve_agent(host, request.agent, model=request.model)
         run = await self._prepare(run_id, agent, request, host=host, hooks=above.hooks if above else None)
         return await self._begin(run, request, watch or Watch())
@@ -387,6 +383,7 @@ class Runtime:
         ):
             with stopper.holding(keeper):
                 await self._work(log, services, watch, stopper=stopper, answer=answer)
+        await remove_ended(self.place, log.state)
 
     async def _work(
         self, log: RunLog, services: Services, watch: Watch, *, stopper: Stopper, answer: Answer | None

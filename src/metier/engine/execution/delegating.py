@@ -15,6 +15,7 @@ from metier.engine import actions as a
 from metier.engine import entries as e
 from metier.engine.delegation.orders import build_child_id, get_arguments, order_agent, order_step, order_task, wait_for
 from metier.engine.delegation.partners import fill_inputs
+from metier.engine.execution.offering import offer_changes
 from metier.engine.execution.stepping import build_finished, build_intent
 from metier.engine.journal import RunLog
 from metier.engine.services import Services
@@ -111,6 +112,8 @@ async def _build_end(
         return [ended]
     name, _ = name_call(step.action)
     result = _build_result(child)
+    if request.order.worktree:
+        result = await offer_changes(result, child, services)
     finished = await build_finished(step, name, result, duration_ms=0, services=services)
     if state.plan and not result.ok:
         finished = finished.model_copy(update={"counts_as_failure": True})

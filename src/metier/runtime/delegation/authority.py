@@ -32,6 +32,7 @@ from metier.runtime.workspace.tasks import TASK, find_pinned_task
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
 from metier.tools.base import Tool
+from metier.tools.mcp.listing import ID_PREFIX
 from metier.tools.toolbox import Toolbox
 
 ABOVE = "above:"
@@ -82,6 +83,8 @@ async def bind(own: RulePolicy, run: PreparedRun, store: Store, *, tools: Toolbo
     while order is not None and f"{ABOVE}{len(above)}:{START}" in pins:
         kept = _select(pins, len(above))
         started = await _read_start(kept, store)
+        # The rules of the runs above hold for the same paths in the folder that this run works in.
+        started = started.model_copy(update={"worktree": run.agent.place.worktree})
         policy = await _rebuild(started, kept, store, tools=tools)
         above.append(Above(run=_describe(started), policy=policy, skill=order.under_skill))
         reads_only = reads_only or order.reads_only
@@ -105,11 +108,14 @@ class ToolBounds(NamedTuple):
     names: frozenset[str] | None = None
     """Those of the run above; None where there is none."""
     reads_only: bool = False
+    has_worktree: bool = False
 
     def has(self, tool: Tool) -> bool:
         """A child has no tool that its parent has not; those that a skill brings come with the skill."""
         name = tool.info.name
-        if self.reads_only and tool.info.effect != "read":
+        # A server outside the sandbox works in the workspace, whatever folder the run works in.
+        is_outside = self.has_worktree and tool.info.id.startswith(ID_PREFIX)
+        if (self.reads_only or is_outside) and tool.info.effect != "read":
             return False
         return self.names is None or name in self.names or name in SCRIPT_TOOLS or "." in name
 
@@ -126,7 +132,7 @@ async def find_tool_bounds(run: PreparedRun, store: Store) -> ToolBounds:
         reads_only = reads_only or (order is not None and order.reads_only)
         if names is None and (order is None or not order.task_id):
             names = frozenset(info.name for info in await find_tools(kept, store))
-    return ToolBounds(names, reads_only)
+    return ToolBounds(names, reads_only, run.agent.place.worktree is not None)
 
 
 def _is_skill(pin: str, skill: str) -> bool:
@@ -165,7 +171,7 @@ async def _rebuild(started: RunStarted, pins: Mapping[str, str], store: Store, *
         withheld=trusted & {HOST_FILE, DEFINITIONS},
     )
     profile = "guarded" if started.profile == "guarded" else "strict" if started.profile == "strict" else "permissive"
-    return build_policy(packages, tools, workspace=workspace, profile=profile, speakers=speakers)
+    return build_policy(packages, tools, workspace=Path(started.root), profile=profile, speakers=speakers)
 
 
 async def _read_skill(name: str, digest: str, store: Store) -> SkillPackage:

@@ -38,7 +38,7 @@ def list_callable(
     call = run.order.call if run.order is not None else None
     executor = SkillExecutor(
         packages={canonical_name(package.definition.name): package for package in packages},
-        workspace=place.workspace,
+        workspace=place.root,
         artifacts=run.folder / "artifacts",
         is_one_place=True,
         environ=place.environ,

@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue
 from metier.definitions.problems import has_errors
 from metier.definitions.task import TaskDefinition
 from metier.engine.delegation.partners import fill_inputs, read_inputs
-from metier.engine.entries import ChildRequest, Limits, RunStarted
+from metier.engine.entries import ChildRequest, Limits, RunStarted, RunWorktree
 from metier.engine.options import RuntimeOptions
 from metier.errors import ConfigError, UsageError
 from metier.messages import Value
@@ -34,6 +34,8 @@ class ChildRunStart(Value):
     """Pins from the run above."""
     trace_parent: str = ""
     """The step of the run above, as a W3C `traceparent`."""
+    worktree: RunWorktree | None = None
+    """That of the run above, which this one works in too unless it has one of its own."""
     settings: str = ""
     """The digest of the settings that it begins with; without it, those of the process that begins it."""
 
@@ -108,6 +110,7 @@ async def prepare_run(
 
 async def restore_run(place: Host, store: Store, *, folder: Path, started: RunStarted) -> PreparedRun:
     """A run that has begun, with what it is pinned to."""
+    place = replace(place, worktree=started.worktree)
     pinned = await use_pinned_settings(place, started.pins, store)
     order = started.order
     run = PreparedRun(

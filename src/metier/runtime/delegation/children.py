@@ -182,6 +182,7 @@ async def _commission(delegated: e.ChildRequested, above: RunState, store: Store
             **await _collect_results(children, store),
         },
         trace_parent=find_context(above.run_id, await read_entries(store, above.run_id), delegated.step_id),
+        worktree=started.worktree,
         settings=started.pins.get(HOST) or started.pins.get(SETTINGS, ""),
     )
 

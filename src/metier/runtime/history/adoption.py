@@ -32,6 +32,11 @@ async def adopt_run(place: Host, store: Store, *, folder: Path, started: RunStar
 
 async def build_foreign_run(agent: AgentInForce, store: Store, *, folder: Path, started: RunStarted) -> PreparedRun:
     """The same for an agent of this host that was resolved before."""
+    if started.worktree is not None:
+        raise UsageError(
+            f"Run {folder.name!r} works in a worktree of the host that it was started on",
+            hint="Go on with it there, or look at it with `agent runs show`",
+        )
     order = started.order
     task_id = (order.task_id or order.step_of) if order is not None else ""
     run = PreparedRun(
@@ -75,6 +80,7 @@ def narrow_limits(own: e.Limits, brought: e.Limits) -> e.Limits:
             "max_repeated_calls": min(own.max_repeated_calls, brought.max_repeated_calls),
             "max_delegation_depth": min(own.max_delegation_depth, brought.max_delegation_depth),
             "delegation_share": min(own.delegation_share, brought.delegation_share),
+            "max_children_per_call": min(own.max_children_per_call, brought.max_children_per_call),
         }
     )
 
@@ -83,6 +89,7 @@ def check_commission(commission: ChildRunStart | None, above: RunStarted | None)
     """An order that waits in the index, without what the run above did not give it: settings, and files of a task."""
     if commission is None:
         return None
+    commission = commission.model_copy(update={"worktree": above.worktree if above is not None else None})
     given = (above.pins.get(HOST) or above.pins.get(SETTINGS, "")) if above is not None else ""
     if commission.settings == given and (above is not None or not commission.inherited):
         return commission

@@ -174,7 +174,7 @@ async def build_replay_services(
         packages,
         tools,
         # Paths are judged as they were where the run took place.
-        workspace=Path(started.workspace),
+        workspace=Path(started.root),
         profile=settings.runtime.profile,
         speakers=_speak(run, agent, host, trusted=trusted, with_current_files=with_current_files),
     )

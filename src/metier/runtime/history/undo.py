@@ -92,6 +92,8 @@ async def read_effects(runtime: Runtime, run_id: str, *, prefix: str = "", only_
     entries = await read_entries(runtime.store, run_id)
     for effect in list_effects(run_id, _keep_here(runtime, run_id, entries) if only_here else entries, prefix=prefix):
         if isinstance(effect, e.ChildRequested):
+            if effect.order.worktree:
+                continue  # it changed nothing here
             child = effect.child_run_id
             found += await read_effects(runtime, child, prefix=f"{child}:", only_here=only_here)
         elif isinstance(effect.before, dict):

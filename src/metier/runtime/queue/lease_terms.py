@@ -22,6 +22,14 @@ class LeaseTerms:
     """The queue that the run is left to when it is handed back; empty where it keeps the one it has."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseHolder:
+    """A process that writes into a run without driving it."""
+
+    store: Store
+    owner: str
+
+
 async def begin_attempt(log: RunLog, shift: LeaseTerms) -> bool:
     """Write down that a worker tries, or that enough of them did; False where there was nothing to write.
 

@@ -37,6 +37,7 @@ async def build_start(
         trace_id=above.trace_id if above is not None else build_trace_id(run_id),
         trace_parent=above.render() if above is not None else "",
         workspace=str(agent.place.workspace),
+        worktree=agent.place.worktree,
         parent_run_id=commission.parent_run_id if commission else "",
         limits=commission.order.limits if commission else build_limits(runtime),
         pins=pins,
@@ -44,7 +45,7 @@ async def build_start(
         attachments=await keep_media(services.store, request.attachments),
         order=commission.order if commission else _order_result(request, agent),
         hooks=choose_hooks(run),
-        environment=describe_surroundings(agent.place.workspace, services.clock.now()),
+        environment=describe_surroundings(agent.place.root, services.clock.now()),
         started_at=services.clock.now().isoformat(),
     )
 

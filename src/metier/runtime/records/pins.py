@@ -77,7 +77,7 @@ async def pin(services: Services, run: PreparedRun) -> dict[str, str]:
     """Definition id → digest. The bytes are in the store under that digest."""
     store, agent = services.store, run.agent
     settings = agent.place.settings
-    policy = read_policy_file(services.workspace)
+    policy = read_policy_file(agent.place.workspace)
     packages = tuple(services.shelf.packages.values())
     trusted = tuple(
         sorted(package.definition.name for package in packages if has_rules(package) and is_trusted(package))

@@ -27,7 +27,7 @@ MAX_TOTAL_BYTES = 256 * 1024 * 1024
 MAX_CHANGES = 2_000
 MAX_CHANGED_BYTES = 64 * 1024 * 1024
 _PLAIN_MODES = (0o644, 0o755)
-_ATTRIBUTES = "* -text -eol -filter -ident -working-tree-encoding -export-subst -merge -diff\n"
+_ATTRIBUTES = "* -text -eol -filter -ident -working-tree-encoding -export-subst -merge !diff\n"
 _CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\tsymlinks = true\n"
 _CONVERTING_SETTINGS = re.compile(r"autocrlf|attributesfile|safecrlf|include", re.IGNORECASE)
 _CONVERTING_ATTRIBUTES = re.compile(
@@ -99,6 +99,19 @@ class Snapshots:
             for path, sides in sorted(found.items())
             if _REPOSITORY not in (sides[0].mode, sides[1].mode)
         ]
+
+    def write_out(self, name: str, target: Path) -> None:
+        """Write the files of a snapshot below a folder that has none of them."""
+        tree, modes = self._split(name)
+        self._run("read-tree", tree)
+        self._run("checkout-index", "--all", f"--prefix={target}/")
+        for path, mode in modes.items():
+            (target / path).chmod(mode)
+
+    def diff(self, before: str, after: str) -> bytes:
+        """The difference as a patch for `git apply`; empty where there is none."""
+        trees = [self._split(name)[0] for name in (before, after)]
+        return self._run("diff-tree", "-r", "-p", "--binary", "--full-index", "--no-ext-diff", "--no-textconv", *trees)
 
     def _split(self, name: str) -> tuple[str, dict[str, int]]:
         tree, _, digest = name.partition("-")
@@ -188,7 +201,7 @@ class Snapshots:
         (self._git / "index.lock").unlink(missing_ok=True)  # left by a process that was killed
         if (self._git / "ready").exists():
             return
-        repository = _find_repository(self._workspace)
+        repository = find_repository(self._workspace)
         if repository is None:
             _check_size(self._workspace, self._excluded)
         shutil.rmtree(self._git, ignore_errors=True)
@@ -270,7 +283,7 @@ def find_git(workspace: Path) -> str:
     return found
 
 
-def _find_repository(workspace: Path) -> tuple[Path, Path] | None:
+def find_repository(workspace: Path) -> tuple[Path, Path] | None:
     """The folder of git's files, and the one it shares with other work trees; None where the workspace is none."""
     own = workspace / ".git"
     if own.is_file() and (linked := _LINKED.fullmatch(_read_text(own))):
