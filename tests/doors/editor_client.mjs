@@ -1,10 +1,12 @@
 // An editor on the official TypeScript SDK: one prompt, permission answered by the first argument, prints what it saw.
 import { spawn } from "node:child_process";
+import { readFileSync, writeFileSync } from "node:fs";
 import { Readable, Writable } from "node:stream";
 import * as acp from "@agentclientprotocol/sdk";
 
 const [command, cwd, option, ...prompts] = process.argv.slice(2);
 const agent = spawn(command, ["acp"], { cwd, stdio: ["pipe", "pipe", "inherit"] });
+const buffers = JSON.parse(process.env.BUFFERS || "{}"); // by path, not saved
 const seen = { updates: [], permissions: [], stops: [], forms: 0 };
 
 const { agent: to, client: from } = acp.methods;
@@ -19,6 +21,12 @@ const editor = acp
     seen.forms += 1;
     return { action: "accept", content: { colour: "blue" } };
   })
+  .onRequest(from.fs.readTextFile, ({ params }) => ({ content: buffers[params.path] ?? readFileSync(params.path, "utf-8") }))
+  .onRequest(from.fs.writeTextFile, ({ params }) => {
+    writeFileSync(params.path, params.content);
+    delete buffers[params.path];
+    return {};
+  })
   .onNotification(from.session.update, ({ params }) => {
     seen.updates.push(params.update);
   });
@@ -26,7 +34,7 @@ const editor = acp
 await editor.connectWith(stream, async (ctx) => {
   const greeting = await ctx.request(to.initialize, {
     protocolVersion: acp.PROTOCOL_VERSION,
-    clientCapabilities: { elicitation: { form: {} } },
+    clientCapabilities: { elicitation: { form: {} }, fs: { readTextFile: true, writeTextFile: true } },
   });
   const session = await ctx.request(to.session.new, { cwd, mcpServers: [] });
   for (const text of prompts) {

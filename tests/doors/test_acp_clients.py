@@ -20,7 +20,7 @@ CLIENT = Path(__file__).parent / "editor_client.mjs"
 
 
 def run_typescript_client(
-    workspace: Workspace, tmp_path: Path, *arguments: str, picture: bytes = b""
+    workspace: Workspace, tmp_path: Path, *arguments: str, picture: bytes = b"", buffers: dict[str, str] | None = None
 ) -> dict[str, Any]:
     find_program("@agentclientprotocol/sdk/package.json")
     # Node looks for packages beside the file.
@@ -31,7 +31,7 @@ def run_typescript_client(
         capture_output=True,
         text=True,
         timeout=100,
-        env={**os.environ, "PICTURE": base64.b64encode(picture).decode()},
+        env={**os.environ, "PICTURE": base64.b64encode(picture).decode(), "BUFFERS": json.dumps(buffers or {})},
     )
     assert done.returncode == 0, done.stderr
     seen: dict[str, Any] = json.loads(done.stdout)
@@ -60,16 +60,21 @@ def test_the_typescript_sdk_gets_a_plan_a_diff_a_form_and_usage(
     assert (workspace.folder / "a.txt").read_text(encoding="utf-8") == "new\n"
 
 
-def test_the_typescript_sdk_sends_a_picture_that_the_model_sees(
+def test_the_typescript_sdk_sends_a_picture_and_saves_the_buffer_that_is_changed(
     workspace: Workspace, model: ModelServer, tmp_path: Path
 ) -> None:
-    model.follow(says("A grey square."))
+    file = workspace.write("a.txt", "old\n")
+    model.follow(calls("Read", path="a.txt"), calls("Edit", path="a.txt", old="old", new="new"), says("A grey square."))
     picture = build_png(4, 4)
 
-    seen = run_typescript_client(workspace, tmp_path, "allow", "What is this?", picture=picture)
+    seen = run_typescript_client(
+        workspace, tmp_path, "allow", "What is this?", picture=picture, buffers={str(file): "old\nnot saved\n"}
+    )
 
     assert seen["images"]
     assert base64.b64encode(picture).decode() in json.dumps(model.received[0])
+    assert "not saved" in json.dumps(model.received[1])
+    assert file.read_text(encoding="utf-8") == "new\nnot saved\n"
 
 
 @pytest.mark.parametrize(("flag", "is_written"), [("--approve-all", True), ("--deny-all", False)])

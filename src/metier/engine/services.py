@@ -31,6 +31,7 @@ from metier.providers.retry import Candidate, Seams
 from metier.skills.options import SkillsOptions
 from metier.store.base import Store
 from metier.store.machine import MachineIdentity, identify_machine
+from metier.tools.base import Buffers, NoBuffers
 from metier.tools.process.sandbox.protected_state import ProtectedState
 from metier.tools.toolbox import Toolbox
 
@@ -138,6 +139,8 @@ class Services:
     owner: str
     """The name of the driver, shown to a process that finds the lease held."""
     observe: Observer | None = None
+    buffers: Buffers = field(default_factory=NoBuffers)
+    """Files as the user's editor holds them."""
     fallbacks: tuple[Candidate, ...] = ()
     abilities: Abilities = field(default_factory=KnownLacks)
     """What the endpoint of `provider` is known not to support."""

@@ -132,6 +132,7 @@ async def build_services(
             not_listed=servers.not_listed,
             owner=place.owner,
             observe=observe,
+            buffers=place.buffers,
             seams=place.seams,
         )
 

@@ -20,7 +20,7 @@ from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import WorkspaceTrust
 from metier.telemetry.otel.span import SpanExporter
 from metier.telemetry.sinks import Sink
-from metier.tools.base import Tool
+from metier.tools.base import Buffers, NoBuffers, Tool
 
 
 def _ignore(_sentence: str) -> None:
@@ -40,6 +40,8 @@ class Host:
     clock: Clock = field(default_factory=SystemClock)
     ids: Ids = field(default_factory=SystemIds)
     seams: Seams = field(default_factory=Seams)
+    buffers: Buffers = field(default_factory=NoBuffers)
+    """Files as the user's editor holds them, where one is there."""
     provider: Provider | None = None
     """Answers instead of the one that the settings name."""
     tools: tuple[Tool, ...] = ()

@@ -76,6 +76,28 @@ class NoGuard:
         return False
 
 
+class Buffers(Protocol):
+    """Files as an editor holds them, which may be newer than the disk."""
+
+    async def read(self, path: Path) -> str | None:
+        """The text that the editor shows; None where it does not say."""
+        ...
+
+    async def save(self, path: Path, text: str) -> None:
+        """Have the editor write what it holds to the disk, as far as it does that."""
+        ...
+
+
+class NoBuffers:
+    """There is no editor: files are what they are on disk."""
+
+    async def read(self, path: Path) -> str | None:
+        del path
+
+    async def save(self, path: Path, text: str) -> None:
+        del path, text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
     """For whom and where a call happens."""
@@ -105,6 +127,8 @@ class ToolContext:
     """`Preview.base` of the change that a person approved: another state of what it changes is refused."""
     paths: PathGuard = field(default_factory=NoGuard)
     """Asked by tools that open files, with the names these really have."""
+    buffers: Buffers = field(default_factory=NoBuffers)
+    """Asked by tools that read or change one file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

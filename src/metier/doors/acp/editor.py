@@ -5,7 +5,6 @@ import os
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import anyio
 
@@ -48,8 +47,7 @@ class EditorDoor:
     def __init__(self, connection: Connection, capabilities: Params, config: Path | None) -> None:
         self._connection = connection
         self._config = config
-        elicitation: Any = capabilities.get("elicitation")
-        self._has_forms = isinstance(elicitation, dict) and elicitation.get("form") is not None  # pyright: ignore[reportUnknownMemberType]
+        self._capabilities = capabilities
         self._workspaces: dict[Path, OpenWorkspace] = {}
         self._sessions: dict[str, Session] = {}
         self._stack = AsyncExitStack()
@@ -166,7 +164,7 @@ class EditorDoor:
             if not conversation.state.version and not conversation.turns:
                 raise Refusal(INVALID_PARAMS, "There is no such session in this folder")
         chat = await open_chat(opened.runtime, ChatRequest(context_id=session_id))
-        session = Session(self._connection, chat, workspace=folder, has_forms=self._has_forms, mode=opened.mode)
+        session = Session(self._connection, chat, workspace=folder, capabilities=self._capabilities, mode=opened.mode)
         self._sessions[session.id] = session
         return session
 

@@ -10,6 +10,7 @@ from pydantic import JsonValue
 
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.agent import PROFILES, Profile
+from metier.doors.acp.buffers import EditorBuffers
 from metier.doors.acp.connection import INVALID_PARAMS, Connection, EditorGone, Params, Refusal
 from metier.doors.acp.prompts import Prompt
 from metier.doors.acp.updates import RunUpdates, Update, build_diff, build_message, find_path, get_kind, read_text
@@ -51,11 +52,16 @@ _HINTED = ("remember", "forget")
 
 
 class Session:
-    def __init__(self, connection: Connection, chat: Chat, *, workspace: Path, has_forms: bool, mode: Profile) -> None:
+    def __init__(
+        self, connection: Connection, chat: Chat, *, workspace: Path, capabilities: Params, mode: Profile
+    ) -> None:
         self.chat = chat
+        self._buffers = EditorBuffers(connection, capabilities)
+        self._buffers.session_id = chat.context_id
         self.workspace = workspace
         self._connection = connection
-        self._has_forms = has_forms
+        elicitation: Any = capabilities.get("elicitation")
+        self._has_forms = isinstance(elicitation, dict) and elicitation.get("form") is not None  # pyright: ignore[reportUnknownMemberType]
         self._loosest: Profile = mode
         self.mode: Profile = mode
         self._base = chat.runtime
@@ -82,7 +88,7 @@ class Session:
         place = self._base.place
         runtime = place.settings.runtime.model_copy(update={"profile": self.mode})
         settings = place.settings.model_copy(update={"runtime": runtime})
-        self.chat.runtime = Runtime(replace(place, settings=settings), self._base.store)
+        self.chat.runtime = Runtime(replace(place, settings=settings, buffers=self._buffers), self._base.store)
 
     async def set_option(self, name: str, value: str) -> None:
         """Raises `Refusal`, and `UsageError` for a model that the agent may not use."""
@@ -184,7 +190,7 @@ class Session:
             "kind": get_kind(question.tool),
             "status": "pending",
             "rawInput": self._redactor.redact_value(question.arguments),
-            "content": self._preview(question),
+            "content": await self._preview(question),
         }
         try:
             answer = await self._connection.request(
@@ -200,12 +206,13 @@ class Session:
             return Reply(decision="denied", by=find_user(), reason="Rejected in the editor")
         return None
 
-    def _preview(self, question: ApprovalQuestion) -> list[Update]:
+    async def _preview(self, question: ApprovalQuestion) -> list[Update]:
         """What the call would change, as far as that is known before."""
         path = find_path(question.arguments, self.workspace)
         content = question.arguments.get("content")
         if question.tool == "Write" and path is not None and isinstance(content, str):
-            return [build_diff(path, read_text(path), content, redactor=self._redactor)]
+            before = await self._buffers.read(path)
+            return [build_diff(path, read_text(path) if before is None else before, content, redactor=self._redactor)]
         preview = question.asked.preview if question.asked is not None else ""
         text = self._redactor.redact(preview)
         return [{"type": "content", "content": {"type": "text", "text": f"```diff\n{text}\n```"}}] if text else []

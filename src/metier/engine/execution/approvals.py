@@ -132,4 +132,5 @@ def _context(step: Step, log: RunLog, services: Services) -> ToolContext:
         run_id=log.state.run_id,
         step_id=step.step_id,
         timeout_seconds=services.runtime.timeout_seconds,
+        buffers=services.buffers,
     )

@@ -5,6 +5,7 @@ What was there before is noted with the intent, so that a step that a kill cut s
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
@@ -23,6 +24,7 @@ from metier.errors import ToolFailed
 from metier.store.base import Store
 from metier.tools.files.file_state import FileState, Found, are_same, look_at
 from metier.tools.files.snapshots import Unavailable
+from metier.tools.files.unsaved import is_unsaved
 
 FILE_TOOLS = frozenset({"Write", "Edit"})
 SNAPSHOT, FILE, UNKNOWN = "snapshot", "file", "unknown"
@@ -36,6 +38,7 @@ async def note_before(steps: Sequence[Step], services: Services) -> dict[str, Js
         if services.policy.effect(step.action) == "read" or name in CONTROL_NAMES:
             continue
         if name in FILE_TOOLS:
+            await _save_buffer(str(arguments.get("path", "")), services)
             noted[step.step_id] = await _note_file(str(arguments.get("path", "")), services)
         elif name not in WITHOUT_PROGRAMS:
             noted[step.step_id] = await _note_workspace(services)
@@ -93,6 +96,19 @@ async def _note_file(path: str, services: Services) -> JsonValue:
     except (OSError, ToolFailed) as error:
         return {UNKNOWN: _describe(error)}
     return {FILE: real, "state": cast("JsonValue", found.model_dump(mode="json")) if found else None}
+
+
+async def _save_buffer(path: str, services: Services) -> None:
+    """What the user sees in the editor is what the step changes and what undoing it brings back."""
+    file = services.workspace / path
+    held = await services.buffers.read(file)
+    if held is None:
+        return
+    with suppress(OSError, ToolFailed):  # then the tool says what is wrong with it
+        real = await run_sync(_find_real_name, services.workspace, path)
+        found = await run_sync(look_at, services.workspace, real)
+        if is_unsaved(held, found.data if found is not None else None):
+            await services.buffers.save(file, held)
 
 
 def _find_real_name(workspace: Path, path: str) -> str:

@@ -299,6 +299,7 @@ def build_context(
         trace_parent=log.find_context(step.step_id),
         base_hash=find_approved_base(step),
         paths=build_guard(step, log.state, services),
+        buffers=services.buffers,
     )
 
 

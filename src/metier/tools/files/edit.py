@@ -12,6 +12,7 @@ from metier.tools.files.exact_edit import edit_bytes
 from metier.tools.files.previews import preview_edit
 from metier.tools.files.replacing import describe_written, judge_note, read_target, replace_file
 from metier.tools.files.scope import Scope
+from metier.tools.files.unsaved import check_saved, find_held
 
 
 class Edit:
@@ -44,13 +45,14 @@ class Edit:
         self._scope = scope
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
-        output = await run_sync(self._edit, arguments, context)
+        held = await find_held(str(arguments["path"]), self._scope, context.buffers)
+        output = await run_sync(self._edit, arguments, context, held)
         written = await run_sync(describe_written, self._scope, str(arguments["path"]), context)
         return ToolResult(ok=True, output=output, meta=written)
 
     async def preview(self, arguments: dict[str, JsonValue], context: ToolContext) -> Preview:
-        del context
-        found = await run_sync(preview_edit, self._scope, arguments)
+        held = await find_held(str(arguments["path"]), self._scope, context.buffers)
+        found = await run_sync(preview_edit, self._scope, arguments, held)
         return Preview(found.diff, base=found.base_hash)
 
     def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
@@ -68,12 +70,13 @@ class Edit:
         output = f"Edited {path!r}; found so after an interruption"
         return ToolResult(ok=True, output=output, meta=await run_sync(describe_written, self._scope, path, context))
 
-    def _edit(self, arguments: dict[str, JsonValue], context: ToolContext) -> str:
+    def _edit(self, arguments: dict[str, JsonValue], context: ToolContext, held: str | None) -> str:
         path = str(arguments["path"])
         with self._scope.open_target(path, create_folders=False, guard=context.paths) as target:
             before = read_target(target)
             if before is None:
                 raise ToolFailed(f"There is no file {path!r}", hint="Use Write to create it", code="not_found")
+            check_saved(held, before, path=path)
             after, lines = edit_bytes(before, arguments)
             replace_file(target, after, before=before, context=context)
         where = f"on line {lines[0]}" if len(lines) == 1 else f"in {len(lines)} places, first on line {lines[0]}"

@@ -11,6 +11,7 @@ from metier.tools.files.exact_edit import edit_bytes
 from metier.tools.files.replacing import hash_bytes, read_target
 from metier.tools.files.scope import Scope
 from metier.tools.files.text import decode, name_kind
+from metier.tools.files.unsaved import overlay
 
 CONTEXT_LINES = 3
 MAX_DIFF_CHARACTERS = 20_000
@@ -27,24 +28,24 @@ class Preview:
     """Of the file that the diff was made from, or `NO_FILE`. `ToolContext.base_hash` holds a call to it."""
 
 
-def preview_write(scope: Scope, path: str, content: str) -> Preview:
-    """Raises `ToolFailed` where the write itself would."""
-    before, canonical = _read_now(scope, path)
+def preview_write(scope: Scope, path: str, content: str, *, held: str | None = None) -> Preview:
+    """Against what an editor holds, where it does. Raises `ToolFailed` where the write itself would."""
+    before, canonical = _read_now(scope, path, held)
     return _build(canonical, before, content.encode("utf-8", "surrogatepass"))
 
 
-def preview_edit(scope: Scope, arguments: dict[str, JsonValue]) -> Preview:
-    """Raises `ToolFailed` where the edit itself would."""
-    before, canonical = _read_now(scope, str(arguments["path"]))
+def preview_edit(scope: Scope, arguments: dict[str, JsonValue], held: str | None = None) -> Preview:
+    """Against what an editor holds, where it does. Raises `ToolFailed` where the edit itself would."""
+    before, canonical = _read_now(scope, str(arguments["path"]), held)
     if before is None:
         raise ToolFailed(f"There is no file {canonical!r}", hint="Use Write to create it", code="not_found")
     return _build(canonical, before, edit_bytes(before, arguments)[0])
 
 
-def _read_now(scope: Scope, path: str) -> tuple[bytes | None, str]:
+def _read_now(scope: Scope, path: str, held: str | None) -> tuple[bytes | None, str]:
     try:
         with scope.open_target(path, create_folders=False) as target:
-            return read_target(target), target.path
+            return overlay(held, read_target(target)), target.path
     except ToolFailed as error:
         if error.code != "not_found":
             raise

@@ -13,6 +13,7 @@ from metier.tools.base import PathGuard, ToolContext, ToolInfo, ToolResult
 from metier.tools.files.replacing import read_all
 from metier.tools.files.scope import Scope
 from metier.tools.files.text import FileText, decode, name_kind
+from metier.tools.files.unsaved import find_held, overlay
 from metier.tools.media import find_media_type, prepare_media
 
 DEFAULT_LINES = 2000
@@ -52,7 +53,9 @@ class Read:
         offset, limit = arguments.get("offset"), arguments.get("limit")
         start = max(offset, 1) if isinstance(offset, int) else 1
         count = max(limit, 1) if isinstance(limit, int) else DEFAULT_LINES
-        return await run_sync(partial(self._read, str(arguments["path"]), start, count=count, guard=context.paths))
+        path = str(arguments["path"])
+        held = await find_held(path, self._scope, context.buffers)
+        return await run_sync(partial(self._read, path, start, count=count, guard=context.paths, held=held))
 
     def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
         """A path outside of the workspace."""
@@ -61,9 +64,10 @@ class Read:
     async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
         return {"path": await run_sync(self._scope.canonical, str(arguments["path"]))}
 
-    def _read(self, path: str, start: int, *, count: int, guard: PathGuard) -> ToolResult:
+    def _read(self, path: str, start: int, *, count: int, guard: PathGuard, held: str | None) -> ToolResult:
         with self._scope.open_file(path, guard=guard) as opened:
-            data = read_all(opened.descriptor, path)
+            saved = read_all(opened.descriptor, path)
+        data = overlay(held, saved) or b""
         found = decode(data)
         if found is None and find_media_type(data):
             return _show(data, path)
@@ -74,7 +78,8 @@ class Read:
             lines.pop()
         if start > max(len(lines), 1):
             raise ToolFailed(f"File {path!r} has {len(lines)} lines, so none from {start}", code="out_of_range")
-        return ToolResult(ok=True, output=_render(lines, start, count) + _render_encoding(found))
+        unsaved = "" if data == saved else "\n[as the editor shows it; not saved]"
+        return ToolResult(ok=True, output=_render(lines, start, count) + _render_encoding(found) + unsaved)
 
 
 def _show(data: bytes, path: str) -> ToolResult:

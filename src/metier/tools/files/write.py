@@ -1,6 +1,7 @@
 """`Write`: put a whole text file in place, whole or not at all. A crash leaves the old file or the new one."""
 
 from collections.abc import Mapping
+from functools import partial
 
 from anyio.to_thread import run_sync
 from pydantic import JsonValue
@@ -11,6 +12,7 @@ from metier.tools.base import Preview, ToolContext, ToolInfo, ToolResult
 from metier.tools.files.previews import preview_write
 from metier.tools.files.replacing import describe_written, judge_note, read_target, replace_file
 from metier.tools.files.scope import Scope
+from metier.tools.files.unsaved import check_saved, find_held
 
 
 class Write:
@@ -40,12 +42,14 @@ class Write:
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         path, content = str(arguments["path"]), str(arguments["content"])
-        output = await run_sync(self._write, path, content, context)
+        held = await find_held(path, self._scope, context.buffers)
+        output = await run_sync(partial(self._write, path, content, context, held=held))
         return ToolResult(ok=True, output=output, meta=await run_sync(describe_written, self._scope, path, context))
 
     async def preview(self, arguments: dict[str, JsonValue], context: ToolContext) -> Preview:
-        del context
-        found = await run_sync(preview_write, self._scope, str(arguments["path"]), str(arguments["content"]))
+        path = str(arguments["path"])
+        held = await find_held(path, self._scope, context.buffers)
+        found = await run_sync(partial(preview_write, self._scope, path, str(arguments["content"]), held=held))
         return Preview(found.diff, base=found.base_hash)
 
     def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
@@ -73,10 +77,11 @@ class Write:
         except ToolFailed:
             return False
 
-    def _write(self, path: str, content: str, context: ToolContext) -> str:
+    def _write(self, path: str, content: str, context: ToolContext, *, held: str | None) -> str:
         data = content.encode("utf-8", "surrogatepass")
         with self._scope.open_target(path, create_folders=True, guard=context.paths) as target:
             before = read_target(target)
+            check_saved(held, before, path=path)
             replace_file(target, data, before=before, context=context)
         verb = "Created" if before is None else "Replaced" if before != data else "Did not need to change"
         return f"{verb} {target.path!r}, {len(data)} bytes"

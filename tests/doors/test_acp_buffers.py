@@ -1,0 +1,117 @@
+"""File access through the editor: what it shows and has not saved is what the model reads and what a step changes."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from acp_peer import Editor, Message
+from model_server import ModelServer, calls, says
+from run_workspace import Workspace
+
+BOTH = {"fs": {"readTextFile": True, "writeTextFile": True}}
+
+
+def hold(buffers: dict[str, str], *, option: str = "allow") -> Callable[[Message], Message]:
+    """An editor with unsaved buffers, by path, which saves one when it is told to, and allows what it is asked."""
+
+    def answer(message: Message) -> Message:
+        params = message["params"]
+        match message["method"]:
+            case "fs/read_text_file":
+                path = Path(params["path"])
+                return {"content": buffers.get(params["path"]) or path.read_text(encoding="utf-8")}
+            case "fs/write_text_file":
+                Path(params["path"]).write_text(params["content"], encoding="utf-8")
+                buffers.pop(params["path"], None)
+                return {}
+            case _:
+                return {"outcome": {"outcome": "selected", "optionId": option}}
+
+    return answer
+
+
+def list_asked(editor: Editor, method: str) -> list[Message]:
+    return [message["params"] for message in editor.asked if message["method"] == method]
+
+
+def test_a_buffer_that_is_not_saved_is_what_the_model_reads_changes_and_what_undo_brings_back(
+    workspace: Workspace, model: ModelServer
+) -> None:
+    file = workspace.write("a.txt", "old\n")
+    model.follow(calls("Read", path="a.txt"), calls("Edit", path="a.txt", old="old", new="new"), says("Done."))
+
+    with Editor(workspace.folder, answer=hold({str(file): "old\nnot saved\n"})) as editor:
+        editor.prompt(editor.begin(**BOTH), "Change a.txt")
+        editor.close()
+
+    assert "not saved" in json.dumps(model.received[1])
+    (asked,) = list_asked(editor, "session/request_permission")
+    assert " not saved" in json.dumps(asked["toolCall"]["content"])
+    (saved,) = list_asked(editor, "fs/write_text_file")
+    assert saved["content"] == "old\nnot saved\n"
+    assert file.read_text(encoding="utf-8") == "new\nnot saved\n"
+    (run_id,) = workspace.run_ids()
+    assert workspace.agent("replay", run_id, "--execute") == 0
+    assert workspace.agent("undo", run_id, "--yes") == 0
+    assert file.read_text(encoding="utf-8") == "old\nnot saved\n"
+
+
+def test_reading_a_buffer_does_not_save_it(workspace: Workspace, model: ModelServer) -> None:
+    file = workspace.write("a.txt", "old\n")
+    model.follow(calls("Read", path="a.txt"), says("Read."))
+
+    with Editor(workspace.folder, answer=hold({str(file): "not saved\n"})) as editor:
+        editor.prompt(editor.begin(**BOTH), "Read a.txt")
+
+    assert "not saved" in json.dumps(model.received[1])
+    assert file.read_text(encoding="utf-8") == "old\n"
+
+
+def test_a_change_that_is_rejected_saves_nothing(workspace: Workspace, model: ModelServer) -> None:
+    file = workspace.write("a.txt", "old\n")
+    model.follow(calls("Write", path="a.txt", content="new\n"), says("Then not."))
+
+    with Editor(workspace.folder, answer=hold({str(file): "not saved\n"}, option="reject")) as editor:
+        editor.prompt(editor.begin(**BOTH), "Change a.txt")
+
+    (asked,) = list_asked(editor, "session/request_permission")
+    assert asked["toolCall"]["content"][0]["oldText"] == "not saved\n"
+    assert list_asked(editor, "fs/write_text_file") == []
+    assert file.read_text(encoding="utf-8") == "old\n"
+
+
+def test_a_change_under_a_buffer_that_the_editor_does_not_save_is_a_conflict(
+    workspace: Workspace, model: ModelServer
+) -> None:
+    file = workspace.write("a.txt", "old\n")
+    model.follow(calls("Edit", path="a.txt", old="not saved", new="new"), says("Please save it."))
+
+    with Editor(workspace.folder, answer=hold({str(file): "not saved\n"})) as editor:
+        editor.prompt(editor.begin(fs={"readTextFile": True}), "Change a.txt")
+
+    assert "changes in the editor that are not saved" in json.dumps(model.received[1])
+    assert file.read_text(encoding="utf-8") == "old\n"
+
+
+def test_an_editor_is_not_asked_for_files_that_the_rules_close(workspace: Workspace, model: ModelServer) -> None:
+    workspace.write(".env", "A=1\n")
+    model.follow(calls("Read", path="../outside.txt"), calls("Write", path=".git/config", content="x"), says("No."))
+
+    with Editor(workspace.folder, answer=hold({})) as editor:
+        editor.prompt(editor.begin(**BOTH), "Look around")
+
+    assert list_asked(editor, "fs/read_text_file") == []
+    assert list_asked(editor, "fs/write_text_file") == []
+
+
+def test_an_editor_that_offers_no_files_or_refuses_them_leaves_the_disk(
+    workspace: Workspace, model: ModelServer
+) -> None:
+    workspace.write("a.txt", "old\n")
+    model.follow(calls("Read", path="a.txt"), says("Read."))
+
+    with Editor(workspace.folder, answer=hold({})) as editor:
+        editor.prompt(editor.begin(), "Read a.txt")
+
+    assert list_asked(editor, "fs/read_text_file") == []
+    assert "old" in json.dumps(model.received[1])
