@@ -1,9 +1,24 @@
 """A workspace in which everything that the console shows has happened, for its tests and its pictures."""
 
+import os
+import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import cast, get_args
 
+import anyio
+from console_client import ConsoleClient
 from model_server import ModelServer, Reply, calls, says
 from run_workspace import GREET, QUICK, Workspace
+
+from metier.evals.history import keep_result
+from metier.evals.results import EvalResult, GradeRow
+from metier.evals.results import RunRow as EvalRow
+from metier.events import TaskState
+from metier.ids import format_run_id
+from metier.runtime.opening import open_host
+from metier.runtime.runs import open_runtime
+from metier.store.base import RunRow
 
 ANSWER = """# Notes of this week
 
@@ -119,3 +134,106 @@ def ask_question(workspace: Workspace, model: ModelServer) -> None:
     }
     model.follow(calls("ask_user", question="When shall the release be, and where?", fields=fields), says("Planned."))
     workspace.agent("run", "Plan the release", "-q")
+
+
+def run_rest(workspace: Workspace, model: ModelServer) -> dict[str, str]:
+    """What only pictures need. Returns ids by the words that stand for them in addresses."""
+    run_ids = workspace.run_ids()
+    model.follow(
+        calls("Write", path="notes/week.md", content="# Week\n\n- shipped\n- rested\n"),
+        calls("Bash", command="printf done >> notes/week.md && cat notes/" + "a_very_long_file_name_" * 6 + ".md"),
+        says("Written."),
+    )
+    workspace.agent("run", "Write the week down", "--profile", "permissive", "-q")
+    step = "---\nname: {}\n{}---\n\n{}\n"
+    workspace.write(".agent/tasks/two/TASK.md", step.format("Look", "next: report.md\n", "Look at the notes."))
+    workspace.write(".agent/tasks/two/report.md", step.format("Report", "", "Report what was seen."))
+    model.follow(
+        calls("Read", path="notes/roadmap.md"), says("I looked."), calls("Read", path="notes/none.md"), says("Done.")
+    )
+    workspace.agent("task", "run", "two")
+    looks = [
+        Reply(
+            text=RIGHT_TO_LEFT if turn % 3 == 0 else "",
+            calls=tuple(("Grep", {"pattern": f"{word}{turn}", "path": "notes"}) for word in ("ship", LONG, "كلمة")),
+        )
+        for turn in range(10)
+    ]
+    model.follow(*looks, says(f"{RIGHT_TO_LEFT}\n\n`{LONG}`"))
+    workspace.agent("run", f"Find everything. {RIGHT_TO_LEFT} {LONG}", "-q")
+    workspace.agent("schedule", "add", "nightly", "Sum up the day", "--cron", "0 6 * * *")
+    workspace.agent("schedule", "add", "weekly-figures-of-every-region", LONG, "--every", "6h")
+    _keep_evals(workspace.folder)
+    changed, parent, long_run = workspace.run_ids()[-3:]
+    return {"RUN": run_ids[0], "FAILED": run_ids[3], "CHANGED": changed, "PARENT": parent, "LONG": long_run}
+
+
+def talk(console: ConsoleClient, model: ModelServer) -> dict[str, str]:
+    """A conversation of two turns, and the newest approval, by the words that stand for them in addresses."""
+    model.follow(calls("Read", path="notes/budget.md"), says("Ask **Ada** about it."), says(RIGHT_TO_LEFT))
+    console.open("/chat")
+    console.submit("/chat", message="What about the budget?")
+    (context,) = re.findall(r'action="/chat/([\w-]+)"', console.page)
+    while "<strong>Ada</strong>" not in console.open(f"/chat/{context}"):
+        pass
+    console.submit(f"/chat/{context}", message=f"{RIGHT_TO_LEFT} {LONG}")
+    while "Answering" in console.open(f"/chat/{context}"):
+        pass
+    approval = re.findall(r'id="approval-(ap-\w+)"', console.open("/"))[-1]
+    console.open("/runs?q=notes&status=completed")
+    console.submit("/runs/views", name="Notes that are done")
+    return {"CHAT": context, "APPROVAL": approval}
+
+
+def fill_list(folder: Path, *, count: int) -> None:
+    """So many runs of the last week, in the index only."""
+
+    async def fill() -> None:
+        host = open_host(folder, environ=os.environ, home=Path(os.environ["HOME"]), config=None).host
+        states = cast("tuple[TaskState, ...]", get_args(TaskState.__value__))
+        tasks = ("Sum up the notes", RIGHT_TO_LEFT, LONG, "Look at https://docs.example/a?b=c&d=<e>", "Tidy")
+        async with open_runtime(host) as runtime:
+            for number in range(count):
+                began = datetime.now(UTC) - timedelta(minutes=5 * (count - number))
+                await runtime.store.create_run(
+                    RunRow(
+                        run_id=format_run_id(began, number.to_bytes(6)),
+                        context_id="",
+                        status=states[number % len(states)],
+                        task=f"{tasks[number % len(tasks)]} {number}",
+                        agent="" if number % 2 else "quarterly-figures-of-every-region",
+                        model="gpt-5.6-luna",
+                        created_at=began,
+                        updated_at=began + timedelta(seconds=number % 977),
+                        turns=number % 23,
+                        cost_usd=number / 1000,
+                    )
+                )
+
+    anyio.run(fill)
+
+
+def _keep_evals(folder: Path) -> None:
+    missed = GradeRow(
+        check="contains", text="contains: '2 files'", verdict="failed", evidence=f"{LONG} {RIGHT_TO_LEFT}"
+    )
+    for day in range(1, 9):
+        rows = tuple(
+            EvalRow(
+                case_id=case,
+                status="failed" if (day + number) % 4 == 0 else "passed",
+                grades=(missed,) if (day + number) % 4 == 0 else (),
+            )
+            for number, case in enumerate(("sums-up-a-week", "names-what-is-open", LONG[:60]))
+        )
+        keep_result(
+            folder / "runs",
+            EvalResult(
+                id=f"{day:02}",
+                target="skill:weekly-report",
+                mode="replay",
+                started_at=f"2026-11-{day:02}",
+                commit=f"{day:x}" * 40,
+                rows=rows,
+            ),
+        )

@@ -190,12 +190,15 @@ def test_a_run_shows_its_steps_the_state_at_an_entry_and_forks_there(
     forkable = next(k for k in range(2, 40) if "Fork after entry" in console.open(f"/runs/{run_id}/at?k={k}"))
     assert f"State after entry {forkable}" in console.words()
     model.follow(says("It has three lines."))
-    console.submit(f"/runs/{run_id}/fork", task="Count the lines")
+    assert ">Read the roadmap</textarea>" in console.page, "the message is there to be edited"
+    console.submit(f"/runs/{run_id}/fork", task="Count the lines", model="another-model")
     forked = scene.run_ids()[-1]
     page = wait_until_done(console, forked)
 
     assert forked != run_id
     assert "It has three lines." in page
+    assert model.received[-1]["model"] == "another-model"
+    assert "Count the lines" in json.dumps(model.received[-1]["messages"])
 
 
 def test_an_entry_that_a_run_does_not_have_is_a_page_that_says_so(

@@ -233,6 +233,9 @@ PAGES = (
     "/runs/RUN/prompt",
     "/runs/RUN/at?k=3",
     "/runs/RUN/undo",
+    "/runs/RUN/calls/1",
+    "/runs/RUN/replay",
+    "/runs?q=notes&cost=0",
     "/tasks",
     "/tasks/weekly-report",
     "/chat",
@@ -242,7 +245,9 @@ PAGES = (
     "/cost",
     "/health",
     "/schedules",
+    "/evals",
     "/approvals/APPROVAL",
+    "/no/such/page",
 )
 
 

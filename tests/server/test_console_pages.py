@@ -53,6 +53,8 @@ def test_a_prompt_shows_its_layers_and_where_the_cache_breaks(scene: Scene) -> N
     assert "The first byte that differs from turn 1" in words
     assert "can be cached" in words
     assert "sent anew" in words
+    assert 'class="broke"' in scene.console.page, "where the cache breaks is marked in the bar"
+    assert re.search(r"tools [^$]*\$0\.000\d+", words), "each layer has a price"
 
 
 def test_inputs_of_a_task_are_given_as_json_and_a_wrong_one_is_refused_with_all_that_is_wrong(scene: Scene) -> None:
@@ -79,6 +81,8 @@ def test_a_message_begins_a_conversation_whose_answer_appears_in_it(scene: Scene
     page = scene.wait_until(f"/chat/{context}", "<strong>Ada</strong>")
 
     assert "What about the budget?" in page
+    listed = scene.wait_until("/chat", "completed")
+    assert re.search(rf'href="/chat/{context}">What about the budget\?</a>', listed), "it is known by its last message"
     assert "notes/budget.md" in page, "the step stands in the conversation"
 
 
@@ -130,6 +134,8 @@ def test_a_call_is_explained_with_what_every_scope_says(scene: Scene) -> None:
 def test_costs_are_added_up_by_what_the_address_says(scene: Scene) -> None:
     scene.console.open("/cost?by=task&since=24h")
     assert "Read the roadmap" in scene.console.words()
+    assert "By day and task" in scene.console.words()
+    assert re.search(r'<g><title>[^<]*Read the roadmap[^<]*</title><rect class="k1"', scene.console.page)
 
     scene.console.open("/cost?by=moon")
     assert scene.console.status == 400
@@ -140,6 +146,27 @@ def test_health_says_what_doctor_finds(scene: Scene) -> None:
 
     assert "SQLite" in scene.console.words() or "sqlite" in scene.console.words()
     assert "Providers" in scene.console.words()
+
+
+def test_health_names_the_process_that_drives_a_run_and_what_waits_in_a_queue(scene: Scene) -> None:
+    scene.model.silent.set()
+    scene.console.open("/tasks")
+    scene.console.submit("/tasks", task="Take your time", mode="live")
+    page = scene.wait_until("/health", r"(?s)Processes that drive runs.*Leases.*<td class=\"num\">1</td>")
+    scene.model.silent.clear()
+    scene.model.released.set()
+
+    assert "Take your time" in page
+
+
+def test_health_names_the_mcp_servers_of_the_workspace_and_whether_they_are_accepted(scene: Scene) -> None:
+    scene.console.open("/health")
+    assert "MCP servers This workspace names none." in scene.console.words()
+    file = scene.workspace.write(".mcp.json", '{"mcpServers": {"library": {"command": "library-server"}}}')
+    scene.console.open("/health")
+    file.unlink()
+
+    assert "library off not accepted, so it is not started" in scene.console.words()
 
 
 def test_a_schedule_is_paused_and_resumed(scene: Scene) -> None:

@@ -87,7 +87,7 @@ async def build_services(
         toolsets = await opened.enter_async_context(_open_toolsets(packages, place, run=run, confinement=confinement))
         servers = await opened.enter_async_context(open_servers(place, store, run=run, confinement=confinement))
         shelf = _open_shelf(packages, place, (*agent.problems, *toolsets.problems))
-        facts = load_facts(_facts_file(place))
+        facts = load_facts(find_facts_file(place))
         models = open_models(place, facts, shelf, run=run)
         opened.push_async_callback(models.aclose)
         own = _list_own(packages, place, run=run, confinement=confinement, host=policy.text)
@@ -410,14 +410,15 @@ def check_budget(place: Host) -> None:
     model = place.settings.model
     if place.settings.runtime.max_cost_usd is None or model.provider == OFFLINE or place.provider is not None:
         return
-    if load_facts(_facts_file(place)).find(model.provider, model.name).prices is None:
+    if load_facts(find_facts_file(place)).find(model.provider, model.name).prices is None:
         raise UsageError(
             f"The price of model {model.name!r} is not known, so its cost cannot be limited",
             hint="Name its price in a file and the file in model.facts_file, or leave max_cost_usd out",
         )
 
 
-def _facts_file(place: Host) -> Path | None:
+def find_facts_file(place: Host) -> Path | None:
+    """The user's own prices and windows of models; None where the settings name none."""
     named = place.settings.model.facts_file
     return place.workspace / named if named else None
 

@@ -20,7 +20,8 @@ from metier.engine.services import Services
 from metier.engine.state import RunState, apply, fold
 from metier.errors import UsageError
 from metier.providers.base import ModelRequest
-from metier.runtime.build import build_services
+from metier.providers.facts import Prices, load_facts
+from metier.runtime.build import build_services, find_facts_file
 from metier.runtime.delegation.child_runs import prepare_run
 from metier.runtime.history.replays import build_replay_services
 from metier.runtime.records.first_entry import build_start
@@ -71,6 +72,8 @@ class ShownPrompt:
     limit: int
     prefix_hash: str
     request_hash: str
+    prices: Prices | None = None
+    """Of the model that was asked, as far as they are known."""
     recorded_hash: str = ""
     """What the journal says of the request; empty for a prompt that was not sent."""
     trimmed: tuple[str, ...] = ()
@@ -95,7 +98,8 @@ async def show_turn(runtime: Runtime, run_id: str, *, turn: int | None = None) -
     services = await build_replay_services(runtime.place, runtime.store, entries)
     past = await rebuild_prompt(run_id, entries, services, turn=turn or (turns[-1] if turns else 1))
     shown = _show(past.state, services, past.fitted, request=past.request, files=())
-    return replace(shown, turn=past.turn, recorded_hash=past.recorded_hash)
+    known = load_facts(find_facts_file(runtime.place)).find(services.provider.name, shown.model)
+    return replace(shown, turn=past.turn, recorded_hash=past.recorded_hash, prices=known.prices)
 
 
 async def preview(runtime: Runtime, request: RunRequest) -> ShownPrompt:

@@ -1,5 +1,7 @@
 """Conversations: what was said and done, turn by turn, and the next message."""
 
+from datetime import datetime
+
 from fastapi import APIRouter
 from starlette.responses import Response
 
@@ -7,17 +9,30 @@ from metier.dataclass import dataclass
 from metier.errors import UsageError
 from metier.runtime.chat.chats import Chat, ChatRequest, list_chats, open_chat
 from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.documents import find_shown_status
 from metier.runtime.history.run_views import read_run_view
 from metier.runtime.queue.detached import leave_to_workers
 from metier.server.console.inbox_cards import ApprovalCard, build_approval_card
 from metier.server.console.rendering import Here, Page, PageRoute
+from metier.store.contexts import ContextState
 from metier.views.run_view import RunView
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 MOST_TURNS = 30
 """Turns that a page shows; those before are in the runs."""
+_MOST_CHATS = 50
 _LONGEST = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedChat:
+    context_id: str
+    said: str
+    """The last message."""
+    status: str
+    turns: int
+    updated_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +44,21 @@ class ShownTurn:
 
 @router.get("/chat")
 async def list_conversations(page: Here) -> Response:
-    return await page.render("chats.html", "chat", chats=await list_chats(page.state.runtime, limit=100))
+    found = await list_chats(page.state.runtime, limit=_MOST_CHATS)
+    chats = [await _build_listed(page, state) for state in found]
+    return await page.render("chats.html", "chat", chats=chats)
+
+
+async def _build_listed(page: Page, state: ContextState) -> ListedChat:
+    """By its newest run: what a conversation knows of itself is from when a client last looked at it."""
+    newest = await page.state.runtime.store.list_runs(context_id=state.context_id, limit=1)
+    return ListedChat(
+        context_id=state.context_id,
+        said=newest[0].task if newest else "",
+        status=find_shown_status(newest[0]) if newest else state.task_state,
+        turns=state.current_turn,
+        updated_at=max(state.updated_at, newest[0].updated_at) if newest else state.updated_at,
+    )
 
 
 @router.post("/chat")

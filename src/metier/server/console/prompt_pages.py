@@ -5,6 +5,7 @@ from starlette.responses import Response
 
 from metier.dataclass import dataclass
 from metier.errors import UsageError
+from metier.providers.facts import Prices
 from metier.runtime.history.prompts import ShownLayer, ShownPrompt, compare, show_turn
 from metier.runtime.history.run_views import read_run_view
 from metier.runtime.runs import Runtime
@@ -27,6 +28,10 @@ class LayerBar:
     first_byte: int
     is_cached: bool
     """It stands before the first byte that differs from the turn before."""
+    was_cached: bool
+    """The vendor counted at least the tokens up to its end as cached."""
+    price_usd: float | None
+    """Of its tokens, cached or not; None where no price is known."""
 
 
 @router.get("/runs/{name}/prompt")
@@ -52,7 +57,8 @@ async def show_prompt(page: Here, name: str, turn: int | None = None) -> Respons
         call=call,
         before=before,
         difference=difference,
-        bars=build_bars(shown, shared=shared),
+        broke_at=round(100 * shared / (shown_bytes(shown) or 1), 3) if before is not None else 0,
+        bars=build_bars(shown, shared=shared, cached=call.usage.cached_tokens if call is not None else 0),
     )
 
 
@@ -65,12 +71,17 @@ def shown_bytes(shown: ShownPrompt) -> int:
     return sum(layer.bytes for layer in shown.layers)
 
 
-def build_bars(shown: ShownPrompt, *, shared: int) -> tuple[LayerBar, ...]:
-    """In the order in which they are sent. `shared` bytes are those of the turn before, which a cache can have."""
+def build_bars(shown: ShownPrompt, *, shared: int, cached: int = 0) -> tuple[LayerBar, ...]:
+    """In the order in which they are sent.
+
+    `shared` bytes are those of the turn before, which a cache can have; `cached` tokens are those that it had.
+    """
     total = shown_bytes(shown) or 1
     bars: list[LayerBar] = []
-    at = 0
+    at = tokens = 0
     for number, layer in enumerate(shown.layers):
+        tokens += layer.tokens
+        was_cached = 0 < tokens <= cached
         bars.append(
             LayerBar(
                 layer=layer,
@@ -79,7 +90,16 @@ def build_bars(shown: ShownPrompt, *, shared: int) -> tuple[LayerBar, ...]:
                 width=round(100 * layer.bytes / total, 3),
                 first_byte=at,
                 is_cached=at + layer.bytes <= shared,
+                was_cached=was_cached,
+                price_usd=_find_price(layer.tokens, shown.prices, is_cached=was_cached),
             )
         )
         at += layer.bytes
     return tuple(bars)
+
+
+def _find_price(tokens: int, prices: Prices | None, *, is_cached: bool) -> float | None:
+    if prices is None:
+        return None
+    rate = prices.cache_read if is_cached and prices.cache_read is not None else prices.input
+    return tokens * rate / 1_000_000

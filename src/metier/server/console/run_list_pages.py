@@ -12,6 +12,8 @@ from metier.server.console.saved_views import LONGEST_NAME, SavedView, list_view
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
+MORE = ("agent", "model", "skill", "task", "cost", "since", "until")
+"""Filters that are folded away until one is used."""
 VIEWS = (
     ("All", ""),
     ("Running", "status=in_progress,delegating,pending"),
@@ -52,6 +54,7 @@ async def _render_list(page: Page, template: str) -> Response:
         here_view=next((view.name for view in own if view.address == wanted.address), ""),
         longest_name=LONGEST_NAME,
         states=STATES,
+        narrowed=any(wanted.given.get(name) for name in MORE),
         hours=await read_last_day(runtime, now=now),
         before=before,
     )

@@ -54,6 +54,7 @@ async def _render_run(page: Page, name: str, template: str) -> Response:
         changes=await read_step_diffs(runtime, row.run_id),
         artifacts=await list_artifacts(runtime, row.run_id),
         entries=entries,
+        task=row.task,
         moment=await read_moment(runtime, row.run_id, entries) if entries and template == "run.html" else None,
     )
 
@@ -99,7 +100,10 @@ async def fork_here(page: Here, name: str) -> Response:
     at = form.get("at", "")
     if not at.isdecimal() or len(at) > 9:
         raise UsageError("The entry to fork at is not a number", hint="Use the slider of the run")
-    wanted = ForkRequest(at=int(at), model=form.get("model", "").strip(), task=form.get("task", "").strip())
+    message = form.get("task", "").replace("\r\n", "\n").strip()
+    # A message that was left as it is keeps the run what it is, a task with its steps for example.
+    edited = "" if message == row.task.strip() else message
+    wanted = ForkRequest(at=int(at), model=form.get("model", "").strip(), task=edited)
     new_id = await fork(page.state, row.run_id, wanted)
     return page.go(f"/runs/{new_id}?done=forked")
 

@@ -1,7 +1,8 @@
 """Cost, health and schedules of the workspace."""
 
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import cast, get_args
 
@@ -19,6 +20,7 @@ from metier.runtime.schedules.firing import start_now
 from metier.runtime.schedules.known import get_schedule, list_schedule_problems, list_schedules, read_history
 from metier.server.console.rendering import Here, Page, PageRoute
 from metier.store.base import RUNNABLE
+from metier.store.search import RunSearch
 from metier.views.run_view import Usage
 from metier.views.spending import Grouping, Spent, Total, sum_up
 
@@ -27,6 +29,21 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 GROUPINGS: tuple[str, ...] = get_args(Grouping)
 SPANS = (("24h", "Last day"), ("7d", "Last week"), ("4w", "Last four weeks"))
 _MOST_DAYS = 31
+_MOST_COLOURS = 8
+_MOST_RUNS = 50
+_MOST_ROWS = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DayPart:
+    """What one group came to on one day."""
+
+    name: str
+    colour: int
+    """0 for all groups that have no colour of their own."""
+    below: float
+    share: float
+    """Where it begins and how high it is, both of the highest day, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +52,7 @@ class DayBar:
     total: Total
     share: float
     """Of the highest day, 0 to 1."""
+    parts: tuple[DayPart, ...] = ()
 
 
 @router.get("/cost")
@@ -44,6 +62,8 @@ async def show_cost(page: Here, by: str = "model", since: str = "7d") -> Respons
     now = page.state.host.clock.now()
     begun = parse_since(since, now=now)
     found = await read_spent(page.state.runtime, begun)
+    grouping = cast("Grouping", by)  # checked above
+    totals = sum_up(found.spent, grouping)
     whole = Usage()
     for each in found.spent:
         whole = whole.plus(each.usage)
@@ -56,13 +76,14 @@ async def show_cost(page: Here, by: str = "model", since: str = "7d") -> Respons
         groupings=GROUPINGS,
         found=found,
         whole=whole,
-        totals=sum_up(found.spent, cast("Grouping", by)),  # checked above
-        days=build_days(found.spent, first=f"{max(begun, now - timedelta(days=_MOST_DAYS)):%Y-%m-%d}"),
+        totals=totals,
+        days=build_days(found.spent, grouping, first=f"{max(begun, now - timedelta(days=_MOST_DAYS)):%Y-%m-%d}"),
+        legend=list(_choose_colours(totals).items()) if by != "day" else [],
     )
 
 
-def build_days(spent: Sequence[Spent], *, first: str) -> tuple[DayBar, ...]:
-    """The days since `first` on which a model was asked, in order."""
+def build_days(spent: Sequence[Spent], by: Grouping, *, first: str) -> tuple[DayBar, ...]:
+    """The days since `first` on which a model was asked, in order; each made of its groups, the costliest below."""
     totals = {total.name: total for total in sum_up(spent, "day") if total.name >= first}
     by_cost = any(total.usage.cost_usd for total in totals.values())
 
@@ -70,7 +91,27 @@ def build_days(spent: Sequence[Spent], *, first: str) -> tuple[DayBar, ...]:
         return total.usage.cost_usd if by_cost else float(total.usage.input_tokens + total.usage.output_tokens)
 
     most = max((measure(total) for total in totals.values()), default=0.0) or 1.0
-    return tuple(DayBar(day=day, total=total, share=measure(total) / most) for day, total in totals.items())
+    colours = _choose_colours(sum_up(spent, by))
+    bars: list[DayBar] = []
+    for day, total in totals.items():
+        groups = sum_up([each for each in spent if each.day == day], by)
+        parts = _stack([(group.name, measure(group) / most) for group in groups], colours)
+        bars.append(DayBar(day=day, total=total, share=measure(total) / most, parts=parts))
+    return tuple(bars)
+
+
+def _choose_colours(totals: Sequence[Total]) -> dict[str, int]:
+    """For the costliest groups; the others share one."""
+    return {total.name: number for number, total in enumerate(totals[:_MOST_COLOURS], start=1)}
+
+
+def _stack(shares: Sequence[tuple[str, float]], colours: Mapping[str, int]) -> tuple[DayPart, ...]:
+    parts: list[DayPart] = []
+    below = 0.0
+    for name, share in shares:
+        parts.append(DayPart(name=name, colour=colours.get(name, 0), below=below, share=share))
+        below += share
+    return tuple(parts)
 
 
 @router.get("/health")
@@ -81,13 +122,18 @@ async def show_health(page: Here) -> Response:
     areas: dict[str, list[Finding]] = {}
     for finding in findings:
         areas.setdefault(finding.area, []).append(finding)
-    rows = [row for status in RUNNABLE for row in await runtime.store.list_runs(status=status, limit=200)]
+    rows = await runtime.store.search_runs(RunSearch(statuses=(*RUNNABLE, "delegating")), limit=_MOST_ROWS)
+    driven = [row for row in rows if row.driver]
+    waiting = [row for row in rows if not row.driver and row.status in RUNNABLE]
     return await page.render(
         "health.html",
         "health",
         areas=areas,
-        driven=[row for row in rows if row.driver],
-        waiting=[row for row in rows if not row.driver],
+        driven=driven,
+        waiting=waiting,
+        shown=[*driven, *waiting][:_MOST_RUNS],
+        workers=Counter(row.driver for row in driven).most_common(),
+        queues=Counter(row.queue for row in waiting if row.queue).most_common(),
         pool=page.state.pool,
         queue=page.state.queue,
         backend=host.settings.store.backend,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from pydantic import JsonValue
 
 from metier.dataclass import dataclass
@@ -59,6 +59,8 @@ def build_environment(folders: Sequence[Path] = (), *, clean: Callable[[str], st
         "seconds": format_seconds,
         "duration": format_duration,
         "moment": format_moment,
+        "minute": format_minute,
+        "ticks": mark_code,
         "pretty": texts.render_json,
         "safe_text": texts.sanitize,
         "line": texts.cut_line,
@@ -92,6 +94,18 @@ def cut_long(text: str, most: int = 2_000) -> str:
 
 def format_moment(moment: datetime | None) -> str:
     return "" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+def format_minute(moment: datetime) -> str:
+    """Short enough for a row of a table."""
+    return f"{moment:%Y-%m-%d %H:%M}"
+
+
+def mark_code(text: str) -> Markup:
+    """What stands between backticks as code; everything is escaped."""
+    pieces = str(escape(text)).split("`")
+    marked = [f"<code>{piece}</code>" if number % 2 else piece for number, piece in enumerate(pieces)]
+    return Markup("".join(marked))  # noqa: S704 - escaped above
 
 
 @dataclass(frozen=True, slots=True)
