@@ -1,7 +1,8 @@
 """A durable turn here and elsewhere: the same loop (one reply that calls one tool, 100 times) with every step on disk.
 
-The other libraries live in an environment of their own, which is made when it is missing: `bench/run peers` needs a
-package index. The model answers at once in both, so that what is measured is the loop and its record.
+And what a base install of each brings: packages, and bytes without compiled files. Both live in environments of their
+own, made when they are missing: `bench/run peers` needs a package index. The model answers at once in both, so that
+what is measured is the loop and its record. The README shows these rows; `bench/run --record peers` keeps them.
 """
 
 import json
@@ -19,6 +20,7 @@ from bench.engine import measure_turns
 from bench.table import Row
 from metier.version import __version__
 
+ROOT = Path(__file__).resolve().parent.parent
 TURNS = 100
 ROUNDS = 3
 PACKAGES = ("langgraph==1.2.20", "langgraph-checkpoint-sqlite==3.1.2")
@@ -66,7 +68,7 @@ print(json.dumps({"costs": costs, "version": version("langgraph")}))
 
 
 def rows() -> list[Row]:
-    python = _make_environment()
+    python = _make_environment("peers", *PACKAGES)
     ours: list[float] = []
     theirs: list[float] = []
     version = ""
@@ -75,9 +77,12 @@ def rows() -> list[Row]:
         costs, version = _measure_peer(python)
         theirs.append(statistics.median(costs))
     here, there = min(ours), 1000 * min(theirs)
+    base = _make_environment("base", str(ROOT))
     return [
-        Row(f"Metier {__version__}: CPU of a durable turn, SQLite", f"{here:.2f} ms", "reported", holds=True),
-        Row(f"LangGraph {version}: the same, SqliteSaver, durability sync", f"{there:.2f} ms", "reported", holds=True),
+        Row(f"Metier {__version__}: CPU of a durable turn, SQLite", f"{here:.1f} ms", "reported", holds=True),
+        Row(f"LangGraph {version}: the same, SqliteSaver, durability sync", f"{there:.1f} ms", "reported", holds=True),
+        Row(f"Metier {__version__}: base install", _measure_install(base), "reported", holds=True),
+        Row(f"LangGraph {version}: base install with SqliteSaver", _measure_install(python), "reported", holds=True),
         Row("A durable turn: LangGraph / Metier", f"{there / here:.1f} x", ">= 1.5 x", there / here >= 1.5),
     ]
 
@@ -90,14 +95,22 @@ def _measure_peer(python: Path) -> tuple[list[float], str]:
     return told["costs"], told["version"]
 
 
-def _make_environment() -> Path:
+def _measure_install(python: Path) -> str:
+    """Packages, and the size of their files without the compiled ones."""
+    (packages,) = python.parent.parent.glob("lib/python*/site-packages")
+    files = [path for path in packages.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    size = sum(path.stat().st_size for path in files)
+    return f"{len(list(packages.glob('*.dist-info')))} packages, {size / 1e6:.0f} MB"
+
+
+def _make_environment(name: str, *packages: str) -> Path:
     """In the folder of this environment, so that it is made once."""
-    folder = Path(sys.prefix) / "peers"
+    folder = Path(sys.prefix) / name
     python = folder / "bin" / "python"
     if not (folder / ".done").exists():
         uv = [str(Path(sys.executable).with_name("uv")), "--no-config", "--quiet"]
         env = {**os.environ, "UV_SYSTEM_CERTS": "1", "VIRTUAL_ENV": str(folder)}
         subprocess.run([*uv, "venv", "--clear", "--python", sys.executable, str(folder)], env=env, check=True)
-        subprocess.run([*uv, "pip", "install", *PACKAGES], env=env, check=True)
+        subprocess.run([*uv, "pip", "install", *packages], env=env, check=True)
         (folder / ".done").write_text(time.strftime("%Y-%m-%d"))
     return python

@@ -19,7 +19,7 @@ sys.path[:0] = [str(ROOT / "tests" / "screens"), str(ROOT / "tests" / "cli")]
 
 def main() -> None:
     from model_server import running_model
-    from scenes import SCENES, SIZES, Place, hide_times, prepare
+    from scenes import SCENES, SIZES, Place, prepare
 
     size = "100x30"
     for name, show in SCENES.items():
@@ -32,9 +32,7 @@ def main() -> None:
             screen = show(Place(folder, model, environment, SIZES[size]))
         target = ROOT / "docs" / "screens" / f"{name}-{size}.svg"
         target.parent.mkdir(exist_ok=True)
-        target.write_text(
-            draw(hide_times(screen.styled), width=SIZES[size][0], title=f"agent: {name}"), encoding="utf-8"
-        )
+        target.write_text(draw(screen.styled, width=SIZES[size][0], title=f"agent: {name}"), encoding="utf-8")
         sys.stdout.write(f"{target.relative_to(ROOT)}\n")
 
 

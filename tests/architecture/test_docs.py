@@ -34,11 +34,11 @@ def test_the_generated_reference_is_current() -> None:
 
 
 def test_reference_has_every_setting_command_and_event() -> None:
-    text = "".join(path.read_text(encoding="utf-8") for path in REFERENCE.glob("*.md"))
+    pages = {path.stem: path.read_text(encoding="utf-8") for path in REFERENCE.glob("*.md")}
 
-    missing = [row.key for row in setting_rows() if f"`{row.key}`" not in text]
-    missing += [name for name in payload_types() if f"`{name}`" not in text]
-    missing += [command for command in commands() if f"`{command}`" not in text]
+    missing = [row.key for row in setting_rows() if f"\n| `{row.key}` |" not in pages["settings"]]
+    missing += [name for name in payload_types() if f"\n## `{name}`\n" not in pages["events"]]
+    missing += [command for command in commands() if f"\n## `{command}`\n" not in pages["commands"]]
 
     assert missing == []
 

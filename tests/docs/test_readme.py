@@ -1,6 +1,8 @@
 """The README stays short, and `./dev demo` prints what it shows. `test_pages.py` follows the rest of it."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,12 +11,27 @@ import pytest
 from blocks import read_blocks
 from walkthrough import Reader, find_commands, matches
 
+from metier.version import __version__
+
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 
 
 def test_readme_is_short() -> None:
     assert README.read_text("utf-8").count("\n") <= 82
+
+
+def test_figures_of_the_comparison_are_those_of_one_run_of_the_bench_and_name_the_versions() -> None:
+    """`bench/run --record peers` keeps the rows."""
+    text = README.read_text("utf-8")
+    rows: dict[str, str] = json.loads((ROOT / "bench/recorded/peers.json").read_text("utf-8"))["rows"]
+    shown = {name: value for name, value in rows.items() if ": " in name and not name.startswith("A durable turn")}
+    figures = re.findall(r"[\d.]+ ms|\d+ packages, \d+ MB", text.partition("## What is different")[2])
+
+    assert len(shown) == 4
+    assert sorted(figures) == sorted(shown.values())
+    assert all(name.partition(":")[0] in text for name in shown)
+    assert f"Metier {__version__}: base install" in shown
 
 
 @pytest.mark.slow
