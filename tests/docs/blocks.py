@@ -37,12 +37,12 @@ PAGES = sorted(
 
 NEEDS = ("a key", "a package index", "a remote server", "a person", "an editor", "another system", "the repository")
 FOUND = re.compile(
-    r"^<!-- prepare\n(?P<prepared>.*?)^-->$"
+    r"^<!-- (?P<first>prepare(?: with \w+)?)\n(?P<prepared>.*?)^-->$"
     r"|^(?:<!-- (?P<mark>[^\n]*?) -->\n)?(?P<fence>`{3,})(?P<language>\w*)\n(?P<text>.*?)^(?P=fence)$",
     re.MULTILINE | re.DOTALL,
 )
 MARK = re.compile(
-    r"test(?P<apart> in another terminal)?(?: with (?P<has>\w+))?(?:, exit code (?P<code>\d+))?"
+    r"(?:test|prepare)(?P<apart> in another terminal)?(?: with (?P<has>\w+))?(?:, exit code (?P<code>\d+))?"
     r"|file: (?P<path>\S+)"
     r"|checked as (?P<kind>\S+)"
     r"|checked by (?P<test>tests/\S+\.py)"
@@ -73,7 +73,11 @@ class Block:
 
     @property
     def is_typed(self) -> bool:
-        return self.mark == "prepare" or (self.mark.startswith("test") and bool(self.meaning))
+        return self.mark.startswith(("test", "prepare")) and bool(self.meaning)
+
+    @property
+    def is_hidden(self) -> bool:
+        return self.mark.startswith("prepare")
 
 
 def read_blocks(page: Path) -> Iterator[Block]:
@@ -82,6 +86,6 @@ def read_blocks(page: Path) -> Iterator[Block]:
         line = text.count("\n", 0, found.start()) + 1
         if found["prepared"] is not None:
             commands = "".join(f"$ {each}\n" for each in found["prepared"].splitlines())
-            yield Block(page=page, line=line, language="console", text=commands, mark="prepare")
+            yield Block(page=page, line=line, language="console", text=commands, mark=found["first"])
         else:
             yield Block(page=page, line=line, language=found["language"], text=found["text"], mark=found["mark"] or "")
