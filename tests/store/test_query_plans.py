@@ -16,10 +16,12 @@ from metier.store.base import Store
 from metier.store.postgres import leases as postgres_leases
 from metier.store.postgres import retention as postgres_retention
 from metier.store.postgres import rows as postgres_rows
-from metier.store.postgres.address import Address
+from metier.store.postgres.address import Address, read_address
 from metier.store.postgres.store import open_postgres_store
+from metier.store.search import RunSearch
 from metier.store.sqlite.store import open_sqlite_store
 from metier.testing.fake_machine import FakeMachine
+from metier.testing.store_case import build_run
 
 pytestmark = pytest.mark.anyio
 
@@ -147,7 +149,7 @@ async def _fill_postgres(url: str) -> None:
             " reason) SELECT 'a-' || number, run_id, 's1', '', now(),"
             " CASE number % 1000 WHEN 0 THEN 'open' ELSE 'approved' END, '', '' FROM agent_runs"
         )
-        await connection.execute("ANALYZE")
+        await connection.execute("VACUUM ANALYZE")
 
 
 async def test_every_read_of_postgres_uses_an_index(
@@ -191,3 +193,53 @@ async def test_every_read_of_postgres_uses_an_index(
     ]
     assert walked == []
     assert [plan for plan in connection.plans if '"Sort"' in plan and "agent_leases" not in plan] == []
+
+
+async def test_a_word_of_the_run_list_is_looked_up_in_postgres_and_found_without_the_extension_too(
+    postgres_address: Address, postgres_url: str, machine: FakeMachine
+) -> None:
+    await (await open_postgres_store(postgres_address)).close()
+    await _fill_postgres(postgres_url)
+    connection = await RecordingConnection.connect(postgres_url, autocommit=True)
+    connection.plans = []
+    searches = (
+        RunSearch(words=("-000077",)),
+        RunSearch(words=("zebra",), not_words=("quagga",)),
+        RunSearch(words=("zebra",), statuses=("failed",), without_children=True),
+        RunSearch(words=("2026",)),
+    )
+
+    found = [
+        [row.run_id for row in await postgres_rows.search_runs(connection, each, before=0, limit=2, machine=machine)]
+        for each in searches
+    ]
+    plans = list(connection.plans)
+    async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as other:
+        await other.execute("DROP INDEX agent_run_words_by_part")
+    short = await postgres_rows.search_runs(connection, searches[0], before=0, limit=2, machine=machine)
+    await connection.close()
+
+    assert found == [["20261101-000077"], [], [], ["20261101-019999", "20261101-019998"]]
+    assert [plan for plan in plans if '"Seq Scan"' in plan] == []
+    assert ["agent_run_words_by_part" in plan for plan in plans] == [True, True, True, False]
+    assert [row.run_id for row in short] == found[0]
+
+
+async def test_a_user_who_may_not_add_extensions_gets_a_store_all_the_same(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        row = connection.execute("SELECT current_database()").fetchone()
+        assert row is not None
+        name = f"plain_{row[0]}"
+        connection.execute(f'CREATE ROLE "{name}" LOGIN'.encode())
+        connection.execute(f'GRANT CREATE, USAGE ON SCHEMA public TO "{name}"'.encode())
+    address = read_address("URL", {"URL": re.sub(r"//[^@/]*@", f"//{name}@", postgres_url)})
+
+    store = await open_postgres_store(address)
+    await store.create_run(build_run("20261101-000001"))
+    found = await store.search_runs(RunSearch(words=("000001",)))
+    await store.close()
+
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        extensions = {str(each) for (each,) in connection.execute("SELECT extname FROM pg_extension")}
+    assert [row.run_id for row in found] == ["20261101-000001"]
+    assert "pg_trgm" not in extensions

@@ -253,7 +253,46 @@ CREATE TABLE agent_receivers (
 );
 """
 
-MIGRATIONS: tuple[LiteralString, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _SCHEDULES, _SEARCH, _OUTBOX, _RECEIVERS)
+# Beside the index, because a row there is written anew with every turn: this one is written once. Folded as searches
+# are: ASCII letters alone have no case. With the extension pg_trgm a word is looked up; without it, or for fewer than
+# three letters, this narrow table is read instead of the wide one.
+_WORDS: LiteralString = """
+CREATE TABLE agent_run_words (
+    run_id TEXT COLLATE "C" PRIMARY KEY REFERENCES agent_runs ON DELETE CASCADE,
+    words TEXT COLLATE "C" NOT NULL
+);
+INSERT INTO agent_run_words SELECT run_id, lower((task || ' ' || run_id) COLLATE "C") FROM agent_runs;
+CREATE FUNCTION agent_note_words() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO agent_run_words VALUES (NEW.run_id, lower((NEW.task || ' ' || NEW.run_id) COLLATE "C"));
+    RETURN NULL;
+END $$;
+CREATE TRIGGER agent_note_words AFTER INSERT ON agent_runs FOR EACH ROW EXECUTE FUNCTION agent_note_words();
+DO $$
+BEGIN
+    CREATE EXTENSION IF NOT EXISTS pg_trgm;
+EXCEPTION WHEN OTHERS THEN
+    RAISE NOTICE 'pg_trgm is not available: %', SQLERRM;
+END $$;
+DO $$
+BEGIN
+    CREATE INDEX agent_run_words_by_part ON agent_run_words USING gin (words gin_trgm_ops);
+EXCEPTION WHEN OTHERS THEN
+    RAISE NOTICE 'words are found by reading them all: %', SQLERRM;
+END $$;
+"""
+
+MIGRATIONS: tuple[LiteralString, ...] = (
+    _FIRST,
+    _SECOND,
+    _THIRD,
+    _FOURTH,
+    _SCHEDULES,
+    _SEARCH,
+    _OUTBOX,
+    _RECEIVERS,
+    _WORDS,
+)
 """Step N leads from version N to N + 1. A step that was released is never changed."""
 
 _LOCK = 7_265_118_301_442
