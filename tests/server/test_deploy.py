@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import httpx2
+import psycopg
 import pytest
 import yaml
 from model_server import ModelServer, says
 from run_workspace import Workspace
 from running_server import RunningServer, serving, serving_process
-from test_api_runs import start, streaming, wait_until
+from test_api_runs import WRITE, start, streaming, wait_until
 from test_security import configure_server
 
 from metier.cli.root import load_command
@@ -111,6 +112,37 @@ def test_two_servers_share_runs_on_postgresql_and_each_streams_what_the_other_dr
     assert (seen[0], seen[-1]) == ("run_started", "end")
     assert "run_finished" in seen
     assert found["result"] == "From the first."
+
+
+def test_a_page_of_another_server_goes_on_when_its_listening_connection_is_lost(
+    workspace: Workspace, model: ModelServer, postgres_url: str, tmp_path: Path
+) -> None:
+    other = Workspace(tmp_path / "other")
+    other.folder.mkdir()
+    (other.folder / "agent.yaml").write_text((workspace.folder / "agent.yaml").read_text())
+    model.follow(WRITE, says("Written."))
+    shared = {"DATABASE_URL": postgres_url, "AGENT_STORE_BACKEND": "postgres", "AGENT_RESUME_SECRET": "r" * 40}
+    idle = {**shared, "AGENT_SERVER_CONCURRENCY": "0"}
+    seen: list[str] = []
+    ended: list[tuple[object, ...]] = []
+    with serving(workspace.folder, **shared) as first, serving(other.folder, **idle) as second:
+        run_id = start(first, "write a note", profile="guarded")
+        with streaming(second, run_id) as events:
+            for event in events:
+                seen.append(event["event"])
+                if event["event"] == "run_paused":
+                    wait_until(first, run_id, "paused")
+                    with psycopg.connect(postgres_url, autocommit=True) as connection:
+                        ended = connection.execute(
+                            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN %'"
+                            " AND datname = current_database()"
+                        ).fetchall()
+                    (waiting,) = first.get("/api/v1/approvals")["items"]
+                    first.post(f"/api/v1/approvals/{waiting['approval_id']}/approve", {"hash": waiting["hash"]})
+
+    assert ended, "the page was told by the server that keeps the runs"
+    assert (seen[0], seen[-1]) == ("run_started", "end")
+    assert seen.count("run_finished") == seen.count("run_paused") == seen.count("run_started") == 1
 
 
 def test_behind_a_proxy_the_server_answers_below_its_path_and_believes_named_proxies_only(

@@ -188,7 +188,7 @@ class Feed:
                     if told:
                         for watcher in tuple(channel.watchers):
                             watcher.put(told)
-                    if news.is_driven and follower.is_elsewhere:
+                    if follower.is_elsewhere:  # driven or at rest: its next entry is told by the store
                         await follower.wait()
                         continue
                     with anyio.move_on_after(POLL_SECONDS if news.is_driven else REST_SECONDS):

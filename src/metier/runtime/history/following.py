@@ -62,8 +62,8 @@ class Follower:
 
     @property
     def is_elsewhere(self) -> bool:
-        """The run is driven on another machine: `wait` returns as soon as the store has more."""
-        return self._is_elsewhere
+        """The run is driven on another machine, as far as can be seen: `wait` returns as soon as the store has more."""
+        return self._is_elsewhere or not self._path.exists()
 
     async def look(self, *, is_only_look: bool = False) -> News:
         """The events since the last look, each once and in order.
@@ -72,13 +72,15 @@ class Follower:
         """
         # Who drives is asked first: what it wrote before it let go is then still read.
         is_driven = await self._is_driven()
-        if is_driven and not self._is_elsewhere and anyio.current_time() < self._next_look:
+        is_elsewhere = self.is_elsewhere
+        if is_driven and not is_elsewhere and anyio.current_time() < self._next_look:
             return News(list(self._read_new_log()), is_driven)
-        return News(await self._compare(has_time=is_driven and not is_only_look), is_driven)
+        # A log that is not here has nothing to tell: the journal is believed at once.
+        return News(await self._compare(has_time=is_driven and not is_elsewhere and not is_only_look), is_driven)
 
     async def wait(self) -> None:
         """Until another look may bring something."""
-        if self._is_elsewhere:
+        if self.is_elsewhere:
             after = self._teller.state.seq
             await self._runtime.store.wait_for_entries(self._run_id, after=after, seconds=LOOK_SECONDS)
         else:

@@ -16,15 +16,16 @@ from metier.store.postgres.journal import CHANNEL
 from metier.store.postgres.schema import Connection
 from metier.store.postgres.text import decode, encode
 
-_FIRST_LOOK_SECONDS = 0.05
-_LAST_LOOK_SECONDS = 1.0
+LOOK_SECONDS = (0.05, 1.0)
+"""How long a task that was told nothing waits before it looks by itself, the first time and later."""
 _MARK_SECONDS = 30.0
 _RECONNECT_SECONDS = 1.0
 
 
 class Watcher:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, look_seconds: tuple[float, float] = LOOK_SECONDS) -> None:
         self._database = database
+        self._look_seconds = look_seconds
         self._waiting: dict[str, set[anyio.Event]] = {}
         self._listener: asyncio.Task[None] | None = None
 
@@ -32,7 +33,7 @@ class Watcher:
         """Return when `has_come` returns true. The caller bounds the wait by cancelling it."""
         if self._listener is None or self._listener.done():
             self._listener = asyncio.create_task(self._listen(), name="listen for journal entries")
-        pause, marked_at = _FIRST_LOOK_SECONDS, -_MARK_SECONDS
+        pause, marked_at = self._look_seconds[0], -_MARK_SECONDS
         while True:
             told = anyio.Event()
             self._waiting.setdefault(run_id, set()).add(told)
@@ -46,7 +47,7 @@ class Watcher:
                     await told.wait()
             finally:
                 self._forget(run_id, told)
-            pause = min(_LAST_LOOK_SECONDS, pause * 2)
+            pause = min(self._look_seconds[1], pause * 2)
 
     async def close(self) -> None:
         if self._listener is not None:

@@ -1,0 +1,96 @@
+"""New entries of a journal are told by the server, and a listener whose connection breaks finds them by looking."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+import psycopg
+import pytest
+
+from metier.store.base import Lease
+from metier.store.postgres.address import Address
+from metier.store.postgres.database import PoolOptions, open_database
+from metier.store.postgres.store import PostgresStore, open_postgres_store
+from metier.store.postgres.watch import LOOK_SECONDS, Watcher
+from metier.testing.store_case import build_entries, build_run
+
+pytestmark = pytest.mark.anyio
+
+NEVER = (3600.0, 3600.0)
+LISTENERS = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN %' AND datname = current_database()"
+
+
+@asynccontextmanager
+async def watching(
+    address: Address, look_seconds: tuple[float, float]
+) -> AsyncGenerator[tuple[Watcher, PostgresStore, Lease]]:
+    """A watcher on a connection pool of its own, and the driver of a run elsewhere."""
+    store = await open_postgres_store(address)
+    database = await open_database(address, PoolOptions())
+    watcher = Watcher(database, look_seconds=look_seconds)
+    try:
+        await store.create_run(build_run("r1"))
+        yield watcher, store, await store.take_lease("r1", owner="ann", seconds=600)
+    finally:
+        await watcher.close()
+        await database.close()
+        await store.close()
+
+
+async def find_listeners(url: str, *, but: frozenset[int] = frozenset()) -> frozenset[int]:
+    """As soon as there is another one."""
+    with anyio.fail_after(30):
+        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+            while True:
+                found = frozenset(int(pid) for (pid,) in await (await connection.execute(LISTENERS)).fetchall())
+                if found - but:
+                    return found
+                await anyio.sleep(0.02)
+
+
+async def end_connections(url: str, pids: frozenset[int]) -> None:
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        for pid in pids:
+            await connection.execute("SELECT pg_terminate_backend(%s)", (pid,))
+
+
+async def test_a_waiting_task_is_told_by_the_server_and_need_not_look(
+    postgres_address: Address, postgres_url: str
+) -> None:
+    async with watching(postgres_address, NEVER) as (watcher, store, lease):
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(watcher.wait, "r1", _has_entries(store))
+                await find_listeners(postgres_url)
+                await anyio.wait_all_tasks_blocked()
+                await store.append(lease, 1, build_entries(1))
+
+
+async def test_a_listener_whose_connection_is_ended_listens_again(postgres_address: Address, postgres_url: str) -> None:
+    async with watching(postgres_address, NEVER) as (watcher, store, lease):
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(watcher.wait, "r1", _has_entries(store))
+                first = await find_listeners(postgres_url)
+                await end_connections(postgres_url, first)
+                await find_listeners(postgres_url, but=first)
+                await anyio.wait_all_tasks_blocked()
+                await store.append(lease, 1, build_entries(1))
+
+
+async def test_what_happens_while_no_connection_listens_is_found_by_looking(
+    postgres_address: Address, postgres_url: str
+) -> None:
+    async with watching(postgres_address, LOOK_SECONDS) as (watcher, store, lease):
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(watcher.wait, "r1", _has_entries(store))
+                await end_connections(postgres_url, await find_listeners(postgres_url))
+                await store.append(lease, 1, build_entries(1))
+
+
+def _has_entries(store: PostgresStore) -> Callable[[], Awaitable[bool]]:
+    async def has_come() -> bool:
+        return bool(await store.read_journal("r1", limit=1))
+
+    return has_come
