@@ -19,7 +19,7 @@ from metier.store.failures import (
     StoreUnavailable,
 )
 
-DAMAGE = (StoreDamaged, BlobUnknown, LogDamaged)
+DAMAGE = (StoreDamaged, LogDamaged)
 """What another try cannot mend."""
 NOT_OF_THE_RUN = (StoreUnavailable, StoreFull, LeaseHeld, LeaseLost, RunUnknown)
 """Failures of the place or of the moment, which say nothing of the run."""
