@@ -10,7 +10,6 @@ from metier.engine.loop import LEASE_SECONDS
 from metier.errors import LogDamaged, MetierError
 from metier.runtime.runs import Runtime
 from metier.store.failures import (
-    BlobUnknown,
     LeaseHeld,
     LeaseLost,
     RunUnknown,
