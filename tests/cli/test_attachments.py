@@ -193,19 +193,38 @@ def test_a_mention_does_not_lead_out_of_the_workspace(
     assert capsys.readouterr().err.count("is no file of this workspace") == 3
 
 
-def test_a_chat_message_can_mention_a_picture(
+def test_a_picture_in_a_chat_is_seen_in_later_turns_too(
     workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model.follow(says("Seen."), says("Again."))
-    (workspace.folder / "shot.png").write_bytes(PNG)
+    shot = workspace.folder / "shot.png"
+    shot.write_bytes(PNG)
     monkeypatch.setattr("sys.stdin", io.StringIO("What is in @shot.png?\nAnd what else?\n"))
 
     assert workspace.agent("chat") == 0
 
     assert read_shown(model.received[0]) == [picture_of(PNG)]
-    # A later turn has the words of the conversation, not its pictures.
-    assert read_shown(model.received[1]) == []
+    assert read_shown(model.received[1]) == [picture_of(PNG)]
     assert "What is in @shot.png?" in read_text(model.received[1])
+    shot.unlink()
+    assert workspace.agent("replay", workspace.run_ids()[-1], "--execute") == 0
+
+
+def test_of_many_pictures_in_a_chat_the_latest_are_seen_again_and_the_others_named(
+    workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model.follow(says("Seen."))
+    pictures = [build_png(1000, 800, grey=number) for number in range(1, 7)]
+    for number, data in enumerate(pictures):
+        (workspace.folder / f"p{number}.png").write_bytes(data)
+    said = "".join(f"Look at @p{number}.png\n" for number in range(6))
+    monkeypatch.setattr("sys.stdin", io.StringIO(said + "Which were they?\n"))
+
+    assert workspace.agent("chat") == 0
+
+    # Half of the 8,000 tokens for earlier turns holds three of these.
+    assert read_shown(model.received[-1]) == [picture_of(data) for data in pictures[-3:]]
+    assert "[p0.png: not shown again]" in read_text(model.received[-1])
 
 
 def test_a_picture_that_an_external_server_gives_reaches_the_model(workspace: Workspace, model: ModelServer) -> None:

@@ -22,6 +22,7 @@ from metier.runtime.schedules.firing import fire_due
 from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.store.base import Lease, RunRow, Store, StoredEntry
+from metier.store.options import StoreOptions
 from metier.store.schedules import Firing, FiringOutcome, ScheduleMark, ScheduleRow, ScheduleStore
 from metier.testing.scripted import ScriptedProvider
 from metier.testing.store_wrapper import StoreWrapper
@@ -51,12 +52,15 @@ def set_clock(folder: Path, moment: datetime) -> None:
 
 
 def build_place(folder: Path) -> Host:
+    """The runs are in a file of the folder, or in the database whose address is in its file `database`."""
+    database = folder / "database"
+    url = database.read_text(encoding="utf-8") if database.exists() else ""
     return Host(
-        settings=Settings(),
+        settings=Settings(store=StoreOptions(backend="postgres" if url else "sqlite")),
         workspace=folder,
         home=folder / "home",
         trust=MADE_HERE,
-        environ={},
+        environ={"DATABASE_URL": url},
         clock=FileClock(folder / "clock"),
         provider=ScriptedProvider(),
     )

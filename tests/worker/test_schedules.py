@@ -59,6 +59,17 @@ async def wait_until_started(runtime: Runtime, due_at: datetime) -> None:
 async def test_two_processes_that_are_killed_around_due_times_and_a_jumping_clock_fire_each_once(
     tmp_path: Path,
 ) -> None:
+    await check_due_times(tmp_path, ROUNDS)
+
+
+async def test_due_times_are_fired_once_each_on_postgresql_too(tmp_path: Path, postgres_url: str) -> None:
+    (tmp_path / "database").write_text(postgres_url, encoding="utf-8")
+
+    await check_due_times(tmp_path, max(2, ROUNDS // 2))
+
+
+async def check_due_times(tmp_path: Path, rounds: int) -> None:
+    """Two processes, killed around due times, and a clock that jumps an hour: each due time starts one run."""
     set_clock(tmp_path, BEGIN)
     async with open_runtime(build_place(tmp_path)) as runtime:
         for number in range(SCHEDULES):
@@ -68,8 +79,8 @@ async def test_two_processes_that_are_killed_around_due_times_and_a_jumping_cloc
         try:
             wanted: list[datetime] = []
             now = BEGIN
-            for number in range(ROUNDS):
-                if number == ROUNDS // 2:
+            for number in range(rounds):
+                if number == rounds // 2:
                     # An hour back, for long enough to be noticed, then an hour further than it was.
                     set_clock(tmp_path, now - timedelta(hours=1))
                     await anyio.sleep(0.1)
@@ -91,6 +102,6 @@ async def test_two_processes_that_are_killed_around_due_times_and_a_jumping_cloc
     assert len({(firing.name, firing.due_at) for firing in firings}) == len(firings)
     # The hour that the clock left out was missed, each minute of it on record once.
     assert {firing.outcome for firing in firings} == {"started", "missed"}
-    assert len(firings) == SCHEDULES * (ROUNDS + 60)
+    assert len(firings) == SCHEDULES * (rounds + 60)
     assert all(run.status in ENDED for run in runs)
     assert (tmp_path / "deaths").read_text(encoding="ascii")

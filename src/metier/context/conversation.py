@@ -13,7 +13,8 @@ from pydantic import Field
 
 from metier.context.tokens import MESSAGE_TOKENS, estimate_tokens
 from metier.dataclass import dataclass
-from metier.messages import Message, TextPart, Value, assistant
+from metier.messages import MediaPart, Message, Part, TextPart, Value, assistant
+from metier.providers.media import count_media
 from metier.telemetry.excerpt import cut_middle
 
 MOST_TURNS = 40
@@ -64,6 +65,8 @@ class PastTurn:
     """Where it stands in the log of the conversation."""
     turn: int = 0
     """Which turn of the conversation it was."""
+    media: tuple[MediaPart, ...] = ()
+    """Pictures and documents that came with what the person said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,14 +115,26 @@ def count_tokens(turn: PastTurn, measures: Measures) -> int:
     return 2 * MESSAGE_TOKENS + sum(map(estimate_tokens, texts))
 
 
-def build_messages(turns: Iterable[PastTurn], measures: Measures) -> tuple[Message, ...]:
-    return tuple(message for turn in turns for message in build_turn(turn, measures))
+def build_messages(turns: Sequence[PastTurn], measures: Measures, *, shows_media: bool = False) -> tuple[Message, ...]:
+    """Pictures and documents are shown again as far as half of the room for turns goes, the latest ones first."""
+    room = measures.fold_tokens // 2 if shows_media else 0
+    shown: set[str] = set()
+    for part in (part for turn in reversed(turns) for part in reversed(turn.media)):
+        if part.digest not in shown and (room := room - count_media("", part)) >= 0:
+            shown.add(part.digest)
+    return tuple(message for turn in turns for message in build_turn(turn, measures, shown=frozenset(shown)))
 
 
-def build_turn(turn: PastTurn, measures: Measures) -> tuple[Message, Message]:
-    """Both sides of a turn; what was done stands with what was asked, so the answer stays the model's own words."""
+def build_turn(turn: PastTurn, measures: Measures, *, shown: frozenset[str] = frozenset()) -> tuple[Message, Message]:
+    """Both sides of a turn; what was done stands with what was asked, so the answer stays the model's own words.
+
+    `shown` are the digests of pictures that the model sees again; of the others it is told that they were there.
+    """
     said = cut(turn.said, measures.message_tokens)
-    parts = [TextPart(text=said)]
+    parts: list[Part] = [TextPart(text=said)]
+    for part in turn.media:
+        is_shown = part.digest in shown
+        parts.append(part if is_shown else TextPart(text=f"[{part.name or part.media_type}: not shown again]"))
     if turn.notes:
         done = cut("\n".join(turn.notes), measures.message_tokens // 2)
         parts.append(TextPart(text=f"[Done for this message, as recorded:\n{done}]"))

@@ -14,6 +14,8 @@ from metier.context.fences import ATTACHED_FILE, fence
 from metier.dataclass import dataclass
 from metier.definitions.files.contained_file import read_contained
 from metier.errors import ToolFailed, UsageError
+from metier.providers.facts import load_facts
+from metier.providers.registry import OFFLINE
 from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.telemetry.sanitize import sanitize, sanitize_line
@@ -168,3 +170,13 @@ def _prepare(data: bytes, name: str) -> Media:
         return prepare_media(data, name=Path(name).name)
     except ToolFailed as error:
         raise UsageError(error.message) from error
+
+
+def can_see(place: Host) -> bool:
+    """The model of the place takes pictures and documents, as far as its facts say."""
+    provider = place.provider.name if place.provider is not None else place.settings.model.provider
+    if provider == OFFLINE:
+        return False
+    named = place.settings.model.facts_file
+    facts = load_facts(place.workspace / named if named else None)
+    return facts.find(provider, place.settings.model.name).takes_images

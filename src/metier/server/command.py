@@ -20,6 +20,7 @@ from metier.server.recipe import Recipe
 from metier.server.security.hosts import is_loopback
 from metier.server.security.login_codes import LoginCodes
 from metier.server.security.users import User, build_entry, make_token
+from metier.settings.served import remove_served, write_served
 from metier.settings.server_options import ServerOptions
 from metier.settings.server_token import TOKEN_VARIABLE, find_private_folder, remove_token, write_token
 
@@ -73,21 +74,25 @@ def serve(
     )  # fmt: skip
     codes = LoginCodes(private)
     codes.clear()
-    announce = _build_announcement(recipe, options, token_file, as_json=as_json)
+    url = _build_url(options, bound)
+    announce = _build_announcement(recipe, url, token_file, as_json=as_json)
+    write_served(private, url=options.public_url or url, workspace=opened.host.workspace)
     try:
         run: Callable[..., int] = importlib.import_module("metier.server.processes").run_server
         return run(recipe, listening, workers=workers, announce=announce)
     finally:
+        remove_served(private)
         remove_token(token_file, token)
         codes.clear()
 
 
-def _build_announcement(
-    recipe: Recipe, options: ServerOptions, token_file: Path, *, as_json: bool
-) -> Callable[[], None]:
-    """Said when the server listens. The link is for a person: it signs a browser in, once."""
+def _build_url(options: ServerOptions, port: int) -> str:
     name = f"[{options.host}]" if ":" in options.host else options.host
-    url = f"http://{name}:{recipe.port}{options.root_path}"
+    return f"http://{name}:{port}{options.root_path}"
+
+
+def _build_announcement(recipe: Recipe, url: str, token_file: Path, *, as_json: bool) -> Callable[[], None]:
+    """Said when the server listens. The link is for a person: it signs a browser in, once."""
 
     def announce() -> None:
         if as_json:

@@ -16,6 +16,7 @@ from metier.server.state import ServerState
 MOUNTS: tuple[str, ...] = (
     "metier.server.api.routes",
     "metier.server.login",
+    "metier.server.decision_pages",
     "metier.server.console.pages",
     "metier.doors.a2a.mount",
     "metier.doors.mcp.mount",

@@ -33,6 +33,14 @@ class NotifyOptions(Value):
         default=False, description="Ring the bell of the terminal when a person is wanted or a run ended."
     )
 
+    decider: str = Field(
+        default="",
+        max_length=64,
+        description=(
+            "The name under which a link in a message decides about an approval; that of the server's user if empty."
+        ),
+    )
+
     @property
     def channels(self) -> tuple[Literal["webhook", "command"], ...]:
         """Those through which messages leave this program."""

@@ -30,6 +30,11 @@ class ServerOptions(Value):
     root_path: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._~-]+)*$")] = Field(
         default="", description="The path under which a reverse proxy offers the server, such as /agent."
     )
+    public_url: Annotated[str, Field(pattern=r"^https?://[^\s]+[^\s/]$")] | None = Field(
+        default=None,
+        description="The address under which people reach the server, for links in messages; the one that it listens at"
+        " if unset.",
+    )
     users: tuple[UserEntry, ...] = Field(
         default=(),
         description="Named users, each as name:role:digest; roles are peer, viewer, approver and operator,"

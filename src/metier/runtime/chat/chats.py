@@ -20,7 +20,7 @@ from metier.errors import UsageError
 from metier.events import TaskState
 from metier.ids import find_user
 from metier.providers.registry import OFFLINE
-from metier.runtime.attachments import GivenFile, attach_files, attach_given
+from metier.runtime.attachments import GivenFile, attach_files, attach_given, can_see
 from metier.runtime.build import check_budget
 from metier.runtime.chat.conversations import (
     CHOICES,
@@ -180,7 +180,7 @@ class Chat:
         watch = replace(watch or Watch(), ask=TypedApproval(command, by=find_user()))
         await self.close_open_turn()
         conversation = await self._begin(await self._read(), f"{MARK}{command}")
-        said = build_said(conversation, get_measures(agent.place.settings))
+        said = build_said(conversation, get_measures(agent.place.settings), shows_media=can_see(agent.place))
         request = RunRequest(task=f"{MARK}{command}", said=said, context_id=self.context_id)
         return await self._keep(await self.runtime.start_as(typed, request, watch))
 
@@ -213,7 +213,7 @@ class Chat:
         summing = Watch() if watch.shift.queue else watch
         conversation = await sum_up_if_due(self.runtime, conversation, agent=agent, watch=summing)
         conversation = await self._begin(conversation, message)
-        said = build_said(conversation, get_measures(agent.place.settings))
+        said = build_said(conversation, get_measures(agent.place.settings), shows_media=can_see(agent.place))
         request = RunRequest(task=message, said=said, context_id=self.context_id)
         request = brought.add_to(attached.add_to(request))
         return await self._keep(await self.runtime.start_as(agent, request, watch, queue=watch.shift.queue))

@@ -26,6 +26,7 @@ from metier.engine import entries as e
 from metier.engine.journal import read_entries
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState, fold
+from metier.messages import MediaPart
 from metier.runtime.workspace.agents import SUMMARIZER
 from metier.runtime.workspace.instructions import Said
 from metier.settings.model import Settings
@@ -88,11 +89,12 @@ async def find_missing(store: Store, conversation: Conversation) -> list[RunRow]
     return list(takewhile(lambda row: row.run_id not in conversation.recorded, turns))[::-1]
 
 
-def build_said(conversation: Conversation, measures: Measures) -> Said:
+def build_said(conversation: Conversation, measures: Measures, *, shows_media: bool = False) -> Said:
+    """`shows_media`: the model that reads it sees pictures and documents."""
     return Said(
         facts=render_facts(conversation.facts, measures),
         summary=render_summary(conversation.state.summary, measures),
-        conversation=build_messages(conversation.turns, measures),
+        conversation=build_messages(conversation.turns, measures, shows_media=shows_media),
     )
 
 
@@ -106,7 +108,9 @@ async def load_turn(store: Store, run_id: str) -> tuple[RunState, PastTurn]:
     entries = await read_entries(store, run_id)
     state = fold(run_id, entries)
     said = state.started.task if state.started else ""
-    return state, PastTurn(run_id=run_id, said=said, answer=describe_answer(state), notes=_find_notes(entries))
+    media = state.started.attachments if state.started else ()
+    notes = _find_notes(entries)
+    return state, PastTurn(run_id=run_id, said=said, answer=describe_answer(state), notes=notes, media=media)
 
 
 def describe_answer(state: RunState) -> str:
@@ -129,6 +133,7 @@ def build_turn_event(state: RunState, turn: PastTurn, *, number: int) -> NewEven
             "said": turn.said,
             "answer": turn.answer,
             "notes": list(turn.notes),
+            **({"media": [part.model_dump(mode="json") for part in turn.media]} if turn.media else {}),
             "status": state.status,
             "cost_usd": state.cost_usd,
         },
@@ -149,6 +154,7 @@ def build_told_facts(facts: Iterable[KnownFact], *, turn: int) -> tuple[NewFact,
 
 def _read_turn(event: ContextEvent) -> PastTurn:
     notes = event.payload.get("notes") if isinstance(event.payload, dict) else None
+    media = event.payload.get("media") if isinstance(event.payload, dict) else None
     return PastTurn(
         run_id=_text(event.payload, "run_id"),
         said=_text(event.payload, "said"),
@@ -156,6 +162,7 @@ def _read_turn(event: ContextEvent) -> PastTurn:
         notes=tuple(str(note) for note in notes) if isinstance(notes, list) else (),
         number=event.number,
         turn=event.turn_number,
+        media=tuple(map(MediaPart.model_validate, media)) if isinstance(media, list) else (),
     )
 
 

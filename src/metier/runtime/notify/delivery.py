@@ -14,9 +14,11 @@ from dataclasses import replace
 from datetime import timedelta
 
 import anyio
+from anyio.to_thread import run_sync
 
 from metier.errors import StoreError, ToolFailed
 from metier.runtime.host import Host
+from metier.runtime.notify.links import add_links
 from metier.runtime.notify.push import PUSH, find_target, post_push
 from metier.runtime.notify.remote_cancel import cancel_remote
 from metier.store.base import Store
@@ -39,6 +41,8 @@ AT_ONCE, MOST_ROUNDS = 16, 8
 UNWRITTEN_SECONDS = 3600.0
 """A message whose entry is not in the journal after this time tells of what never happened."""
 _GONE = 410
+_OWN = frozenset({"webhook", "command"})
+"""Channels of the user, who may decide."""
 
 
 async def deliver_due(place: Host, store: Store) -> int:
@@ -121,7 +125,9 @@ async def _try(row: OutboxRow, place: Host, store: Store) -> OutboxRow:
     try:
         if row.channel == PUSH and await find_target(row, store) is None:
             return replace(row, state="dropped", reason="its receiver was removed")
-        reason = await _send(row, place, store)
+        # The row itself stays without links: what is kept holds none.
+        linked = replace(row, payload=await run_sync(add_links, row.payload, place)) if row.channel in _OWN else row
+        reason = await _send(linked, place, store)
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ToolFailed, ValueError) as error:
         reason = f"{type(error).__name__}: {error}"[:300]
     if not reason:

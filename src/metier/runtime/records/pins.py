@@ -21,6 +21,7 @@ from metier.engine.delegation.partners import Partners
 from metier.engine.entries import RunStarted
 from metier.engine.services import Instructions, Services
 from metier.errors import SkillError, UsageError
+from metier.messages import MediaPart
 from metier.runtime.host import Host
 from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.workspace.agents import AgentInForce, find_agent_file, read_definition_file, restore_agent
@@ -46,6 +47,8 @@ POLICY = "policy"
 TRUST = "trust"
 HOST = "host"
 """The settings before the agent's own; only where there is an agent."""
+MEDIA = "media:"
+"""Pictures and documents of earlier turns that the run shows again."""
 PARTNERS = "partners"
 UNREADABLE = "unreadable"
 CODE = "code:"
@@ -89,6 +92,9 @@ async def pin(services: Services, run: PreparedRun) -> dict[str, str]:
         POLICY: await store.put_blob(policy),
         TRUST: await store.put_blob(_NAMES.dump_json((*trusted, *sorted(find_withheld(agent.place, policy))))),
     }
+    # The blobs of pictures that the conversation shows again are kept as long as this run is.
+    told = (part for message in services.instructions.conversation for part in message.parts)
+    pins |= {f"{MEDIA}{part.digest[:16]}": part.digest for part in told if isinstance(part, MediaPart)}
     pins |= {f"{PROJECT}{path}": digest for path, digest in services.instructions.project_files.items()}
     if agent.id:
         pins[f"{AGENT}{agent.id}"] = await store.put_blob(agent.data)
