@@ -101,12 +101,25 @@ async def test_a_call_that_a_person_edited_is_judged_again(arguments: dict[str, 
     assert not (tmp_path / "locked").exists()
 
 
-WORDS = ("a.txt", "out/a.txt", "locked/x", "../x", "/etc/passwd", ".env", ".agent/policy.yaml", "", "~/x")
+WORDS = (
+    "a.txt",
+    "link/passwd",
+    "out/a.txt",
+    "locked/x",
+    "../x",
+    "/etc/passwd",
+    ".env",
+    ".agent/policy.yaml",
+    "",
+    "~/x",
+)
 COMMANDS = ("ls", "rm -rf x", "ls *.py", "sed -i s/a/b/ x", "git push", "cat ../x", "find . | xargs rm", "cd / && ls")
+LINKED = ("cat link/passwd", "cat passwd.txt", "wc -l < passwd.txt", "cat *.txt", "cd link && ls", "ls link")
 CALLS: list[tuple[str, dict[str, JsonValue]]] = [
     *((tool, {"path": path}) for tool in ("Read", "Edit", "Glob", "Nothing") for path in WORDS),
     *(("Write", {"path": path, "content": "x"}) for path in WORDS),
     *(("Bash", {"command": command, "cwd": cwd}) for command in COMMANDS for cwd in (".", "../x", "/etc")),
+    *(("Bash", {"command": command}) for command in LINKED),
     *(("WebFetch", {"url": url}) for url in ("x", "http://u@h/", "ftp://h/")),
 ]
 
@@ -114,6 +127,8 @@ CALLS: list[tuple[str, dict[str, JsonValue]]] = [
 @pytest.fixture
 def explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     put(tmp_path, {".agent/policy.yaml": POLICY, "agent.yaml": "runtime: {profile: guarded}\n"})
+    (tmp_path / "link").symlink_to("/etc")
+    (tmp_path / "passwd.txt").symlink_to("/etc/passwd")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -136,3 +151,17 @@ def test_explain_says_what_happens_in_a_run(
         is_denied = not is_asked and drill.told[-1].startswith(NOT_RUN)
 
         assert ("ask" if is_asked else "deny" if is_denied else "allow") == verdict, (tool, arguments)
+
+
+def test_explain_follows_the_links_in_a_command_as_a_run_does(
+    explained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(explained, {".agent/policy.yaml": "tool_approvals: [{tool: Bash, allow: true}]\n"})
+    lines = [json.dumps({"tool": "Bash", "args": {"command": command}}) for command in LINKED]
+    (explained / "calls.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    assert run(["policy", "explain", "--batch", "calls.jsonl"]) == 0
+
+    said = [json.loads(line) for line in capsys.readouterr().out.strip().splitlines()]
+    assert [each["verdict"] for each in said] == ["ask", "ask", "ask", "ask", "deny", "allow"]
+    assert said[0]["reason"].startswith("It leads to 'cat /etc/passwd'. ")

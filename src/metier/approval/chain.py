@@ -10,7 +10,7 @@ from metier.dataclass import dataclass
 from metier.decisions import ActionStep
 from metier.tools.effects import Effect
 
-_ORDER: dict[Decision, int] = {"allow": 0, "ask": 1, "deny": 2}
+STRICTNESS: dict[Decision, int] = {"allow": 0, "ask": 1, "deny": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class ChainPolicy:
     def _choose(self, own: Verdict, above: Iterable[Verdict]) -> Verdict:
         strictest = own
         for each, verdict in zip(self._above, above, strict=True):
-            if _ORDER[verdict.decision] > _ORDER[strictest.decision]:
+            if STRICTNESS[verdict.decision] > STRICTNESS[strictest.decision]:
                 reason = f"{verdict.reason} (it holds for {each.run}, which handed this work on)"
                 strictest = replace(verdict, reason=reason)
         return strictest

@@ -77,6 +77,14 @@ class RulePolicy:
         self._scopes = tuple(scopes)
         self._skills = {canonical_name(scope.name): scope for scope in skills}
 
+    @property
+    def tools(self) -> Toolbox:
+        return self._tools
+
+    @property
+    def root(self) -> str:
+        return self._root
+
     def judge(self, action: ActionStep, *, skill: str) -> Verdict:
         return self.explain(action, skill=skill).verdict
 

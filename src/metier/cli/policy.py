@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import asdict
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, NamedTuple, cast
 
@@ -19,11 +19,10 @@ from metier.cli.run.command import Config
 from metier.cli.run.driving import open_place
 from metier.cli.shared.output import warn_line, write_json, write_json_line, write_line
 from metier.cli.skill.catalog import AsJson, open_catalog
-from metier.context.decoder import build_step
 from metier.definitions.workspace import load_workspace
 from metier.errors import ConfigError, MetierError, UsageError
 from metier.runtime.build import list_all_tools
-from metier.runtime.checks.present_policy import build_present_policy
+from metier.runtime.checks.present_policy import build_present_policy, explain_call
 from metier.runtime.history.past_policy import PastRuns, backtest_past_runs
 from metier.runtime.host import Host
 from metier.runtime.runs import open_runtime
@@ -170,7 +169,7 @@ def as_object(explanation: Explanation) -> dict[str, JsonValue]:
 
 
 def _explain_one(policy: RulePolicy, tool: str, arguments: dict[str, JsonValue], *, skill: str = "") -> Explanation:
-    return policy.explain(build_step(tool, arguments, call_id=""), skill=skill)
+    return anyio.run(partial(explain_call, policy, tool, arguments, skill=skill))
 
 
 def _explain_batch(source: str, default: Callable[[], RulePolicy], *, root: Path) -> int:

@@ -15,7 +15,7 @@ from metier.evals.evidence import Content, keep_bytes
 from metier.evals.format.case import EvalCase
 from metier.evals.format.reading import find_case_file
 from metier.evals.local_git import make_history
-from metier.evals.targets import PASSED_OVER, SourcedCase, Target
+from metier.evals.targets import PASSED_OVER, SourcedCase, Target, read_within
 from metier.runtime.host import Host
 from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
@@ -74,7 +74,7 @@ def list_given(sourced: SourcedCase) -> dict[str, bytes]:
         inside = (path for path in source.rglob("*") if path.is_file() and not path.is_symlink())
         files = [source] if source.is_file() else sorted(inside)
         base = source.parent if source.is_file() else source
-        given |= {file.relative_to(base).as_posix(): file.read_bytes() for file in files}
+        given |= {file.relative_to(base).as_posix(): read_within(sourced.folder, file) for file in files}
     return given | {path: text.encode() for path, text in case.setup.files.items()}
 
 
@@ -147,8 +147,9 @@ def _copy_target(target: Target, root: Path, variant: Variant) -> None:
             shutil.copytree(source, root / SKILLS / target.id, ignore=_leave_out, dirs_exist_ok=True)
         return
     source = variant.definitions or target.place.workspace
-    for path, file in replace(target, place=replace(target.place, workspace=source)).list_files().items():
-        _write(root / WORKSPACE, path, file.read_bytes(), mode=file.stat().st_mode)
+    chosen = replace(target, place=replace(target.place, workspace=source))
+    for path, file in chosen.list_files().items():
+        _write(root / WORKSPACE, path, chosen.read(file), mode=file.stat().st_mode)
 
 
 def _leave_out(folder: str, names: list[str]) -> set[str]:
@@ -171,7 +172,9 @@ def _read_policy(sourced: SourcedCase) -> str:
     text = sourced.case.policy
     if "\n" in text or text.lstrip().startswith("{"):
         return text
-    try:
-        return (sourced.folder / text).read_text("utf-8")
-    except OSError as error:
-        raise UsageError(f"The policy {text!r} of case {sourced.case.id!r} cannot be read") from error
+    found = find_case_file(sourced.folder, text)
+    if found is None:
+        raise UsageError(
+            f"The policy {text!r} of case {sourced.case.id!r} cannot be read", hint="Put the file beside the cases"
+        )
+    return read_within(sourced.folder, sourced.folder / found).decode("utf-8", "replace")

@@ -10,7 +10,7 @@ from metier.evals.grading import Found, Outside, grade_all
 from metier.evals.python_checks import call_functions
 from metier.evals.recordings import Judged
 from metier.evals.results import RunRow, build_row, judge_grades
-from metier.evals.targets import SourcedCase, Target
+from metier.evals.targets import SourcedCase, Target, read_within
 from metier.runtime.history.archive import Archive
 from metier.runtime.host import Host
 
@@ -46,7 +46,7 @@ async def evaluate(
 
     def read_expected(name: str) -> str | None:
         found = find_case_file(sourced.folder, name)
-        return (sourced.folder / found).read_text("utf-8", "replace") if found is not None else None
+        return read_within(sourced.folder, sourced.folder / found).decode("utf-8", "replace") if found else None
 
     outside = Outside(python=lambda check: said.get(check.function), sentences=find_judged, expected=read_expected)
     grades = grade_all(case.checks, evidence, outside)

@@ -57,7 +57,7 @@ def find_recording(sourced: SourcedCase) -> CaseRecording | None:
     """None where there is none. Raises `ArchiveRefused` for one that was changed or cannot be read."""
     base = sourced.recordings / name_recording(sourced.case.id)
     run, note = base.with_name(f"{base.name}.run.gz"), base.with_name(f"{base.name}.json")
-    if not run.exists():
+    if not run.is_file():
         return None
     try:
         read = RecordingNote.model_validate_json(note.read_bytes())

@@ -1,12 +1,14 @@
 """What is evaluated: a skill, an agent or a task, where its cases are, and of which files it is made. Reads only."""
 
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from metier.dataclass import dataclass
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
+from metier.definitions.files.contained_file import is_contained, read_contained
 from metier.definitions.ids import fold_id
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
@@ -29,6 +31,8 @@ from metier.skills.trust.judgement import check_trusted
 PASSED_OVER = frozenset({EVALS, "__pycache__", ".git", "node_modules", ".venv"})
 """Folders of a skill that no run of an eval needs."""
 _DEFINITIONS = (".agent", "context")
+MAX_COPIED_BYTES = 64 * 1024 * 1024
+"""Of one file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,27 +73,47 @@ class Target:
             )
 
     def list_files(self) -> dict[str, Path]:
-        """What the target is made of: path → file, without evals."""
+        """What the target is made of: path → file, without evals. No link leads out of its folder."""
         if self.package is not None:
             return dict(_walk(self.package.folder, self.package.folder))
         workspace = self.place.workspace
         roots = [workspace / name for name in _DEFINITIONS]
         skills = workspace / self.place.settings.skills.dir
         found = {path: file for root in (*roots, skills) for path, file in _walk(root, workspace)}
-        return found | {name: workspace / name for name in PROJECT_FILES if (workspace / name).is_file()}
+        shared = [name for name in PROJECT_FILES if (workspace / name).is_file()]
+        return found | {name: workspace / name for name in shared if _lies_in(workspace / name, workspace)}
+
+    def read(self, file: Path) -> bytes:
+        """One of its files. Raises `UsageError`."""
+        return read_within(self.place.workspace if self.package is None else self.package.folder, file)
 
     def digest_files(self) -> dict[str, str]:
         """Path → SHA-256."""
-        return {path: hashlib.sha256(file.read_bytes()).hexdigest() for path, file in sorted(self.list_files().items())}
+        return {path: hashlib.sha256(self.read(file)).hexdigest() for path, file in sorted(self.list_files().items())}
+
+
+def read_within(folder: Path, file: Path) -> bytes:
+    """Raises `UsageError` for a link out of the folder, what is no file, and one that is too large."""
+    try:
+        data = read_contained(file, within=folder, limit=MAX_COPIED_BYTES)
+    except OSError as error:
+        raise UsageError(f"'{file}' cannot be used for an eval: {error.strerror}") from error
+    if len(data) > MAX_COPIED_BYTES:
+        raise UsageError(f"'{file}' cannot be used for an eval: it has more than {MAX_COPIED_BYTES} bytes")
+    return data
 
 
 def _walk(root: Path, base: Path) -> Iterator[tuple[str, Path]]:
-    if not root.is_dir() or not root.is_relative_to(base):
+    if not root.is_dir() or not root.is_relative_to(base) or not _lies_in(root, base):
         return
     for file in sorted(root.rglob("*")):
         parts = file.relative_to(base).parts
-        if not PASSED_OVER.intersection(parts) and file.is_file() and not file.is_symlink():
+        if not PASSED_OVER.intersection(parts) and file.is_file() and not file.is_symlink() and _lies_in(file, base):
             yield file.relative_to(base).as_posix(), file
+
+
+def _lies_in(path: Path, base: Path) -> bool:
+    return is_contained(str(path), base=os.path.realpath(base))
 
 
 def find_target(place: Host, name: str) -> Target:

@@ -3,8 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
-from metier.approval.judge import RulePolicy
+from pydantic import JsonValue
+
+from metier.approval.chain import STRICTNESS
+from metier.approval.judge import Explanation, RulePolicy
+from metier.context.decoder import build_step
 from metier.definitions.agent import Profile
+from metier.engine.execution.paths import find_call_leads
 from metier.runtime.build import list_all_tools
 from metier.runtime.host import Host
 from metier.runtime.workspace.agents import resolve_agent
@@ -33,6 +38,20 @@ def build_present_policy(
     tools = Toolbox(agent.choose_tools(offered))
     folder = root or place.workspace
     return build_policy(agent.packages, tools, workspace=folder, profile=chosen, speakers=speakers, is_partial=True)
+
+
+async def explain_call(
+    policy: RulePolicy, tool: str, arguments: dict[str, JsonValue], *, skill: str = ""
+) -> Explanation:
+    """As a run judges it: by what it says, and by where its paths and words lead now. The strictest verdict counts."""
+    said = policy.explain(build_step(tool, arguments, call_id=""), skill=skill)
+    leads = await find_call_leads(tool, arguments, tools=policy.tools, root=policy.root)
+    for key, path in leads.items():
+        moved = policy.explain(build_step(tool, {**arguments, key: path}, call_id=""), skill=skill)
+        if STRICTNESS[moved.verdict.decision] > STRICTNESS[said.verdict.decision]:
+            reason = f"It leads to {path!r}. {moved.verdict.reason}"
+            said = replace(moved, verdict=replace(moved.verdict, reason=reason))
+    return said
 
 
 def _with_profile(place: Host, profile: Profile) -> Host:

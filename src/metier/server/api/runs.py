@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Literal, cast
 
 from anyio.to_thread import run_sync
@@ -9,6 +10,7 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field, JsonValue
 from starlette.responses import Response
 
+from metier.definitions.files.contained_file import read_contained
 from metier.engine.phases import FINAL
 from metier.errors import UsageError
 from metier.events import TaskState
@@ -242,7 +244,12 @@ async def get_artifact(state: State, run: RunName, name: Annotated[str, Path(max
     file = next((each for each in folder.glob("*") if each.name == name), None)
     if file is None or not file.is_file() or file.is_symlink():
         raise HttpProblem(404, "artifact_unknown", f"Run {row.run_id!r} has no artifact of this name")
-    return answer_file(await run_sync(file.read_bytes), name=name)
+    try:
+        # Programs of the run may put a link or a pipe there between the look and the reading.
+        data = await run_sync(partial(read_contained, file, within=folder, limit=file.stat().st_size))
+    except OSError as error:
+        raise HttpProblem(404, "artifact_unknown", f"Run {row.run_id!r} has no artifact of this name") from error
+    return answer_file(data, name=name)
 
 
 async def describe_run(state: ServerState, row: RunRow) -> Document:

@@ -8,10 +8,9 @@ from starlette.responses import Response
 
 from metier.approval.judge import Explanation
 from metier.approval.scopes import POLICY_FILE
-from metier.context.decoder import build_step
 from metier.definitions.files.whole_file import replace_file
 from metier.errors import ConfigError, UsageError
-from metier.runtime.checks.present_policy import build_present_policy
+from metier.runtime.checks.present_policy import build_present_policy, explain_call
 from metier.runtime.history.past_policy import PastRuns, backtest_past_runs
 from metier.runtime.workspace.policy import read_policy_file
 from metier.server.console.rendering import Here, Page, PageRoute
@@ -27,13 +26,13 @@ _LONGEST_RULES = 200_000
 @router.get("/policy")
 async def show_policy(page: Here, tool: str = "", arguments: str = "", agent: str = "") -> Response:
     """With a tool: how a call of it would be judged, and by what."""
-    explanation = _explain(page, tool, arguments, agent) if tool.strip() else None
+    explanation = await _explain(page, tool, arguments, agent) if tool.strip() else None
     return await _render(page, explanation=explanation, asked=(tool, arguments, agent))
 
 
-def _explain(page: Page, tool: str, arguments: str, agent: str) -> Explanation:
+async def _explain(page: Page, tool: str, arguments: str, agent: str) -> Explanation:
     policy = build_present_policy(page.state.host, agent.strip())
-    return policy.explain(build_step(tool.strip(), _parse(arguments), call_id=""), skill="")
+    return await explain_call(policy, tool.strip(), _parse(arguments))
 
 
 async def _render(

@@ -29,7 +29,7 @@ VARIABLE = "AGENT_TRUST"
 """`all`: every folder is trusted. `named`: only those that `agent trust` named. Unset: all but clones."""
 _FOLDER = ".agent/trust"
 _OWN_FILES = ("policy.yaml", "mcp.json", "tool-access.json", "schedules.yaml", "hooks.yaml")
-_OWN_FOLDERS = ("agents", "tasks", "skills", "hooks")
+_OWN_FOLDERS = ("agents", "tasks", "skills", "hooks", "commands", "evals")
 _HOOKED = (".claude/settings.json", ".claude/settings.local.json", ".claude/hooks")
 """Hooks of other programs, which `import: claude` reads: they are no reason to ask, and count when it is asked."""
 _CONTEXT = ("context/system_prompt.md", "context/soul.json", "context/user_profile.json")
