@@ -305,6 +305,7 @@ def test_every_setting_is_free_ordered_or_the_persons_own() -> None:
         "server.max_body_bytes",
         "server.max_watchers",
         "server.port",
+        "server.push_hosts",
         "server.requests_per_minute",
         "server.root_path",
         "server.session_hours",
