@@ -51,6 +51,8 @@ INTERRUPTED = """
 import asyncio, os, signal, sys, threading, metier
 from metier.testing.scripted import ScriptedProvider, ToolCall, calls, says
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it
+
 def interrupt() -> str:
     \"\"\"Press Ctrl-C.\"\"\"
     os.kill(os.getpid(), signal.SIGINT)
