@@ -207,6 +207,7 @@ def fill_list(folder: Path, *, count: int) -> None:
                         updated_at=began + timedelta(seconds=number % 977),
                         turns=number % 23,
                         cost_usd=number / 1000,
+                        tokens=97 * number,
                     )
                 )
 

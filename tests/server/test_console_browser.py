@@ -187,6 +187,22 @@ def test_the_slider_moves_by_keys_through_the_states_of_a_run_which_is_forked_th
     context.close()
 
 
+def test_a_model_call_shows_its_request_and_reply_in_place(browser: Browser, scene: Scene) -> None:
+    context = browser.new_context()
+    page = sign_in(context, scene.server)
+    run_id = scene.workspace.run_ids()[0]
+    page.goto(f"{scene.server.url}/runs/{run_id}")
+    page.locator("summary", has_text="gpt-5.6-luna").first.click()
+
+    page.get_by_role("link", name="Request and reply").first.click()
+
+    shown = page.locator(".exchange pre")
+    expect(shown.first).to_contain_text("Sum up the notes of this week")
+    expect(shown.last).to_contain_text("notes/roadmap.md")
+    assert page.url == f"{scene.server.url}/runs/{run_id}", "the page is not left for it"
+    context.close()
+
+
 def test_dark_and_light_follow_the_system_and_a_choice_stays(browser: Browser, scene: Scene) -> None:
     context = browser.new_context(color_scheme="dark")
     page = sign_in(context, scene.server)

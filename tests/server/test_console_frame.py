@@ -106,6 +106,12 @@ def test_cost_and_time_bound_the_list_from_both_sides(console: ConsoleClient, ad
     assert {task for task in ("Read the roadmap", "Say hello") if task in console.words()} == shown
 
 
+def test_the_list_shows_tokens_and_cost_of_each_run(console: ConsoleClient) -> None:
+    page = console.open("/runs?q=roadmap")
+
+    assert re.search(r'<td class="num hide-small">220</td>\s*<td class="num">\$0\.000\d+</td>', page), console.words()
+
+
 def test_signing_out_ends_the_session_of_the_browser(console: ConsoleClient) -> None:
     console.open("/cost")
     console.submit("/logout")

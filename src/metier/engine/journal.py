@@ -135,6 +135,7 @@ class RunLog:
         state = self.state
         reason = state.failure.reason if state.failure else state.pause.reason if state.pause else ""
         changes = {"status": state.status, "turns": state.turn, "cost_usd": state.cost_usd, "reason": reason}
+        changes["tokens"] = state.input_tokens + state.output_tokens
         if state.skill:
             changes["skill"] = state.skill
         if state.started is not None:  # the row was made before the model was known

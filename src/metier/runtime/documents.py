@@ -34,6 +34,7 @@ def row_as_json(row: RunRow) -> dict[str, JsonValue]:
         "parent_run_id": row.parent_run_id,
         "turns": row.turns,
         "cost_usd": find_row_cost(row),
+        "tokens": row.tokens,
         "reason": "" if row.status == "pending" else row.reason,  # until then it says what was wanted
         "created_at": iso(row.created_at),
         "updated_at": iso(row.updated_at),

@@ -55,6 +55,8 @@ class RunRow:
     updated_at: datetime
     turns: int = 0
     cost_usd: float = 0.0
+    tokens: int = 0
+    """Into the model and out of it; 0 for a run that was last driven before the index counted them."""
     reason: str = ""
     driver: str = ""
     """The process that holds the lease; empty when no process does."""
@@ -104,7 +106,7 @@ class ApprovalAttempt:
     """It was the first one."""
 
 
-CHANGEABLE = frozenset({"status", "turns", "cost_usd", "reason", "model", "ending", "queue", "skill"})
+CHANGEABLE = frozenset({"status", "turns", "cost_usd", "tokens", "reason", "model", "ending", "queue", "skill"})
 """The columns of a run that its driver may change."""
 
 RUNNABLE: tuple[TaskState, ...] = ("pending", "in_progress")
@@ -175,7 +177,7 @@ class Store(Protocol):
         ...
 
     async def update_run(self, lease: Lease, changes: Mapping[str, str | int | float]) -> None:
-        """Change columns of the index row: `status`, `turns`, `cost_usd`, `reason`, `model`. Raises `LeaseLost`."""
+        """Change columns of the index row: those in `CHANGEABLE`. Raises `LeaseLost`."""
         ...
 
     async def ask_to_end(self, run_id: str, ending: str) -> None:

@@ -53,6 +53,7 @@ async def the_index_keeps_every_field(case: Case) -> None:
         updated_at=NOON + timedelta(microseconds=1),
         turns=3,
         cost_usd=0.1,
+        tokens=1_200,
         reason="why",
         task_id="review",
     )
@@ -62,7 +63,16 @@ async def the_index_keeps_every_field(case: Case) -> None:
     lease = await case.take(owner="ann")
     await case.first.update_run(
         lease,
-        {"status": "failed", "turns": 4, "cost_usd": 1.5, "reason": "late", "model": "n", "skill": "s", "queue": "q"},
+        {
+            "status": "failed",
+            "turns": 4,
+            "cost_usd": 1.5,
+            "tokens": 3_000_000_000,
+            "reason": "late",
+            "model": "n",
+            "skill": "s",
+            "queue": "q",
+        },
     )
     changed = await case.second.find_run("r1")
     assert changed is not None
@@ -71,6 +81,7 @@ async def the_index_keeps_every_field(case: Case) -> None:
         status="failed",
         turns=4,
         cost_usd=1.5,
+        tokens=3_000_000_000,
         reason="late",
         model="n",
         skill="s",

@@ -24,6 +24,7 @@ def build_row(run_id: str, *entries: e.Entry, now: datetime, queue: str = "") ->
         updated_at=now,
         turns=state.turn,
         cost_usd=state.cost_usd,
+        tokens=state.input_tokens + state.output_tokens,
         reason=state.failure.reason if state.failure else "",
         queue=queue,
         task_id=(started.order.task_id or started.order.step_of) if started.order is not None else "",

@@ -28,6 +28,8 @@ class ListedRun:
     model: str
     turns: int
     cost_usd: float | None
+    tokens: int | None
+    """None where the index did not count them."""
     created_at: datetime
     seconds: float
     """From its beginning to its last change."""
@@ -71,6 +73,7 @@ def build_listed(row: RunRow) -> ListedRun:
         model=row.model,
         turns=row.turns,
         cost_usd=find_listed_cost(row.cost_usd, turns=row.turns, model=row.model),
+        tokens=row.tokens if row.tokens or not row.turns else None,
         created_at=row.created_at,
         seconds=max(0.0, (row.updated_at - row.created_at).total_seconds()),
         is_child=row.run_id.startswith(CHILD),

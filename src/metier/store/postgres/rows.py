@@ -16,7 +16,8 @@ from metier.store.search import FIELDS, RunSearch, quote_like
 SELECT_RUNS: LiteralString = (
     "SELECT run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at, turns, cost_usd,"
     " reason, queue, ending, owner, token, since,"
-    " coalesce(extract(epoch FROM until - clock_timestamp()), 0)::float8, boot_id, process, number, skill, task_id"
+    " coalesce(extract(epoch FROM until - clock_timestamp()), 0)::float8, boot_id, process, number, skill, task_id,"
+    " tokens"
     " FROM agent_runs JOIN agent_leases USING (run_id)"
 )
 _APPROVAL_COLUMNS: LiteralString = (
@@ -26,6 +27,7 @@ _CHANGES: Mapping[str, LiteralString] = {
     "status": "status = %s",
     "turns": "turns = %s",
     "cost_usd": "cost_usd = %s",
+    "tokens": "tokens = %s",
     "reason": "reason = %s",
     "model": "model = %s",
     "ending": "ending = %s",
@@ -41,8 +43,8 @@ async def insert_run(connection: Connection, row: RunRow) -> None:
     texts = (row.run_id, row.context_id, row.status, row.task, row.agent, row.model, row.parent_run_id)
     cursor = await connection.execute(
         "INSERT INTO agent_runs (run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at,"
-        " turns, cost_usd, reason, queue, task_id)"
-        " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+        " turns, cost_usd, reason, queue, task_id, tokens)"
+        " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
         " ON CONFLICT (run_id) DO NOTHING",
         (
             *map(encode, texts),
@@ -53,6 +55,7 @@ async def insert_run(connection: Connection, row: RunRow) -> None:
             encode(row.reason),
             encode(row.queue),
             encode(row.task_id),
+            row.tokens,
         ),
     )
     if cursor.rowcount == 0:
@@ -249,7 +252,7 @@ def _add_conditions(query: LiteralString, where: Conditions) -> tuple[LiteralStr
 
 def build_run(row: tuple[Any, ...], machine: Machine) -> RunRow:
     run_id, context_id, status, task, agent, model, parent_run_id, *rest = row
-    created_at, updated_at, turns, cost_usd, reason, queue, ending, *holding, number, skill, task_id = rest
+    created_at, updated_at, turns, cost_usd, reason, queue, ending, *holding, number, skill, task_id, tokens = rest
     held: tuple[str, int, datetime | None, float, str, str] = tuple(holding)
     lease = build_holding(held)
     is_free = lease.is_free(machine)
@@ -273,6 +276,7 @@ def build_run(row: tuple[Any, ...], machine: Machine) -> RunRow:
         number=int(number),
         skill=decode(skill),
         task_id=decode(task_id),
+        tokens=int(tokens),
     )
 
 

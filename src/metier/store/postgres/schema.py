@@ -282,6 +282,10 @@ EXCEPTION WHEN OTHERS THEN
 END $$;
 """
 
+_TOKENS: LiteralString = """
+ALTER TABLE agent_runs ADD COLUMN tokens BIGINT NOT NULL DEFAULT 0;
+"""
+
 MIGRATIONS: tuple[LiteralString, ...] = (
     _FIRST,
     _SECOND,
@@ -292,6 +296,7 @@ MIGRATIONS: tuple[LiteralString, ...] = (
     _OUTBOX,
     _RECEIVERS,
     _WORDS,
+    _TOKENS,
 )
 """Step N leads from version N to N + 1. A step that was released is never changed."""
 

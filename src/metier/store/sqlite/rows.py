@@ -18,7 +18,7 @@ type ApprovalStatus = Literal["open", "approved", "denied", "expired"]
 
 _RUN_COLUMNS = (
     "run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at, turns, cost_usd, reason,"
-    " queue, task_id"
+    " queue, task_id, tokens"
 )
 _APPROVAL_COLUMNS = (
     "approval_id, run_id, step_id, payload, created_at, expires_at, status, decided_by, reason, edited_payload"
@@ -28,7 +28,7 @@ _APPROVAL_COLUMNS = (
 SELECT_RUNS = (
     "SELECT runs.run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at, turns,"
     " cost_usd, reason, coalesce(owner, ''), coalesce(token, 0), coalesce(since, ''), coalesce(boot_id, ''),"
-    " coalesce(until, 0.0), coalesce(process, ''), queue, ending, number, skill, task_id"
+    " coalesce(until, 0.0), coalesce(process, ''), queue, ending, number, skill, task_id, tokens"
     " FROM runs LEFT JOIN leases USING (run_id)"
 )
 
@@ -42,7 +42,7 @@ def insert_run(connection: sqlite3.Connection, row: RunRow) -> None:
     texts = (row.run_id, row.context_id, row.status, row.task, row.agent, row.model, row.parent_run_id)
     times = (render_time(row.created_at), render_time(row.updated_at))
     connection.execute(
-        f"INSERT INTO runs ({_RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 (fixed names)
+        f"INSERT INTO runs ({_RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 (fixed names)
         (
             *map(make_printable, texts),
             *times,
@@ -51,6 +51,7 @@ def insert_run(connection: sqlite3.Connection, row: RunRow) -> None:
             make_printable(row.reason),
             row.queue,
             row.task_id,
+            row.tokens,
         ),
     )
 
@@ -258,6 +259,7 @@ type _RunColumns = tuple[
     int,
     str,
     str,
+    int,
 ]
 
 
@@ -284,6 +286,7 @@ def build_run(row: _RunColumns, machine: Machine) -> RunRow:
         number=row[20],
         skill=row[21],
         task_id=row[22],
+        tokens=row[23],
     )
 
 

@@ -230,7 +230,13 @@ CREATE TABLE receivers (
 ) STRICT, WITHOUT ROWID;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SCHEDULES, _SEARCH, _OUTBOX, _RECEIVERS)
+_TOKENS = """
+ALTER TABLE runs ADD COLUMN tokens INTEGER NOT NULL DEFAULT 0;
+"""
+
+MIGRATIONS: tuple[str, ...] = (
+    _FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SCHEDULES, _SEARCH, _OUTBOX, _RECEIVERS, _TOKENS
+)  # fmt: skip
 """Step N leads from version N to N + 1. A step that was released is never changed."""
 
 
