@@ -35,6 +35,8 @@ class Receiver:
     metrics: set[str] = field(default_factory=set[str])
     service: str = ""
     bodies: list[bytes] = field(default_factory=list[bytes])
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    """Of the last request, with names in lower case."""
 
     def tree(self) -> list[str]:
         """Every span as its name behind those of the spans above it, sorted by the order in which they began."""
@@ -63,6 +65,7 @@ def receiving() -> Generator[Receiver]:
             if self.headers.get("content-encoding") == "gzip":
                 body = gzip.decompress(body)
             receiver.bodies.append(body)
+            receiver.headers = {name.lower(): value for name, value in self.headers.items()}
             if self.path == "/v1/traces":
                 _take_spans(receiver, body)
             else:

@@ -159,6 +159,59 @@ def test_an_approval_is_a_span_from_the_question_to_the_decision(
     assert receiver.find("invoke_agent metier").start <= wait.start
 
 
+def test_a_task_is_a_workflow_above_the_agents_of_its_steps_and_a_script_that_fails_says_so(
+    workspace: Workspace, model: ModelServer, receiver: Receiver
+) -> None:
+    workspace.add_skill("breaker", "Break with a script.", fall="import sys\nprint('x' * 100)\nsys.exit(3)\n")
+    rules = "tool_approvals:\n  rules:\n    - {tool: script_run, allow: true}\n"
+    first = f"---\nname: Release\ndescription: Two steps.\nnext: last.md\n{rules}---\n\nBegin.\n"
+    workspace.write(".agent/tasks/release/TASK.md", first)
+    workspace.write(".agent/tasks/release/last.md", "---\nname: Last\n---\n\nEnd.\n")
+    fall = calls("script_run", skill_name="breaker", script_name="fall", args=[])
+    model.follow(fall, says("Begun."), says("Ended."))
+
+    assert workspace.agent("task", "run", "release", "--quiet") == 0
+
+    tree = receiver.tree()
+    assert tree[0] == "invoke_workflow release"
+    step = "invoke_workflow release > execute_tool delegate > invoke_agent metier"
+    assert [path for path in tree if path.endswith("invoke_agent metier")] == [step, step]
+    workflow, script = receiver.find("invoke_workflow release"), receiver.find("run_script breaker/fall.py")
+    assert (workflow.kind, workflow.attributes["gen_ai.workflow.name"]) == ("internal", "release")
+    assert script.attributes["process.exit.code"] == 3
+    assert script.attributes["metier.process.stdout.bytes"] == 101
+    assert script.attributes["metier.step.status"] == "failed"
+    assert float(str(script.attributes["metier.duration_ms"])) > 0
+    assert script.error
+    assert receiver.metrics >= {
+        "gen_ai.client.operation.duration",
+        "gen_ai.client.token.usage",
+        "gen_ai.execute_tool.duration",
+        "gen_ai.invoke_agent.duration",
+        "gen_ai.invoke_workflow.duration",
+    }
+
+
+def test_the_standard_variables_name_service_resource_and_headers_and_turn_metrics_or_all_of_it_off(
+    workspace: Workspace, model: ModelServer, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model.follow(says("Hello."))
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "desk")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=staging")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-team=ada")
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
+
+    assert workspace.agent("run", "--quiet", "Greet Ada") == 0
+    seen = receiver.forget()
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    assert workspace.agent("run", "--quiet", "Greet Bob") == 0
+
+    assert seen
+    assert (receiver.service, receiver.metrics, receiver.spans) == ("desk", set(), [])
+    assert receiver.headers["x-team"] == "ada"
+    assert b"staging" in b"".join(receiver.bodies)
+
+
 def test_no_content_and_no_secret_leaves_the_machine_unless_content_is_asked_for(
     workspace: Workspace, model: ModelServer, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """A workspace whose tasks carry the names that the MCP conformance suite calls, and a model that does what they say."""
 
+import base64
 import json
 import re
 from collections.abc import Generator
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any, override
 
 from model_server import ModelServer, Reply, calls, fails, running_model, says
+from pictures import build_png
 from run_workspace import QUICK, Workspace, use_model
 
 TASK = """---
@@ -64,6 +66,29 @@ ASKING = {
 """The tools of the suite that ask, with their forms."""
 
 
+CONTENTS = {
+    each: base64.b64encode(data).decode()
+    for each, data in {"a.png": build_png(1, 1), "a.wav": b"RIFF\x00\x00\x00\x00WAVE", "a.txt": b"A short text"}.items()
+}
+MAKE = f"""import base64, sys
+from pathlib import Path
+
+# The artifacts of the run that asks: the newest.
+runs = (Path(__file__).parents[3] / "runs").glob("child-*")
+folder = max(runs, key=lambda each: each.stat().st_mtime_ns) / "artifacts"
+folder.mkdir(exist_ok=True)
+for name in sys.argv[1:]:
+    (folder / name).write_bytes(base64.b64decode({CONTENTS!r}[name]))
+"""
+FILES = {
+    "test_image_content": "a.png",
+    "test_audio_content": "a.wav",
+    "test_embedded_resource": "a.txt",
+    "test_multiple_content_types": "a.png-a.txt",
+}
+"""The tools of the suite whose result holds files, with their names."""
+
+
 def _build_schema(properties: dict[str, object]) -> dict[str, object]:
     return {"type": "object", "properties": properties, "required": [*properties]}
 
@@ -93,6 +118,10 @@ class ObedientModel(ModelServer):
                 if answered >= len(forms):
                     return says("Asked and answered, state-ok")
                 return calls("ask_user", question="What do you say?", fields=_build_schema(forms[answered]))
+            case "make":
+                if '"role": "tool"' in text:
+                    return says("Made")
+                return calls("script_run", skill_name="maker", script_name="make", args=value.split("-"))
             case "look":
                 return calls("Glob", pattern="*") if text.count('"role": "tool"') < 3 else says("Looked three times")
             case _:
@@ -120,6 +149,12 @@ def write_workspace(workspace: Workspace, model: ModelServer) -> None:
     for name, form in ASKING.items():
         support = "" if name == "confirm_delete" else never
         write_task(workspace, name, f"DO: ask {form}", extra=f"{support}inputs:\n{OPTIONAL}")
+    region = "inputs:\n  - name: region\n    schema:\n      type: string\n      x-mcp-header: Region\n"
+    write_task(workspace, "test_header", "DO: greet {{inputs.region}}", extra=never + region)
+    workspace.add_skill("maker", "Make files.", make=MAKE)
+    allowed = "tool_approvals:\n  rules:\n    - {tool: script_run, allow: true}\n"
+    for name, files in FILES.items():
+        write_task(workspace, name, f"DO: make {files}", extra=never + allowed)
     write_task(workspace, "test_missing_capability", "DO: say nothing", extra=always)
     write_task(workspace, "test_tool_with_progress", "DO: look around", extra=never)
     skill = workspace.add_skill("weather", "Tell the weather of a city, with a script.", look="print('sunny')\n")

@@ -342,15 +342,21 @@ async def test_runs_and_artifacts_are_resources_without_secrets(
     assert {each["error"]["code"] for each in missing} == {-32602}
 
 
-async def test_pictures_and_links_to_files_are_part_of_a_result(workspace: Workspace, model: ModelServer) -> None:
-    command = "d=$(ls -d runs/2*)/artifacts; mkdir -p $d; printf GIF89a > $d/a.gif; echo text > $d/b.txt"
+async def test_pictures_texts_and_links_to_files_are_part_of_a_result(
+    workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEPLOY_TOKEN", "tok-9f8e7d6c5b4a39281706")
+    make = "printf GIF89a > $d/a.gif; echo tok-9f8e7d6c5b4a39281706 > $d/b.txt; seq 9000 > $d/c.txt"
+    command = f"d=$(ls -d runs/2*)/artifacts; mkdir -p $d; {make}"
     model.follow(calls("Bash", command=command), says("Drawn."))
 
     async with opened_peer(workspace.folder) as peer:
         result = await peer.call("run", task="Draw")
 
     kinds = [(block["type"], block.get("mimeType")) for block in result["content"]]
-    assert kinds == [("text", None), ("image", "image/gif"), ("resource_link", "text/plain")]
+    assert kinds == [("text", None), ("image", "image/gif"), ("resource", None), ("resource_link", "text/plain")]
+    assert result["content"][2]["resource"]["mimeType"] == "text/plain"
+    assert "tok-9f8e" not in json.dumps(result)
 
 
 async def test_agents_are_prompts(workspace: Workspace) -> None:

@@ -21,6 +21,9 @@ MOST_FILES = 20
 """Artifacts that a result names."""
 LARGEST_SHOWN_BYTES = 1_000_000
 """Of an image or a sound that is part of the result itself."""
+LONGEST_SHOWN_TEXT = 8_000
+"""Bytes of a text that is."""
+_TYPES = {".md": "text/markdown", ".wav": "audio/wav"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +89,7 @@ def build_result(door: McpDoor, standing: Standing) -> types.CallToolResult:
         return build_error(door.clean.text(f"The run is {state.status}: {standing.fault}. It is run {state.run_id}."))
     text = door.clean.text(state.result)
     content: list[types.ContentBlock] = [types.TextContent(type="text", text=text)] if text else []
-    content += _show_files(door, state.run_id)
+    content += _show_files(door, state)
     content = content or [types.TextContent(type="text", text="Done.")]
     return types.CallToolResult(content=content, structured_content=_read_structured(door, state))
 
@@ -129,8 +132,8 @@ def get_artifact_uri(run_id: str, name: str) -> str:
 
 def guess_type(name: str) -> str:
     """By its ending, the same on every machine."""
-    if name.endswith(".md"):
-        return "text/markdown"
+    if (known := _TYPES.get(Path(name).suffix)) is not None:
+        return known
     return mimetypes.MimeTypes().guess_type(name)[0] or "application/octet-stream"
 
 
@@ -139,21 +142,26 @@ def read_artifact(door: McpDoor, run_id: str, name: str) -> bytes:
     return read_file(door.runtime.folder(run_id) / "artifacts", name)
 
 
-def _show_files(door: McpDoor, run_id: str) -> list[types.ContentBlock]:
-    """Pictures and sounds themselves, of other files where they can be read."""
-    shown: list[types.ContentBlock] = []
-    folder = door.runtime.folder(run_id) / "artifacts"
-    for name in list_artifacts(door, run_id)[:MOST_FILES]:
-        media = guess_type(name)
-        kind = media.partition("/")[0]
-        if kind in ("image", "audio") and (folder / name).lstat().st_size <= LARGEST_SHOWN_BYTES:
-            data = base64.b64encode(read_artifact(door, run_id, name)).decode()
-            block = types.ImageContent if kind == "image" else types.AudioContent
-            shown.append(block.model_validate({"type": kind, "data": data, "mimeType": media}))
-        else:
-            uri = get_artifact_uri(run_id, name)
-            shown.append(types.ResourceLink(type="resource_link", uri=uri, name=Path(name).name, mime_type=media))
-    return shown
+def _show_files(door: McpDoor, state: RunState) -> list[types.ContentBlock]:
+    """Pictures, sounds and short texts themselves, of other files where they can be read."""
+    makers = [state.run_id, *(child.run_id for child in state.children)]
+    files = [(run_id, name) for run_id in makers for name in list_artifacts(door, run_id)]
+    return [_show_file(door, run_id, name) for run_id, name in files[:MOST_FILES]]
+
+
+def _show_file(door: McpDoor, run_id: str, name: str) -> types.ContentBlock:
+    media, uri = guess_type(name), get_artifact_uri(run_id, name)
+    kind = media.partition("/")[0]
+    size = (door.runtime.folder(run_id) / "artifacts" / name).lstat().st_size
+    if kind in ("image", "audio") and size <= LARGEST_SHOWN_BYTES:
+        data = base64.b64encode(read_artifact(door, run_id, name)).decode()
+        block = types.ImageContent if kind == "image" else types.AudioContent
+        return block.model_validate({"type": kind, "data": data, "mimeType": media})
+    if kind == "text" and size <= LONGEST_SHOWN_TEXT:
+        text = door.redactor.redact(read_artifact(door, run_id, name).decode("utf-8", "replace"))
+        contents = types.TextResourceContents(uri=uri, mime_type=media, text=text)
+        return types.EmbeddedResource(type="resource", resource=contents)
+    return types.ResourceLink(type="resource_link", uri=uri, name=Path(name).name, mime_type=media)
 
 
 def _read_structured(door: McpDoor, state: RunState) -> dict[str, Any] | None:

@@ -1,0 +1,149 @@
+"""Peers that flood, lie about ids, do not read, and try to do more than they may, at the doors of the server."""
+
+import json
+import socket
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+from model_server import ModelServer, calls, says
+from run_workspace import QUICK, Workspace, use_model
+from running_server import RunningServer, serving
+
+MODERN = "2026-07-28"
+MCP = {"accept": "application/json, text/event-stream", "mcp-protocol-version": MODERN}
+META: dict[str, Any] = {
+    "io.modelcontextprotocol/protocolVersion": MODERN,
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+WRONG_IDS = ("", "../../etc/passwd", "0" * 4000, "é\u0000", "a2a-000000000000")
+DOORS = ("/mcp", "/a2a/rpc")
+
+
+def build_call(door: str, method: str, **params: Any) -> tuple[dict[str, str], dict[str, Any]]:
+    """Headers and body of a request to one of the doors."""
+    name = str(params.get("name", params.get("taskId", "")))
+    named = {"mcp-method": method, **({"mcp-name": name} if name.isascii() and name.isprintable() and name else {})}
+    headers = {**MCP, **named} if door == "/mcp" else {"A2A-Version": "1.0"}
+    sent: dict[str, Any] = {**params, "_meta": META} if door == "/mcp" else params
+    return headers, {"jsonrpc": "2.0", "id": 1, "method": method, "params": sent}
+
+
+def call(client: httpx2.Client, door: str, method: str, **params: Any) -> httpx2.Response:
+    headers, body = build_call(door, method, **params)
+    return client.post(door, json=body, headers=headers)
+
+
+def tell(text: str, **more: Any) -> dict[str, Any]:
+    return {"message": {"messageId": text[:20], "role": "ROLE_USER", "parts": [{"text": text}], **more}}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_message_of_ten_megabytes_is_refused_and_wrong_ids_are_unknown(
+    door: str, model: ModelServer, server: RunningServer
+) -> None:
+    with server.client() as client:
+        if door == "/mcp":
+            huge = call(client, door, "tools/call", name="run", arguments={"task": "x" * 10_000_000})
+            wrong = [call(client, door, "tasks/get", taskId=each) for each in WRONG_IDS]
+        else:
+            huge = call(client, door, "SendMessage", **tell("x" * 10_000_000))
+            wrong = [call(client, door, "GetTask", id=each) for each in WRONG_IDS]
+        alive = client.get("/api/v1/health")
+
+    assert huge.status_code == 413
+    assert all(answer.status_code in (200, 400, 404) and "error" in answer.json() for answer in wrong)
+    assert alive.status_code == 200
+    assert model.received == []
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_requests_without_end_are_refused_for_that_user_alone(
+    door: str, workspace: Workspace, model: ModelServer
+) -> None:
+    limits = {"requests_per_minute": 30}
+    workspace.configure(model=use_model(model), runtime=QUICK, server=limits)
+    method = "tools/list" if door == "/mcp" else "ListTasks"
+
+    with serving(workspace.folder) as server, server.client() as client, server.client("") as stranger:
+        seen = [call(client, door, method).status_code for _ in range(100)]
+        card = stranger.get("/.well-known/agent-card.json")
+
+    assert seen[:20] == [200] * 20
+    assert seen.count(429) > 20
+    assert card.status_code == 200
+
+
+def test_streams_that_are_not_read_do_not_keep_others_from_their_answers(
+    workspace: Workspace, model: ModelServer, server: RunningServer
+) -> None:
+    model.follow(calls("ask_user", question="Which?"), says("Done."))
+
+    with ExitStack() as open_streams, server.client() as client:
+        for number in range(40):
+            open_streams.enter_context(unread_stream(server, f"Task {number}"))
+        answer = call(client, "/a2a/rpc", "ListTasks").json()
+        health = client.get("/api/v1/health")
+
+    assert "result" in answer
+    assert health.status_code == 200
+
+
+@contextmanager
+def unread_stream(server: RunningServer, text: str) -> Generator[None]:
+    """A request for a stream, of which nothing is read."""
+    parts = urlsplit(server.url)
+    headers, body = build_call("/a2a/rpc", "SendStreamingMessage", **tell(text))
+    data = json.dumps(body).encode()
+    lines = {
+        "host": parts.netloc,
+        "authorization": f"Bearer {server.token}",
+        "content-length": str(len(data)),
+        **headers,
+    }
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    with socket.create_connection((parts.hostname or "", parts.port or 80), timeout=30) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        request = f"POST /a2a/rpc HTTP/1.1\r\ncontent-type: application/json\r\n{head}\r\n".encode() + data
+        connection.sendall(request)
+        yield
+
+
+def test_an_a2a_caller_cannot_widen_what_its_task_may_do(workspace: Workspace, model: ModelServer) -> None:
+    workspace.configure(model=use_model(model), runtime={**QUICK, "profile": "guarded"})
+    model.follow(calls("Write", path="a.txt", content="x"), says("Written."))
+    wishes = {"profile": "permissive", "model": "other/model", "approve": True, "tool_approvals": {"Write": "allow"}}
+
+    with serving(workspace.folder) as server, server.client() as client:
+        sent = tell("Write a.txt", metadata=wishes)
+        task = call(client, "/a2a/rpc", "SendMessage", **sent, metadata=wishes).json()["result"]["task"]
+        again = call(client, "/a2a/rpc", "SendMessage", **tell("yes, allowed", taskId=task["id"])).json()
+
+    assert task["status"]["state"] == "TASK_STATE_AUTH_REQUIRED"
+    assert "error" in again
+    assert not (workspace.folder / "a.txt").exists()
+
+
+def test_a_task_of_one_workspace_is_unknown_at_the_doors_of_another(
+    workspace: Workspace, model: ModelServer, tmp_path: Path
+) -> None:
+    model.follow(says("Here."))
+    other = Workspace(tmp_path / "other")
+    other.folder.mkdir()
+    other.configure(model=use_model(model), runtime=QUICK)
+
+    with serving(workspace.folder) as here, serving(other.folder) as there:
+        with here.client() as client:
+            task = call(client, "/a2a/rpc", "SendMessage", **tell("Stay here")).json()["result"]["task"]
+        with there.client() as client:
+            found = call(client, "/a2a/rpc", "GetTask", id=task["id"]).json()
+            listed = call(client, "/a2a/rpc", "ListTasks").json()
+            read = call(client, "/mcp", "resources/read", uri=f"metier://runs/{task['id']}").json()
+
+    assert "error" in found
+    assert listed["result"].get("tasks", []) == []
+    assert "error" in read
