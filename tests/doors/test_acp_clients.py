@@ -20,18 +20,29 @@ CLIENT = Path(__file__).parent / "editor_client.mjs"
 
 
 def run_typescript_client(
-    workspace: Workspace, tmp_path: Path, *arguments: str, picture: bytes = b"", buffers: dict[str, str] | None = None
+    workspace: Workspace,
+    tmp_path: Path,
+    *arguments: str,
+    picture: bytes = b"",
+    buffers: dict[str, str] | None = None,
+    load: str = "",
 ) -> dict[str, Any]:
     find_program("@agentclientprotocol/sdk/package.json")
     # Node looks for packages beside the file.
     script = shutil.copy(CLIENT, tmp_path / "client.mjs")
-    (tmp_path / "node_modules").symlink_to(find_modules())
+    if not (tmp_path / "node_modules").exists():
+        (tmp_path / "node_modules").symlink_to(find_modules())
     done = subprocess.run(
         [NODE, script, AGENT, workspace.folder, *arguments],
         capture_output=True,
         text=True,
         timeout=100,
-        env={**os.environ, "PICTURE": base64.b64encode(picture).decode(), "BUFFERS": json.dumps(buffers or {})},
+        env={
+            **os.environ,
+            "PICTURE": base64.b64encode(picture).decode(),
+            "BUFFERS": json.dumps(buffers or {}),
+            "LOAD": load,
+        },
     )
     assert done.returncode == 0, done.stderr
     seen: dict[str, Any] = json.loads(done.stdout)
@@ -75,6 +86,34 @@ def test_the_typescript_sdk_sends_a_picture_and_saves_the_buffer_that_is_changed
     assert base64.b64encode(picture).decode() in json.dumps(model.received[0])
     assert "not saved" in json.dumps(model.received[1])
     assert file.read_text(encoding="utf-8") == "new\nnot saved\n"
+
+
+def test_the_typescript_sdk_loads_a_session_whose_agent_was_killed_and_is_asked_again(
+    workspace: Workspace, model: ModelServer, tmp_path: Path
+) -> None:
+    model.follow(calls("Write", path="a.txt", content="x"), says("All done."))
+
+    killed = run_typescript_client(workspace, tmp_path, "kill", "Write a.txt")
+    assert not (workspace.folder / "a.txt").exists()
+    loaded = run_typescript_client(workspace, tmp_path, "allow", load=killed["session"])
+
+    assert len(loaded["permissions"]) == 1
+    assert (workspace.folder / "a.txt").read_text(encoding="utf-8") == "x"
+    assert len(model.received) == 2
+
+
+def test_the_typescript_sdk_denies_a_call_and_cancels_a_turn(
+    workspace: Workspace, model: ModelServer, tmp_path: Path
+) -> None:
+    write = calls("Write", path="a.txt", content="x")
+    model.follow(write, says("Then not."), write)
+
+    denied = run_typescript_client(workspace, tmp_path, "reject", "Write a.txt")
+    cancelled = run_typescript_client(workspace, tmp_path, "cancel", "Write a.txt")
+
+    assert (denied["stops"], cancelled["stops"]) == (["end_turn"], ["cancelled"])
+    assert "Rejected in the editor" in json.dumps(model.received[1])
+    assert not (workspace.folder / "a.txt").exists()
 
 
 @pytest.mark.parametrize(("flag", "is_written"), [("--approve-all", True), ("--deny-all", False)])

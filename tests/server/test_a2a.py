@@ -216,11 +216,14 @@ def test_a_client_of_the_protocol_before_1_0_sends_gets_and_cancels(
     found = call("tasks/get", id=asked["id"])["result"]
     canceled = call("tasks/cancel", id=asked["id"])["result"]
     unknown = call("tasks/none", id=asked["id"])
+    with server.client() as client:
+        by_rest = client.post("/a2a/v1/message:send", json={"message": message}, headers={"A2A-Version": "0.3"})
 
     assert (asked["kind"], asked["status"]["state"]) == ("task", "input-required")
     assert found["status"]["message"]["parts"][0]["text"] == "Which colour?"
     assert canceled["status"]["state"] == "canceled"
     assert "error" in unknown
+    assert "VERSION_NOT_SUPPORTED" in by_rest.text
 
 
 async def test_a_task_survives_the_kill_of_its_server(workspace: Workspace, model: ModelServer) -> None:
