@@ -4,7 +4,7 @@ from typing import Literal, Self, cast
 
 from pydantic import AwareDatetime, SerializeAsAny, model_validator
 
-from metier import events, hook_events, project_events, task_events, undo_events
+from metier import events, hook_events, project_events, routing_events, task_events, undo_events
 from metier.events import Payload
 from metier.messages import Value
 
@@ -19,6 +19,7 @@ VOCABULARY = (
     project_events.__name__,
     undo_events.__name__,
     hook_events.__name__,
+    routing_events.__name__,
 )
 """The modules that declare payloads."""
 

@@ -55,6 +55,7 @@ def test_json_has_every_candidate_with_its_reason(skills_dir: Path, capsys: pyte
         "score": 100.0,
         "reason": "the request names it; weather in name",
         "named": True,
+        "similarity": None,
         "matched": [{"word": "weather", "fields": ["name"], "meant": None}],
     }
 

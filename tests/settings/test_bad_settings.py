@@ -37,8 +37,8 @@ BAD_FILES: dict[str, tuple[bytes, list[str]]] = {
         [
             (
                 "agent.yaml:1: error: Unknown key 'zzz' [unknown_key] "
-                "(Sections are 'model', 'runtime', 'skills', 'shell', 'sandbox', 'mcp', 'web_search', 'hooks', 'chat', "
-                "'store', 'worker', 'server', 'notify', 'logging', 'plugins')"
+                "(Sections are 'model', 'runtime', 'skills', 'routing', 'shell', 'sandbox', 'mcp', 'web_search', "
+                "'hooks', 'chat', 'store', 'worker', 'server', 'notify', 'logging', 'plugins')"
             )
         ],
     ),

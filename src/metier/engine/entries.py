@@ -159,6 +159,13 @@ class CatalogLoaded(Value):
     duration_ms: float = 0
 
 
+class SimilarSkill(Value):
+    """A skill that embeddings found near the request, with the cosine between the two."""
+
+    skill_name: str
+    score: float
+
+
 class SkillsRanked(Value):
     kind: Literal["skills_ranked"] = "skills_ranked"
     candidates: tuple[Candidate, ...]
@@ -166,6 +173,8 @@ class SkillsRanked(Value):
     strategy: str = ""
     min_score: float = 55.0
     """From this score on a candidate counts as an answer to the request."""
+    similar: tuple[SimilarSkill, ...] = Field(default=(), exclude_if=lambda similar: not similar)
+    """What embeddings found, nearest first, so that a replay asks for none."""
 
 
 class DisclosedPiece(Value):

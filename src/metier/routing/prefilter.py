@@ -3,11 +3,13 @@
 Nothing is hidden for good: a skill that is not a candidate keeps its name in the prompt and is reached by search.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 from metier.dataclass import dataclass
 from metier.errors import NoSkillMatches
 from metier.routing.router import RoutingIndex
+from metier.routing.similar import DEPTH, Similar, fuse
 from metier.routing.skill import SkillCandidate
 
 type ZeroCandidateStrategy = Literal["fallback_all_skills", "fail_fast"]
@@ -34,16 +36,18 @@ def prefilter(
     top_k: int = DEFAULT_TOP_K,
     min_score: float = DEFAULT_MIN_SCORE,
     strategy: ZeroCandidateStrategy = "fallback_all_skills",
+    similar: Sequence[Similar] = (),
 ) -> Prefiltered:
     """The skills worth trying for a request, however few the catalog has.
 
     `min_score` is for the best skill: it decides whether the request has candidates, never which of the `top_k` stay.
-    A cut between them would save a few descriptions and lose right answers that come second to last.
+    A cut between them would save a few descriptions and lose right answers that come second to last. `similar` are the
+    skills that embeddings find: they change the order and bring skills in, and do not count for `min_score`.
 
     Raises `NoSkillMatches` where no skill reaches `min_score` and the strategy is `fail_fast`.
     """
-    ranked = index.rank(query, top_k)
-    matching = tuple(candidate for candidate in ranked if candidate.matched or candidate.named)
+    ranked = rank_skills(index, query, count=top_k, similar=similar)
+    matching = tuple(each for each in ranked if each.matched or each.named or each.similarity is not None)
     if any(candidate.score >= min_score for candidate in matching):
         return Prefiltered(candidates=matching, considered=len(index))
     if strategy == "fail_fast":
@@ -55,10 +59,23 @@ def prefilter(
     return Prefiltered(candidates=_all_skills(index, ranked), considered=len(index), fell_back=True)
 
 
-def rank_request(index: RoutingIndex, query: str, *, count: int = DEFAULT_TOP_K) -> tuple[SkillCandidate, ...]:
-    """The best skills for a request whatever their score, best first; none where no skill shares a word with it."""
-    found = prefilter(index, query, top_k=count, min_score=0)
+def rank_request(
+    index: RoutingIndex, query: str, *, count: int = DEFAULT_TOP_K, similar: Sequence[Similar] = ()
+) -> tuple[SkillCandidate, ...]:
+    """The best skills for a request whatever their score, best first; none where no skill has to do with it."""
+    found = prefilter(index, query, top_k=count, min_score=0, similar=similar)
     return () if found.fell_back else found.candidates
+
+
+def rank_skills(
+    index: RoutingIndex, query: str, *, count: int, similar: Sequence[Similar] = ()
+) -> list[SkillCandidate]:
+    """The best skills by words, fused with the similar ones where there are any."""
+    if not similar:
+        return index.rank(query, count)
+    by_words = [each for each in index.rank(query, max(count, DEPTH)) if each.matched or each.named]
+    ids = dict(zip(index.tables.names, index.tables.ids, strict=True))
+    return fuse(by_words, similar, ids=ids)[:count]
 
 
 def _all_skills(index: RoutingIndex, ranked: list[SkillCandidate]) -> tuple[SkillCandidate, ...]:

@@ -49,12 +49,15 @@ class SkillCandidate:
     matched: tuple[MatchedWord, ...] = ()
     named: bool = False
     """The request says the name of this skill."""
+    similarity: float | None = None
+    """The cosine between its description and the request, where embeddings were asked for and it is near."""
 
     @property
     def reason(self) -> str:
         """Why this skill is here, in words."""
         parts = ["the request names it"] if self.named else []
         parts += [match.render() for match in self.matched]
+        parts += [] if self.similarity is None else [f"similar in meaning ({self.similarity:.2f})"]
         return "; ".join(parts) or "no word in common with the request"
 
 

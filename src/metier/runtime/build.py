@@ -18,7 +18,7 @@ from metier.definitions.skills.scripts import is_capability
 from metier.engine.decide import Policy
 from metier.engine.delegation.partners import Partners
 from metier.engine.execution.protecting import describe_changes
-from metier.engine.model.skill_index import SkillIndex, build_shelf
+from metier.engine.model.skill_index import SkillIndex
 from metier.engine.nearby import describe_files
 from metier.engine.services import Instructions, Services
 from metier.errors import MetierError, UsageError
@@ -49,6 +49,7 @@ from metier.runtime.workspace.policy import (
     read_policy_file,
 )
 from metier.runtime.workspace.project import NearbyFiles, find_changed_project, load_project
+from metier.runtime.workspace.shelf import open_shelf
 from metier.runtime.workspace.tasks import choose_tools, find_changed_task
 from metier.runtime.workspace.trust import find_withheld
 from metier.skills.package import SkillPackage
@@ -86,7 +87,7 @@ async def build_services(
     async with AsyncExitStack() as opened:
         toolsets = await opened.enter_async_context(_open_toolsets(packages, place, run=run, confinement=confinement))
         servers = await opened.enter_async_context(open_servers(place, store, run=run, confinement=confinement))
-        shelf = _open_shelf(packages, place, (*agent.problems, *toolsets.problems))
+        shelf = _open_shelf(packages, run, (*agent.problems, *toolsets.problems))
         facts = load_facts(find_facts_file(place))
         models = open_models(place, facts, shelf, run=run)
         opened.push_async_callback(models.aclose)
@@ -137,8 +138,9 @@ async def build_services(
         )
 
 
-def _open_shelf(packages: Sequence[SkillPackage], place: Host, problems: Sequence[Problem]) -> SkillIndex:
-    return build_shelf(packages, workspace=place.workspace, problems=problems, cache_folder=place.cache)
+def _open_shelf(packages: Sequence[SkillPackage], run: PreparedRun, problems: Sequence[Problem]) -> SkillIndex:
+    agent = run.agent
+    return open_shelf(packages, agent.place, web=agent.web, problems=problems, is_asking=not run.is_plan_only)
 
 
 def _list_callable(

@@ -38,7 +38,12 @@ def find_place_secrets(place: Host) -> tuple[str, ...]:
     servers = load_place_config(place).servers
     agents = read_agents(place.settings.model.providers.a2a.agents).values()
     tokens = [token for agent in agents if (token := place.environ.get(agent.token_env, ""))]
-    named = (place.settings.notify.webhook_secret_env, place.settings.web_search.api_key_env)
+    settings = place.settings
+    named = (
+        settings.notify.webhook_secret_env,
+        settings.web_search.api_key_env,
+        settings.routing.embeddings.api_key_env,
+    )
     tokens += [value for name in named if (value := place.environ.get(name, ""))]
     return (*find_secret_values(place.environ), *find_server_secrets(servers, place.environ), *tokens)
 

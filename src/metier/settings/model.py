@@ -9,6 +9,7 @@ from metier.context.conversation import ChatOptions
 from metier.engine.options import RuntimeOptions
 from metier.messages import Value
 from metier.providers.options import ModelOptions
+from metier.routing.embeddings_options import EmbeddingsOptions, RoutingOptions
 from metier.settings.notify_options import NotifyOptions
 from metier.settings.plugin_options import PluginsOptions
 from metier.settings.server_options import ServerOptions
@@ -37,6 +38,9 @@ class Settings(Value):
     )
     skills: SkillsOptions = Field(
         default=SkillsOptions(), description="Where skills lie, which are enabled, how much of them is shown."
+    )
+    routing: RoutingOptions = Field(
+        default=RoutingOptions(), description="What ranks skills for a request beside their words."
     )
     shell: ShellOptions = Field(default=ShellOptions(), description="Whether and how the shell tool runs commands.")
     sandbox: SandboxOptions = Field(
@@ -71,6 +75,11 @@ class Settings(Value):
     plugins: PluginsOptions = Field(
         default=PluginsOptions(), description="Which installed plugins are used, and how long they may take."
     )
+
+    @property
+    def embeddings(self) -> EmbeddingsOptions | None:
+        """Who is asked for embeddings; none where the user wants nothing to be asked."""
+        return None if self.model.provider == "offline" else self.routing.embeddings
 
     @field_validator("hooks")
     @classmethod

@@ -45,6 +45,7 @@ WORDINGS: dict[str, Wording] = {
     "skill_code_accepted": Wording("warning", "changed", "{p.skills}: the run goes on with the new files"),
     "skill_without_tools": Wording("warning", "no tools", "{p.message}"),
     "mcp_server_reported": Wording("warning", "{p.state}", "{p.server}: {p.message}"),
+    "embeddings_unavailable": Wording("warning", "no vectors", "skills are ranked by words alone: {p.reason}"),
     "skill_prefilter_completed": Wording("debug", "{p.considered} ranked", "{p.query}"),
     "skill_disclosure_loaded": Wording("info", "stage {p.stage}", "{p.total_bytes} bytes, {p.total_tokens} tokens"),
     "prompt_budget_computed": Wording(

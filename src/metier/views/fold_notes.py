@@ -10,6 +10,7 @@ from typing import Any
 from metier import events as ev
 from metier import task_events as tv
 from metier.hook_events import HooksRan
+from metier.routing_events import EmbeddingsUnavailable
 from metier.telemetry.console import WORDINGS
 from metier.telemetry.sanitize import sanitize_line
 from metier.views.run_view import NoteLevel, NoteView, RunView
@@ -127,6 +128,7 @@ NOTES: dict[type[ev.Payload], Words] = {
         "detail",
         lambda p: f"{_count(p.skills, 'skill')} in the catalog{f', {p.problems} with problems' if p.problems else ''}",
     ),
+    EmbeddingsUnavailable: ("warning", lambda p: f"skills are ranked by words alone: {p.reason}"),
     ev.SkillPrefilterCompleted: ("detail", _describe_prefilter),
     ev.SkillDisclosureLoaded: ("detail", _describe_disclosure),
     ev.PromptBudgetComputed: (

@@ -1,13 +1,18 @@
 """`agent skills route`: which skills a request would reach, with scores and reasons. Calls no model."""
 
+import os
 from typing import Annotated
 
+import anyio
 import typer
 
+from metier.cli.shared.context import current_settings
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill.catalog import AllSkills, AsJson, SkillsDir, cache_folder, open_active_catalog, open_catalog
 from metier.routing.catalog import open_index
 from metier.routing.prefilter import DEFAULT_MIN_SCORE, DEFAULT_TOP_K, rank_request
+from metier.routing.similar import FoundSimilar
+from metier.routing.similar_opening import open_similarities
 from metier.routing.skill import SkillCandidate
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -33,7 +38,13 @@ def route(
     """Rank the active skills for a request: score on 0-100, name, and the words that matched."""
     catalog = open_catalog(skills_dir) if with_all else open_active_catalog(skills_dir)
     index = open_index(catalog, cache_folder=cache_folder())
-    candidates = rank_request(index, request, count=count)
+    similarities = open_similarities(
+        catalog.skills, current_settings(None, {}).settings.embeddings, environ=os.environ, cache_folder=cache_folder()
+    )
+    near = anyio.run(similarities.find, request) if similarities is not None else FoundSimilar()
+    if near.failure:
+        warn_line(f"Skills are ranked by words alone: {near.failure}")
+    candidates = rank_request(index, request, count=count, similar=near.ranked)
     if as_json:
         write_json(
             {
@@ -58,6 +69,7 @@ def _candidate_as_json(candidate: SkillCandidate) -> dict[str, object]:
         "score": candidate.score,
         "reason": candidate.reason,
         "named": candidate.named,
+        "similarity": candidate.similarity,
         "matched": [
             {"word": match.word, "fields": match.fields, "meant": match.meant or None} for match in candidate.matched
         ],

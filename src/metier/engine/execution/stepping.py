@@ -36,6 +36,7 @@ from metier.engine.steps import Step, read_plan
 from metier.engine.unwrapping import unwrapped
 from metier.events import Payload, SkillDisclosureLoaded, SkillStepExecuted, TaskState
 from metier.messages import Spent
+from metier.routing.prefilter import rank_skills
 from metier.store.failures import StoreFull
 from metier.telemetry.excerpt import cut_middle
 from metier.tools.base import Question, ToolContext, ToolResult
@@ -416,7 +417,9 @@ async def _read_skill_files(step: Step, log: RunLog, services: Services) -> Tool
 
 async def _search_skills(step: Step, _log: RunLog, services: Services) -> ToolResult:
     _, arguments = name_and_arguments(step)
-    found = services.shelf.index.rank(str(arguments.get("query", "")), services.skills.prefilter_top_k)
+    query = str(arguments.get("query", ""))
+    near = await services.shelf.find_similar(services.clean(query))
+    found = rank_skills(services.shelf.index, query, count=services.skills.prefilter_top_k, similar=near.ranked)
     lines = [f"- {name}: {text}" for name, text in services.shelf.describe([hit.skill_name for hit in found])]
     return ToolResult(ok=True, output="\n".join(lines) or "No skill matches these words")
 

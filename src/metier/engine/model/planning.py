@@ -1,11 +1,19 @@
 """The part of a run before the model speaks: catalog, candidates, disclosure."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from metier.context.disclosure import Disclosure, DisclosureLimits, disclose_files, disclose_overview, disclose_scripts
 from metier.context.tokens import estimate_tokens
 from metier.engine.actions import Disclose
-from metier.engine.entries import CatalogLoaded, ContextDisclosed, DisclosedPiece, RunFailed, SkillsRanked
+from metier.engine.entries import (
+    CatalogLoaded,
+    ContextDisclosed,
+    DisclosedPiece,
+    RunFailed,
+    SimilarSkill,
+    SkillsRanked,
+)
 from metier.engine.journal import RunLog
 from metier.engine.model.prompting import build_catalog, list_described
 from metier.engine.services import Services
@@ -13,6 +21,8 @@ from metier.engine.state import RunState
 from metier.errors import NoSkillMatches
 from metier.events import Candidate, DisclosedFile, SkillDisclosureLoaded, SkillLoadFailed
 from metier.routing.prefilter import prefilter
+from metier.routing.similar import Similar
+from metier.routing_events import EmbeddingsUnavailable
 
 
 async def load_catalog(log: RunLog, services: Services) -> None:
@@ -33,8 +43,12 @@ async def load_catalog(log: RunLog, services: Services) -> None:
 async def rank_skills(log: RunLog, services: Services) -> None:
     """All skills are ranked; those that are no candidates keep their names in the prompt."""
     assert log.state.started is not None
+    task = log.state.started.task
+    found = await services.shelf.find_similar(services.clean(task))
+    if found.failure:
+        log.emit(EmbeddingsUnavailable(reason=found.failure))
     try:
-        await log.record(build_ranking(log.state.started.task, services))
+        await log.record(build_ranking(task, services, similar=found.ranked))
     except NoSkillMatches as error:
         await log.record(RunFailed(reason="no_skill_candidates", message=error.message))
         return
@@ -61,7 +75,7 @@ def _size(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
-def build_ranking(task: str, services: Services) -> SkillsRanked:
+def build_ranking(task: str, services: Services, *, similar: Sequence[Similar] = ()) -> SkillsRanked:
     """The candidates for a task. Raises `NoSkillMatches` where the settings want one and there is none."""
     options = services.skills
     chosen = prefilter(
@@ -70,6 +84,7 @@ def build_ranking(task: str, services: Services) -> SkillsRanked:
         top_k=options.prefilter_top_k,
         min_score=options.prefilter_min_score,
         strategy=options.prefilter_zero_candidate_strategy if len(services.shelf.index) else "fallback_all_skills",
+        similar=similar,
     )
     candidates = tuple(
         Candidate(skill_name=candidate.skill_name, score=round(candidate.score, 1), reason=candidate.reason)
@@ -81,6 +96,7 @@ def build_ranking(task: str, services: Services) -> SkillsRanked:
         considered=chosen.considered,
         strategy=strategy,
         min_score=options.prefilter_min_score,
+        similar=tuple(SimilarSkill(skill_name=each.skill_name, score=each.score) for each in similar),
     )
 
 

@@ -10,6 +10,7 @@ from metier.definitions.problems import Problem
 from metier.definitions.skills.scripts import discover_scripts
 from metier.routing.catalog import open_index_of
 from metier.routing.router import RoutingIndex
+from metier.routing.similar import FoundSimilar, Similarities
 from metier.skills.activation import find_package
 from metier.skills.files import list_files, read_file
 from metier.skills.package import SkillPackage
@@ -27,6 +28,11 @@ class SkillIndex:
     workspace: Path
     problems: tuple[Problem, ...] = ()
     """What kept a skill from being here."""
+    similarities: Similarities | None = None
+    """Finds skills by meaning; None where the settings name no server for embeddings."""
+
+    async def find_similar(self, query: str) -> FoundSimilar:
+        return await self.similarities.find(query) if self.similarities is not None else FoundSimilar()
 
     def find(self, name: str) -> SkillPackage | None:
         """By its name, else by its ID."""

@@ -32,6 +32,7 @@ from metier.messages import ModelReply
 from metier.providers.abilities import Ability
 from metier.providers.base import ModelRequest, Observer
 from metier.providers.failures import CallFailed, ToolsUnsupported
+from metier.routing.similar import FoundSimilar, Similar
 from metier.store.base import Lease
 from metier.telemetry.redaction import build_redactor
 from metier.telemetry.sinks import Cleaner, EventWriter, RunScope
@@ -66,7 +67,10 @@ async def replay(run_id: str, entries: Sequence[e.Entry], services: Services, *,
     provider = _RecordedProvider(tape, _find_provider(entries))
     access = partial(_read_recorded_access, tape, state)
     abilities = _RecordedAbilities(tape)
-    played = replace(services, store=store, provider=provider, fallbacks=(), read_access=access, abilities=abilities)
+    shelf = replace(services.shelf, similarities=_RecordedSimilarities(tape))
+    played = replace(
+        services, shelf=shelf, store=store, provider=provider, fallbacks=(), read_access=access, abilities=abilities
+    )
     lease = Lease(run_id=run_id, owner=services.owner, token=0)
     log = RunLog(state, store=store, lease=lease, writer=_silent_writer(run_id, services))
     try:
@@ -311,6 +315,19 @@ class _RecordedAbilities:
 
     def note_lack(self, ability: Ability, model: str) -> None:
         del ability, model
+
+
+class _RecordedSimilarities:
+    """What embeddings found then."""
+
+    def __init__(self, tape: Recording) -> None:
+        self._tape = tape
+
+    async def find(self, query: str) -> FoundSimilar:
+        del query
+        entry = self._tape.peek()
+        ranked = entry.similar if isinstance(entry, e.SkillsRanked) else ()
+        return FoundSimilar(tuple(Similar(each.skill_name, each.score) for each in ranked))
 
 
 class _RecordedFailure(CallFailed):

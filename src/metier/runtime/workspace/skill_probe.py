@@ -2,15 +2,17 @@
 
 from collections.abc import Sequence
 
+from anyio.to_thread import run_sync
+
 from metier.dataclass import dataclass
 from metier.definitions.names import canonical_name
 from metier.definitions.skills.scripts import discover_scripts
-from metier.engine.model.skill_index import build_shelf
 from metier.errors import SkillNotFound
-from metier.routing.prefilter import prefilter
+from metier.routing.prefilter import rank_request
 from metier.routing.skill import SkillCandidate
 from metier.runtime.host import Host
 from metier.runtime.workspace.catalog import find_all_skills, find_skills
+from metier.runtime.workspace.shelf import open_shelf
 from metier.skills.activation import BrokenSkill, activate
 from metier.skills.capabilities_report import CapabilityReport, build_report
 from metier.skills.package import SkillPackage
@@ -72,11 +74,9 @@ def describe_skill(place: Host, name: str) -> SkillDetails:
     return SkillDetails(standing=found[0], digest=digest, report=build_report(package.definition, digest))
 
 
-def probe_skills(place: Host, request: str, *, count: int = 8) -> Sequence[SkillCandidate]:
+async def probe_skills(place: Host, request: str, *, count: int = 8) -> Sequence[SkillCandidate]:
     """The active skills in the order in which a run would consider them for this request. Calls no model."""
-    packages, _ = find_skills(place)
-    shelf = build_shelf(packages, workspace=place.workspace, cache_folder=place.cache)
-    if not len(shelf.index):
-        return ()
-    found = prefilter(shelf.index, request, top_k=count, min_score=0)
-    return () if found.fell_back else found.candidates
+    packages, _ = await run_sync(find_skills, place)
+    shelf = await run_sync(open_shelf, packages, place)
+    near = await shelf.find_similar(request)
+    return rank_request(shelf.index, request, count=count, similar=near.ranked) if len(shelf.index) else ()

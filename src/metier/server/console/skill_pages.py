@@ -24,7 +24,7 @@ async def show_skills(page: Here, probe: str = "") -> Response:
     place = page.state.host
     asked = probe.strip()[:_LONGEST]
     found = await run_sync(list_standings, place)
-    candidates = await run_sync(probe_skills, place, asked) if asked else ()
+    candidates = await probe_skills(place, asked) if asked else ()
     return await page.render(
         "skills.html", "skills", found=found, asked=asked, candidates=candidates, least=DEFAULT_MIN_SCORE
     )
