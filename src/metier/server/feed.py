@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import anyio
 from anyio.abc import TaskGroup
+from sse_starlette import ServerSentEvent
 
 from metier.errors import MetierError
 from metier.event_record import EventRecord
@@ -61,6 +62,8 @@ class Told(NamedTuple):
     record: EventRecord
     text: str
     """The record as JSON, rendered once for all watchers."""
+    message: bytes
+    """The same as a message of an event stream."""
 
 
 @dataclass(slots=True, eq=False)
@@ -210,7 +213,9 @@ def number(records: list[EventRecord], place: Place) -> tuple[list[Told], Place]
     told: list[Told] = []
     for record in records:
         place = place.step(record)
-        told.append(Told(place, record, _render(record)))
+        text = _render(record)
+        message = ServerSentEvent(data=text, event=record.event_type, id=place.render()).encode()
+        told.append(Told(place, record, text, message))
     return told, place
 
 

@@ -21,7 +21,9 @@ router = APIRouter(prefix="/runs", tags=["runs"])
 
 PING_SECONDS = 15
 SEND_SECONDS = 20
-"""How long a client may take for one event; a slower one is cut off, and may come again."""
+"""How long a client may take for one piece; a slower one is cut off, and may come again."""
+_TOGETHER = 64
+"""Events that are sent in one piece."""
 _SETTLE_SECONDS = 0.2
 _LAST = frozenset({"run_finished", "run_failed"})
 
@@ -60,24 +62,24 @@ def stream(state: ServerState, run_id: str, after: Place) -> Response:
     )
 
 
-async def _stream(state: ServerState, run_id: str, after: Place) -> AsyncGenerator[ServerSentEvent]:
+async def _stream(state: ServerState, run_id: str, after: Place) -> AsyncGenerator[ServerSentEvent | bytes]:
     async with state.feed.watch(run_id, after=after) as watcher:
         async for event in _follow(state, run_id, watcher):
             yield event
 
 
-async def _follow(state: ServerState, run_id: str, watcher: Watcher) -> AsyncGenerator[ServerSentEvent]:
+async def _follow(state: ServerState, run_id: str, watcher: Watcher) -> AsyncGenerator[ServerSentEvent | bytes]:
     patience = float(PING_SECONDS)
     while (told := await watcher.next(seconds=patience)) is not None:
-        for each in told:
-            yield ServerSentEvent(data=each.text, event=each.record.event_type, id=each.place.render())
-            if each.record.event_type in _LAST:
-                # Its driver writes the record and lets go of it; a moment later the run is over.
-                patience = _SETTLE_SECONDS
+        for number in range(0, len(told), _TOGETHER):
+            yield b"".join(each.message for each in told[number : number + _TOGETHER])
+        if any(each.record.event_type in _LAST for each in told):
+            # Its driver writes the record and lets go of it; a moment later the run is over.
+            patience = _SETTLE_SECONDS
         if (not told or patience == _SETTLE_SECONDS) and await _is_over(state, run_id):
             # What came between the last event and the look is still there to be read.
-            for each in await watcher.next(seconds=_SETTLE_SECONDS) or ():
-                yield ServerSentEvent(data=each.text, event=each.record.event_type, id=each.place.render())
+            if rest := await watcher.next(seconds=_SETTLE_SECONDS):
+                yield b"".join(each.message for each in rest)
             yield ServerSentEvent(data="{}", event="end")
             return
 

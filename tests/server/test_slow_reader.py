@@ -1,0 +1,91 @@
+"""A reader that does not read is dropped: what is kept for it is bounded, the others get everything, and so may it."""
+
+import socket
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from model_server import ModelServer
+from run_workspace import Workspace
+from running_server import RunningServer, serving
+from test_api_runs import WRITE, start, streaming, wait_until
+
+from metier.event_record import EventRecord
+from metier.events import PromptLayerCut
+from metier.server.feed import QUEUE
+from metier.telemetry.jsonl import FILE_NAME
+
+BURST, BURSTS = QUEUE // 2, 12
+LONG = "x" * 8000
+WAIT_SECONDS = 90.0
+
+
+@contextmanager
+def connected_and_idle(server: RunningServer, run_id: str) -> Generator[socket.socket]:
+    """A stream that was asked for and is not read, by a client with little room of its own."""
+    address = urlsplit(server.url)
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect((address.hostname, address.port))
+        lines = (
+            f"GET /api/v1/runs/{run_id}/events HTTP/1.1", f"Host: {address.netloc}",
+            f"Authorization: Bearer {server.token}", "Accept: text/event-stream", "", "",
+        )  # fmt: skip
+        client.sendall("\r\n".join(lines).encode())
+        yield client
+
+
+def write_events(log: Path, run_id: str, first: int) -> None:
+    """As the driver of the run does that writes much: one write, so that one look finds all."""
+    text = "".join(
+        EventRecord(
+            run_id=run_id, trace_id="0" * 32, span_id="0" * 16, timestamp=datetime.now(UTC), seq=first + number,
+            event_type=PromptLayerCut.event_type, entry=0,
+            payload=PromptLayerCut(layer="project", source=LONG, left_out_characters=first + number),
+        ).model_dump_json() + "\n"
+        for number in range(BURST)
+    )  # fmt: skip
+    with log.open("a", encoding="utf-8") as stream:
+        stream.write(text)
+
+
+def wait_for_watchers(server: RunningServer, count: int) -> None:
+    assert server.state is not None
+    deadline = time.monotonic() + WAIT_SECONDS
+    while server.state.feed.watchers != count:
+        assert time.monotonic() < deadline, f"{server.state.feed.watchers} watchers, not {count}"
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_reader_that_does_not_read_is_dropped_and_the_others_get_everything(
+    workspace: Workspace, model: ModelServer
+) -> None:
+    model.follow(WRITE)
+    with serving(workspace.folder) as server:
+        run_id = start(server, "write a note", profile="guarded")
+        wait_until(server, run_id, "paused")
+        log = workspace.folder / "runs" / run_id / FILE_NAME
+        seen: list[int] = []
+        with connected_and_idle(server, run_id) as idle, streaming(server, run_id) as events:
+            wait_for_watchers(server, 2)
+            for burst in range(BURSTS):
+                write_events(log, run_id, 10_000 + burst * BURST)
+                for event in events:
+                    if event["event"] == PromptLayerCut.event_type:
+                        seen.append(int(event["data"].split('"seq":')[1].split(",")[0]))
+                    if len(seen) == (burst + 1) * BURST:
+                        break
+            wait_for_watchers(server, 1)
+            left = b""
+            while part := idle.recv(1 << 20):
+                left += part
+
+    assert seen == list(range(10_000, 10_000 + BURST * BURSTS))
+    assert left.startswith(b"HTTP/1.1 200")
+    assert left.count(b"event: " + PromptLayerCut.event_type.encode()) < len(seen)
