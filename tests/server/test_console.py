@@ -269,7 +269,8 @@ def test_a_shared_run_and_an_export_are_downloads_that_cannot_run(listed: Consol
 
         assert answer.status_code == 200
         assert answer.headers["content-disposition"].startswith("attachment")
-        assert answer.headers["content-security-policy"] == "sandbox"
+        assert answer.headers["content-type"] == "application/octet-stream"
+        assert answer.headers["content-security-policy"] == "default-src 'none'; sandbox; frame-ancestors 'none'"
 
 
 def test_the_vendored_scripts_are_those_that_their_page_names() -> None:

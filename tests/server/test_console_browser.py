@@ -90,6 +90,10 @@ def test_a_task_is_started_by_its_form_and_watched_until_it_ends(browser: Browse
     # Nothing loads the page again: what it shows arrives by its stream.
     expect(page.locator("#body")).to_have_attribute("data-status", "completed", timeout=WAIT_MILLISECONDS)
     expect(page.locator("#body strong", has_text="good").first).to_be_visible()
+    expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
+    entries = page.locator("#body").get_attribute("data-entries") or ""
+    expect(page.locator("#moment")).to_have_attribute("data-number", entries, timeout=WAIT_MILLISECONDS)
+    expect(page.get_by_role("slider")).to_have_value(entries)
     context.close()
 
 

@@ -12,14 +12,36 @@
 
   // The slider asks for the state at the entry that it stands at, once it has come to rest.
   let pause = 0;
+  let moved = false;
   document.addEventListener("input", (event) => {
     const slider = event.target.closest("input[data-slider]");
     if (!slider) return;
     const shown = document.getElementById(slider.dataset.slider);
     if (shown) shown.textContent = slider.value;
+    moved = slider.value !== slider.max;
     clearTimeout(pause);
     pause = setTimeout(() => slider.form.requestSubmit(), 120);
   });
+
+  // A run that goes on has more entries than the slider knew. One that stood at the end is there again when it is over.
+  const body = document.getElementById("body");
+  const range = document.getElementById("k");
+  if (body && range) {
+    new MutationObserver(() => {
+      const total = document.getElementById("body").dataset.entries;
+      if (!total || total === range.max) return;
+      // Not while a person writes into the form of a fork there.
+      const isLast = range.value === range.max && !moved && !document.getElementById("moment").contains(document.activeElement);
+      range.max = total;
+      document.getElementById("k-total").textContent = total;
+      if (isLast) {
+        range.value = total;
+        document.getElementById("k-shown").textContent = total;
+        clearTimeout(pause);
+        pause = setTimeout(() => range.form.requestSubmit(), 600);
+      }
+    }).observe(document.getElementById("main"), { subtree: true, attributes: true, attributeFilter: ["data-entries"], childList: true });
+  }
 
   const prefix = document.querySelector("a.brand").getAttribute("href").replace(/\/$/, "");
   const places = { i: "/", r: "/runs", c: "/chat", t: "/tasks" };
