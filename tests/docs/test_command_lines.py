@@ -19,6 +19,7 @@ SOURCES = [path for path in sorted((ROOT / "src").rglob("*.py")) if "bundled" no
 AT_THE_ROOT = {"--version", "--verbose", "--help", "--check", "--debug", "--server"}
 INLINE = re.compile(r"`(?:[A-Z_]+=\S+ )*(agent(?: [^`]+)?)`")
 TYPED = re.compile(r"^\$ (.*(?:\\\n.*)*)", re.MULTILINE)
+DEV = re.compile(r"\./dev ([a-z]+(?: --[a-z]+)?)")
 OF_A_COMMAND = re.compile(r"[a-z][a-z-]*")
 
 
@@ -115,3 +116,13 @@ def test_command_lines_that_are_shown_exist(
 )
 def test_a_command_line_that_does_not_exist_is_found(line: str, fault: str) -> None:
     assert find_fault(tuple(line.split())) == fault
+
+
+def test_commands_of_dev_that_pages_name_exist() -> None:
+    usage = (ROOT / "dev").read_text("utf-8").partition("usage: ./dev COMMAND")[2].partition("\nTEXT\n")[0]
+    known = {line.split()[0] for line in usage.splitlines() if line.strip()} | set(re.findall(r"--[a-z]+", usage))
+
+    named = {word for path in PAGES for line in DEV.findall(path.read_text("utf-8")) for word in line.split()}
+
+    assert named - known == set()
+    assert {"demo", "test", "check", "--serve"} <= named

@@ -25,21 +25,38 @@ class _QuietHandler(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of the built site on loopback."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the site, built without a warning."""
     folder = tmp_path_factory.mktemp("site")
     shutil.copytree(DOCS, folder / "docs")
     (folder / "mkdocs.yml").write_text((ROOT / "mkdocs.yml").read_text("utf-8"))
     command = [Path(sys.executable).with_name("zensical"), "build", "--strict"]
     built = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stdout + built.stderr
-    handler = partial(_QuietHandler, directory=str(folder / "site"))
+    assert "No issues found" in built.stdout + built.stderr
+    return folder / "site"
+
+
+@pytest.fixture(scope="module")
+def site(built: Path) -> Iterator[str]:
+    """The address of the built site on loopback."""
+    handler = partial(_QuietHandler, directory=str(built))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
+
+
+def test_marks_of_blocks_are_invisible(built: Path) -> None:
+    pages = [path.read_text("utf-8") for path in built.rglob("*.html")]
+    visible = [re.sub(r"<!--.*?-->|<[^>]*>", "", page, flags=re.DOTALL) for page in pages]
+
+    assert len(pages) > 50
+    assert [
+        page[:200] for page in visible if "&lt;!--" in page or re.search(r"^(prepare|checked (as|by) )", page)
+    ] == []
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")

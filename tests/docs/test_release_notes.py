@@ -1,0 +1,25 @@
+"""What a user reads before an upgrade: the changelog of this version, and the extras that it can be installed with."""
+
+import re
+import tomllib
+from pathlib import Path
+
+from metier.version import __version__
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_changelog_begins_with_this_version_and_says_how_to_upgrade() -> None:
+    newest = (ROOT / "CHANGELOG.md").read_text("utf-8").split("\n## ")[1]
+
+    assert newest.startswith(f"{__version__}\n\n### Upgrade\n")
+
+
+def test_every_extra_that_brings_something_has_a_row_in_getting_started() -> None:
+    extras: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/getting-started.md").read_text("utf-8"), re.MULTILINE)
+
+    assert rows == [*sorted(rows[:-1]), "all"]
+    assert set(rows) == {name for name, packages in extras.items() if packages}
