@@ -7,6 +7,8 @@ import time
 from datetime import UTC, datetime
 from typing import Protocol
 
+CHILD = "child-"
+"""How the ids of runs begin that another run ordered."""
 _SPANS_AT_ONCE = 64
 
 

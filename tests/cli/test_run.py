@@ -11,7 +11,7 @@ import pytest
 from model_server import ModelServer, calls, fails, says
 from run_workspace import AGENT, Workspace
 
-from metier.cli.run.command import join_words
+from metier.cli.shared.options import join_words
 from metier.event_record import EventRecord
 
 PRICED = "gpt-5.6-luna"

@@ -10,7 +10,7 @@ import pytest
 from model_server import ModelServer, calls, says
 from run_workspace import AGENT, WAIT, Workspace
 
-from metier.cli.run.driving import open_place
+from metier.cli.shared.place import open_place
 from metier.runtime.runs import open_runtime
 from metier.store.base import RunRow
 

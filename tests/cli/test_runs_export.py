@@ -12,7 +12,7 @@ from model_server import ModelServer, calls, says
 from run_workspace import Workspace
 
 from metier.cli.main import run
-from metier.cli.run.driving import open_place
+from metier.cli.shared.place import open_place
 from metier.runtime.history.archive import Archive, load_archive, render_archive
 from metier.runtime.runs import open_runtime
 from metier.store.base import RunRow

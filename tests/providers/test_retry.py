@@ -26,13 +26,13 @@ from metier.providers.failures import (
 from metier.providers.retry import (
     Candidate,
     RetryPolicy,
-    Seams,
     Turn,
     back_off,
     check_allowed,
     reply_with_retries,
     split_model_name,
 )
+from metier.providers.seams import Seams
 from metier.testing.scripted import ScriptedProvider, fails, says
 
 pytestmark = pytest.mark.anyio

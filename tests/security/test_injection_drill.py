@@ -17,7 +17,7 @@ from obedience import Listener, Loopback, ObedientProvider, listening, order, re
 from pydantic import JsonValue
 from workspaces import Drill, put
 
-from metier.definitions.agent import Profile
+from metier.definitions.profile import Profile
 from metier.engine import entries as e
 from metier.errors import MetierError
 from metier.messages import ToolResultPart

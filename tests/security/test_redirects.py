@@ -10,7 +10,7 @@ import pytest
 from obedience import Loopback
 from workspaces import Drill, call, put
 
-from metier.definitions.agent import Profile
+from metier.definitions.profile import Profile
 from metier.testing.scripted import says
 from metier.tools.web.fetch import WebFetch
 from metier.tools.web.resolving import WebAccess

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from metier.definitions.agent import Profile
+from metier.definitions.profile import Profile
 from metier.engine import entries as e
 from metier.engine.journal import read_entries
 from metier.engine.options import RuntimeOptions

@@ -13,7 +13,7 @@ from model_server import ModelServer, calls, running_model, says
 from run_workspace import Workspace
 from running_server import serving
 
-from metier.approval.scopes import POLICY_FILE
+from metier.definitions.policy_file import POLICY_FILE
 
 STEP = "---\nname: {name}\n{next}---\n\n{body}\n"
 

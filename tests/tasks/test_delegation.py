@@ -7,9 +7,9 @@ from pydantic import JsonValue
 from teams import Cast, Deed, find_told, open_team, write, write_agents
 
 from metier.engine import entries as e
-from metier.engine.delegation.orders import CHILD
 from metier.engine.journal import read_entries
 from metier.engine.stopping import Stopper
+from metier.ids import CHILD
 from metier.runtime.history.forks import ForkRequest, find_points, fork_run
 from metier.runtime.history.replays import replay_run
 from metier.runtime.questions.answers import Answer

@@ -10,9 +10,9 @@ from pydantic import JsonValue
 from teams import Call, Cast, Deed, find_told, open_team, write_agents
 
 from metier.engine import entries as e
-from metier.engine.delegation.orders import CHILD
 from metier.engine.journal import read_entries
 from metier.event_record import EventRecord
+from metier.ids import CHILD
 from metier.runtime.history.replays import replay_run
 from metier.runtime.questions.answers import Answer
 from metier.runtime.questions.approvals import ApprovalQuestion, Reply

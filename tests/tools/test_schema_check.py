@@ -26,6 +26,24 @@ def test_a_schema_is_valid_where_the_specification_says_so(keyword: str) -> None
             assert _is_accepted(schema) == _is_valid(schema), schema
 
 
+@pytest.mark.parametrize("keyword", ["type", "enum", "properties", "required", "additionalProperties", "items"])
+def test_a_value_is_right_where_the_specification_says_so(keyword: str) -> None:
+    settings: dict[str, tuple[Any, ...]] = {
+        "type": ("string", "integer", "number", "boolean", "array", "object", "null", ["string", "array"]),
+        "enum": ([1], [True], ["string"], [None], [[]]),
+        "properties": ({"a": {"type": "integer"}}, {"a": {"enum": [1]}}, {"a": False}),
+        "required": (["a"], ["a", "b"]),
+        "additionalProperties": (False, True, {"type": "integer"}),
+        "items": ({"type": "string"}, False, {"enum": ["a"]}),
+    }
+    for setting in settings[keyword]:
+        more: tuple[Any, ...] = ({"a": 1, "b": 2}, {"a": True}, 1.0)
+        for value in (*VALUES, *more):
+            schema = {keyword: setting}
+            whole = Draft202012Validator(schema).is_valid(value)  # pyright: ignore[reportUnknownMemberType]
+            assert (SchemaCheck("x", schema).find_error(value) == "") == whole, (schema, value)
+
+
 def _is_accepted(schema: dict[str, Any]) -> bool:
     try:
         SchemaCheck("x", schema)

@@ -7,9 +7,9 @@ from typing import Literal
 import pytest
 from worker_fleet import is_all, leave_runs, wait_for_rows
 
-from metier.engine.delegation.orders import CHILD
 from metier.engine.entries import ChildRequested
 from metier.engine.journal import read_entries
+from metier.ids import CHILD
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.worker_options import WorkerOptions
 from metier.store.base import RunRow

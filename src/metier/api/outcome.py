@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from metier.api.output import OutputForm
 from metier.api.results import Approval, Question, RunResult, Usage
 from metier.engine.state import RunState
-from metier.providers.cost import find_cost
+from metier.providers.known_cost import find_cost
 from metier.runtime.questions.answers import list_field_names
 from metier.runtime.questions.approvals import ApprovalQuestion as OpenApproval
 from metier.runtime.runs import Runtime

@@ -2,8 +2,8 @@
 
 from metier.approval.verdict import ALLOW, Verdict
 from metier.decisions import ActionStep, find_invocation
-from metier.definitions.agent import Profile
 from metier.definitions.names import name_capability
+from metier.definitions.profile import Profile
 from metier.tools.base import Effect
 from metier.tools.toolbox import Toolbox
 

@@ -18,8 +18,6 @@ from metier.definitions.text.fields import Fields
 from metier.definitions.text.yaml_text import Mapping, Node, read_yaml
 from metier.errors import ConfigError
 
-POLICY_FILE = ".agent/policy.yaml"
-"""The rules of the host, for every run in the workspace."""
 POLICY_KEYS = ("tool_approvals", "task_approvals")
 _LIST_KEYS = frozenset({"default", "rules"})
 

@@ -8,10 +8,9 @@ from typing import Annotated
 import anyio
 import typer
 
-from metier.cli.run.command import Config
-from metier.cli.run.driving import open_place
+from metier.cli.shared.options import AsJson, Config, SkillsDir
 from metier.cli.shared.output import problem_as_json, warn_line, write_json, write_line
-from metier.cli.skill.catalog import AsJson, SkillsDir
+from metier.cli.shared.place import open_place
 from metier.dataclass import dataclass
 from metier.definitions.agent import FILE_NAME, AgentReading, load_agent
 from metier.definitions.ids import fold_id
@@ -19,7 +18,7 @@ from metier.definitions.problems import Problem, has_errors
 from metier.runtime.checks.agent_report import AgentReport, Named, report_agent
 from metier.runtime.checks.validation import find_all_problems
 from metier.runtime.host import Host
-from metier.runtime.workspace.catalog import list_definitions
+from metier.runtime.workspace.listed import list_definitions
 
 app = typer.Typer(
     rich_markup_mode=None,

@@ -3,10 +3,11 @@
 import typer
 
 from metier.cli.policy import HeldRules, try_rules
-from metier.cli.run.driving import open_place
 from metier.cli.shared.context import current_directory, current_file
+from metier.cli.shared.options import AsJson, SkillsDir
 from metier.cli.shared.output import warn_line, write_json, write_line
-from metier.cli.skill.catalog import AsJson, SkillsDir, open_places
+from metier.cli.shared.place import open_place
+from metier.cli.skill.catalog import open_places
 from metier.cli.skill.check import check_skills, find_hint, has_failed, skill_as_json, write_skills
 from metier.cli.validate import located_as_json, render_counts, validate_folder
 from metier.definitions.problems import Problem, has_errors

@@ -7,9 +7,9 @@ from typing import Annotated
 import anyio
 import typer
 
-from metier.cli.run.command import Config
-from metier.cli.run.driving import open_place
+from metier.cli.shared.options import Config
 from metier.cli.shared.output import warn_line, write_json
+from metier.cli.shared.place import open_place
 from metier.runtime.history.spending import ReadSpending, parse_since, read_spent
 from metier.runtime.runs import open_runtime
 from metier.views.painter import build_painter

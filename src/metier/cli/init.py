@@ -9,13 +9,13 @@ import anyio
 import typer
 
 from metier.cli.shared.context import home_folder
+from metier.cli.shared.options import AsJson
 from metier.cli.shared.output import warn_line, write_json, write_line
-from metier.cli.skill.catalog import AsJson
 from metier.cli.trust import trust_new_folder
 from metier.definitions.plugin_names import PLUGIN
 from metier.errors import UsageError
-from metier.providers.options import ProviderName
-from metier.providers.registry import BUILT_IN, OFFLINE, check_base_url, choose_provider
+from metier.providers.options import OFFLINE, ProviderName
+from metier.providers.registry import BUILT_IN, check_base_url, choose_provider
 from metier.runtime.providers.setup import (
     USUAL_MODELS,
     ModelChoice,

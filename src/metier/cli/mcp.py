@@ -10,10 +10,9 @@ import typer
 from pydantic import JsonValue
 
 from metier.cli.mcp_change import add, remove
-from metier.cli.run.command import Config
-from metier.cli.run.driving import open_place
+from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import warn_line, write_json, write_line
-from metier.cli.skill.catalog import AsJson
+from metier.cli.shared.place import open_place
 from metier.cli.skill.decision import decide_interactively
 from metier.dataclass import dataclass
 from metier.definitions.nearest import hint_nearest

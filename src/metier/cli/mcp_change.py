@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 from pydantic import JsonValue
 
-from metier.cli.run.command import Config
-from metier.cli.run.driving import open_place
+from metier.cli.shared.options import Config
 from metier.cli.shared.output import warn_line
+from metier.cli.shared.place import open_place
 from metier.definitions.files.whole_file import replace_file
 from metier.errors import UsageError
 from metier.runtime.cleaning import SHARED_FILE, load_place_config

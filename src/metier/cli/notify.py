@@ -8,10 +8,9 @@ import anyio
 import typer
 from pydantic import JsonValue
 
-from metier.cli.run.command import Config
-from metier.cli.run.driving import open_place
+from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import warn_line, write_json, write_line
-from metier.cli.skill.catalog import AsJson
+from metier.cli.shared.place import open_place
 from metier.runtime.host import Host
 from metier.runtime.notify.announcing import check_notify
 from metier.runtime.notify.delivery import deliver_due, describe

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from metier.cli.run.driving import open_place
 from metier.cli.shared.output import write_json, write_line
+from metier.cli.shared.place import open_place
 from metier.dataclass import dataclass
 from metier.definitions.plugin_names import PLUGIN
 from metier.plugins.load import Plugins, find_entry_points

@@ -15,10 +15,11 @@ from pydantic import JsonValue
 
 from metier.approval.judge import Explanation, RulePolicy
 from metier.cli.run.approval_dialog import parse_arguments
-from metier.cli.run.command import Config
-from metier.cli.run.driving import open_place
+from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import warn_line, write_json, write_json_line, write_line
-from metier.cli.skill.catalog import AsJson, open_catalog
+from metier.cli.shared.place import open_place
+from metier.cli.skill.catalog import open_catalog
+from metier.definitions.policy_file import read_policy_file
 from metier.definitions.workspace import load_workspace
 from metier.errors import ConfigError, MetierError, UsageError
 from metier.runtime.build import list_all_tools
@@ -27,13 +28,7 @@ from metier.runtime.history.past_policy import PastRuns, backtest_past_runs
 from metier.runtime.host import Host
 from metier.runtime.runs import open_runtime
 from metier.runtime.workspace.catalog import find_skills
-from metier.runtime.workspace.policy import (
-    build_definition_policy,
-    build_rules_policy,
-    open_reader,
-    read_policy_file,
-    read_skill_scope,
-)
+from metier.runtime.workspace.policy import build_definition_policy, build_rules_policy, open_reader, read_skill_scope
 from metier.tools.toolbox import Toolbox
 
 app = typer.Typer(

@@ -7,10 +7,9 @@ import anyio
 import typer
 from pydantic import JsonValue
 
-from metier.cli.run.command import Config
-from metier.cli.run.driving import open_place
+from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import printable, problem_as_json, warn_line, write_json, write_line
-from metier.cli.skill.catalog import AsJson
+from metier.cli.shared.place import open_place
 from metier.context.provenance import Difference
 from metier.errors import UsageError
 from metier.runtime.checks.step_preview import commission_step

@@ -8,12 +8,11 @@ from zoneinfo import ZoneInfo
 import anyio
 import typer
 
-from metier.cli.run.command import Config
 from metier.cli.run.detaching import tell_workers
-from metier.cli.run.driving import open_place
+from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import warn_line, write_json, write_line
-from metier.cli.skill.catalog import AsJson
-from metier.cli.task import parse_inputs
+from metier.cli.shared.place import open_place
+from metier.cli.task.command import parse_inputs
 from metier.definitions.schedule import build_schedule
 from metier.engine.unwrapping import unwrapped
 from metier.runtime.host import Host

@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from metier.cli.shared.context import current_directory, home_folder
+from metier.cli.shared.options import AsJson
 from metier.cli.shared.output import warn_line, write_json, write_line
-from metier.cli.skill.catalog import AsJson
+from metier.definitions.policy_file import read_policy_file
 from metier.errors import MetierError, UsageError
 from metier.runtime.host import Host
 from metier.runtime.opening import OpenedHost, open_host
-from metier.runtime.workspace.policy import read_policy_file
 from metier.runtime.workspace.trust import list_decided, trust_place
 from metier.settings.load import LoadedSettings
 from metier.skills.git.clones import find_origin

@@ -2,12 +2,12 @@
 
 from dataclasses import field
 from pathlib import Path
-from typing import Literal, get_args
 
 from metier.dataclass import dataclass
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.permits import Permits, read_permits
 from metier.definitions.problems import Problem, has_errors
+from metier.definitions.profile import PROFILES, Profile
 from metier.definitions.references import Reference, read_references
 from metier.definitions.text.document import Document, load_document, parse_document, read_free_form, require_text
 from metier.definitions.text.fields import Fields
@@ -16,10 +16,6 @@ from metier.definitions.web_lists import WebLists, read_web_lists
 
 FILE_NAME = "AGENT.md"
 
-type Profile = Literal["permissive", "guarded", "strict"]
-
-PROFILES: tuple[Profile, ...] = get_args(Profile.__value__)
-"""The loosest first."""
 KEYS = (
     "name",
     "description",

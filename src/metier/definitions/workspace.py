@@ -9,6 +9,7 @@ from metier.dataclass import dataclass
 from metier.definitions import agent as agents
 from metier.definitions import task as tasks
 from metier.definitions.agent import AgentDefinition, load_agent
+from metier.definitions.duplicates import report_duplicate
 from metier.definitions.files.walk import FoundDefinition, Walk
 from metier.definitions.ids import fold_id
 from metier.definitions.nearest import hint_nearest
@@ -197,12 +198,6 @@ def _load_skills(folders: Iterable[_SkillFolder], problems: list[Problem], *, st
             checked.append(_checked_skill(found, is_own=folder.is_own, strict=strict))
         problems.extend(walk.problems)
     return checked
-
-
-def report_duplicate(found: FoundDefinition, first: str) -> Problem:
-    message = f"ID {found.id!r} is the same as that of '{first}' where case does not count"
-    hint = "Rename one of the folders"
-    return Problem(severity="error", code="duplicate_id", message=message, file=found.path, line=1, hint=hint)
 
 
 class _Known:

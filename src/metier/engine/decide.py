@@ -16,7 +16,7 @@ from metier.engine.hooks.due import find_before, find_due, find_ending, find_per
 from metier.engine.state import RunState
 from metier.engine.steps import Step
 from metier.events import TaskState
-from metier.providers.registry import OFFLINE
+from metier.providers.options import OFFLINE
 from metier.tools.effects import Effect
 
 _MESSAGE_CHARACTERS = 300

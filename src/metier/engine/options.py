@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from metier.definitions.agent import Profile
+from metier.definitions.profile import Profile
 from metier.engine.entry_types.limits import OnLimit
 from metier.messages import Value
 

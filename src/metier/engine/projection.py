@@ -18,7 +18,7 @@ from metier.engine.state import RunState
 from metier.engine.steps import Step, describe_plan, read_plan
 from metier.hook_events import HooksRan
 from metier.messages import ToolCallPart
-from metier.providers.cost import find_cost
+from metier.providers.known_cost import find_cost
 from metier.task_events import RunAdopted, SkillCodeAccepted
 from metier.undo_events import UndoFinished, UndoStarted
 

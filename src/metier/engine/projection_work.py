@@ -5,7 +5,7 @@ from metier.decisions import describe_failure
 from metier.engine import entries as e
 from metier.engine.state import RunState
 from metier.events import Payload
-from metier.providers.cost import find_cost
+from metier.providers.known_cost import find_cost
 
 SUMMARY_CHARACTERS = 400
 

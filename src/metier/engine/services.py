@@ -27,11 +27,12 @@ from metier.providers.abilities import Abilities, KnownLacks
 from metier.providers.base import Observer, Provider
 from metier.providers.facts import FactBook
 from metier.providers.options import ModelOptions
-from metier.providers.retry import Candidate, Seams
+from metier.providers.retry import Candidate
+from metier.providers.seams import Seams
 from metier.skills.options import SkillsOptions
 from metier.store.base import Store
 from metier.store.machine import MachineIdentity, identify_machine
-from metier.tools.base import Buffers, NoBuffers
+from metier.tools.buffers import Buffers, NoBuffers
 from metier.tools.process.sandbox.protected_state import ProtectedState
 from metier.tools.toolbox import Toolbox
 

@@ -14,7 +14,7 @@ from metier.engine.services import Instructions, Services
 from metier.errors import MetierError
 from metier.evals.recordings import CaseRecording
 from metier.evals.targets import SourcedCase
-from metier.providers.registry import OFFLINE
+from metier.providers.options import OFFLINE
 from metier.runtime.build import list_tools
 from metier.runtime.history.archive import Archive
 from metier.runtime.history.replays import build_replay_services, open_archive_store, replay_archive

@@ -24,7 +24,8 @@ from metier.evals.format.reading import read_evals
 from metier.evals.format.yaml_sets import FOLDER as YAML_FOLDER
 from metier.evals.format.yaml_sets import load_yaml_sets
 from metier.runtime.host import Host
-from metier.runtime.workspace.catalog import find_all_skills, find_skills, list_definitions
+from metier.runtime.workspace.catalog import find_all_skills, find_skills
+from metier.runtime.workspace.listed import list_definitions
 from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import check_trusted
 

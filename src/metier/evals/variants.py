@@ -8,7 +8,7 @@ from metier.errors import UsageError
 from metier.evals.bench import Variant
 from metier.evals.local_git import find_commit, write_tree
 from metier.evals.targets import Target
-from metier.runtime.workspace.catalog import list_definitions
+from metier.runtime.workspace.listed import list_definitions
 
 WITH, WITHOUT = "with_skill", "without_skill"
 _KINDS = ("commit", "model", "agent")

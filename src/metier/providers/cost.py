@@ -27,11 +27,6 @@ def find_price(reply: ModelReply, *, asked: str, facts: FactBook) -> float:
     return next((price for price in prices if price is not None), 0.0)
 
 
-def find_cost(cost: float, *, tokens: int) -> float | None:
-    """What a run cost so far; None where tokens were used and no price was counted for them."""
-    return None if tokens and not cost else round(cost, 6)
-
-
 def _rates(usage: Usage, prices: Prices) -> Prices | LongPrompt:
     long = prices.long_prompt
     return long if long is not None and usage.input_tokens > long.above_tokens else prices

@@ -11,6 +11,9 @@ from metier.providers.remote_options import A2aOptions
 
 type ProviderName = Literal["anthropic", "gemini", "openai", "offline", "a2a"]
 
+OFFLINE = "offline"
+"""The provider without a model. It has no connection to open; it is built from the skills of a run."""
+
 
 type StructuredOutputMode = Literal["native_with_json_fallback", "native", "json"]
 

@@ -15,7 +15,7 @@ from metier.providers.base import Provider
 from metier.providers.connection import Connection, SharedClients
 from metier.providers.facts import FactBook
 from metier.providers.failures import MissingKey
-from metier.providers.options import ApiStyle, ModelOptions
+from metier.providers.options import OFFLINE, ApiStyle, ModelOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +57,6 @@ BUILT_IN: Mapping[str, Registration] = {
 
 REMOTE = "a2a"
 """The provider that hands the task to a remote agent; its models are the names of such agents."""
-OFFLINE = "offline"
-"""The provider without a model. It has no connection to open; it is built from the skills of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

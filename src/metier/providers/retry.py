@@ -3,8 +3,7 @@
 One call of `reply_with_retries` is one turn, however many attempts it takes.
 """
 
-import random
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import field, replace
 from typing import NamedTuple
 
@@ -20,19 +19,18 @@ from metier.events import (
     LlmRetryScheduled,
     Payload,
 )
-from metier.ids import Clock, SystemClock
 from metier.messages import ModelReply, TextPart, ToolCallPart
 from metier.providers.base import Delta, ModelRequest, Observer, Provider
 from metier.providers.cost import cost_usd
 from metier.providers.facts import FactBook
 from metier.providers.failures import AuthFailed, BadRequest, CallFailed
+from metier.providers.seams import Seams
 from metier.telemetry.excerpt import cut_middle, one_line
 
 MAX_PARTIAL_CHARACTERS = 8_000
 """Of a reply that was interrupted, so much is kept: its beginning and its end."""
 
 type Emit = Callable[[Payload], None]
-type Sleep = Callable[[float], Awaitable[None]]
 
 LONGEST_RETRY_AFTER_SECONDS = 60.0
 """A server that asks for more patience than this gets none: the attempt counts as the last."""
@@ -47,16 +45,6 @@ class RetryPolicy:
     max_retries: int = 3
     base_delay_seconds: float = 1.0
     max_delay_seconds: float = 8.0
-
-
-@dataclass(frozen=True, slots=True)
-class Seams:
-    """Time and chance, so that tests decide both."""
-
-    clock: Clock = field(default_factory=SystemClock)
-    sleep: Sleep = anyio.sleep
-    draw: Callable[[], float] = random.random
-    """A number from 0 up to 1."""
 
 
 class Candidate(NamedTuple):

@@ -15,7 +15,7 @@ from metier.dataclass import dataclass
 from metier.definitions.files.contained_file import read_contained
 from metier.errors import ToolFailed, UsageError
 from metier.providers.facts import load_facts
-from metier.providers.registry import OFFLINE
+from metier.providers.options import OFFLINE
 from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.telemetry.sanitize import sanitize, sanitize_line

@@ -12,6 +12,7 @@ from anyio.to_thread import run_sync
 from metier.context.control import CONTROL_NAMES
 from metier.context.operating import Subjects, find_family
 from metier.context.tokens import TokenCounter
+from metier.definitions.policy_file import read_policy_file
 from metier.definitions.problems import Problem
 from metier.definitions.project_files import ProjectFile
 from metier.definitions.skills.scripts import is_capability
@@ -26,8 +27,8 @@ from metier.project_events import ProjectInstructionsLoaded
 from metier.providers.abilities import Abilities, KnownLacks, RememberedLacks
 from metier.providers.base import Observer, Provider
 from metier.providers.facts import FactBook, load_facts
-from metier.providers.options import ModelOptions
-from metier.providers.registry import OFFLINE, choose_provider, holds_to_schema
+from metier.providers.options import OFFLINE, ModelOptions
+from metier.providers.registry import choose_provider, holds_to_schema
 from metier.runtime.checks.list_checks import find_notices
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.confinement import build_protected_state, limit_only, open_confinement
@@ -40,14 +41,7 @@ from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.providers.models import open_models
 from metier.runtime.records.pins import find_instructions, find_trusted, use_pinned, use_pinned_policy
 from metier.runtime.workspace.instructions import load_instructions
-from metier.runtime.workspace.policy import (
-    BUILT_IN_TOOLS,
-    SCRIPT_TOOLS,
-    Speakers,
-    build_policy,
-    find_denied,
-    read_policy_file,
-)
+from metier.runtime.workspace.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS, Speakers, build_policy, find_denied
 from metier.runtime.workspace.project import NearbyFiles, find_changed_project, load_project
 from metier.runtime.workspace.shelf import open_shelf
 from metier.runtime.workspace.tasks import choose_tools, find_changed_task

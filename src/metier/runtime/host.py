@@ -5,22 +5,27 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from metier.dataclass import dataclass
 from metier.definitions.skills.catalog_cache import find_cache_folder
-from metier.engine.decide import Policy
-from metier.engine.entries import RunWorktree
 from metier.ids import Clock, Ids, SystemClock, SystemIds
-from metier.plugins.registry import Registry
-from metier.providers.base import Provider
-from metier.providers.connection import SharedClients
-from metier.providers.retry import Seams
-from metier.runtime.server_pool import ServerPool
+from metier.providers.seams import Seams
 from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import WorkspaceTrust
-from metier.telemetry.otel.span import SpanExporter
-from metier.telemetry.sinks import Sink
-from metier.tools.base import Buffers, NoBuffers, Tool
+from metier.tools.buffers import Buffers, NoBuffers
+
+if TYPE_CHECKING:
+    # What drives runs; a command that only reads them does without.
+    from metier.engine.decide import Policy
+    from metier.engine.entries import RunWorktree
+    from metier.plugins.registry import Registry
+    from metier.providers.base import Provider
+    from metier.providers.connection import SharedClients
+    from metier.runtime.server_pool import ServerPool
+    from metier.telemetry.otel.span import SpanExporter
+    from metier.telemetry.sinks import Sink
+    from metier.tools.base import Tool
 
 
 def _ignore(_sentence: str) -> None:
@@ -35,30 +40,30 @@ class Host:
     environ: Mapping[str, str]
     trust: WorkspaceTrust
     """Whose word the files of the workspace are."""
-    worktree: RunWorktree | None = None
+    worktree: "RunWorktree | None" = None
     """Where the tools of a run work, if that is not the workspace; definitions and runs are those of the workspace."""
     clock: Clock = field(default_factory=SystemClock)
     ids: Ids = field(default_factory=SystemIds)
     seams: Seams = field(default_factory=Seams)
     buffers: Buffers = field(default_factory=NoBuffers)
     """Files as the user's editor holds them, where one is there."""
-    provider: Provider | None = None
+    provider: "Provider | None" = None
     """Answers instead of the one that the settings name."""
-    tools: tuple[Tool, ...] = ()
+    tools: "tuple[Tool, ...]" = ()
     """Beside those that skills bring."""
-    plugins: tuple[Registry, ...] = ()
+    plugins: "tuple[Registry, ...]" = ()
     """Those that run, see `runtime.workspace.plugins`; their tools and subscribers are among `tools` and `sinks`."""
-    sinks: tuple[Sink, ...] = ()
+    sinks: "tuple[Sink, ...]" = ()
     """Get the events of every run, beside the sinks that watch one of them."""
     report: Callable[[str], None] = _ignore
     """Told when a plugin is left out."""
-    clients: SharedClients | None = None
+    clients: "SharedClients | None" = None
     """The clients that runs ask models with; `open_runtime` brings them and closes them."""
-    traces: SpanExporter | None = None
+    traces: "SpanExporter | None" = None
     """Gets the spans of every run, where traces are exported; `open_runtime` brings it and closes it."""
-    servers: ServerPool | None = None
+    servers: "ServerPool | None" = None
     """Keeps external servers from run to run; without it they end with the run that started them."""
-    narrow: Callable[[Policy], Policy] | None = None
+    narrow: "Callable[[Policy], Policy] | None" = None
     """Puts a stricter policy around the one of the settings."""
 
     @property

@@ -8,7 +8,7 @@ from metier.definitions.problems import Problem
 from metier.errors import UsageError
 from metier.runtime.host import Host
 from metier.runtime.workspace.hooks import list_withheld_hooks
-from metier.runtime.workspace.trust import list_withheld
+from metier.runtime.workspace.withheld import list_withheld
 from metier.settings.load import LoadedSettings, load_settings
 
 

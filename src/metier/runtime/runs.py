@@ -14,7 +14,6 @@ from metier.dataclass import dataclass
 from metier.engine import entries as e
 from metier.engine.authority import find_authority
 from metier.engine.decide import is_planned
-from metier.engine.delegation.orders import CHILD
 from metier.engine.journal import RunLog, read_entries, store_entries
 from metier.engine.loop import LEASE_SECONDS, Driver, LeaseKeeper, drive, hold_lease
 from metier.engine.phases import FINAL
@@ -24,6 +23,7 @@ from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
 from metier.errors import ConfigError, UsageError
 from metier.events import PinnedDefinitionUsed, TaskState
+from metier.ids import CHILD
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
 from metier.providers.connection import SharedClients
@@ -50,21 +50,19 @@ from metier.runtime.questions.asking import Asker, ask_person
 from metier.runtime.questions.changed_code import CodeAsker, settle_code
 from metier.runtime.questions.reopening import build_entries, can_reopen, check_raise, find_chain
 from metier.runtime.queue.lease_terms import LeaseHolder, LeaseTerms, begin_attempt, keep_claimable
+from metier.runtime.reading import open_runs
 from metier.runtime.records.first_entry import build_start
 from metier.runtime.records.pins import pin
 from metier.runtime.records.record import write_record
 from metier.runtime.records.rows import build_row
 from metier.runtime.records.run_folders import find_folder
 from metier.runtime.records.run_log import LogOpening, open_run_log
-from metier.runtime.records.runs_folder import prepare_runs_folder
 from metier.runtime.records.seals import is_started_here, seal
 from metier.runtime.requests import RunRequest, order_run
 from metier.runtime.tracing.opening import open_live_exporter
 from metier.runtime.workspace.agents import BUILT_IN, AgentInForce, resolve_agent
-from metier.runtime.workspace.plugins import open_place_store
-from metier.runtime.workspace.trust import check_runs, note_runs
 from metier.store.base import Lease, RunRow, Store
-from metier.store.failures import LeaseHeld, RunUnknown, StoreFull, StoreUnavailable
+from metier.store.failures import LeaseHeld, RunUnknown, StoreFull
 from metier.telemetry.jsonl import LogPool
 from metier.telemetry.sinks import Sink
 
@@ -475,24 +473,12 @@ def _can_ask(state: RunState, watch: Watch) -> bool:
 @asynccontextmanager
 async def open_runtime(place: Host) -> AsyncGenerator[Runtime]:
     """The runs of a workspace, for as long as the block lasts."""
-    try:
-        prepare_runs_folder(place.runs)
-    except OSError as error:
-        raise StoreUnavailable(
-            f"The runs folder {str(place.runs)!r} cannot be made: {error.strerror}",
-            hint="Choose a folder that you may write to with `logging.jsonl_dir`",
-        ) from error
-    is_first = check_runs(place)
-    store = await open_place_store(place)
-    if is_first:
-        note_runs(place)
-    clients, traces = SharedClients(), open_live_exporter(place)
-    try:
-        yield Runtime(replace(place, clients=clients, traces=traces), store)
-    finally:
-        with anyio.CancelScope(shield=True):
-            await clients.aclose()
-        await store.close()
-        if traces is not None:
+    async with open_runs(place) as store:
+        clients, traces = SharedClients(), open_live_exporter(place)
+        try:
+            yield Runtime(replace(place, clients=clients, traces=traces), store)
+        finally:
             with anyio.CancelScope(shield=True):
-                await run_sync(traces.close)
+                await clients.aclose()
+                if traces is not None:
+                    await run_sync(traces.close)

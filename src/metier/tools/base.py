@@ -11,6 +11,7 @@ from metier.dataclass import dataclass
 from metier.decisions import CalledRun
 from metier.events import Payload
 from metier.messages import Spent
+from metier.tools.buffers import Buffers, NoBuffers
 from metier.tools.effects import Effect, Risk
 
 type Category = Literal["read", "write", "edit", "glob", "grep", "bash", "web", "custom"]
@@ -74,28 +75,6 @@ class NoGuard:
     def hides(self, path: str, *, key: str = "path") -> bool:
         del path, key
         return False
-
-
-class Buffers(Protocol):
-    """Files as an editor holds them, which may be newer than the disk."""
-
-    async def read(self, path: Path) -> str | None:
-        """The text that the editor shows; None where it does not say."""
-        ...
-
-    async def save(self, path: Path, text: str) -> None:
-        """Have the editor write what it holds to the disk, as far as it does that."""
-        ...
-
-
-class NoBuffers:
-    """There is no editor: files are what they are on disk."""
-
-    async def read(self, path: Path) -> str | None:
-        del path
-
-    async def save(self, path: Path, text: str) -> None:
-        del path, text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, cast
 
 from pydantic import JsonValue
 
-from metier.dataclass import dataclass
 from metier.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,9 +19,19 @@ if TYPE_CHECKING:
 
 _SHOWN_CHARACTERS = 300
 _MOST_ERRORS = 8
-_PLAIN_KEYS = frozenset({"type", "properties", "required", "additionalProperties", "title", "description"})
-_PLAIN_VALUE_KEYS = frozenset({"type", "title", "description"})
-_TYPES: dict[str, tuple[type, ...]] = {"string": (str,), "integer": (int,), "boolean": (bool,), "number": (int, float)}
+_PLAIN_KEYS = frozenset(
+    {"type", "properties", "required", "additionalProperties", "items", "enum", "default", "title", "description"}
+)
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "boolean": (bool,),
+    "number": (int, float),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
+_TYPE_WORDS = frozenset(_TYPES)
 
 
 @lru_cache(maxsize=512)
@@ -72,8 +81,17 @@ def _are_names(value: JsonValue) -> bool:
     return isinstance(value, list) and all(map(_is_text, value)) and len(set(map(str, value))) == len(value)
 
 
+def _is_type(value: JsonValue) -> bool:
+    return isinstance(value, str) and value in _TYPE_WORDS
+
+
+def _words(value: JsonValue) -> list[str]:
+    """Of a keyword that has one word or several."""
+    return [str(word) for word in value] if isinstance(value, list) else [str(value)]
+
+
 _WORDS: dict[str, Callable[[JsonValue], bool]] = {
-    "type": lambda value: value in ("null", "boolean", "object", "array", "number", "string", "integer"),
+    "type": lambda value: _is_type(value) or (_are_names(value) and value != [] and {*_words(value)} <= _TYPE_WORDS),
     **dict.fromkeys(("title", "description"), _is_text),
     **dict.fromkeys(("default", "const"), lambda _value: True),
     "enum": lambda value: isinstance(value, list),
@@ -87,30 +105,34 @@ _WORDS: dict[str, Callable[[JsonValue], bool]] = {
 """What the value of each keyword must be, for the keywords that tools are described with."""
 
 
-@dataclass(frozen=True, slots=True)
-class _PlainObject:
-    """The commonest kind of schema: an object with values of simple types. Asked first: it costs little."""
+def _surely_holds(schema: JsonValue, value: JsonValue) -> bool:
+    """The value is what the schema asks for. True is certain; False is for the whole check to say."""
+    if not isinstance(schema, dict) or not schema.keys() <= _PLAIN_KEYS:
+        return schema is True
+    if "type" in schema and not any(type(value) in _TYPES.get(word, ()) for word in _words(schema["type"])):
+        return False
+    if "enum" in schema and not _is_among(value, schema["enum"]):
+        return False
+    if isinstance(value, list):
+        return all(_surely_holds(schema.get("items", True), each) for each in value)
+    return not isinstance(value, dict) or _surely_fits(schema, value)
 
-    types: dict[str, tuple[type, ...]]
-    required: frozenset[str]
 
-    def holds(self, value: JsonValue) -> bool:
-        """True is certain; False is for the whole check to say."""
-        if not isinstance(value, dict) or not self.required <= value.keys():
-            return False
-        return all(name in self.types and type(each) in self.types[name] for name, each in value.items())
+def _surely_fits(schema: dict[str, JsonValue], value: dict[str, JsonValue]) -> bool:
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    if (
+        not isinstance(properties, dict)
+        or not isinstance(required, list)
+        or not value.keys() >= set(map(str, required))
+    ):
+        return False
+    rest = schema.get("additionalProperties", True)
+    return all(_surely_holds(properties.get(name, rest), each) for name, each in value.items())
 
 
-def _find_plain(schema: dict[str, JsonValue]) -> _PlainObject | None:
-    """Only what says nothing beyond types and required names; values that say more are left to the whole check."""
-    properties, required = schema.get("properties"), schema.get("required", [])
-    if not schema.keys() <= _PLAIN_KEYS or schema.get("type") != "object" or not isinstance(properties, dict):
-        return None
-    types: dict[str, tuple[type, ...]] = {}
-    for name, each in properties.items():
-        if isinstance(each, dict) and each.keys() <= _PLAIN_VALUE_KEYS and (kind := _TYPES.get(str(each.get("type")))):
-            types[name] = kind
-    return _PlainObject(types, frozenset(map(str, required))) if isinstance(required, list) else None
+def _is_among(value: JsonValue, words: JsonValue) -> bool:
+    """`True` is no `1` here, though Python has them equal."""
+    return isinstance(words, list) and any(type(word) is type(value) and word == value for word in words)
 
 
 class SchemaCheck:
@@ -121,7 +143,6 @@ class SchemaCheck:
         if problem := _find_problem(json.dumps(schema)):
             raise UsageError(f"Tool {name!r} has an invalid schema: {problem}")
         self._schema = schema
-        self._plain = _find_plain(schema)
         self._validator: Draft202012Validator | None = None
         """Made when it is first asked: of the many tools that a run is offered it calls a few."""
 
@@ -144,7 +165,7 @@ class SchemaCheck:
 
     def find_error(self, value: JsonValue) -> str:
         """What is wrong and where; empty when nothing is."""
-        if not self._schema or (self._plain is not None and self._plain.holds(value)):
+        if _surely_holds(self._schema, value):
             return ""
         from jsonschema import Draft202012Validator
         from jsonschema.exceptions import best_match  # pyright: ignore[reportUnknownVariableType]

@@ -14,11 +14,10 @@ from pydantic import JsonValue
 
 from metier.cli.chat.screen import PlainScreen, Screen
 from metier.cli.chat.session import Manner, Session
-from metier.cli.run.command import Config
-from metier.cli.run.driving import open_place
 from metier.cli.shared.context import current_settings, is_at_terminal
+from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import warn_line, write_json, write_line
-from metier.cli.skill.catalog import AsJson
+from metier.cli.shared.place import open_place
 from metier.engine.unwrapping import unwrapped
 from metier.errors import UsageError
 from metier.extras import hint_extra

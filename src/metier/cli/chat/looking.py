@@ -3,17 +3,17 @@
 import sys
 from typing import get_args
 
-from metier.approval.scopes import POLICY_FILE, ScopeReader
+from metier.approval.scopes import ScopeReader
 from metier.cli.chat.desk import Desk
 from metier.cli.cost import print_totals
 from metier.cli.mcp import examine, write_standing
 from metier.cli.shared.output import warn_line, write_line
 from metier.definitions.nearest import hint_nearest
+from metier.definitions.policy_file import POLICY_FILE, read_policy_file
 from metier.errors import UsageError
 from metier.runtime.build import list_all_tools
 from metier.runtime.chat.always import list_always
 from metier.runtime.history.spending import read_spent
-from metier.runtime.workspace.policy import read_policy_file
 from metier.telemetry.excerpt import one_line
 from metier.views.context_use import render_context
 from metier.views.painter import build_painter

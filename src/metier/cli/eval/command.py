@@ -9,8 +9,7 @@ from typer.core import TyperGroup
 from metier.cli.eval.evaluating import evaluate_targets
 from metier.cli.eval.options import EvalOptions
 from metier.cli.eval.past_runs import attach
-from metier.cli.run.command import Config
-from metier.cli.skill.catalog import AsJson
+from metier.cli.shared.options import AsJson, Config
 from metier.errors import UsageError
 
 _RUN = "run"

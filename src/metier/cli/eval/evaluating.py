@@ -9,8 +9,8 @@ import anyio
 
 from metier.cli.eval.options import EvalOptions
 from metier.cli.eval.output import write_results
-from metier.cli.run.driving import open_place
 from metier.cli.shared.output import warn_line
+from metier.cli.shared.place import open_place
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
 from metier.errors import UsageError

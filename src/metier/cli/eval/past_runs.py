@@ -7,11 +7,9 @@ from typing import Annotated
 import anyio
 import typer
 
-from metier.cli.run.command import Config
-from metier.cli.run.driving import open_place
-from metier.cli.run.resume import RunName
+from metier.cli.shared.options import AsJson, Config, RunName
 from metier.cli.shared.output import warn_line, write_json, write_line
-from metier.cli.skill.catalog import AsJson
+from metier.cli.shared.place import open_place
 from metier.evals.backtest import KINDS, BacktestedRun, backtest_run, list_past_runs, parse_changes
 from metier.evals.capture import Captured, capture_run
 from metier.evals.replaying import replay_target

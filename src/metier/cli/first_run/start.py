@@ -11,7 +11,8 @@ from metier.cli.shared.context import current_directory, current_settings, home_
 from metier.cli.shared.new_file import write_new_file
 from metier.cli.shared.output import printable, warn_line
 from metier.cli.trust import speaks_for_person, trust_new_folder
-from metier.providers.registry import BUILT_IN, OFFLINE
+from metier.providers.options import OFFLINE
+from metier.providers.registry import BUILT_IN
 from metier.runtime.chat.chats import ChatRequest
 from metier.runtime.providers.setup import render_settings
 from metier.settings.discovery import FILE_NAME, user_folder

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from packaging.requirements import Requirement
 
+from metier.cli.shared.options import AsJson
 from metier.cli.shared.output import write_json, write_line
-from metier.cli.skill.catalog import AsJson
 from metier.version import __version__
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)

@@ -11,9 +11,9 @@ from typer.main import get_command
 
 from metier.cli.remote.client import Document, Server, open_server
 from metier.cli.remote.showing import describe_waiting, show_run
-from metier.cli.run.command import Quiet, Verbose, choose_output
 from metier.cli.run.resume import parse_inputs
 from metier.cli.run.task_text import read_context, read_task
+from metier.cli.shared.options import Quiet, Verbose, choose_output
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.definitions.files.whole_file import replace_file
 from metier.telemetry.excerpt import one_line

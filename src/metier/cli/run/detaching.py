@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import anyio
 
-from metier.cli.run.driving import OutputFormat, describe_waiting
+from metier.cli.run.driving import describe_waiting
+from metier.cli.shared.options import OutputFormat
 from metier.cli.shared.output import warn_line, write_json
 from metier.engine.state import RunState
 from metier.engine.unwrapping import unwrapped

@@ -3,11 +3,10 @@
 import io
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import anyio
 
@@ -16,7 +15,7 @@ from metier.cli.run.ci_files import write_ci_files
 from metier.cli.run.live import EVENTS, EventLines, JsonLines, Shown, ShownRun, build_live, ticking, write_answer
 from metier.cli.run.next_step import suggest
 from metier.cli.run.plan import render_plan
-from metier.cli.shared.context import current_directory, home_folder
+from metier.cli.shared.options import OutputFormat
 from metier.cli.shared.output import (
     build_output_redactor,
     printable,
@@ -32,19 +31,16 @@ from metier.engine.projection_work import list_task_steps
 from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
-from metier.errors import LogError, UsageError
+from metier.errors import LogError
 from metier.ids import find_user
-from metier.providers.options import ModelOptions
 from metier.runtime.cleaning import build_place_redactor, find_place_secrets
 from metier.runtime.host import Host
-from metier.runtime.opening import open_host
 from metier.runtime.outcome import Driven, build_outcome, find_last_lines, find_standing, parse_plan
 from metier.runtime.questions.answers import Answer
 from metier.runtime.questions.changed_code import ACCEPT
 from metier.runtime.questions.reopening import RaisedLimits, find_chain, find_limit, render_command
 from metier.runtime.runs import Runtime, Watch, open_runtime
 from metier.runtime.workspace.plugins import using_plugins
-from metier.settings.load import LoadedSettings
 from metier.telemetry.console import ConsoleSink
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sinks import Sink
@@ -54,7 +50,6 @@ from metier.views.painter import build_painter
 
 MAX_FILES_NAMED = 10
 
-type OutputFormat = Literal["text", "json", "stream-json"]
 type Work = Callable[[Runtime, Watch], Awaitable[RunState]]
 
 
@@ -71,30 +66,6 @@ class View:
     """What paints it; nothing where it is quiet."""
     is_ci: bool = False
     """For a machine: grouped lines without colour, a summary and test results in the folder of the run."""
-
-
-def open_place(config: Path | None, flags: Mapping[str, str] | None = None, *, is_new_run: bool = False) -> Host:
-    """This folder, with the settings that hold in it. What they warn about is said."""
-    opened = open_host(current_directory(), environ=os.environ, home=home_folder(), flags=flags, config=config)
-    if is_new_run:
-        _check_model(opened.loaded)
-    for problem in opened.warnings:
-        warn_line(problem.render())
-    return opened.host
-
-
-def _check_model(loaded: LoadedSettings) -> None:
-    """The default model belongs to the default provider: another one must be told which model it shall use.
-
-    An agent may have one of its own; where it has none, the provider is asked whether it is its own.
-    """
-    provider = loaded.settings.model.provider
-    is_default = loaded.origins["model.name"].kind == "default"
-    if is_default and not loaded.settings.runtime.agent and provider not in (ModelOptions().provider, "offline"):
-        raise UsageError(
-            f"No model is named for provider {provider!r}",
-            hint="Add --model NAME, or set model.name in agent.yaml",
-        )
 
 
 def drive_run(place: Host, work: Work, view: View) -> int:

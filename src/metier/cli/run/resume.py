@@ -8,10 +8,11 @@ from typing import Annotated, Literal
 import typer
 from pydantic import JsonValue
 
-from metier.cli.run.command import Config, Events, Output, Quiet, Verbose, check_timeout
 from metier.cli.run.detaching import detach_run
-from metier.cli.run.driving import View, drive_run, open_place
+from metier.cli.run.driving import View, drive_run
 from metier.cli.run.live import EVENTS
+from metier.cli.shared.options import Config, Events, Output, Quiet, RunName, Verbose, check_timeout
+from metier.cli.shared.place import open_place
 from metier.dataclass import dataclass
 from metier.engine.state import RunState
 from metier.errors import UsageError
@@ -26,8 +27,6 @@ from metier.runtime.runs import Runtime, Watch
 from metier.views.live import LiveRun
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
-
-RunName = Annotated[str, typer.Argument(help="The run: its id, the beginning of its id, or `latest`.")]
 
 
 @app.command()

@@ -4,13 +4,12 @@ from collections.abc import Awaitable, Callable
 
 from pydantic import JsonValue
 
-from metier.approval.scopes import POLICY_FILE
 from metier.cli.shared.context import current_directory
 from metier.cli.shared.new_file import write_new_file
 from metier.cli.shared.output import warn_line
 from metier.cli.trust import renew_trust, speaks_for_person
+from metier.definitions.policy_file import POLICY_FILE, read_policy_file
 from metier.errors import MetierError
-from metier.runtime.workspace.policy import read_policy_file
 from metier.runtime.workspace.saved_rules import add_rule, build_rule
 
 type ReadLine = Callable[[str], Awaitable[str]]

@@ -5,13 +5,14 @@ import typer
 
 from metier.cli.chat.session import list_fields
 from metier.cli.run.approval_dialog import Prompter, find_asker
-from metier.cli.run.command import Config, Events, Verbose
 from metier.cli.run.detaching import tell_workers, wake_decided_run
-from metier.cli.run.driving import build_reader, open_place
+from metier.cli.run.driving import build_reader
 from metier.cli.run.live import EVENTS, ticking
-from metier.cli.run.resume import RunName, parse_inputs
+from metier.cli.run.resume import parse_inputs
 from metier.cli.runs.follow import find_code, follow_on
+from metier.cli.shared.options import Config, Events, RunName, Verbose
 from metier.cli.shared.output import warn_line
+from metier.cli.shared.place import open_place
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState
 from metier.ids import find_user

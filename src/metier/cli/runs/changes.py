@@ -5,8 +5,8 @@ from pathlib import Path
 
 import anyio
 
-from metier.cli.run.driving import open_place
 from metier.cli.shared.output import printable, write_json, write_line
+from metier.cli.shared.place import open_place
 from metier.runtime.history.undo import StepChanges, read_changes
 from metier.runtime.runs import open_runtime
 

@@ -1,43 +1,40 @@
 """`agent runs`: which runs there are, how one stands, what it does right now, and how to end it."""
 
 import sys
-from typing import Annotated, cast, get_args
+from typing import Annotated, cast
 
 import anyio
 import typer
 from pydantic import JsonValue
 
-from metier.cli.run.command import Config, Events, Verbose
-from metier.cli.run.driving import build_reader, describe_cause, describe_waiting, open_place
+from metier.cli.run.driving import build_reader, describe_cause, describe_waiting
 from metier.cli.run.live import EVENTS, ticking
-from metier.cli.run.resume import RunName
 from metier.cli.runs.attaching import attach as attach_live
 from metier.cli.runs.changes import show_changes
 from metier.cli.runs.diff import attach as attach_diff
 from metier.cli.runs.export import attach as attach_export
 from metier.cli.runs.follow import follow_run
+from metier.cli.runs.listing import app as listing
 from metier.cli.runs.upkeep import attach as attach_upkeep
-from metier.cli.shared.output import JsonList, write_json, write_line
-from metier.cli.skill.catalog import AsJson
-from metier.engine.delegation.orders import CHILD
+from metier.cli.shared.options import AsJson, Config, Events, RunName, Verbose
+from metier.cli.shared.output import write_json, write_line
+from metier.cli.shared.place import open_place
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState, fold
 from metier.errors import MetierError, UsageError
-from metier.events import TaskState
-from metier.ids import find_user
-from metier.providers.cost import find_cost
+from metier.ids import CHILD, find_user
+from metier.providers.known_cost import find_cost
 from metier.runtime.cleaning import build_place_redactor
-from metier.runtime.documents import find_row_cost, find_shown_status, row_as_json
 from metier.runtime.history.entries import read_history
 from metier.runtime.history.run_views import read_run_view
 from metier.runtime.notify.delivery import deliver_last
 from metier.runtime.outcome import Driven, find_last_lines, find_standing
 from metier.runtime.records.known_cost import render_cost
 from metier.runtime.records.record import build_record
+from metier.runtime.records.row_documents import find_shown_status, row_as_json
 from metier.runtime.records.work import describe_work, work_as_json
 from metier.runtime.runs import Runtime, open_runtime
 from metier.store.base import ENDED, RunRow
-from metier.telemetry.excerpt import one_line
 from metier.views.live import LiveRun
 from metier.views.painter import build_painter
 from metier.views.run_view import RunView
@@ -49,56 +46,12 @@ app = typer.Typer(
     help="List, show, watch, attach to, cancel, export, import, compare and delete runs.",
 )
 
+app.registered_commands += listing.registered_commands
 for attach in (attach_live, attach_export, attach_diff, attach_upkeep):
     attach(app)
 
 CANCEL_SECONDS = 20.0
 """How long `cancel` waits for the driver to obey: its grace period, and time to write down the end."""
-MOST_RUNS = 1_000_000_000
-"""More than any store has, and still a number that it understands."""
-_TASK_WIDTH = 60
-_PAGE = 500
-"""Rows read and written at a time."""
-
-
-@app.command("list")
-def list_runs(
-    *,
-    status: Annotated[str | None, typer.Option("--status", help="Only runs that stand like this.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=MOST_RUNS, help="How many at most, newest first.")] = 20,
-    as_json: AsJson = False,
-    config: Config = None,
-) -> None:
-    """List the runs of this workspace, newest first."""
-    states = get_args(TaskState.__value__)
-    if status is not None and status not in states:
-        raise UsageError(f"No run can be {status!r}", hint=f"Use one of {', '.join(states)}")
-
-    wanted = cast("TaskState | None", status)  # checked above
-    shown = JsonList() if as_json else None
-
-    async def show_pages() -> int:
-        async with open_runtime(open_place(config)) as runtime:
-            count = last = 0
-            while count < limit and (
-                page := await runtime.store.list_runs(status=wanted, before=last, limit=min(_PAGE, limit - count))
-            ):
-                for row in page:
-                    shown.add(row_as_json(row)) if shown is not None else _write_row(row)
-                count, last = count + len(page), page[-1].number
-            return count
-
-    count = anyio.run(show_pages)
-    if shown is not None:
-        shown.close()
-    elif not count:
-        sys.stderr.write("There are no runs here yet\n")
-
-
-def _write_row(row: RunRow) -> None:
-    # What another run ordered stands above the run that ordered it, which is older.
-    task = one_line(("↳ " if row.run_id.startswith(CHILD) else "") + row.task, _TASK_WIDTH)
-    write_line(f"{row.run_id:<30}  {find_shown_status(row):<14}  {_turns(row):>8}  {_listed(row):>12}  {task}")
 
 
 @app.command()
@@ -187,15 +140,6 @@ async def _cancel(runtime: Runtime, run_id: str) -> RunState:
         f"Run {run_id!r} was asked to stop, and {row.driver or 'its driver'!r} has not answered yet",
         hint=f"Follow it with `agent runs watch {run_id}`",
     )
-
-
-def _turns(row: RunRow) -> str:
-    return "1 turn " if row.turns == 1 else f"{row.turns} turns"
-
-
-def _listed(row: RunRow) -> str:
-    """Nothing for a run that asked no model itself: what the runs that it started cost stands in their lines."""
-    return render_cost(find_row_cost(row)) if row.turns else ""
 
 
 def _write_files(steps: list[dict[str, JsonValue]]) -> None:

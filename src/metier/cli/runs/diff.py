@@ -7,11 +7,10 @@ import anyio
 import typer
 from pydantic import JsonValue
 
-from metier.cli.run.command import Config
-from metier.cli.run.driving import open_place
 from metier.cli.runs.replay_execute import write_difference
+from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import write_json, write_line
-from metier.cli.skill.catalog import AsJson
+from metier.cli.shared.place import open_place
 from metier.engine.replaying.recording import Difference
 from metier.runtime.history.comparison import Comparison, Moment, compare_runs
 from metier.runtime.history.entries import read_history

@@ -6,12 +6,10 @@ from typing import Annotated
 import anyio
 import typer
 
-from metier.cli.run.command import Config
-from metier.cli.run.driving import open_place
-from metier.cli.run.resume import RunName
 from metier.cli.runs.trace import send_trace
+from metier.cli.shared.options import AsJson, Config, RunName
 from metier.cli.shared.output import warn_line, write_json, write_line
-from metier.cli.skill.catalog import AsJson
+from metier.cli.shared.place import open_place
 from metier.definitions.files.whole_file import replace_file
 from metier.engine.state import RunState
 from metier.errors import UsageError

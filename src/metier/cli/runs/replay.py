@@ -7,12 +7,12 @@ from typing import Annotated
 import anyio
 import typer
 
-from metier.cli.run.command import Config, Verbose
-from metier.cli.run.driving import build_reader, open_place
+from metier.cli.run.driving import build_reader
 from metier.cli.run.live import EVENTS, ticking
-from metier.cli.run.resume import RunName
 from metier.cli.runs.replay_execute import execute_replay
 from metier.cli.runs.replay_fork import fork, list_points
+from metier.cli.shared.options import Config, RunName, Verbose
+from metier.cli.shared.place import open_place
 from metier.errors import UsageError
 from metier.event_record import EventRecord
 from metier.runtime.history.forks import ForkRequest

@@ -5,9 +5,9 @@ import json
 import anyio
 from pydantic import JsonValue
 
-from metier.cli.run.command import Config
-from metier.cli.run.driving import open_place
+from metier.cli.shared.options import Config
 from metier.cli.shared.output import warn_line, write_json, write_line
+from metier.cli.shared.place import open_place
 from metier.engine.entries import Entry
 from metier.engine.replaying.recording import Difference, Divergence
 from metier.runtime.history.replays import ReplayReport, replay_run

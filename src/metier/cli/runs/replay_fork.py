@@ -4,9 +4,10 @@ from dataclasses import asdict
 
 import anyio
 
-from metier.cli.run.command import Config
-from metier.cli.run.driving import View, drive_run, open_place
+from metier.cli.run.driving import View, drive_run
+from metier.cli.shared.options import Config
 from metier.cli.shared.output import warn_line, write_json, write_line
+from metier.cli.shared.place import open_place
 from metier.engine.state import RunState
 from metier.runtime.history.entries import read_history
 from metier.runtime.history.forks import ForkRequest, Point, find_points, fork_run

@@ -6,8 +6,8 @@ from pathlib import Path
 import anyio
 from anyio.to_thread import run_sync
 
-from metier.cli.run.driving import open_place
 from metier.cli.shared.output import warn_line, write_json, write_line
+from metier.cli.shared.place import open_place
 from metier.errors import MetierError
 from metier.runtime.runs import open_runtime
 from metier.runtime.tracing.exporting import RunSpans, build_run_spans

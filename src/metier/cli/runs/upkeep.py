@@ -7,11 +7,9 @@ from typing import Annotated
 import anyio
 import typer
 
-from metier.cli.run.command import Config
-from metier.cli.run.driving import open_place
-from metier.cli.run.resume import RunName
+from metier.cli.shared.options import AsJson, Config, RunName
 from metier.cli.shared.output import JsonList, warn_line, write_json, write_line
-from metier.cli.skill.catalog import AsJson
+from metier.cli.shared.place import open_place
 from metier.errors import UsageError
 from metier.runtime.history.retention import Retention, delete_old_runs, find_old_runs
 from metier.runtime.history.upkeep import Rebuilt, rebuild_events

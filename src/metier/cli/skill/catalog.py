@@ -3,9 +3,6 @@
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from metier.cli.shared.context import current_directory, current_settings, home_folder
 from metier.dataclass import dataclass
@@ -19,14 +16,8 @@ from metier.settings.model import Settings
 from metier.skills.activation import Selection, SkillRoots, activate, build_roots, find_packages, parse_selection
 from metier.skills.trust.workspace_trust import WorkspaceTrust
 
-SkillsDir = Annotated[
-    Path | None,
-    typer.Option("--skills-dir", help="A folder of skills that win over all others; instead of skills.dir."),
-]
-AllSkills = Annotated[bool, typer.Option("--all", help="Also the bundled and installed skills that are not enabled.")]
 PROJECT: tuple[SourceKind, ...] = ("workspace", "folder")
 """Kinds of sources whose skills are always in play."""
-AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

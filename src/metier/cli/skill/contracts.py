@@ -9,8 +9,9 @@ import typer
 from metier.capabilities.checks.sync_check import as_problem, check_path
 from metier.capabilities.contracts.contract import SkillContract
 from metier.capabilities.contracts.reading import ContractReading, has_contract, read_contract
+from metier.cli.shared.options import AllSkills, AsJson, SkillsDir
 from metier.cli.shared.output import problem_as_json, warn_line, write_json, write_line
-from metier.cli.skill.catalog import AllSkills, AsJson, SkillsDir, open_active_catalog, open_catalog
+from metier.cli.skill.catalog import open_active_catalog, open_catalog
 from metier.definitions.names import canonical_name
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem, has_errors

@@ -8,8 +8,9 @@ import typer
 
 from metier.cli.setting_change import Change, Mine, change_setting, tell_change
 from metier.cli.shared.context import current_directory, home_folder
+from metier.cli.shared.options import AsJson
 from metier.cli.shared.output import warn_line, write_json
-from metier.cli.skill.catalog import AsJson, SkillPlaces, open_places
+from metier.cli.skill.catalog import SkillPlaces, open_places
 from metier.definitions.names import canonical_name
 from metier.definitions.nearest import hint_nearest
 from metier.errors import SkillNotFound, UsageError

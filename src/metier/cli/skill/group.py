@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
+from metier.cli.shared.options import AsJson, SkillsDir
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill import command as packages
 from metier.cli.skill import skills_command as files
-from metier.cli.skill.catalog import AsJson, SkillsDir
 from metier.cli.skill.enabling import attach as attach_enabling
 from metier.cli.skill.usable import Row, find_usable
 from metier.errors import UsageError

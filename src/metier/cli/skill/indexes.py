@@ -9,8 +9,8 @@ import anyio
 import typer
 
 from metier.cli.shared.context import current_settings
+from metier.cli.shared.options import AsJson
 from metier.cli.shared.output import warn_line, write_json, write_line
-from metier.cli.skill.catalog import AsJson
 from metier.cli.skill.installer import open_installer
 from metier.definitions.names import canonical_name
 from metier.definitions.nearest import find_nearest

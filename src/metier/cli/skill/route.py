@@ -8,7 +8,7 @@ import typer
 
 from metier.cli.shared.context import current_settings
 from metier.cli.shared.output import warn_line, write_json, write_line
-from metier.cli.skill.catalog import AllSkills, AsJson, SkillsDir, cache_folder, open_active_catalog, open_catalog
+from metier.cli.skill.catalog import cache_folder, open_active_catalog, open_catalog
 from metier.routing.catalog import open_index
 from metier.routing.prefilter import DEFAULT_MIN_SCORE, DEFAULT_TOP_K, rank_request
 from metier.routing.similar import FoundSimilar

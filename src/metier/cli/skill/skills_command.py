@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from metier.cli.shared.options import AsJson, SkillsDir
 from metier.cli.shared.output import JsonList, problem_as_json, warn_line, write_json, write_line
-from metier.cli.skill.catalog import AsJson, SkillsDir, find_named_folder, open_catalog
+from metier.cli.skill.catalog import find_named_folder, open_catalog
 from metier.cli.skill.contracts import attach as attach_contracts
 from metier.cli.skill.route import attach
 from metier.cli.skill.validate_files import Verdict, judge_paths

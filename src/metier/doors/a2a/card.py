@@ -20,7 +20,7 @@ from metier.doors.a2a.identity import Caller
 from metier.doors.a2a.incoming import TASK
 from metier.runtime.host import Host
 from metier.runtime.workspace.agents import AgentInForce, resolve_agent
-from metier.runtime.workspace.catalog import list_definitions
+from metier.runtime.workspace.listed import list_definitions
 from metier.telemetry.excerpt import one_line
 from metier.version import __version__
 

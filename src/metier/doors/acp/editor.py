@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 
 from metier.dataclass import dataclass
-from metier.definitions.agent import Profile
+from metier.definitions.profile import Profile
 from metier.doors.acp.connection import (
     INTERNAL_ERROR,
     INVALID_PARAMS,

@@ -9,7 +9,7 @@ import anyio
 from pydantic import JsonValue
 
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
-from metier.definitions.agent import PROFILES, Profile
+from metier.definitions.profile import PROFILES, Profile
 from metier.doors.acp.buffers import EditorBuffers
 from metier.doors.acp.connection import INVALID_PARAMS, Connection, EditorGone, Params, Refusal
 from metier.doors.acp.prompts import Prompt
@@ -26,7 +26,7 @@ from metier.runtime.questions.answers import Answer, check_answer, list_field_na
 from metier.runtime.questions.approvals import ApprovalQuestion, Reply
 from metier.runtime.runs import Runtime, Watch
 from metier.runtime.workspace.agents import BUILT_IN
-from metier.runtime.workspace.catalog import list_definitions
+from metier.runtime.workspace.listed import list_definitions
 from metier.telemetry.jsonl import FILE_NAME, read_events
 
 _MODES: dict[Profile, str] = {

@@ -20,9 +20,9 @@ from metier.doors.mcp.outcome import (
 )
 from metier.doors.mcp.skills import SCHEME, find_file, list_resources, read_cursor
 from metier.errors import MetierError, SkillError, UsageError
-from metier.runtime.records.known_cost import find_cost
+from metier.providers.known_cost import find_cost
 from metier.runtime.workspace.agents import resolve_agent
-from metier.runtime.workspace.catalog import list_definitions
+from metier.runtime.workspace.listed import list_definitions
 from metier.store.base import RunRow
 
 RUNS = "metier://runs/"

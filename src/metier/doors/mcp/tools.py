@@ -13,7 +13,7 @@ from metier.definitions.task import FILE_NAME, TaskDefinition, load_task
 from metier.doors.mcp.door import McpDoor
 from metier.engine.delegation.orders import read_output_schema
 from metier.engine.delegation.partners import InputSpec, read_inputs
-from metier.runtime.workspace.catalog import list_definitions
+from metier.runtime.workspace.listed import list_definitions
 
 RUN, RUN_RESULT = "run", "run_result"
 TASK_PREFIX = "task."

@@ -18,9 +18,8 @@ from metier.definitions.task import TaskDefinition, TaskStep
 from metier.engine import entries as e
 from metier.engine.state import RunState
 from metier.engine.steps import Step
+from metier.ids import CHILD
 
-CHILD = "child-"
-"""How the ids of runs begin that another run ordered."""
 SKIPPED = "(this step was skipped)"
 NOT_KNOWN = "(what this step gives is not known in a dry run)"
 

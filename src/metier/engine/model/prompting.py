@@ -26,7 +26,7 @@ from metier.engine.state import RunState
 from metier.messages import Message, TextPart, user
 from metier.providers.base import ModelRequest
 from metier.providers.offline.progress import DONE_TITLE, SCHEMA_TITLE
-from metier.providers.registry import OFFLINE
+from metier.providers.options import OFFLINE
 
 CONTROL_TOOLS = ("use_skill", "read_skill_files", "skill_search", "ask_user", "finish")
 DELEGATE = "delegate"

@@ -36,7 +36,8 @@ from metier.providers.offline.result import (
     render_result,
     render_without_skills,
 )
-from metier.providers.registry import BUILT_IN, OFFLINE
+from metier.providers.options import OFFLINE
+from metier.providers.registry import BUILT_IN
 from metier.skills.package import SkillPackage
 
 MAX_TURNS = 8

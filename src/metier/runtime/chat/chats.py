@@ -19,7 +19,7 @@ from metier.engine.unwrapping import unwrapped
 from metier.errors import UsageError
 from metier.events import TaskState
 from metier.ids import find_user
-from metier.providers.registry import OFFLINE
+from metier.providers.options import OFFLINE
 from metier.runtime.attachments import GivenFile, attach_files, attach_given, can_see
 from metier.runtime.build import check_budget
 from metier.runtime.chat.conversations import (
@@ -46,7 +46,7 @@ from metier.runtime.records.known_cost import TYPED, find_listed_cost
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Answer, Runtime, Watch
 from metier.runtime.workspace.agents import BUILT_IN, SUMMARIZER, AgentInForce, resolve_agent
-from metier.runtime.workspace.catalog import list_definitions
+from metier.runtime.workspace.listed import list_definitions
 from metier.store.base import RunRow
 from metier.store.contexts import (
     MAX_POCKET_FACTS_PER_BUCKET,

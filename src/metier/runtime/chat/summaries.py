@@ -21,7 +21,7 @@ from metier.context.told_facts import parse_facts
 from metier.dataclass import dataclass
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState
-from metier.providers.registry import OFFLINE
+from metier.providers.options import OFFLINE
 from metier.runtime.chat.conversations import (
     SUMMARIZED,
     Conversation,

@@ -5,11 +5,12 @@ from collections.abc import Iterable, Mapping
 from metier.approval.rules import Rule, Scope
 from metier.dataclass import dataclass
 from metier.definitions.ids import fold_id
+from metier.definitions.policy_file import read_policy_file
 from metier.definitions.skills.naming import is_called
 from metier.runtime.build import list_all_tools
 from metier.runtime.host import Host
 from metier.runtime.workspace.agents import AgentInForce, resolve_agent
-from metier.runtime.workspace.policy import open_reader, read_host, read_policy_file
+from metier.runtime.workspace.policy import open_reader, read_host
 from metier.tools.access import AccessFile
 from metier.tools.base import Tool
 from metier.tools.toolbox import Toolbox

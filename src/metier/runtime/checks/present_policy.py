@@ -8,12 +8,13 @@ from pydantic import JsonValue
 from metier.approval.chain import STRICTNESS
 from metier.approval.judge import Explanation, RulePolicy
 from metier.context.decoder import build_step
-from metier.definitions.agent import Profile
+from metier.definitions.policy_file import read_policy_file
+from metier.definitions.profile import Profile
 from metier.engine.execution.paths import find_call_leads
 from metier.runtime.build import list_all_tools
 from metier.runtime.host import Host
 from metier.runtime.workspace.agents import resolve_agent
-from metier.runtime.workspace.policy import Speakers, build_policy, read_policy_file
+from metier.runtime.workspace.policy import Speakers, build_policy
 from metier.runtime.workspace.trust import find_withheld
 from metier.tools.toolbox import Toolbox
 

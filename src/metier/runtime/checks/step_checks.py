@@ -18,6 +18,7 @@ from metier.definitions.files.contained_file import read_contained
 from metier.definitions.ids import fold_id
 from metier.definitions.inherit import INHERIT, resolve_list
 from metier.definitions.permits import Permits
+from metier.definitions.policy_file import read_policy_file
 from metier.definitions.problems import Problem
 from metier.definitions.references import Reference
 from metier.definitions.task import TaskDefinition, TaskStep
@@ -25,7 +26,6 @@ from metier.errors import ConfigError
 from metier.runtime.build import list_tools
 from metier.runtime.host import Host
 from metier.runtime.providers.model_choice import choose_profile
-from metier.runtime.workspace.policy import read_policy_file
 from metier.tools.access import AccessFile
 from metier.tools.toolbox import Toolbox
 

@@ -9,7 +9,7 @@ from dataclasses import field, replace
 from pathlib import Path
 
 from metier.approval.load import RuleReading, RuleSource, read_rules
-from metier.approval.scopes import POLICY_FILE, ScopeReader
+from metier.approval.scopes import ScopeReader
 from metier.capabilities.checks.check import check_capability
 from metier.capabilities.contracts.reading import read_contract
 from metier.context.control import CONTROL_NAMES
@@ -19,6 +19,7 @@ from metier.definitions.agent import AgentDefinition
 from metier.definitions.ids import fold_id
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.permits import Permits
+from metier.definitions.policy_file import POLICY_FILE, read_policy_file
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.schedule import load_schedules
 from metier.definitions.skills.catalog import Catalog, load_catalog
@@ -32,19 +33,19 @@ from metier.definitions.text.yaml_text import Node
 from metier.definitions.workspace import Checked, Workspace, load_workspace, read_agent, read_task
 from metier.errors import ConfigError
 from metier.providers.allowed import is_allowed
-from metier.providers.options import ModelOptions
-from metier.providers.registry import OFFLINE
+from metier.providers.options import OFFLINE, ModelOptions
 from metier.runtime.checks.list_checks import find_bare_skills, find_idle_rules
 from metier.runtime.checks.step_checks import StepChecker
 from metier.runtime.cleaning import load_place_config
 from metier.runtime.host import Host
 from metier.runtime.providers.model_choice import split_name
-from metier.runtime.workspace.catalog import find_skills, list_definitions
+from metier.runtime.workspace.catalog import find_skills
 from metier.runtime.workspace.hooks import SETTINGS as HOOK_SETTINGS
 from metier.runtime.workspace.hooks import load_hooks
 from metier.runtime.workspace.instructions import find_context_problems
+from metier.runtime.workspace.listed import list_definitions
 from metier.runtime.workspace.plugins import find_plugins
-from metier.runtime.workspace.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS, read_policy_file
+from metier.runtime.workspace.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS
 from metier.runtime.workspace.project import find_project_problems
 from metier.runtime.workspace.tasks import check_schemas
 from metier.tools.access import AccessFile

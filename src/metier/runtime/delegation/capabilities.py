@@ -13,7 +13,7 @@ from metier.definitions.skills.scripts import is_capability
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Provider
 from metier.providers.facts import FactBook
-from metier.providers.registry import OFFLINE
+from metier.providers.options import OFFLINE
 from metier.runtime.cleaning import build_place_redactor
 from metier.runtime.delegation.skill_runs import AwaitedRuns
 from metier.runtime.host import Host

@@ -13,7 +13,7 @@ from metier.definitions.task import load_task
 from metier.engine.delegation.partners import Partner, Partners, read_inputs
 from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.records.pins import find_partners
-from metier.runtime.workspace.catalog import list_definitions
+from metier.runtime.workspace.listed import list_definitions
 from metier.store.base import Store
 
 

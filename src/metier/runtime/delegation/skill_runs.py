@@ -11,10 +11,10 @@ from metier.capabilities.protocol import AgentResponse, InputRequest, ResponseEr
 from metier.capabilities.tool import name_conversation, name_message
 from metier.dataclass import dataclass
 from metier.decisions import CalledRun
-from metier.engine.delegation.orders import CHILD
 from metier.engine.journal import read_entries
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState, fold
+from metier.ids import CHILD
 from metier.store.base import Store
 
 

@@ -1,10 +1,11 @@
 """Where runs work that have a worktree each: below the home folder, outside the workspace and its runs."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from anyio.to_thread import run_sync
 
+from metier.dataclass import dataclass
 from metier.engine.entries import RunWorktree
 from metier.engine.state import RunState
 from metier.errors import ConfigError, UsageError

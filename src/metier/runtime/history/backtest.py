@@ -8,7 +8,7 @@ from metier.approval.judge import name_call
 from metier.approval.rules import Decision
 from metier.dataclass import dataclass
 from metier.decisions import ActionStep
-from metier.definitions.agent import Profile
+from metier.definitions.profile import Profile
 from metier.engine import entries as e
 from metier.engine.calls import build_memory_key
 from metier.engine.decide import Policy

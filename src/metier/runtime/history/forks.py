@@ -23,7 +23,7 @@ from metier.runtime.records.rows import build_row
 from metier.runtime.records.seals import is_started_here, seal
 from metier.runtime.runs import Runtime, Watch
 from metier.runtime.workspace.agents import AgentInForce, resolve_agent
-from metier.runtime.workspace.hooks import choose_hooks
+from metier.runtime.workspace.hook_choice import choose_hooks
 from metier.runtime.workspace.tasks import apply_step
 from metier.store.base import Store
 

@@ -10,6 +10,7 @@ from pydantic import JsonValue
 from metier.context.tokens import TokenCounter
 from metier.dataclass import dataclass
 from metier.definitions.names import canonical_name
+from metier.definitions.policy_file import read_policy_file
 from metier.definitions.problems import Problem
 from metier.engine import entries as e
 from metier.engine.authority import find_authority
@@ -40,7 +41,7 @@ from metier.runtime.records.pins import (
 )
 from metier.runtime.runs import Runtime
 from metier.runtime.workspace.agents import AgentInForce, find_agent_file, read_definition_file, restore_agent
-from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE, Speakers, build_policy, read_policy_file
+from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE, Speakers, build_policy
 from metier.runtime.workspace.project import load_project
 from metier.runtime.workspace.trust import find_withheld
 from metier.skills.package import SkillPackage

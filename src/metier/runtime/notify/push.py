@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import anyio
-import httpx2
 from pydantic import Field
 
 from metier.engine import entries as e
@@ -88,6 +87,8 @@ async def post_push(row: OutboxRow, place: Host, store: Store, *, seconds: float
     with anyio.fail_after(seconds):
         url = parse_url(target.url)
         problem = "no address"
+        import httpx2
+
         for address in await _find_addresses(url, place):
             try:
                 return await _post(pin_url(url, address), target, body, key=row.key)
@@ -102,6 +103,8 @@ async def _post(pinned: Pinned, target: Target, body: bytes, *, key: str) -> str
         headers["x-a2a-notification-token"] = target.token
     if target.scheme and target.credentials:
         headers["authorization"] = f"{target.scheme} {target.credentials}"
+    import httpx2
+
     verify = httpx2.create_ssl_context() if pinned.url.startswith("https:") else False
     async with (
         # Proxies of the environment would resolve the name again, and elsewhere.

@@ -9,7 +9,6 @@ import anyio
 from metier.engine import entries as e
 from metier.engine.journal import RunLog
 from metier.errors import MetierError
-from metier.providers.a2a.provider import RemoteAgent, RemoteAgentProvider
 from metier.providers.connection import Connection
 from metier.providers.facts import FactBook
 from metier.providers.offline.progress import find_task
@@ -51,6 +50,8 @@ async def cancel_remote(row: OutboxRow, place: Host, *, seconds: float) -> str:
     options = read_agents(place.settings.model.providers.a2a.agents).get(name)
     if options is None:
         return f"the settings name no remote agent {name!r}"
+    from metier.providers.a2a.provider import RemoteAgent, RemoteAgentProvider
+
     token = place.environ.get(options.token_env, "").strip() if options.token_env else ""
     agent = RemoteAgent(name=name, url=options.url, token=token, timeout_seconds=seconds)
     provider = RemoteAgentProvider(agent, Connection(facts=FactBook({})), run_id=row.run_id, find_task=find_task)

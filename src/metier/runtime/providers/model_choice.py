@@ -1,11 +1,12 @@
 """Which model a run asks, and which it may: the host's settings, narrowed by its agent. Pure."""
 
-from metier.definitions.agent import PROFILES, AgentDefinition, Profile
+from metier.definitions.agent import AgentDefinition
 from metier.definitions.nearest import hint_nearest
+from metier.definitions.profile import PROFILES, Profile
 from metier.errors import UsageError
 from metier.providers.allowed import is_allowed
-from metier.providers.options import ModelOptions
-from metier.providers.registry import BUILT_IN, OFFLINE, REMOTE
+from metier.providers.options import OFFLINE, ModelOptions
+from metier.providers.registry import BUILT_IN, REMOTE
 from metier.providers.retry import ModelName, check_allowed, split_model_name
 
 

@@ -17,7 +17,8 @@ from metier.providers.facts import FactBook
 from metier.providers.failures import MissingKey
 from metier.providers.offline.plan import Places
 from metier.providers.offline.provider import build_offline
-from metier.providers.registry import BUILT_IN, OFFLINE, REMOTE, choose_provider, open_provider
+from metier.providers.options import OFFLINE
+from metier.providers.registry import BUILT_IN, REMOTE, choose_provider, open_provider
 from metier.providers.retry import Candidate, split_model_name
 from metier.runtime.host import Host
 from metier.runtime.prepared_run import PreparedRun

@@ -17,8 +17,8 @@ from metier.providers.base import ListsModels, ModelRequest
 from metier.providers.connection import SharedClients
 from metier.providers.facts import FactBook, load_facts
 from metier.providers.failures import BadRequest, NotFound, ReplyBroken
-from metier.providers.options import ModelOptions, ProviderName
-from metier.providers.registry import BUILT_IN, OFFLINE, ProviderChoice, open_provider
+from metier.providers.options import OFFLINE, ModelOptions, ProviderName
+from metier.providers.registry import BUILT_IN, ProviderChoice, open_provider
 from metier.settings.values import render_value
 
 type Readiness = Literal["key", "server", "offline", "no_key"]

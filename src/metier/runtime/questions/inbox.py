@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from metier.dataclass import dataclass
-from metier.engine.delegation.orders import CHILD
 from metier.engine.state import RunState
 from metier.events import TaskState
+from metier.ids import CHILD
 from metier.runtime.questions.approvals import ApprovalQuestion
 from metier.runtime.questions.reopening import Limit, can_reopen, find_limit, suggest_limit
 from metier.runtime.records.causes import get_cause

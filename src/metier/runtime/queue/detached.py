@@ -8,11 +8,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 from metier.dataclass import dataclass
-from metier.engine.delegation.orders import CHILD
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
 from metier.events import TaskState
+from metier.ids import CHILD
 from metier.runtime.questions.answers import Answer
 from metier.runtime.queue.lease_terms import LeaseTerms
 from metier.runtime.queue.parking import DAMAGE, describe_parked, park

@@ -1,7 +1,7 @@
 """What a run cost, or that it is not known: a model without a price is not a free one. Pure."""
 
-from metier.providers.cost import find_cost
-from metier.providers.registry import OFFLINE
+from metier.providers.known_cost import find_cost
+from metier.providers.options import OFFLINE
 
 TYPED = "typed"
 """Who answers a command that a person typed into a chat, as provider and as model."""

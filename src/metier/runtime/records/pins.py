@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.names import SKILL_PIN as SKILL
+from metier.definitions.policy_file import read_policy_file
 from metier.definitions.skills.skill import parse_skill
 from metier.engine.delegation.partners import Partners
 from metier.engine.entries import RunStarted
@@ -26,7 +27,7 @@ from metier.runtime.host import Host
 from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.workspace.agents import AgentInForce, find_agent_file, read_definition_file, restore_agent
 from metier.runtime.workspace.catalog import find_skills
-from metier.runtime.workspace.policy import has_rules, read_policy_file
+from metier.runtime.workspace.policy import has_rules
 from metier.runtime.workspace.project import PROJECT
 from metier.runtime.workspace.tasks import TASK, pin_task
 from metier.runtime.workspace.trust import find_withheld

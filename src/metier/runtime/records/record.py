@@ -12,7 +12,7 @@ from metier.engine.journal import measure
 from metier.engine.phases import FINAL
 from metier.engine.projection import tool_of
 from metier.engine.state import RunState
-from metier.providers.cost import find_cost
+from metier.providers.known_cost import find_cost
 
 FILE_NAME = "run.json"
 VERSION = 1

@@ -8,13 +8,14 @@ from dataclasses import field, replace
 from pathlib import Path
 
 from metier.dataclass import dataclass
-from metier.definitions.agent import FILE_NAME, AgentDefinition, Profile, parse_agent
+from metier.definitions.agent import FILE_NAME, AgentDefinition, parse_agent
 from metier.definitions.files.contained_file import read_contained
 from metier.definitions.ids import fold_id
 from metier.definitions.inherit import INHERIT, resolve_list
 from metier.definitions.names import canonical_name
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
+from metier.definitions.profile import Profile
 from metier.definitions.references import read_names
 from metier.definitions.skills.naming import hint_skill, is_called
 from metier.definitions.task import FILE_NAME as TASK_FILE
@@ -23,14 +24,8 @@ from metier.errors import ConfigError, UsageError
 from metier.providers.options import ModelOptions
 from metier.runtime.host import Host
 from metier.runtime.providers.model_choice import choose_model, choose_profile, list_models
-from metier.runtime.workspace.catalog import (
-    ActiveSkills,
-    activate_named,
-    find_all_skills,
-    find_skills,
-    list_definitions,
-    list_unread,
-)
+from metier.runtime.workspace.catalog import ActiveSkills, activate_named, find_all_skills, find_skills, list_unread
+from metier.runtime.workspace.listed import list_definitions
 from metier.skills.activation import activate, describe_broken
 from metier.skills.package import SkillPackage
 from metier.tools.base import Tool

@@ -4,12 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from metier.definitions.files.walk import FoundDefinition, Walk
-from metier.definitions.ids import fold_id
 from metier.definitions.problems import Problem
-from metier.definitions.skills.sources import WORKSPACE_FOLDERS, find_bundled_folder
-from metier.definitions.workspace import report_duplicate
-from metier.errors import ConfigError
+from metier.definitions.skills.sources import find_bundled_folder
 from metier.runtime.host import Host
 from metier.skills.activation import Activation, FoundSkills, activate, build_roots, find_packages
 from metier.skills.package import SkillPackage
@@ -52,17 +48,3 @@ def find_all_skills(place: Host) -> FoundSkills:
 def activate_named(found: FoundSkills, names: Sequence[str]) -> Activation:
     """The skills of the workspace, and of the packages the trusted ones of these names."""
     return activate(found, tuple(names) or "none")
-
-
-def list_definitions(workspace: Path, folder: str, file_name: str) -> dict[str, FoundDefinition]:
-    """Definitions of one kind by folded ID. Raises `ConfigError` where two have one ID: either could be meant."""
-    listed: dict[str, FoundDefinition] = {}
-    problems: list[Problem] = []
-    for base in WORKSPACE_FOLDERS:
-        for found in Walk(workspace / base / folder, file_name, within=workspace):
-            first = listed.setdefault(fold_id(found.id), found)
-            if first is not found:
-                problems.append(report_duplicate(found, first.path))
-    if problems:
-        raise ConfigError(f"The {folder} of this workspace cannot be used", hint="Rename one", problems=problems)
-    return listed

@@ -16,31 +16,14 @@ from metier.definitions.skills.sources import WORKSPACE_FOLDERS
 from metier.definitions.text.yaml_text import plain_value, read_yaml
 from metier.errors import ConfigError
 from metier.runtime.host import Host
-from metier.runtime.prepared_run import PreparedRun
-from metier.runtime.workspace.agents import SUMMARIZER
 from metier.tools.hooks.definition import HookCommand
+from metier.tools.hooks.pinning import pin_files
 from metier.tools.hooks.reading import HookReading, read_hooks, read_hooks_text
-from metier.tools.hooks.run import pin_files
 
 FILES = tuple(f"{folder}/hooks.yaml" for folder in WORKSPACE_FOLDERS)
 SETTINGS = "agent.yaml"
 CLAUDE_FILES = (".claude/settings.json", ".claude/settings.local.json")
 MAX_BYTES = 256 * 1024
-
-
-def choose_hooks(run: PreparedRun) -> tuple[HookCommand, ...]:
-    """The hooks that a run is pinned to when it begins. Work that is handed on has those of the run above."""
-    if run.is_dry:
-        return ()
-    hooks = load_hooks(run.agent.place).hooks if run.hooks is None else run.hooks
-    # A conversation is summed up by a run of its own: that it begins is the moment before the summary.
-    is_summary = run.agent.id == SUMMARIZER
-    is_begun = run.said is not None and bool(run.said.conversation)
-    return tuple(
-        hook
-        for hook in hooks
-        if (hook.event == "PreCompact") == is_summary and not (hook.event == "SessionStart" and is_begun)
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,7 @@ from metier.plugins.registry import Registry
 from metier.plugins.subscription import Subscription
 from metier.runtime.host import Host
 from metier.runtime.workspace.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS
-from metier.store.base import Store
 from metier.store.failures import StoreUnavailable
-from metier.store.opening import open_store
 from metier.telemetry.sinks import Sink
 
 
@@ -55,16 +53,6 @@ def using_plugins(place: Host, *, report: Callable[[str], None]) -> Generator[Ho
         finally:
             for subscription in subscriptions:
                 subscription.close()
-
-
-async def open_place_store(place: Host) -> Store:
-    """The store of the settings, which may be one of a plugin. Raises `StoreUnavailable` when it cannot serve."""
-    options = place.settings.store
-    if not options.backend.startswith(PLUGIN):
-        return await open_store(options, runs=place.runs, environ=place.environ, clock=place.clock)
-    registries = place.plugins or find_plugins(place).registries
-    opening = get_brought(options.backend, [each.stores for each in registries], kind="store", failure=StoreUnavailable)
-    return await opening(place.environ.get(options.database_url_env, ""))
 
 
 def get_brought[T](

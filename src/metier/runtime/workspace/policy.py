@@ -8,16 +8,15 @@ from metier.approval.denied_programs import find_denied_programs
 from metier.approval.judge import RulePolicy
 from metier.approval.profile import ProfilePolicy
 from metier.approval.rules import Scope
-from metier.approval.scopes import POLICY_FILE, ScopeReader
+from metier.approval.scopes import ScopeReader
 from metier.dataclass import dataclass
-from metier.definitions.agent import AgentDefinition, Profile
+from metier.definitions.agent import AgentDefinition
 from metier.definitions.inherit import find_limit
 from metier.definitions.names import canonical_name
-from metier.definitions.problems import Problem
+from metier.definitions.policy_file import POLICY_FILE
+from metier.definitions.profile import Profile
 from metier.definitions.skills.naming import is_called
-from metier.definitions.skills.skill_file import MAX_FILE_BYTES, read_skill_file
 from metier.definitions.task import TaskDefinition, TaskStep
-from metier.errors import ConfigError
 from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import is_trusted
 from metier.tools.toolbox import Toolbox
@@ -46,18 +45,6 @@ class Speakers:
     """What rules may name beside the tools of the run, such as those its agent does not see; None: anything."""
     withheld: frozenset[str] = frozenset()
     """Of `HOST_FILE` and `DEFINITIONS`, those whose rules may not allow anything."""
-
-
-def read_policy_file(workspace: Path) -> bytes:
-    """The host's rules as they stand; nothing where there is no such file."""
-    file = workspace / POLICY_FILE
-    if not file.exists() and not file.is_symlink():
-        return b""
-    # A link to nowhere is not "no rules", and a link to a device has no end.
-    found = read_skill_file(file, limit=MAX_FILE_BYTES, within=workspace)
-    if isinstance(found, Problem):
-        raise ConfigError(f"The policy '{file}' cannot be used: {found.message}", hint="Mend it, or remove it")
-    return found
 
 
 def open_reader(workspace: Path, tools: Toolbox, *, known: Collection[str] | None = ()) -> ScopeReader:

@@ -24,7 +24,8 @@ from metier.runtime.host import Host
 from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.providers.model_choice import choose_profile
 from metier.runtime.workspace.agents import AgentInForce, read_definition_file
-from metier.runtime.workspace.catalog import activate_named, find_all_skills, list_definitions
+from metier.runtime.workspace.catalog import activate_named, find_all_skills
+from metier.runtime.workspace.listed import list_definitions
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
 from metier.tools.base import Tool

@@ -4,22 +4,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from metier.approval.rules import Scope
-from metier.approval.scopes import POLICY_FILE, ScopeReader
+from metier.approval.scopes import ScopeReader
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
-from metier.definitions.problems import Problem
+from metier.definitions.policy_file import POLICY_FILE, read_policy_file
 from metier.definitions.schedule import FILE_NAME as SCHEDULES_FILE
 from metier.definitions.schedule import load_schedules
 from metier.definitions.skills.sources import WORKSPACE_FOLDERS
 from metier.definitions.task import FILE_NAME as TASK_FILE
-from metier.errors import ConfigError, UsageError
 from metier.runtime.host import Host
-from metier.runtime.workspace.catalog import find_all_skills, list_definitions
+from metier.runtime.workspace.catalog import find_all_skills
 from metier.runtime.workspace.hooks import digest_workspace_hooks, list_hook_lines
-from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE, read_policy_file
-from metier.skills.git.clones import is_tracked
+from metier.runtime.workspace.listed import list_definitions
+from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE
 from metier.skills.trust.judgement import TRUSTED_UNREAD
-from metier.skills.trust.workspace_trust import Part, TrustRecord, digest_bytes, knows_file, note_file, record_trust
-from metier.store.opening import DATABASE
+from metier.skills.trust.workspace_trust import Part, TrustRecord, digest_bytes, record_trust
 
 
 def find_withheld(place: Host, policy: bytes) -> frozenset[str]:
@@ -29,25 +27,6 @@ def find_withheld(place: Host, policy: bytes) -> frozenset[str]:
         DEFINITIONS: not place.trust.is_trusted,
     }
     return frozenset(voice for voice, is_withheld in voices.items() if is_withheld)
-
-
-def list_withheld(place: Host) -> tuple[Problem, ...]:
-    """The policy of a trusted folder that is no longer what was trusted. Settings speak for themselves."""
-    try:
-        policy = read_policy_file(place.workspace)
-    except ConfigError:
-        return ()
-    if not place.trust.is_trusted or place.trust.counts("policy", digest_bytes(policy)):
-        return ()
-    return (
-        Problem(
-            severity="warning",
-            code="policy_withheld",
-            message="The policy changed since you trusted this folder: what it allows does not count",
-            file=POLICY_FILE,
-            hint="Read it, then run `agent trust`",
-        ),
-    )
 
 
 def list_decided(place: Host, settings: Sequence[str]) -> list[str]:
@@ -75,31 +54,6 @@ def list_decided(place: Host, settings: Sequence[str]) -> list[str]:
         if package.source in TRUSTED_UNREAD and _has_code(package.folder):
             found.append(f"{_shorten(package.folder, place)}: code of skill {package.definition.name!r}")
     return found
-
-
-def check_runs(place: Host) -> bool:
-    """True where the database of runs is still to be made, and `note_runs` to be called then.
-
-    What a run is pinned to is not judged again when it is resumed: settings, policy, approvals. Raises
-    `UsageError` for runs that came with a clone.
-    """
-    database = place.runs / DATABASE
-    is_inside = database.resolve().is_relative_to(place.workspace.resolve()) or database.is_relative_to(place.workspace)
-    if place.trust.is_trusted or place.settings.store.backend != "sqlite" or not is_inside:
-        return False
-    if not database.exists():
-        return True
-    if is_tracked(database) or not knows_file(database, home=place.home):
-        raise UsageError(
-            f"The runs in {str(place.runs)!r} may have come with this folder, which you have not trusted "
-            f"({place.trust.origin})",
-            hint="Read what the folder brings, then run `agent trust`; or move the runs away",
-        )
-    return False
-
-
-def note_runs(place: Host) -> None:
-    note_file(place.runs / DATABASE, home=place.home)
 
 
 def trust_place(place: Host, *, words: str, origin: str) -> TrustRecord:

@@ -17,7 +17,8 @@ from metier.runtime.delegation.child_runs import request_task
 from metier.runtime.documents import build_input_schema, task_as_json
 from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
-from metier.runtime.workspace.catalog import find_all_skills, find_skills, list_definitions
+from metier.runtime.workspace.catalog import find_all_skills, find_skills
+from metier.runtime.workspace.listed import list_definitions
 from metier.runtime.workspace.tasks import get_task
 from metier.server.api.answers import Listing, answer, answer_page
 from metier.server.api.starting import RunLimits, start_once, use_limits

@@ -15,7 +15,6 @@ from metier.engine.phases import FINAL
 from metier.errors import UsageError
 from metier.events import TaskState
 from metier.runtime.cleaning import build_place_cleaner
-from metier.runtime.documents import row_as_json
 from metier.runtime.history.archive import render_archive
 from metier.runtime.history.entries import read_history
 from metier.runtime.history.forks import ForkRequest, fork_run
@@ -27,6 +26,7 @@ from metier.runtime.questions.answers import Answer, check_answer
 from metier.runtime.questions.reopening import RaisedLimits
 from metier.runtime.queue.detached import leave_to_workers, wake
 from metier.runtime.records.resume_tokens import check_run_token
+from metier.runtime.records.row_documents import row_as_json
 from metier.runtime.requests import RunRequest
 from metier.server.api.answers import Cursor, Listing, PageSize, answer, answer_file, answer_page
 from metier.server.api.starting import StartRun, start_once

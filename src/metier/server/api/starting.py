@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 from fastapi import Request
 from pydantic import Field, JsonValue
 
-from metier.runtime.documents import row_as_json
 from metier.runtime.opening import open_host
 from metier.runtime.queue.detached import submit
+from metier.runtime.records.row_documents import row_as_json
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
 from metier.server.body import Body

@@ -9,9 +9,9 @@ from metier.dataclass import dataclass
 from metier.errors import UsageError
 from metier.runtime.chat.chats import Chat, ChatRequest, list_chats, open_chat
 from metier.runtime.cleaning import build_place_cleaner
-from metier.runtime.documents import find_shown_status
 from metier.runtime.history.run_views import read_run_view
 from metier.runtime.queue.detached import leave_to_workers
+from metier.runtime.records.row_documents import find_shown_status
 from metier.server.console.inbox_cards import ApprovalCard, build_approval_card
 from metier.server.console.rendering import Here, Page, PageRoute
 from metier.store.contexts import ContextState

@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 from metier.dataclass import dataclass
 from metier.errors import UsageError
 from metier.events import TaskState
-from metier.runtime.documents import find_shown_status
 from metier.runtime.history.spending import parse_since
+from metier.runtime.records.row_documents import find_shown_status
 from metier.store.base import RUNNABLE, RunRow
 from metier.store.search import RunSearch
 

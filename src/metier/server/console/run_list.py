@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from metier.dataclass import dataclass
-from metier.engine.delegation.orders import CHILD
-from metier.runtime.documents import find_shown_status
+from metier.ids import CHILD
 from metier.runtime.records.known_cost import find_listed_cost
+from metier.runtime.records.row_documents import find_shown_status
 from metier.runtime.runs import Runtime
 from metier.server.console.run_filter import RunFilter
 from metier.store.base import ENDED, RunRow

@@ -6,7 +6,6 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from metier.errors import UsageError
-from metier.runtime.documents import find_shown_status
 from metier.runtime.history.archive import render_archive
 from metier.runtime.history.artifacts import list_artifacts, read_artifact
 from metier.runtime.history.exchanges import read_exchange
@@ -17,6 +16,7 @@ from metier.runtime.history.run_views import read_run_view, read_step_diffs
 from metier.runtime.history.shared_page import render_shared_run
 from metier.runtime.history.transfer import export_run
 from metier.runtime.history.undo import CANNOT, plan_undo, undo
+from metier.runtime.records.row_documents import find_shown_status
 from metier.server.api.answers import answer_file
 from metier.server.console.actions import fork
 from metier.server.console.rendering import Here, Page, PageRoute

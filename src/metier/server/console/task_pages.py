@@ -15,7 +15,7 @@ from metier.errors import UsageError
 from metier.runtime.delegation.child_runs import request_task
 from metier.runtime.queue.detached import submit
 from metier.runtime.requests import RunRequest
-from metier.runtime.workspace.catalog import list_definitions
+from metier.runtime.workspace.listed import list_definitions
 from metier.runtime.workspace.tasks import get_task
 from metier.server.console.rendering import Here, Page, PageRoute
 from metier.views.form_fields import FormField, build_field, parse_values

@@ -1,7 +1,7 @@
 """What an editor holds of a file against what is on disk. The disk stays the one truth of what a step changes."""
 
 from metier.errors import ToolFailed
-from metier.tools.base import Buffers
+from metier.tools.buffers import Buffers
 from metier.tools.files.scope import Scope
 from metier.tools.files.text import decode
 

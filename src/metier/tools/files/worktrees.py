@@ -9,9 +9,9 @@ import os
 import shutil
 import subprocess
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from metier.dataclass import dataclass
 from metier.skills.trusted_programs import build_trusted_environment
 from metier.tools.files.snapshots import MAX_SECONDS, Snapshots, Unavailable, find_git, find_repository
 

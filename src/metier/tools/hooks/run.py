@@ -1,11 +1,7 @@
 """Run the command of a hook: a process tree of its own, a time limit, bounded output, an environment from a list."""
 
-import hashlib
 import json
-import os
-import re
-import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 
@@ -13,20 +9,17 @@ import anyio.to_thread
 from pydantic import JsonValue
 
 from metier.dataclass import dataclass
-from metier.definitions.files.contained_file import read_contained
 from metier.errors import ToolFailed
 from metier.tools.hooks.answer import BLOCKED, HookAnswer, HookStatus, read_answer
 from metier.tools.hooks.definition import HookCommand
+from metier.tools.hooks.pinning import FOLDER_VARIABLES, find_changed_file, name_folder
 from metier.tools.process.environment import build_environment
 from metier.tools.process.run import Command, Outcome, ProcessLimits, run_process
 from metier.tools.process.sandbox.confinement import Confinement
 
 MAX_OUTPUT_BYTES = 1_048_576
-MAX_CODE_BYTES = 8 * 1_048_576
-FOLDER_VARIABLES = ("CLAUDE_PROJECT_DIR", "AGENT_PROJECT_DIR")
 _SHELLS = ("/bin/bash", "/usr/bin/bash", "/bin/sh")
 _STDERR_CHARACTERS = 500
-_FOLDER = re.compile(r"\$\{?(?:" + "|".join(FOLDER_VARIABLES) + r")\}?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +64,7 @@ class HookRunner:
         return [shell, "-c", hook.command]
 
     def _put_folder(self, word: str) -> str:
-        return _FOLDER.sub(lambda _: str(self.workspace), word)
+        return name_folder(word, self.workspace)
 
     def _build_environment(self) -> dict[str, str]:
         return build_environment(self.environ) | dict.fromkeys(FOLDER_VARIABLES, str(self.workspace))
@@ -101,39 +94,3 @@ def judge_outcome(hook: HookCommand, outcome: Outcome) -> HookRun:
     return HookRun(
         status=status, answer=answer, exit_code=outcome.exit_code, problem=answer.problem, duration_seconds=duration
     )
-
-
-def pin_files(hooks: Iterable[HookCommand], workspace: Path) -> tuple[HookCommand, ...]:
-    """The hooks with the hashes of the files in the workspace that their commands name."""
-    return tuple(
-        hook.model_copy(update={"files": {name: _digest(workspace, name) for name in _find_files(hook, workspace)}})
-        for hook in hooks
-    )
-
-
-def find_changed_file(hook: HookCommand, workspace: Path) -> str:
-    """The first file that is no longer what it was when the run began; empty where none is."""
-    return next((name for name, digest in hook.files.items() if _digest(workspace, name) != digest), "")
-
-
-def _find_files(hook: HookCommand, workspace: Path) -> list[str]:
-    line = _FOLDER.sub(lambda _: str(workspace), hook.command)
-    try:
-        words = [hook.command] if hook.args is not None else shlex.split(line, comments=False)
-    except ValueError:
-        words = line.split()
-    words += [_FOLDER.sub(lambda _: str(workspace), word) for word in hook.args or ()]
-    found: list[str] = []
-    for word in words:
-        path = Path(os.path.normpath(workspace / word.strip(";&|()")))
-        if path.is_relative_to(workspace) and path.is_file():
-            found.append(str(path.relative_to(workspace)))
-    return list(dict.fromkeys(found))
-
-
-def _digest(workspace: Path, name: str) -> str:
-    try:
-        data = read_contained(workspace / name, within=workspace, limit=MAX_CODE_BYTES)
-    except OSError:
-        return "unreadable"
-    return hashlib.sha256(data).hexdigest()

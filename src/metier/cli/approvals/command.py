@@ -6,64 +6,31 @@ import anyio
 import typer
 from pydantic import JsonValue
 
+from metier.cli.approvals.listing import app as listing
 from metier.cli.run.approval_dialog import describe, describe_edit, explain, parse_arguments
-from metier.cli.run.command import Config
 from metier.cli.run.detaching import tell_workers, wake_decided_run
-from metier.cli.run.driving import View, open_place
+from metier.cli.run.driving import View
 from metier.cli.run.resume import resume_run
-from metier.cli.shared.output import JsonList, warn_line, write_json, write_line
-from metier.cli.skill.catalog import AsJson
+from metier.cli.shared.options import AsJson, Config
+from metier.cli.shared.output import warn_line, write_json, write_line
+from metier.cli.shared.place import open_place
 from metier.errors import UsageError
 from metier.ids import find_user
 from metier.runtime.documents import approval_as_json, attempt_as_json
 from metier.runtime.questions.approvals import ApprovalQuestion, Reply
 from metier.runtime.runs import open_runtime
 from metier.store.base import ApprovalAttempt, RunRow
-from metier.telemetry.excerpt import one_line
 
 app = typer.Typer(
     rich_markup_mode=None, add_completion=False, no_args_is_help=True, help="List, show and decide approvals."
 )
 
+app.registered_commands += listing.registered_commands
+
 ApprovalName = Annotated[str, typer.Argument(help="The approval: its id, or the beginning of its id.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; of a denial the model reads it.")]
 By = Annotated[str | None, typer.Option("--by", help="Who decides; your user name unless you say otherwise.")]
 GoOn = Annotated[bool, typer.Option("--resume", help="Then go on with the run here, as `agent resume` does.")]
-_SHOWN = 80
-
-
-@app.command("list")
-def list_approvals(
-    *,
-    every: Annotated[bool, typer.Option("--all", help="Also those that are decided.")] = False,
-    run: Annotated[str, typer.Option("--run", help="Only those of this run.")] = "",
-    as_json: AsJson = False,
-    config: Config = None,
-) -> None:
-    """List what waits for a decision, oldest first."""
-
-    shown = JsonList() if as_json else None
-
-    async def show_pages() -> int:
-        async with open_runtime(open_place(config)) as runtime:
-            run_id = (await runtime.find(run)).run_id if run else ""
-            count = 0
-            async for page in runtime.approvals.pages(run_id=run_id, status="" if every else "open"):
-                for question in page:
-                    shown.add(approval_as_json(question)) if shown is not None else _write_question(question)
-                count += len(page)
-            return count
-
-    count = anyio.run(show_pages)
-    if shown is not None:
-        shown.close()
-    elif not count:
-        warn_line("Nothing waits for a decision" if not every else "There are no approvals here yet")
-
-
-def _write_question(question: ApprovalQuestion) -> None:
-    row, short = question.row, one_line(str(question.arguments), _SHOWN)
-    write_line(f"{row.approval_id}  {row.status:<8}  run {row.run_id}  {question.tool} {short}")
 
 
 @app.command()

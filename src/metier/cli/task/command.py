@@ -9,7 +9,11 @@ from typing import Annotated, Any, Literal, cast
 import typer
 from pydantic import JsonValue
 
-from metier.cli.run.command import (
+from metier.cli.run.driving import View, drive_run
+from metier.cli.run.live import EVENTS
+from metier.cli.run.starting import leave_to_workers
+from metier.cli.shared.options import (
+    AsJson,
     Ci,
     Config,
     Detach,
@@ -19,25 +23,22 @@ from metier.cli.run.command import (
     RunCommand,
     Verbose,
     check_timeout,
-    leave_to_workers,
 )
-from metier.cli.run.driving import View, drive_run, open_place
-from metier.cli.run.live import EVENTS
-from metier.cli.shared.output import problem_as_json, warn_line, write_json, write_line
-from metier.cli.skill.catalog import AsJson
+from metier.cli.shared.output import problem_as_json, write_json, write_line
+from metier.cli.shared.place import open_place
+from metier.cli.task.listing import app as listing
+from metier.cli.task.listing import find_tasks
 from metier.definitions.acceptance import render_criterion
 from metier.definitions.ids import fold_id
 from metier.definitions.problems import Problem, has_errors
-from metier.definitions.task import FILE_NAME, TaskDefinition, load_task
+from metier.definitions.task import TaskDefinition
 from metier.engine.state import RunState
 from metier.errors import UsageError
 from metier.runtime.checks.validation import find_all_problems
 from metier.runtime.delegation.child_runs import request_task
 from metier.runtime.documents import task_as_json
-from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest, take_trace
 from metier.runtime.runs import Runtime, Watch
-from metier.runtime.workspace.catalog import list_definitions
 from metier.runtime.workspace.tasks import get_task
 
 app = typer.Typer(
@@ -47,41 +48,10 @@ app = typer.Typer(
     help="List, show, check and run the task definitions of the workspace.",
 )
 
+app.registered_commands += listing.registered_commands
+
 MAX_INPUT_BYTES = 1_000_000
 TaskId = Annotated[str, typer.Argument(help="The task: the path of its folder below `tasks/`.")]
-
-
-@app.command("list")
-def list_tasks(*, as_json: AsJson = False, config: Config = None) -> int:
-    """List the tasks of this workspace. Exit code 1: one of them cannot be used."""
-    place = open_place(config)
-    found = [(each.id, load_task(Path(each.path), id=each.id, within=each.within)) for each in _find_all(place)]
-    problems = find_all_problems(place, "task")
-    broken = {task_id for task_id, _ in found if has_errors(problems[task_id])}
-    if as_json:
-        write_json(
-            [
-                {
-                    "id": task_id,
-                    "name": reading.task.name if reading.task else "",
-                    "description": reading.task.description if reading.task else "",
-                    "steps": len(reading.task.steps) if reading.task else 0,
-                    "inputs": [item.name for item in reading.task.inputs] if reading.task else [],
-                    "loaded": reading.task is not None,
-                    "usable": task_id not in broken,
-                    "problems": [problem_as_json(problem) for problem in problems[task_id]],
-                }
-                for task_id, reading in found
-            ]
-        )
-    for task_id, reading in [] if as_json else found:
-        if reading.task is None or task_id in broken:
-            write_line(f"{task_id}  cannot be used; see `agent task validate {task_id}`")
-        else:
-            write_line(f"{task_id}  {len(reading.task.steps)} steps  {reading.task.description}".rstrip())
-    if not found:
-        warn_line("There are no tasks here; write '.agent/tasks/<id>/TASK.md'")
-    return 1 if broken else 0
 
 
 @app.command()
@@ -178,7 +148,7 @@ def validate(
     A step that can never run or never succeed is an error too. `agent validate` checks the whole project.
     """
     place = open_place(config)
-    found = [each for each in _find_all(place) if not task or fold_id(each.id) == fold_id(task)]
+    found = [each for each in find_tasks(place) if not task or fold_id(each.id) == fold_id(task)]
     if task and not found:
         get_task(place, task)
     wanted = {each.id for each in found}
@@ -193,11 +163,6 @@ def validate(
     else:
         _write_problems(problems)
     return 1 if any(has_errors(of_task) for of_task in problems.values()) else 0
-
-
-def _find_all(place: Host):  # noqa: ANN202 - a list of what the walk finds
-    listed = list_definitions(place.workspace, "tasks", FILE_NAME)
-    return sorted(listed.values(), key=lambda found: found.id)
 
 
 def _write_problems(problems: Mapping[str, tuple[Problem, ...]]) -> None:

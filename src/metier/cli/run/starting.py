@@ -1,0 +1,93 @@
+"""What `agent run` does with its options: open the folder, build the request, and drive it or leave it to workers."""
+
+from collections.abc import Awaitable, Mapping, Sequence
+from pathlib import Path
+
+from metier.cli.run.detaching import detach_run
+from metier.cli.run.driving import View, Work, drive_run
+from metier.cli.run.task_text import read_context, read_task
+from metier.cli.shared.options import OutputFormat
+from metier.cli.shared.output import warn_line
+from metier.cli.shared.place import open_place
+from metier.dataclass import dataclass
+from metier.engine.state import RunState
+from metier.runtime.attachments import attach_files
+from metier.runtime.host import Host
+from metier.runtime.output_schema import read_output_schema
+from metier.runtime.queue.detached import submit
+from metier.runtime.requests import RunRequest, take_trace
+from metier.runtime.runs import Runtime, Watch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedRun:
+    """What the command line says."""
+
+    task: str | None
+    prompt: str | None
+    task_file: Path | None
+    agent: str
+    model: str
+    settings: Mapping[str, str]
+    """Flags that stand for settings, by dotted key."""
+    images: Sequence[Path]
+    files: Sequence[Path]
+    is_dry: bool
+    output_schema: str | None
+    config: Path | None
+
+    @property
+    def is_typed(self) -> bool:
+        """What is piped in or read from a file may be the words of anyone: a path in it is no picture you dropped."""
+        return self.task_file is None and "-" not in (self.task, self.prompt)
+
+
+def start_run(wanted: WantedRun, view: View, *, detaches: bool) -> int:
+    """Drive the run until it ends or waits, or leave it to workers; the exit code."""
+    text = read_task(wanted.task, prompt=wanted.prompt, file=wanted.task_file)
+    place = open_place(wanted.config, wanted.settings, is_new_run=not (wanted.model or wanted.agent))
+    if not (view.quiet or wanted.is_dry):
+        warn_of_profile(place)
+    schema = None if wanted.output_schema is None else read_output_schema(wanted.output_schema)
+    ask = RunRequest(
+        task=text,
+        mode="dry_run" if wanted.is_dry else "live",
+        extra_context=read_context(is_task="-" in (wanted.task, wanted.prompt)),
+        agent=wanted.agent,
+        model=wanted.model,
+        output_schema=schema,
+    )
+    request = with_files(place, ask, images=wanted.images, files=wanted.files, is_typed=wanted.is_typed)
+    if detaches:
+        return leave_to_workers(place, request, view.output, config=wanted.config)
+    return drive_run(place, _start(request), view)
+
+
+def with_files(
+    place: Host, request: RunRequest, *, images: Sequence[Path], files: Sequence[Path], is_typed: bool
+) -> RunRequest:
+    """The request with the files that options name and the task mentions. Raises `UsageError`."""
+    attached = attach_files(place, request.task, images=images, files=files, pasted=is_typed)
+    for name in attached.missing:
+        warn_line(f"warning: '@{name}' is no file of this workspace, and stays text")
+    return attached.add_to(request)
+
+
+def _start(request: RunRequest) -> Work:
+    def start(runtime: Runtime, watch: Watch) -> Awaitable[RunState]:
+        return runtime.start(take_trace(request, runtime.place), watch)
+
+    return start
+
+
+def warn_of_profile(place: Host) -> None:
+    """Say before a run that nothing will be asked, where that is so."""
+    if place.settings.runtime.profile == "permissive":
+        warn_line("Profile permissive: nothing will be asked (--profile guarded asks before something is changed)")
+
+
+def leave_to_workers(place: Host, request: RunRequest, output: OutputFormat, *, config: Path | None = None) -> int:
+    traced = take_trace(request, place)
+    return detach_run(
+        place, lambda runtime: submit(runtime, traced, queue=place.settings.worker.queue), output, config=config
+    )
