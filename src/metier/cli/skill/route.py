@@ -7,6 +7,7 @@ import anyio
 import typer
 
 from metier.cli.shared.context import current_settings
+from metier.cli.shared.options import AllSkills, AsJson, SkillsDir
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill.catalog import cache_folder, open_active_catalog, open_catalog
 from metier.routing.catalog import open_index
