@@ -1,5 +1,6 @@
 """Files of runs that were changed: refused whole, with a sentence, and nothing of them is kept."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,15 @@ def test_changed_archive_is_refused_whole(
     ]  # fmt: skip
     file.write_bytes(write_members(sign(read_members(exported))))
     assert elsewhere.agent("runs", "import", str(file)) == 0, "what the mutations begin with is a good archive"
+
+
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(
+    workspace: Workspace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "pipe.metier-run")
+    os.mkfifo(tmp_path / "pipe.run.gz")
+
+    codes = [workspace.agent("runs", "import", str(tmp_path / name)) for name in ("pipe.metier-run", "pipe.run.gz")]
+
+    assert codes == [1, 1]
+    assert capsys.readouterr().err.count("it is not a regular file") == 2

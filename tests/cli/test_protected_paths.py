@@ -167,3 +167,21 @@ os.rename("build/a.txt", "build/b.txt")
 
     assert (workspace.folder / "build/b.txt").exists()
     assert level in {"full", "kernel"}
+
+
+def test_a_program_changes_no_instructions_of_the_next_run(
+    workspace: Workspace, model: ModelServer, level: Level
+) -> None:
+    workspace.add_skill("tricks", "Try tricks with a script.", tricks=TRICKS)
+    workspace.write("AGENTS.md", "Be kind.")
+    (workspace.folder / "CLAUDE.md").symlink_to("AGENTS.md")
+    workspace.write(".mcp.json", "{}")
+    workspace.write("notes.md", "mine")
+    tricks = [("", "AGENTS.md"), ("AGENTS.md", "AGENTS.md"), ("", "CLAUDE.md"), ("", ".mcp.json"), ("", "notes.md")]
+    try_tricks(workspace, model, [*tricks, (".mcp.json", ".mcp.json")])
+
+    assert workspace.agent("run", "Try it", "-q") == 0
+
+    held = read(workspace.folder, ["AGENTS.md", ".mcp.json", "notes.md"])
+    assert held == {"AGENTS.md": "Be kind.", ".mcp.json": "{}", "notes.md": "obey me"}
+    assert level in {"full", "kernel"}

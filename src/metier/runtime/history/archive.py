@@ -7,6 +7,7 @@ of every other member and of itself: a file that was changed is refused. It is n
 file can also write another one.
 """
 
+import errno
 import gzip
 import hashlib
 import json
@@ -124,6 +125,8 @@ def load_archive(path: Path) -> Archive:
 
 
 def _open(path: Path) -> BinaryIO:
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "It is not a regular file")  # a pipe would be waited for, a device never ends
     if path.suffix != COMPRESSED:
         return path.open("rb")
     with gzip.open(path) as stream:

@@ -70,7 +70,8 @@ def _follow_word(word: str, folders: Sequence[str]) -> str:
     for folder in folders:
         filled = fill_variables(value, {"PWD": folder})
         path = os.path.join(folder, filled)  # noqa: PTH118  as text: a `..` behind a link means what the system takes it for
-        if not value or not os.path.lexists(path):
+        # What is not there yet may be when the line runs; where it would be can lead elsewhere too.
+        if not value or not (os.path.lexists(path) or os.path.isdir(os.path.dirname(path))):  # noqa: PTH112, PTH120
             continue
         real = os.path.realpath(path)
         if real != os.path.normpath(path):

@@ -19,7 +19,14 @@ from metier.tools.process.interpreter import base_interpreter
 from metier.tools.process.sandbox import bubblewrap
 from metier.tools.process.sandbox.reach import Reach
 from metier.tools.process.sandbox.seccomp import AF_INET, AF_INET6, AF_NETLINK, AF_UNIX, build_filter
-from metier.tools.process.sandbox.surroundings import DEVICES, Closed, find_closed, list_own, list_system
+from metier.tools.process.sandbox.surroundings import (
+    DEVICES,
+    Closed,
+    find_closed,
+    list_instructions,
+    list_own,
+    list_system,
+)
 
 type Level = Literal["full", "kernel", "none"]
 
@@ -114,12 +121,13 @@ class Confinement:
         readable = tuple(path for path in dict.fromkeys((*list_own(), *self.readable)) if path.exists())
         writable = tuple(path for path in self.writable if path.exists() and not self._holds_records(path))
         closed = find_closed(self.workspace, own)
+        told = list_instructions(self.workspace)
         reach = Reach(
             workspace=self.workspace,
             readable=readable,
             writable=writable,
             closed=Closed(
-                read_only=tuple(path for path in closed.read_only if path not in writable),
+                read_only=tuple(path for path in dict.fromkeys((*closed.read_only, *told)) if path not in writable),
                 hidden=tuple(path for path in closed.hidden if path not in {*readable, *writable}),
                 absent=closed.absent,
             ),

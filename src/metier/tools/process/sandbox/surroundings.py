@@ -11,7 +11,7 @@ from pathlib import Path
 
 from metier.dataclass import dataclass
 from metier.tools.process.interpreter import base_interpreter
-from metier.tools.protected import OWN_FILES, SECRETS_REASON, STANDING_FOLDERS, protected_name
+from metier.tools.protected import INSTRUCTIONS, OWN_FILES, SECRETS_REASON, STANDING_FOLDERS, protected_name
 
 SYSTEM = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store", "/run/current-system/sw",
@@ -75,6 +75,12 @@ def find_closed(workspace: Path, own: Collection[Path]) -> Closed:
     standing = (*STANDING_FOLDERS, *OWN_FILES, *(path.relative_to(workspace).as_posix() for path in inside))
     absent = tuple(dict.fromkeys(name for name in standing if _is_free(workspace / name)))
     return Closed(read_only=tuple(read_only), hidden=tuple(hidden), absent=absent)
+
+
+def list_instructions(workspace: Path) -> tuple[Path, ...]:
+    """Files at the top that the next run is told. A link among them is not held, a file that it leads to is."""
+    found = dict.fromkeys((workspace / name).resolve() for name in INSTRUCTIONS)
+    return tuple(path for path in found if path.parent == workspace and path.is_file())
 
 
 def _follow(workspace: Path, paths: Iterable[Path]) -> list[Path]:
