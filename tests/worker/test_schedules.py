@@ -65,7 +65,7 @@ async def test_two_processes_that_are_killed_around_due_times_and_a_jumping_cloc
 async def test_due_times_are_fired_once_each_on_postgresql_too(tmp_path: Path, postgres_url: str) -> None:
     (tmp_path / "database").write_text(postgres_url, encoding="utf-8")
 
-    await check_due_times(tmp_path, max(2, ROUNDS // 2))
+    await check_due_times(tmp_path, max(3, ROUNDS // 2))
 
 
 async def check_due_times(tmp_path: Path, rounds: int) -> None:

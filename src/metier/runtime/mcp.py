@@ -12,7 +12,7 @@ from anyio.abc import TaskGroup
 
 from metier.dataclass import dataclass
 from metier.engine.unwrapping import unwrapped
-from metier.errors import ToolFailed, UsageError
+from metier.errors import ConfigError, ToolFailed, UsageError
 from metier.events import McpServerReported
 from metier.runtime.cleaning import build_place_cleaner, load_place_config
 from metier.runtime.confinement import find_place_rung, list_writable, open_confinement, requires_sandbox, wants_sandbox
@@ -34,6 +34,7 @@ from metier.tools.mcp.listing import Listing, believe, find_server
 from metier.tools.mcp.server_code import ServerCode, find_server_code
 from metier.tools.mcp.tools import KnownTool, McpTool, ServerPlace, build_target
 from metier.tools.process.sandbox.confinement import Confinement
+from metier.tools.web.server_search import add_search
 
 LOG_FOLDER = "mcp"
 """In the folder of a run: what its servers write on their error streams."""
@@ -67,7 +68,8 @@ def open_acceptances(place: Host) -> AcceptedServers:
 
 def list_known_tools(place: Host) -> tuple[Tool, ...]:
     """The tools of accepted servers, for commands that show rules; nothing is started."""
-    return tuple(KnownTool(info) for _, infos in _find_accepted(place, _choose(place)) for info in infos)
+    tools = tuple(KnownTool(info) for _, infos in _find_accepted(place, _choose(place)) for info in infos)
+    return add_search(tools, place.settings.web_search, access=None)
 
 
 @asynccontextmanager
@@ -84,14 +86,14 @@ async def open_servers(
     if place.servers is not None:
         await place.servers.keep_only([server for server in chosen if server.name in known])
     if not chosen:
-        yield Servers()
+        yield Servers(tools=_with_search(place, run, ()))
         return
     if TOOLS in run.pins:
         known = _group(await find_tools(run.pins, store), known)
     notices = tuple(_say_not_accepted(server) for server in chosen if server.name not in known)
     not_listed = tuple(notice.server for notice in notices)
     if run.is_plan_only or not known:
-        tools = tuple(KnownTool(info) for infos in known.values() for info in infos)
+        tools = _with_search(place, run, tuple(KnownTool(info) for infos in known.values() for info in infos))
         yield Servers(tools=tools, notices=notices, not_listed=not_listed)
         return
     check_sdk()
@@ -110,7 +112,22 @@ async def open_servers(
                 connect = partial(_connect, server, place, logs=logs, frame=frame, is_checked=is_checked)
                 connections[server.name] = await pool.get(server, connect, frame=frame)
         tools = tuple(McpTool(info, connections[name]) for name, infos in known.items() for info in infos)
+        tools = _with_search(place, run, tools)
         yield Servers(tools=tools, notices=notices, not_listed=not_listed)
+
+
+def _with_search(place: Host, run: PreparedRun, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
+    """Raises `ConfigError` where the search names a tool that no server has. A server that waits for a yes says so."""
+    options = place.settings.web_search
+    added = add_search(tools, options, access=run.agent.web)
+    server, _, _ = options.mcp_tool.partition("/")
+    is_waiting = server in {each.name for each in _choose(place)} - {find_server(tool.info) for tool in tools}
+    if options.backend == "mcp" and len(added) == len(tools) and not is_waiting:
+        raise ConfigError(
+            f"web_search.mcp_tool {options.mcp_tool!r} is no tool of an MCP server of this workspace",
+            hint="Name one as server/tool; `agent mcp list` shows them",
+        )
+    return added
 
 
 def _leave_out(confinement: Confinement, folder: Path) -> Confinement:

@@ -86,21 +86,21 @@ async def record_children_end(log: RunLog, services: Services, children: Sequenc
     """
     disabled = tuple(sorted(services.read_access()))
     ends = ", ".join(f"Run {child.run_id} is {child.status}" for child in children)
-    entries: list[e.Entry] = [e.RunResumed(reason=ends, driver=log.lease.owner, disabled_tools=disabled)]
-    for (step, request), child in zip(find_open_delegations(log.state), children, strict=True):
-        entries += await _build_end(step, request, child=child, state=log.state, services=services)
-    await log.record(*entries, durable=True)
+    resumed = e.RunResumed(reason=ends, driver=log.lease.owner, disabled_tools=disabled)
+    pairs = list(zip(find_open_delegations(log.state), children, strict=True))
+    # All ends, then all results: what follows a result, such as a hook, comes when the last one is there.
+    ended = [_build_end(request, child) for (_, request), child in pairs]
+    finished = [
+        await _build_result_entry(step, child, state=log.state, services=services)
+        for (step, request), child in pairs
+        if request.order.call is None or child.started is None
+    ]
+    await log.record(resumed, *ended, *finished, durable=True)
 
 
-async def _build_end(
-    step: Step, request: e.ChildRequested, *, child: RunState, state: RunState, services: Services
-) -> list[e.Entry]:
-    """A skill that had another one called goes on instead of ending: its call is made again, and finds the result.
-
-    A run that never began left none to find: the skill would hand on again, so its step fails.
-    """
-    ended = e.ChildEnded(
-        step_id=step.step_id,
+def _build_end(request: e.ChildRequested, child: RunState) -> e.ChildEnded:
+    return e.ChildEnded(
+        step_id=request.step_id,
         child_run_id=child.run_id,
         status=child.status,
         turns=child.turn + child.delegated_turns,
@@ -108,16 +108,19 @@ async def _build_end(
         input_tokens=child.input_tokens,
         output_tokens=child.output_tokens,
     )
-    if request.order.call is not None and child.started is not None:
-        return [ended]
+
+
+async def _build_result_entry(step: Step, child: RunState, *, state: RunState, services: Services) -> e.StepFinished:
+    """Not for a skill that had another one called: its call is made again, and finds the result.
+
+    A run that never began left none to find: the skill would hand on again, so its step fails.
+    """
     name, _ = name_call(step.action)
     result = _build_result(child)
-    if request.order.worktree:
+    if step.delegated is not None and step.delegated.order.worktree:
         result = await offer_changes(result, child, services)
     finished = await build_finished(step, name, result, duration_ms=0, services=services)
-    if state.plan and not result.ok:
-        finished = finished.model_copy(update={"counts_as_failure": True})
-    return [ended, finished]
+    return finished.model_copy(update={"counts_as_failure": True}) if state.plan and not result.ok else finished
 
 
 def find_open_delegations(state: RunState) -> list[tuple[Step, e.ChildRequested]]:

@@ -12,9 +12,16 @@ BRAVE = "https://api.search.brave.com/res/v1/web/search"
 class WebSearchOptions(Value):
     """Which search engine is asked; without one there is no tool `WebSearch`."""
 
-    backend: Literal["off", "searxng", "brave"] = Field(
+    backend: Literal["off", "searxng", "brave", "mcp"] = Field(
         default="off",
-        description="What answers: a SearXNG server, Brave or a server with the same answers, or off: no such tool.",
+        description=(
+            "What answers: a SearXNG server, Brave or a server with the same answers, a tool of an MCP server, or off: "
+            "no such tool."
+        ),
+    )
+    mcp_tool: str = Field(
+        default="",
+        description="The tool of an accepted MCP server that searches, as server/tool; needed for mcp.",
     )
     url: str = Field(
         default="",
@@ -28,6 +35,6 @@ class WebSearchOptions(Value):
     @property
     def endpoint(self) -> str:
         """Empty where nothing is configured."""
-        if self.backend == "off":
+        if self.backend in ("off", "mcp"):
             return ""
         return self.url or (BRAVE if self.backend == "brave" else "")

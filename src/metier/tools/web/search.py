@@ -62,19 +62,15 @@ class WebSearch:
         self._web = WebFetch(replace(self._access, open_hosts=(own,)), timeout_seconds=TIMEOUT_SECONDS)
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
-        query = " ".join(str(arguments["query"]).split())
-        if not query or len(query) > MAX_QUERY_CHARACTERS:
-            raise ToolFailed(f"A query has 1 to {MAX_QUERY_CHARACTERS} characters", code="invalid_input")
-        wanted = arguments.get("max_results")
-        most = min(self._options.max_results, max(1, wanted)) if isinstance(wanted, int) else self._options.max_results
+        query, most = read_query(arguments, self._options)
         seconds = min(TIMEOUT_SECONDS, context.timeout_seconds or TIMEOUT_SECONDS)
         try:
             with anyio.fail_after(seconds):
                 data = await self._web.get(self._build_url(query, most), headers=self._headers(), most=_MOST_BYTES)
         except TimeoutError as error:
             raise ToolFailed(f"The search took longer than {seconds:g} seconds", code="timeout") from error
-        found = self._choose(parse_results(data, self._options.backend))[:most]
-        return ToolResult(ok=True, output=_render(found), meta={"results": len(found)})
+        found = choose_open(parse_results(data, self._options.backend), self._access)[:most]
+        return ToolResult(ok=True, output=render(found), meta={"results": len(found)})
 
     def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
         """The search engine is a host like others: where the agent may not go, it may not search."""
@@ -93,20 +89,31 @@ class WebSearch:
     def _headers(self) -> dict[str, str]:
         return {"Accept": "application/json"} | ({"X-Subscription-Token": self._key} if self._key else {})
 
-    def _choose(self, found: Sequence[Found]) -> list[Found]:
-        """Those that the agent could fetch."""
-        return [each for each in found if self._is_open(each.url)]
 
-    def _is_open(self, address: str) -> bool:
-        try:
-            url = parse_url(address)
-            check_domain(url, allowed=self._access.allowed_domains, denied=self._access.denied_domains)
-            check_name(url)
-            if url.address is not None:
-                check_address(url, url.address)
-        except ToolFailed:
-            return False
-        return True
+def read_query(arguments: Mapping[str, JsonValue], options: WebSearchOptions) -> tuple[str, int]:
+    """What is asked, and for how many results at most. Raises `ToolFailed`."""
+    query = " ".join(str(arguments["query"]).split())
+    if not query or len(query) > MAX_QUERY_CHARACTERS:
+        raise ToolFailed(f"A query has 1 to {MAX_QUERY_CHARACTERS} characters", code="invalid_input")
+    wanted = arguments.get("max_results")
+    return query, min(options.max_results, max(1, wanted)) if isinstance(wanted, int) else options.max_results
+
+
+def choose_open(found: Sequence[Found], access: WebAccess) -> list[Found]:
+    """Those that the agent could fetch."""
+    return [each for each in found if is_open(each.url, access)]
+
+
+def is_open(address: str, access: WebAccess) -> bool:
+    try:
+        url = parse_url(address)
+        check_domain(url, allowed=access.allowed_domains, denied=access.denied_domains)
+        check_name(url)
+        if url.address is not None:
+            check_address(url, url.address)
+    except ToolFailed:
+        return False
+    return True
 
 
 def parse_results(data: bytes, backend: str) -> list[Found]:
@@ -131,7 +138,8 @@ def parse_results(data: bytes, backend: str) -> list[Found]:
     ]
 
 
-def _render(found: Sequence[Found]) -> str:
+def render(found: Sequence[Found]) -> str:
+    """Results as the model reads them."""
     if not found:
         return "No results"
     return "\n\n".join(
