@@ -17,6 +17,7 @@ WITH_MORE = {
     "docs/doors/a2a.md": "test_a2a_page.py",
     "docs/doors/opentelemetry.md": "test_opentelemetry_page.py",
     "docs/python.md": "test_python_page.py",
+    "docs/sub-agents.md": "test_sub_agents_page.py",
     "docs/server.md": "test_server_pages.py",
     "docs/guides/on-a-server.md": "test_server_pages.py",
     "docs/guides/on-a-fleet.md": "test_server_pages.py",
