@@ -1,10 +1,23 @@
 """The pages of the documentation and the navigation of its site (`mkdocs.yml`) name each other."""
 
 import re
+import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
+
+from blocks import PAGES, read_blocks
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+
+
+def test_every_block_of_a_page_is_run_or_checked_or_says_why_it_is_not() -> None:
+    blocks = [block for page in PAGES for block in read_blocks(page)]
+
+    unmarked = [block.where for block in blocks if not block.meaning]
+
+    assert unmarked == [], "put a mark on the line above each, such as <!-- test -->; tests/docs/blocks.py lists them"
 
 
 def test_every_page_stands_in_the_navigation() -> None:

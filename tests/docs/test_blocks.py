@@ -1,4 +1,4 @@
-"""Each block of each page is run, checked, or says why it is not."""
+"""Files and programs that pages show are right. `tests/architecture/test_docs_pages.py` wants a mark on each block."""
 
 import json
 import re
@@ -20,10 +20,6 @@ BEGINNINGS = {
     "TASK.md": "name: Notes\n",
 }
 """What a piece of front matter stands in."""
-
-
-def test_every_block_is_run_or_checked_or_says_why_it_is_not() -> None:
-    assert [block.where for block in BLOCKS if not block.meaning] == []
 
 
 def test_no_block_is_missed() -> None:
