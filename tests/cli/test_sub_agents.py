@@ -57,7 +57,7 @@ def test_three_agents_work_at_once_one_fails_one_asks_and_the_answer_brings_all_
     states = {child["agent"]: child["status"] for child in parked["children"]}
     assert parked["status"] == "delegating"
     assert parked["waits_for"].startswith("child-")
-    assert list(states) == ["reader", "failer", "asker"]
+    assert states == {"reader": "completed", "failer": "escalated", "asker": "input_required"}
     assert not (workspace.folder / "made.txt").exists()
 
     assert workspace.agent("resume", parked["run_id"], "--input", "answer=blue", "--output-format", "json") == 0
@@ -102,3 +102,21 @@ def test_children_show_below_the_run_that_started_them(workspace: Workspace, tea
         "failer",
         "asker",
     ]
+
+
+def test_every_approval_that_children_wait_for_is_named_at_once(
+    workspace: Workspace, team: RoleModel, capsys: Capture
+) -> None:
+    ask = ("tool_approvals:", "  rules:", "    - {tool: Read, verdict: ask}")
+    for name in ("reader", "asker"):
+        add_agent(workspace.folder, name, *ask, body=f"You are the {name}.")
+    read = [calls("Read", path="notes.txt"), says("Read")]
+    team.lines = {**team.lines, "reader": read, "asker": read}
+
+    assert workspace.agent("run", "--json", "Look around") == 3
+
+    parked = read_json(capsys)
+    assert len(parked["approvals"]) == 2
+    for approval in parked["approvals"]:
+        assert workspace.agent("approvals", "approve", approval["approval_id"]) == 0
+    assert workspace.agent("resume", parked["run_id"], "-q") == 0

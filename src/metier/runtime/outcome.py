@@ -1,6 +1,8 @@
 """How a run stands when no process drives it: status, exit code, result, what it waits for. The same at every door."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import field
 from pathlib import Path
 from typing import cast
 
@@ -38,6 +40,10 @@ class Driven:
     """The run that failed where the other one did because of it: the same one, or one below."""
     token: str = ""
     """For `resume --token`; empty where the run does not wait."""
+    others: tuple[RunState, ...] = ()
+    """Further runs below it that wait at the same time."""
+    standing: Mapping[str, str] = field(default_factory=dict[str, str])
+    """How its children stand that have no end in its journal, by their ids."""
 
     @property
     def cause(self) -> str:
@@ -52,10 +58,20 @@ class Driven:
 
 async def find_standing(runtime: Runtime, state: RunState) -> Driven:
     """How a run stands, with the runs below it that it waits for or failed by."""
+    every = await runtime.find_all_waiting(state)
     waiting = await runtime.find_waiting(state)
     failed = await find_failed(runtime.store, waiting)
     token = issue_token(runtime.place, state, waiting=waiting)
-    return Driven(state=state, waiting=waiting, folder=runtime.folder(state.run_id), failed=failed, token=token)
+    rows = [await runtime.store.find_run(child.run_id) for child in state.children if child.status == "pending"]
+    return Driven(
+        state=state,
+        waiting=waiting,
+        folder=runtime.folder(state.run_id),
+        failed=failed,
+        token=token,
+        others=tuple(each for each in every if each.run_id != waiting.run_id),
+        standing={row.run_id: row.status for row in rows if row is not None},
+    )
 
 
 def build_outcome(driven: Driven, *, exit_code: int) -> dict[str, JsonValue]:
@@ -71,8 +87,10 @@ def build_outcome(driven: Driven, *, exit_code: int) -> dict[str, JsonValue]:
         "message": state.failure.message if state.failure else waiting.pause.reason if waiting.pause else "",
         "cause": "\n".join(find_last_lines(driven.cause)),
         "waits_for": waiting.run_id if waiting.pause else "",
-        "approvals": [_approval(step) for step in waiting.steps if step.phase == "asking"],
-        **work_as_json(state),
+        "approvals": [
+            _approval(step) for run in (waiting, *driven.others) for step in run.steps if step.phase == "asking"
+        ],
+        **work_as_json(state, driven.standing),
         "turns": state.turn,
         "usage": {"input_tokens": state.input_tokens, "output_tokens": state.output_tokens},
         "cost_usd": find_cost(state.cost_usd, tokens=state.input_tokens + state.output_tokens),

@@ -83,7 +83,7 @@ def show(
     if as_json:
         pause = driven.waiting.pause
         waits = {"kind": pause.pause, "reason": pause.reason, "run_id": driven.waiting.run_id} if pause else None
-        work = work_as_json(driven.state)
+        work = work_as_json(driven.state, driven.standing)
         cause = "\n".join(find_last_lines(driven.cause))
         folder = str(driven.folder)
         write_json({**row_as_json(row), **record, **work, "cause": cause, "waits_for": waits, "folder": folder})
@@ -181,7 +181,7 @@ def _write_run(row: RunRow, driven: Driven, record: dict[str, JsonValue]) -> Non
     if state.failure is not None:
         for line in (f"failed:  {state.failure.reason}: {state.failure.message}", *describe_cause(driven.cause)):
             write_line(line)
-    for line in (*_describe_parent(row), *describe_work(state)):
+    for line in (*_describe_parent(row), *describe_work(state, driven.standing)):
         write_line(line)
     _write_files(
         [] if state.plan else cast("list[dict[str, JsonValue]]", record.get("steps", []))
