@@ -332,6 +332,7 @@ def test_no_hostile_text_runs_or_sends_anything(browser: Browser, scene: Scene, 
     watched = Watched(page, scene.server)
 
     for path in ("/", "/runs", f"/runs/{run_id}", f"/runs/{asking}", f"/runs/{run_id}/prompt", f"/runs/{run_id}/at?k=8",
+                 f"/runs/{run_id}/calls/1", f"/runs/{run_id}/replay", "/health", "/chat",
                  "/skills", "/skills/hostile", "/tasks", "/cost?by=task"):  # fmt: skip
         page.goto(scene.server.url + path)
         page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true })")

@@ -86,6 +86,41 @@ def test_a_message_begins_a_conversation_whose_answer_appears_in_it(scene: Scene
     assert "notes/budget.md" in page, "the step stands in the conversation"
 
 
+def test_an_approval_and_a_question_are_decided_within_the_conversation(scene: Scene) -> None:
+    edit = calls("Edit", path="notes/budget.md", old="Ask Ada.", new="Ask Ben.")
+    asks = calls("ask_user", question="Which month?", fields={"type": "object", "properties": {"month": {}}})
+    scene.model.follow(edit, asks, says("It is **June** then."))
+    scene.console.open("/chat")
+    scene.console.submit("/chat", message="Change the budget")
+    (context,) = re.findall(r'action="/chat/([\w-]+)"', scene.console.page)
+    page = scene.wait_until(f"/chat/{context}", r'id="approval-ap-')
+    (approval,) = re.findall(r'id="approval-(ap-\w+)"', page)
+    assert "Ask Ben." in scene.console.words()
+
+    scene.console.submit(f"/approvals/{approval}", decision="approved")
+    assert "Approved. The run goes on." in scene.console.words()
+    assert f'action="/chat/{context}"' in scene.console.page, "the person is still in the conversation"
+    page = scene.wait_until(f"/chat/{context}", r"(?s)Which month\?.*/answer")
+    (run_id,) = re.findall(r'action="/runs/([\w-]+)/answer"', page)
+    scene.console.submit(f"/runs/{run_id}/answer", month="June")
+
+    assert f'action="/chat/{context}"' in scene.console.page
+    scene.wait_until(f"/chat/{context}", "<strong>June</strong>")
+    assert (scene.workspace.folder / "notes/budget.md").read_text() == "# Budget\n\nAsk Ben.\n"
+
+
+def test_a_decision_leads_to_no_other_address_than_a_conversation(scene: Scene) -> None:
+    scene.model.follow(calls("Edit", path="notes/budget.md", old="Budget", new="Costs"), says("Done."))
+    scene.console.open("/tasks")
+    scene.console.submit("/tasks", task="Rename it", mode="live")
+    page = scene.wait_until("/", r'id="approval-ap-')
+    (approval,) = re.findall(r'id="approval-(ap-\w+)"', page)
+
+    scene.console.submit(f"/approvals/{approval}", decision="denied", back="//elsewhere.example/chat/x")
+
+    assert "What waits for a person" in scene.console.words()
+
+
 def test_a_request_shows_the_skills_that_would_answer_it(scene: Scene) -> None:
     page = scene.console.open("/skills?probe=sum+up+the+notes+as+a+report")
 

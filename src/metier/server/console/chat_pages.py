@@ -7,12 +7,13 @@ from starlette.responses import Response
 
 from metier.dataclass import dataclass
 from metier.errors import UsageError
-from metier.runtime.chat.chats import Chat, ChatRequest, list_chats, open_chat
+from metier.runtime.chat.chats import Chat, ChatRequest, OpenTurn, list_chats, open_chat
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.history.run_views import read_run_view
+from metier.runtime.questions.inbox import read_inbox
 from metier.runtime.queue.detached import leave_to_workers
 from metier.runtime.records.row_documents import find_shown_status
-from metier.server.console.inbox_cards import ApprovalCard, build_approval_card
+from metier.server.console.inbox_cards import ApprovalCard, WaitingCard, build_approval_card, build_waiting_card
 from metier.server.console.rendering import Here, Page, PageRoute
 from metier.store.contexts import ContextState
 from metier.views.run_view import RunView
@@ -113,6 +114,7 @@ async def _render(page: Page, context_id: str, template: str) -> Response:
         open_run=open_turn.state.run_id if open_turn is not None else "",
         open_kind=open_turn.kind if open_turn is not None else "",
         cards=await _build_cards(page, chat),
+        waiting_runs=await _build_waiting(page, open_turn),
         model=chat.answered_by,
         agent=chat.agent_id,
     )
@@ -130,3 +132,12 @@ async def _build_cards(page: Page, chat: Chat) -> list[ApprovalCard]:
         )
         for question in await chat.find_approvals()
     ]
+
+
+async def _build_waiting(page: Page, open_turn: OpenTurn | None) -> list[WaitingCard]:
+    """What the turn asks beside approvals: a question, a step in doubt, a limit."""
+    if open_turn is None:
+        return []
+    clean = build_place_cleaner(page.state.runtime.place).value
+    found = (await read_inbox(page.state.runtime)).runs
+    return [build_waiting_card(run, clean=clean) for run in found if run.row.run_id == open_turn.state.run_id]

@@ -1,6 +1,8 @@
 """The inbox: everything that waits for a person, and what they say to it."""
 
 import json
+import re
+from collections.abc import Mapping
 from typing import Literal
 
 from fastapi import APIRouter
@@ -21,6 +23,8 @@ from metier.telemetry.sanitize import escape_json
 from metier.views.form_fields import build_fields, parse_values
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
+
+_CONVERSATION = re.compile(r"/chat/[\w-]{1,200}")
 
 
 @router.get("/")
@@ -91,7 +95,7 @@ async def decide_one(page: Here, name: str) -> Response:
         )
     except MetierError as error:
         return await _tell_refusal(page, name, error)
-    return page.go(f"/?done={word}")
+    return page.go(f"{_find_back(form)}?done={word}")
 
 
 async def _tell_refusal(page: Page, name: str, error: MetierError) -> Response:
@@ -160,16 +164,17 @@ async def answer_question(page: Here, run_id: str) -> Response:
     state = await page.state.runtime.read(run_id)
     fields = build_fields(state.question.fields if state.question is not None else None)
     await answer(page.state, run_id, Answer(values=parse_values(fields, form), by=page.user.name))
-    return page.go("/?done=answered")
+    return page.go(f"{_find_back(form)}?done=answered")
 
 
 @router.post("/runs/{run_id}/doubt")
 async def answer_doubt(page: Here, run_id: str) -> Response:
-    word = (await page.read_form()).get("answer", "")
+    form = await page.read_form()
+    word = form.get("answer", "")
     if word not in ("done", "retry", "skip", "abort"):
         raise UsageError(f"{word[:40]!r} is no answer to a doubt", hint="Use one of the buttons")
     await answer(page.state, run_id, Answer(doubt=word, by=page.user.name))
-    return page.go("/?done=answered")
+    return page.go(f"{_find_back(form)}?done=answered")
 
 
 @router.post("/runs/{run_id}/accept")
@@ -183,13 +188,19 @@ async def raise_limit(page: Here, run_id: str) -> Response:
     form = await page.read_form()
     raised = _read_limit(form.get("limit", ""), form.get("value", ""))
     await answer(page.state, run_id, Answer(raised=raised, reopens=True, by=page.user.name))
-    return page.go("/?done=raised")
+    return page.go(f"{_find_back(form)}?done=raised")
 
 
 @router.post("/runs/{run_id}/resume")
 async def resume(page: Here, run_id: str) -> Response:
     await go_on(page.state, run_id)
     return page.go(f"/runs/{run_id}?done=resumed")
+
+
+def _find_back(form: Mapping[str, str]) -> str:
+    """Where the person decided: a conversation, else the inbox. Any other address is none of ours."""
+    back = form.get("back", "")
+    return back if _CONVERSATION.fullmatch(back) else "/"
 
 
 def _read_limit(name: str, text: str) -> RaisedLimits:
