@@ -17,6 +17,14 @@ def answer(path, body):
         return {"id": f"m{n}", "object": "chat.completion", "created": 1, "model": "m",
                 "choices": [{"index": 0, "message": message, "finish_reason": "stop" if done else "tool_calls"}],
                 "usage": {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}}
+    if path.endswith("/responses"):
+        said = {"type": "output_text", "text": "done", "annotations": []}
+        output = [{"type": "message", "id": "o", "status": "completed", "role": "assistant", "content": [said]}]
+        return {"id": "r", "object": "response", "status": "completed", "model": "m", "output": output,
+                "usage": {"input_tokens": 100, "output_tokens": 10, "total_tokens": 110}}
+    if ":generateContent" in path:
+        return {"candidates": [{"content": {"role": "model", "parts": [{"text": "done"}]}, "finishReason": "STOP"}],
+                "usageMetadata": {"promptTokenCount": 100, "candidatesTokenCount": 10, "totalTokenCount": 110}}
     call = {"type": "tool_use", "id": f"t{n}", "name": "echo", "input": text}
     return {"id": f"m{n}", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5",
             "content": [{"type": "text", "text": "done"}] if done else [call],

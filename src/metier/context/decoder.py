@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import JsonValue, ValidationError
-from rapidfuzz import process
 
 from metier.context.batches import expand, find_wrong_batch
 from metier.context.control import ACTION_OF_TOOL
@@ -19,6 +18,7 @@ from metier.context.json_mode import build_decision_schema
 from metier.context.json_text import NotJson, recover_object
 from metier.dataclass import dataclass
 from metier.decisions import ActionStep, ModelDecision
+from metier.definitions.nearest import list_nearest
 from metier.messages import ModelReply, TextPart, ToolCallPart, ToolSpec
 from metier.tools.schemas import SchemaCheck
 
@@ -113,7 +113,7 @@ class Decoder:
 
     def _accept(self, call: ToolCallPart) -> ActionStep | RejectedCall:
         if call.name not in self._schemas:
-            near = [name for name, _, _ in process.extract(call.name, list(self._schemas), limit=3, score_cutoff=60)]
+            near = list_nearest(call.name, list(self._schemas), at_least=60)
             known = f"; did you mean {', '.join(near)}?" if near else f"; known are {', '.join(sorted(self._schemas))}"
             return _rejection(call, "unknown_tool", f"There is no tool {call.name!r}{known}")
         arguments: dict[str, JsonValue] | NotJson = call.arguments

@@ -9,12 +9,11 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Literal
 
-from rapidfuzz import process
-
 from metier.context.fences import SKILL_CONTENT, fence
 from metier.context.layers import Disclosed
 from metier.context.tokens import estimate_tokens
 from metier.dataclass import dataclass
+from metier.definitions.nearest import list_nearest
 from metier.definitions.text.headings import Section, find_section, first_paragraph, parse_sections, walk_sections
 from metier.errors import SkillError
 from metier.events import DisclosedFile
@@ -191,7 +190,7 @@ def _decode(path: str, read: Read) -> str | _Refused:
 
 
 def _suggest(name: str, known: Iterable[str]) -> str:
-    near = [match for match, _, _ in process.extract(name, list(known), limit=3, score_cutoff=55)]
+    near = list_nearest(name, list(known), at_least=55)
     return f"; the nearest are {', '.join(near)}" if near else ""
 
 

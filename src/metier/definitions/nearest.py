@@ -1,8 +1,6 @@
-"""The known name nearest to one that was mistyped."""
+"""The known names nearest to one that was mistyped: the one place that compares spellings for a hint."""
 
-from collections.abc import Iterable
-
-from rapidfuzz import fuzz, process
+from collections.abc import Iterable, Sequence
 
 _ALIKE = 60
 _WITHIN = 85
@@ -15,12 +13,21 @@ def find_nearest(word: str, words: Iterable[str]) -> str | None:
 
     `-` and `_` are the same; of equals the first in the alphabet is taken.
     """
+    from rapidfuzz import fuzz, process
+
     choices = sorted(words)
     best = process.extractOne(word, choices, scorer=fuzz.ratio, processor=_fold, score_cutoff=_ALIKE)
     if best is None and len(word) >= _LONG_ENOUGH:
         longer = [choice for choice in choices if len(choice) >= _LONG_ENOUGH]
         best = process.extractOne(word, longer, scorer=fuzz.partial_ratio, processor=_fold, score_cutoff=_WITHIN)
     return best[0] if best else None
+
+
+def list_nearest(word: str, words: Sequence[str], *, at_least: float = 0.0, most: int = 3) -> list[str]:
+    """The words most alike, the best first; `at_least` is a similarity from 0 to 100."""
+    from rapidfuzz import process
+
+    return [found for found, *_ in process.extract(word, words, limit=most, score_cutoff=at_least)]
 
 
 def hint_nearest(word: str, words: Iterable[str]) -> str:

@@ -2,9 +2,7 @@
 
 from collections.abc import Iterable
 
-from rapidfuzz import process
-
-from metier.definitions.nearest import find_nearest
+from metier.definitions.nearest import find_nearest, list_nearest
 
 
 def find_nearest_key(key: str, siblings: Iterable[str], keys: Iterable[str]) -> str | None:
@@ -13,9 +11,9 @@ def find_nearest_key(key: str, siblings: Iterable[str], keys: Iterable[str]) -> 
     known = list(keys)
     moved = [other for other in known if other.rpartition(".")[2] == name]
     if moved:
-        return process.extractOne(key, moved)[0]
+        return list_nearest(key, moved, most=1)[0]
     sibling = find_nearest(name, siblings)
     if sibling:
         return sibling
     alike = find_nearest(name, {other.rpartition(".")[2] for other in known})
-    return process.extractOne(key, [other for other in known if other.endswith(f".{alike}")])[0] if alike else None
+    return list_nearest(key, [other for other in known if other.endswith(f".{alike}")], most=1)[0] if alike else None

@@ -3,15 +3,14 @@
 from collections.abc import Iterable, Mapping
 
 from pydantic import JsonValue
-from rapidfuzz import fuzz, process
 
 from metier.dataclass import dataclass
+from metier.definitions.nearest import list_nearest
 from metier.errors import MetierError, ToolFailed, UsageError
 from metier.messages import ToolSpec
 from metier.tools.base import Locating, Preview, Previewing, Refusing, Tool, ToolContext, ToolInfo, ToolResult
 from metier.tools.schemas import SchemaCheck
 
-_NEAREST = 3
 _MIN_SIMILARITY = 50
 
 
@@ -120,10 +119,10 @@ class Toolbox:
 
     def _describe_unknown(self, name: str) -> str:
         known = [*self._tools, *self._aliases]
-        nearest = process.extract(name, known, scorer=fuzz.WRatio, limit=_NEAREST, score_cutoff=_MIN_SIMILARITY)
+        nearest = list_nearest(name, known, at_least=_MIN_SIMILARITY)
         if not nearest:
             return f"There is no tool {name!r}; there are: {', '.join(sorted(self._tools)) or 'none'}"
-        return f"There is no tool {name!r}; the nearest are: {', '.join(match for match, *_ in nearest)}"
+        return f"There is no tool {name!r}; the nearest are: {', '.join(nearest)}"
 
 
 async def _execute(tool: Tool, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:

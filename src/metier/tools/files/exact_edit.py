@@ -1,7 +1,6 @@
 """Replace one exact text by another in a file's text, or say precisely why not. Pure."""
 
 from pydantic import JsonValue
-from rapidfuzz import fuzz, process
 
 from metier.dataclass import dataclass
 from metier.errors import ToolFailed
@@ -83,6 +82,8 @@ def _describe_nearest(text: str, old: str) -> str:
     if wanted in lines:
         number = lines.index(wanted) + 1
         return f"; line {number} has its first line, so the white space or what follows differs"
+    from rapidfuzz import fuzz, process
+
     nearest = process.extractOne(wanted, lines, scorer=fuzz.ratio, score_cutoff=_MIN_SIMILARITY)
     return f"; the nearest is line {nearest[2] + 1}: {nearest[0][:_SHOWN_CHARACTERS]!r}" if nearest else ""
 
