@@ -102,18 +102,19 @@ async def test_parent_and_children_replay_equal(tmp_path: Path) -> None:
 
 
 async def test_one_of_several_children_only_reads(tmp_path: Path) -> None:
-    allow = "tool_approvals:\n  rules:\n    - {tool: pay, allow: true}\n    - {tool: delegate, allow: true}\n"
+    allowed = "".join(f"    - {{tool: {name}, allow: true}}\n" for name in ("pay", "delegate", "WebSearch"))
+    allow = f"tool_approvals:\n  rules:\n{allowed}"
     write_agents(tmp_path, "one", "two", "deep", more=allow)
     hand_on: Call = ("delegate", {"agent": "deep", "task": "Pay for me"})
     cast = build_cast(
         boss=[ask("one", "two"), DONE],
-        one=[("pay", {}), ("finish", {"result": "tried"})],
+        one=[("pay", {}), ("WebSearch", {"query": "prices"}), ("finish", {"result": "tried"})],
         two=[hand_on, ("finish", {"result": "handed on"})],
         deep=[("pay", {}), ("finish", {"result": "tried too"})],
     )
-    pay, look = Deed("pay"), Deed("look", "read")
+    pay, look, search = Deed("pay"), Deed("look", "read"), Deed("WebSearch", "idempotent")
 
-    async with open_team(tmp_path, cast, tools=[pay, look], max_turns=60) as runtime:
+    async with open_team(tmp_path, cast, tools=[pay, look, search], max_turns=60) as runtime:
         state = await runtime.start(RunRequest(task="Pay"))
         entries = [
             entry for row in await runtime.store.list_runs() for entry in await read_entries(runtime.store, row.run_id)
@@ -122,9 +123,10 @@ async def test_one_of_several_children_only_reads(tmp_path: Path) -> None:
     offered = [{tool.name for tool in request.tools} for request in cast.requests]
     assert state.status == "completed"
     assert pay.ran == []
+    assert len(search.ran) == 1
     assert "pay" in offered[0]
     assert all("pay" not in names and "Bash" not in names and "Write" not in names for names in offered[1:-1])
-    assert all("look" in names and "Read" in names for names in offered)
+    assert all({"look", "Read", "WebFetch"} <= names for names in offered)
     orders = [entry.order for entry in entries if isinstance(entry, e.ChildRequested)]
     assert sorted((order.agent, order.reads_only) for order in orders) == [
         ("deep", False),

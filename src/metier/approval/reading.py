@@ -8,6 +8,8 @@ from metier.tools.effects import Effect
 
 REASON = "This run works beside others in the same workspace, so it may only read; say what should be changed instead"
 RULE = "reads only"
+PAGES = frozenset({"WebFetch", "WebSearch"})
+"""They tell a stranger what is asked for, which the rules speak of, and change nothing in the workspace."""
 
 
 class ReadingPolicy:
@@ -28,7 +30,7 @@ class ReadingPolicy:
 
     def _refuse(self, action: ActionStep) -> Verdict | None:
         # What is handed on is done by a run that may not do more than this one.
-        is_handed_on = name_call(action)[0] in (DELEGATE, RUN_TASK)
-        if is_handed_on or self.effect(action) == "read":
+        name, _ = name_call(action)
+        if name in (DELEGATE, RUN_TASK) or name in PAGES or self.effect(action) == "read":
             return None
         return Verdict(decision="deny", reason=REASON, rule=RULE)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from metier.approval.chain import Above, ChainPolicy
 from metier.approval.judge import RulePolicy
-from metier.approval.reading import ReadingPolicy
+from metier.approval.reading import PAGES, ReadingPolicy
 from metier.definitions.agent import FILE_NAME, parse_agent
 from metier.definitions.names import SKILL_PIN as SKILL
 from metier.definitions.names import canonical_name
@@ -115,7 +115,7 @@ class ToolBounds(NamedTuple):
         name = tool.info.name
         # A server outside the sandbox works in the workspace, whatever folder the run works in.
         is_outside = self.has_worktree and tool.info.id.startswith(ID_PREFIX)
-        if (self.reads_only or is_outside) and tool.info.effect != "read":
+        if (self.reads_only or is_outside) and tool.info.effect != "read" and name not in PAGES:
             return False
         return self.names is None or name in self.names or name in SCRIPT_TOOLS or "." in name
 
