@@ -1,9 +1,11 @@
 """What a turn costs does not depend on how many there were: counted in function calls, which no other load changes."""
 
 import cProfile
+import json
 import os
 import statistics
 from pathlib import Path
+from typing import override
 
 import anyio
 import pytest
@@ -15,9 +17,12 @@ from metier.providers.base import ModelRequest, Observer
 from metier.providers.options import ModelOptions
 from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
-from metier.runtime.runs import open_runtime
+from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.store.base import StoredEntry
+from metier.testing.scripted import ScriptedProvider, ToolCall, calls, says
+from metier.testing.store_wrapper import StoreWrapper
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 
 pytestmark = pytest.mark.anyio
@@ -101,3 +106,40 @@ async def test_late_turn_of_a_long_run_costs_what_an_early_one_does(tmp_path: Pa
     assert state.status == "completed", state.failure
     assert max(talker.sizes[80:]) < 2 * TURNS  # requests were trimmed: the window is small
     assert late <= 1.2 * early, (early, late)
+
+
+class CountingStore(StoreWrapper):
+    read = 0
+
+    @override
+    async def read_journal(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[StoredEntry]:
+        found = await super().read_journal(run_id, after=after, limit=limit)
+        self.read += len(found)
+        return found
+
+
+async def test_resuming_an_ended_run_reads_its_journal_once_and_leaves_its_record(tmp_path: Path) -> None:
+    place = Host(
+        trust=MADE_HERE,
+        settings=Settings(),
+        workspace=tmp_path,
+        home=tmp_path,
+        environ=dict(os.environ),
+        provider=ScriptedProvider(calls(ToolCall("echo", {"text": "hi"})), says("Done.")),
+        tools=(Echo(),),
+    )
+    async with open_runtime(place) as runtime:
+        state = await runtime.start(RunRequest(task="talk"))
+        store = CountingStore(runtime.store)
+        record = runtime.folder(state.run_id) / "run.json"
+        written = record.read_bytes()
+
+        again = await Runtime(runtime.place, store).resume(state.run_id)
+        kept = record.read_bytes()
+        record.unlink()
+        await Runtime(runtime.place, runtime.store).resume(state.run_id)
+
+    assert (again.status, again.seq) == (state.status, state.seq)
+    assert store.read == state.seq
+    assert kept == written
+    assert json.loads(record.read_bytes())["journal_entries"] == state.seq

@@ -46,14 +46,14 @@ from metier.runtime.output_schema import check_output_schema
 from metier.runtime.prepared_run import Hooks, PreparedRun
 from metier.runtime.questions.answers import Answer, take_answer
 from metier.runtime.questions.approvals import Approvals
-from metier.runtime.questions.asking import Asker, ask_person
+from metier.runtime.questions.asking import Asker, ask_person, can_ask
 from metier.runtime.questions.changed_code import CodeAsker, settle_code
 from metier.runtime.questions.reopening import build_entries, can_reopen, check_raise, find_chain
 from metier.runtime.queue.lease_terms import LeaseHolder, LeaseTerms, begin_attempt, keep_claimable
 from metier.runtime.reading import open_runs
 from metier.runtime.records.first_entry import build_start
 from metier.runtime.records.pins import pin
-from metier.runtime.records.record import write_record
+from metier.runtime.records.record import is_current, write_record
 from metier.runtime.records.rows import build_row
 from metier.runtime.records.run_folders import find_folder
 from metier.runtime.records.run_log import LogOpening, open_run_log
@@ -90,6 +90,8 @@ class Watch:
     """The code that the run above goes on with."""
     accepts_loss: bool = False
     """Go on with a run whose journal lost entries that its event log or its spool tell of; see `losses`."""
+    known: Sequence[e.Entry] = ()
+    """The beginning of the journal of the run itself, where it was read already."""
 
 
 class Runtime:
@@ -169,8 +171,9 @@ class Runtime:
             await self._reopen(fold(run_id, entries), answer)
         open_run = restore_run if is_started_here(self.place, run_id, entries) else adopt_run
         restore = partial(open_run, self.place, self.store, folder=self.folder(run_id), started=started)
+        watch = replace(watch or Watch(), known=entries)
         try:
-            return await self._drive(run_id, watch or Watch(), prepare=restore, answer=answer or Answer())
+            return await self._drive(run_id, watch, prepare=restore, answer=answer or Answer())
         except StoreFull:
             # What came of a run that has ended can be told without room for a lease.
             if (state := fold(run_id, entries)).phase in FINAL:
@@ -330,7 +333,7 @@ class Runtime:
                 async with build_services(run.agent.place, self.store, run=run, observe=watch.observe) as services:
                     if run.is_foreign:
                         await self._adopt(log, services, run=run)
-                    if await self._take_answer(log, answer, services, is_told=is_told) or _can_ask(log.state, watch):
+                    if await self._take_answer(log, answer, services, is_told=is_told) or can_ask(log.state, watch.ask):
                         await self._go_on(log, services, watch, answer=answer)
             return await self._come_to_rest(log, watch)
 
@@ -393,7 +396,9 @@ class Runtime:
         async def go_on(run_id: str, stopper: Stopper, *, commission: ChildRunStart | None) -> RunState:
             left = None if until is None else max(0.0, until - anyio.current_time()) * services.runtime.delegation_share
             shift = replace(watch.shift, lease=None)
-            below = replace(watch, sinks=lend(watch.sinks), stopper=stopper, timeout_seconds=left, shift=shift, ask=ask)
+            below = replace(
+                watch, known=(), sinks=lend(watch.sinks), stopper=stopper, timeout_seconds=left, shift=shift, ask=ask
+            )
             if commission is None:
                 return await self.resume(run_id, addressed.find_for(run_id), below)
             return await self.start_ordered(run_id, order_run(commission), below)
@@ -419,6 +424,7 @@ class Runtime:
             sinks=watch.sinks,
             report=watch.report,
             accepts_loss=watch.accepts_loss,
+            known=watch.known,
         )
         log = await open_run_log(lease, services, opening)
         log.announce = Announcer(self.place, self.store)
@@ -456,18 +462,13 @@ class Runtime:
 
     async def _write_summary(self, log: RunLog) -> None:
         await log.update_index()
-        if log.state.started is None:
+        if log.state.started is None or is_current(self.folder(log.state.run_id), log.state):
             return
         entries = await read_entries(self.store, log.state.run_id)
         # The journal is the run: where there is no room for its record, that is written when it next comes to rest.
         with suppress(OSError, ConfigError):
             clean = build_place_cleaner(self.place).value
             write_record(self.folder(log.state.run_id), entries, log.state, now=self.place.clock.now(), clean=clean)
-
-
-def _can_ask(state: RunState, watch: Watch) -> bool:
-    """It waits for an approval, and a person is there to give it."""
-    return watch.ask is not None and state.pause is not None and state.pause.pause == "approval"
 
 
 @asynccontextmanager

@@ -5,7 +5,6 @@ before that is reported and never repaired.
 """
 
 import errno
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import BinaryIO, Self, cast
 
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from metier.dataclass import dataclass
 from metier.errors import LogDamaged, LogError, LogLocked
@@ -252,7 +252,7 @@ def _scan(file: BinaryIO, path: Path) -> _Tail:
 def _find_seq(line: bytes) -> int | None:
     """The number of a whole record, None for anything else."""
     try:
-        record: object = json.loads(line)
+        record: object = from_json(line)
     except ValueError:
         return None
     seq = cast("dict[str, object]", record).get("seq") if isinstance(record, dict) else None  # keys of JSON are strings

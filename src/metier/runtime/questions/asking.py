@@ -33,3 +33,8 @@ async def ask_person(
             await approvals.decide(question, reply)
             remembered |= {question.row.approval_id} if reply.remember else set()
     return frozenset(remembered)
+
+
+def can_ask(state: RunState, ask: Asker | None) -> bool:
+    """The run waits for an approval, and a person is there to give it."""
+    return ask is not None and state.pause is not None and state.pause.pause == "approval"

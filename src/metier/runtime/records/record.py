@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
+from typing import cast
 
 from pydantic import JsonValue
 
@@ -31,6 +32,17 @@ def write_record(folder: Path, entries: Iterable[e.Entry], state: RunState, *, n
     temporary = folder / f".{FILE_NAME}.part"
     temporary.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     temporary.replace(folder / FILE_NAME)
+
+
+def is_current(folder: Path, state: RunState) -> bool:
+    """The record of an ended run tells of all its entries, so that there is nothing to write."""
+    if state.phase not in FINAL:
+        return False
+    try:
+        record = json.loads((folder / FILE_NAME).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(record, dict) and cast("dict[str, object]", record).get("journal_entries") == state.seq
 
 
 def build_record(entries: Iterable[e.Entry], state: RunState, *, now: datetime) -> dict[str, JsonValue]:

@@ -28,12 +28,14 @@ class LogOpening:
     sinks: Sequence[Sink] = ()
     report: Callable[[str], None]
     accepts_loss: bool = False
+    known: Sequence[Entry] = ()
+    """The beginning of the journal, where it was read already: what another process added since is read now."""
 
 
 async def open_run_log(lease: Lease, driver: Driver, opening: LogOpening) -> RunLog:
     place, run_id = opening.place, lease.run_id
     # The holder of the lease writes the log, even if a process that hangs still has it open.
-    entries = await read_entries(driver.store, run_id)
+    entries = [*opening.known, *await read_entries(driver.store, run_id, after=len(opening.known))]
     told = check_journal(opening.folder, run_id, entries, accepts_loss=opening.accepts_loss)
     jsonl = JsonlSink.open(opening.folder / FILE_NAME, clock=place.clock, take_over=True, pool=opening.pool)
     fan_out = FanOut([jsonl, *place.sinks, *opening.sinks], report=opening.report)
