@@ -141,5 +141,5 @@ async def test_runs_complete_though_workers_database_and_broker_are_killed(
             assert not (load.effects / "together").exists()
             for worker in crew.workers:
                 crew.signal(worker, signal.SIGTERM, whole_group=False)
-            await wait_for_rows(runtime, lambda _rows: crew.count_left() == 0, seconds=60)
+            await wait_for_rows(runtime, lambda _rows: crew.count_left() == 0, seconds=150)
             assert crew.count_left() == 0
