@@ -1,4 +1,4 @@
-"""Twenty questions of a new maintainer, the file that answers each, and a definition that must stand there."""
+"""Questions of a new maintainer, the file that answers each, and a definition that must stand there."""
 
 from typing import NamedTuple
 
@@ -30,4 +30,10 @@ ANSWERS = (
     Answer("Where is a run exported to a file and imported?", "runtime/history/transfer.py", "def "),
     Answer("Where is the command `agent runs export`?", "cli/runs/export.py", "def "),
     Answer("Where do events become what a person sees of a run?", "views/fold.py", "def "),
+    Answer("Where is the HTTP server put together?", "server/app.py", "def create_app("),
+    Answer("Where are the pages of approvals in the console?", "server/console/inbox_pages.py", "def "),
+    Answer("Where does an editor's session become runs?", "doors/acp/session.py", "class "),
+    Answer("Where is a check of an eval graded?", "evals/grading.py", "def grade("),
+    Answer("Where does a command read runs without what drives them?", "runtime/reading.py", "async def open_runs("),
+    Answer("Which options do several commands share?", "cli/shared/options.py", "Config = "),
 )
