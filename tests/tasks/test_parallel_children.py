@@ -16,6 +16,7 @@ from metier.ids import CHILD
 from metier.runtime.history.replays import replay_run
 from metier.runtime.questions.answers import Answer
 from metier.runtime.questions.approvals import ApprovalQuestion, Reply
+from metier.runtime.queue.detached import drive_for_a_while, wake_decided
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Watch
 from metier.testing.recorded_effect import describe_deed
@@ -327,3 +328,30 @@ async def test_call_that_names_too_little_or_too_much_is_answered_with_what_is_w
         await runtime.start(RunRequest(task="Look"))
 
     assert said in find_told(cast.requests[-1])
+
+
+async def test_worker_goes_on_with_the_child_whose_approval_was_decided_while_another_one_still_waits(
+    tmp_path: Path,
+) -> None:
+    write_agents(tmp_path, "one", "two", more=ASK_LOOK)
+    looks: list[Call] = [("look", {}), ("finish", {"result": "looked"})]
+    cast = build_cast(boss=[ask("one", "two"), DONE], one=looks, two=looks)
+    look = Deed("look", "read")
+
+    async with open_team(tmp_path, cast, tools=[look], max_turns=30) as runtime:
+        state = await runtime.start(RunRequest(task="Look"), queue="agent")
+        assert await wake_decided(runtime, "agent") == []
+        second = state.children[1].run_id
+        (open_one,) = await runtime.store.list_approvals(run_id=second, status="open")
+        await runtime.store.decide_approval(open_one.approval_id, status="approved", decided_by="kim")
+
+        woken = await wake_decided(runtime, "agent")
+        after = await drive_for_a_while(runtime, state.run_id, runtime.place.settings.worker, watch=Watch())
+        statuses = [(await runtime.read(child.run_id)).status for child in state.children]
+        again = await wake_decided(runtime, "agent")
+
+    assert woken == [state.run_id]
+    assert after.status == "delegating"
+    assert statuses == ["paused", "completed"]
+    assert len(look.ran) == 1
+    assert again == []
