@@ -10,7 +10,7 @@ import pytest
 from mcp_workspace import accept, use_hostile
 from model_server import ModelServer, calls, says
 from otlp_receiver import Received, Receiver, receiving
-from run_workspace import WAIT, Workspace
+from run_workspace import QUICK, WAIT, Workspace, use_model
 
 SECRET = "ghp_" + "a1B2c3D4e5F6" * 3
 ALLOWED = "tool_approvals:\n  rules:\n    - {tool: delegate, allow: true}\n    - {tool: Glob, allow: true}\n"
@@ -68,6 +68,25 @@ def test_a_run_arrives_as_a_tree_of_spans_with_the_names_kinds_and_tokens_of_the
     assert receiver.service == "metier"
     assert "gen_ai.client.operation.duration" in receiver.metrics
     assert "gen_ai.client.token.usage" in receiver.metrics
+
+
+def test_cost_is_on_each_call_and_on_the_run_and_a_price_that_is_not_known_is_not_zero(
+    workspace: Workspace, model: ModelServer, receiver: Receiver
+) -> None:
+    greet(model)
+    assert workspace.agent("run", "Greet Ada") == 0
+    unknown = receiver.forget()
+    workspace.write("facts.yaml", "openai:\n  m: {prices: {input: 1000, output: 1000, as_of: 2026-11-01}}\n")
+    workspace.configure(model={**use_model(model), "facts_file": "facts.yaml"}, runtime=QUICK)
+    greet(model)
+
+    assert workspace.agent("run", "Greet Ada") == 0
+
+    costs = {(span.name, span.attributes.get("metier.cost.usd")) for span in receiver.spans}
+    known = {(name, cost) for name, cost in costs if cost is not None}
+    assert known == {("chat m", 0.11), ("invoke_agent metier", 0.22)}, "110 tokens of each call at 1000 USD a million"
+    assert unknown
+    assert all("metier.cost.usd" not in span.attributes for span in unknown)
 
 
 def test_export_sends_the_same_spans_with_the_same_ids_and_times_as_the_run_did(

@@ -14,6 +14,7 @@ from metier.approval.judge import name_call
 from metier.decisions import ActionStep
 from metier.engine import entries as e
 from metier.messages import ModelReply, TextPart, ToolCallPart
+from metier.providers.known_cost import find_cost
 from metier.telemetry.otel import names
 from metier.telemetry.otel.span import AttributeValue
 
@@ -80,12 +81,17 @@ def describe_run_end(
         names.INPUT_TOKENS: totals.input_tokens,
         names.OUTPUT_TOKENS: totals.output_tokens,
         names.CACHE_READ_TOKENS: totals.cache_read_tokens,
-        names.COST_USD: round(totals.cost_usd, 9),
+        **_describe_cost(totals.cost_usd, tokens=totals.input_tokens + totals.output_tokens),
     }
     if with_content:
         known[names.INPUT_MESSAGES] = _render([_message("user", [_text(started.task)])])
         known[names.OUTPUT_MESSAGES] = _render([_message("assistant", [_text(entry.result)])])
     return known
+
+
+def _describe_cost(cost: float, *, tokens: int) -> Attributes:
+    """Nothing where a price is not known, as everywhere else that a cost is told."""
+    return {} if find_cost(cost, tokens=tokens) is None else {names.COST_USD: round(cost, 9)}
 
 
 def describe_model_call(started: e.RunStarted, entry: e.ModelCallStarted) -> Attributes:
@@ -107,7 +113,7 @@ def describe_reply(entry: e.ModelReplied, fresh: Sequence[Fresh] | None) -> Attr
         names.FINISH_REASONS: (reply.stop_reason,),
         names.INPUT_TOKENS: usage.input_tokens,
         names.OUTPUT_TOKENS: usage.output_tokens,
-        names.COST_USD: round(entry.cost_usd, 9),
+        **_describe_cost(entry.cost_usd, tokens=usage.input_tokens + usage.output_tokens),
     }
     for name, value in (
         (names.RESPONSE_ID, reply.response_id),
