@@ -50,6 +50,13 @@ def list_remote(workspace: Workspace) -> list[str]:
     return sorted(path.name for path in (workspace.folder / "runs").glob("a2a-*"))
 
 
+def wait_for_status(server: RunningServer, run_id: str, status: str) -> None:
+    until = time.monotonic() + 40
+    while (found := server.get(f"/api/v1/runs/{run_id}")["status"]) != status:
+        assert time.monotonic() < until, found
+        time.sleep(0.05)
+
+
 def test_a_remote_agent_is_delegated_to_like_one_of_the_workspace(
     workspace: Workspace,
     model: ModelServer,
@@ -173,6 +180,33 @@ def test_a_run_that_is_canceled_while_a_remote_agent_asks_is_canceled_there(
 
     (remote,) = list_remote(workspace)
     assert server.get(f"/api/v1/runs/{remote}")["status"] == "canceled"
+
+
+def test_a_run_that_is_canceled_while_the_model_of_a_remote_agent_is_asked_is_canceled_there(
+    workspace: Workspace,
+    model: ModelServer,
+    server: RunningServer,
+    near: Workspace,
+    near_model: ModelServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    join(near, near_model, server, monkeypatch)
+    model.follow(calls("Write", path="late.txt", content="x"), says("Bonjour"))
+    model.silent.set()
+    near_model.follow(calls("delegate", agent="translator", task="Translate: Hello"), says("It is Bonjour."))
+    caller = near.start("run", "--agent", "lead", "--quiet", "Have it translated")
+    assert model.asked.wait(60), "the model of the remote agent is asked, and does not answer"
+
+    assert near.agent("runs", "cancel", near.run_ids()[-1]) == 0
+    _, complained = caller.communicate(timeout=60)
+
+    assert (caller.returncode, "Canceled by" in complained) == (1, True), complained
+    (remote,) = list_remote(workspace)
+    wait_for_status(server, remote, "canceled")
+    model.released.set()
+    assert len(near_model.received) == 1
+    assert len(model.received) == 1
+    assert not (workspace.folder / "late.txt").exists()
 
 
 def test_a_cancellation_reaches_a_remote_agent_at_work_after_its_server_came_back(
