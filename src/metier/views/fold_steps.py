@@ -137,7 +137,7 @@ def _ask(view: RunView, payload: ev.ApprovalRequested, record: EventRecord) -> R
 
 
 def _decide(view: RunView, payload: ev.ApprovalDecided, _record: EventRecord) -> RunView:
-    asked = next((step for step in reversed(view.steps) if step.approval_id == payload.approval_id), None)
+    asked = next((step for step in view.walk_back() if step.approval_id == payload.approval_id), None)
     waiting = None if view.waiting is not None and view.waiting.id == payload.approval_id else view.waiting
     view = replace(view, waiting=waiting)
     if asked is None or payload.decision == "approved":
@@ -184,7 +184,7 @@ def _find_asked(view: RunView, step_id: str, *, tool: str, arguments: JsonValue)
     return next(
         (
             step
-            for step in reversed(view.steps)
+            for step in view.walk_back()
             if step.state == "waiting" and step.tool == tool and (step.arguments == own or step.step_id == step_id)
         ),
         None,

@@ -235,7 +235,11 @@ class RunView:
         return sum(run.turn for run in self.walk())
 
     def find_step(self, step_id: str) -> StepView | None:
-        return next((step for step in reversed(self.steps) if step.step_id == step_id), None)
+        return next((step for step in self.walk_back() if step.step_id == step_id), None)
+
+    def walk_back(self) -> Iterator[StepView]:
+        """Its steps, the last first."""
+        return (item for item in reversed(self.items) if isinstance(item, StepView))
 
     def find_child(self, run_id: str) -> "RunView | None":
         """The run of this id below this one, at any depth."""

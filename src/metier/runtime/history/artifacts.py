@@ -9,7 +9,7 @@ from anyio.to_thread import run_sync
 from metier.dataclass import dataclass
 from metier.definitions.files.contained_file import read_contained
 from metier.engine import entries as e
-from metier.engine.journal import read_entries
+from metier.engine.journal import read_entries_of
 from metier.errors import FilesChanged, UsageError
 from metier.runtime.runs import Runtime
 
@@ -28,9 +28,11 @@ class Artifact:
     file: Path
 
 
-async def list_artifacts(runtime: Runtime, run_id: str) -> tuple[Artifact, ...]:
+async def list_artifacts(
+    runtime: Runtime, run_id: str, *, entries: Sequence[e.Entry] | None = None
+) -> tuple[Artifact, ...]:
     """The last state of each file, in the order in which they were first written."""
-    entries = await read_entries(runtime.store, run_id)
+    entries = await read_entries_of(runtime.store, run_id, e.StepFinished) if entries is None else entries
     roots = (runtime.folder(run_id), runtime.place.workspace)
     found = {artifact.file: artifact for artifact in _find(entries, roots)}
     return tuple(found.values())[:_MOST_LISTED]

@@ -61,7 +61,7 @@ def find_points(run_id: str, entries: Sequence[e.Entry]) -> tuple[Point, ...]:
     points: list[Point] = []
     for number, entry in enumerate(entries, start=1):
         apply(state, entry)
-        if _can_go_on(state):
+        if can_fork(state):
             points.append(Point(number=number, kind=entry.kind, turn=state.turn, phase=state.phase))
     return tuple(points)
 
@@ -96,7 +96,7 @@ async def _prepare(agent: AgentInForce, store: Store, *, folder: Path, started: 
     )
 
 
-def _can_go_on(state: RunState) -> bool:
+def can_fork(state: RunState) -> bool:
     if state.phase in ("INIT", "DONE", "ERROR") or state.pause is not None or state.call is not None:
         return False
     return state.question is None and not state.aborted and not any(step.phase in _UNSETTLED for step in state.steps)

@@ -12,7 +12,7 @@ from metier.engine.state import RunState, apply
 from metier.errors import UsageError
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.history.entries import read_history
-from metier.runtime.history.forks import find_points
+from metier.runtime.history.forks import can_fork
 from metier.runtime.runs import Runtime
 from metier.telemetry.excerpt import cut_middle, one_line
 
@@ -49,9 +49,11 @@ class Moment:
     """A new run can share these entries and go on from here."""
 
 
-async def read_moment(runtime: Runtime, run_id: str, number: int) -> Moment:
-    """Raises `UsageError` for a number that the journal does not have."""
-    entries = await read_history(runtime, run_id)
+async def read_moment(
+    runtime: Runtime, run_id: str, number: int, *, entries: Sequence[e.Entry] | None = None
+) -> Moment:
+    """`entries` are all of the journal, where it was read. Raises `UsageError` for a number that it does not have."""
+    entries = await read_history(runtime, run_id) if entries is None else entries
     clean = build_place_cleaner(runtime.place).value
     return build_moment(run_id, entries, number, clean=clean)
 
@@ -74,7 +76,7 @@ def build_moment(run_id: str, entries: Sequence[e.Entry], number: int, *, clean:
         turn=state.turn,
         entry=json.dumps(shown, indent=2, ensure_ascii=False),
         facts=tuple(_compare(before, dict(_describe(state)), clean=clean)),
-        can_fork=any(point.number == number for point in find_points(run_id, entries[:number])),
+        can_fork=can_fork(state),
     )
 
 

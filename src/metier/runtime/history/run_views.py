@@ -38,9 +38,14 @@ class _Kept:
         return None
 
 
-async def read_run_view(runtime: Runtime, run_id: str, *, levels: int = _MOST_LEVELS) -> RunView:
-    """How a run stands, with the runs that it handed work to. An unknown run has an empty view."""
-    entries = await read_history(runtime, run_id)
+async def read_run_view(
+    runtime: Runtime, run_id: str, *, levels: int = _MOST_LEVELS, entries: Sequence[Entry] | None = None
+) -> RunView:
+    """How a run stands, with the runs that it handed work to. An unknown run has an empty view.
+
+    `entries` are its journal, where that was read.
+    """
+    entries = await read_history(runtime, run_id) if entries is None else entries
     state = fold(run_id, entries)
     logged = await run_sync(_read_log, runtime, run_id)
     view = fold_all(_complete(runtime.place, run_id, logged=logged, entries=entries))
@@ -50,10 +55,10 @@ async def read_run_view(runtime: Runtime, run_id: str, *, levels: int = _MOST_LE
     return replace(view, children=tuple([await read_run_view(runtime, each, levels=levels - 1) for each in children]))
 
 
-async def read_step_diffs(runtime: Runtime, run_id: str) -> dict[str, str]:
+async def read_step_diffs(runtime: Runtime, run_id: str, *, entries: Sequence[Entry] | None = None) -> dict[str, str]:
     """What each step did to files, as unified diffs by `run:step`, also of child runs, without secrets."""
     clean = build_place_cleaner(runtime.place).text
-    found = await read_changes(runtime, run_id)
+    found = await read_changes(runtime, run_id, entries=entries)
     named = {step.step if ":" in step.step else f"{run_id}:{step.step}": step.changes for step in found}
     return {name: clean("".join(changes.values())) for name, changes in named.items() if changes}
 

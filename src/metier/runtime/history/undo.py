@@ -83,13 +83,20 @@ class Undone:
     left_alone: tuple[str, ...]
 
 
-async def read_effects(runtime: Runtime, run_id: str, *, prefix: str = "", only_here: bool = False) -> list[FileEffect]:
+async def read_effects(
+    runtime: Runtime,
+    run_id: str,
+    *,
+    prefix: str = "",
+    only_here: bool = False,
+    entries: Sequence[e.Entry] | None = None,
+) -> list[FileEffect]:
     """What a run and the runs it started did to files, in order. Steps that a kill cut short are looked at now.
 
     With `only_here` what it did elsewhere is left out. Raises `UsageError` then for one that was not started here.
     """
     found: list[FileEffect] = []
-    entries = await read_entries(runtime.store, run_id)
+    entries = await read_entries(runtime.store, run_id) if entries is None else entries
     for effect in list_effects(run_id, _keep_here(runtime, run_id, entries) if only_here else entries, prefix=prefix):
         if isinstance(effect, e.ChildRequested):
             if effect.order.worktree:
@@ -163,7 +170,7 @@ class StepChanges:
     """Path → unified diff; texts are as they are, secrets included."""
 
 
-async def read_changes(runtime: Runtime, run_id: str) -> list[StepChanges]:
+async def read_changes(runtime: Runtime, run_id: str, *, entries: Sequence[e.Entry] | None = None) -> list[StepChanges]:
     """Of a run and the runs it started, in order; steps without a change are left out."""
     return [
         StepChanges(
@@ -172,7 +179,7 @@ async def read_changes(runtime: Runtime, run_id: str) -> list[StepChanges]:
             unknown=effect.unknown,
             changes={change.path: await render_change(runtime, change) for change in effect.changes},
         )
-        for effect in await read_effects(runtime, run_id)
+        for effect in await read_effects(runtime, run_id, entries=entries)
         if effect.changes or effect.unknown
     ]
 

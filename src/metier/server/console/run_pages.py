@@ -8,6 +8,7 @@ from starlette.responses import Response
 from metier.errors import UsageError
 from metier.runtime.history.archive import render_archive
 from metier.runtime.history.artifacts import list_artifacts, read_artifact
+from metier.runtime.history.entries import read_history
 from metier.runtime.history.exchanges import read_exchange
 from metier.runtime.history.forks import ForkRequest
 from metier.runtime.history.moments import read_moment
@@ -40,8 +41,9 @@ async def show_body(page: Here, name: str) -> Response:
 async def _render_run(page: Page, name: str, template: str) -> Response:
     runtime = page.state.runtime
     row = await runtime.find(name)
-    view = await read_run_view(runtime, row.run_id)
-    entries = len(await runtime.store.read_journal(row.run_id))
+    entries = await read_history(runtime, row.run_id)  # once: reading a long journal is most of the cost of the page
+    view = await read_run_view(runtime, row.run_id, entries=entries)
+    has_moment = entries and template == "run.html"
     return await page.render(
         template,
         "runs",
@@ -51,11 +53,11 @@ async def _render_run(page: Page, name: str, template: str) -> Response:
         is_over=row.status in ENDED,
         view=view,
         fall=build_waterfall(view),
-        changes=await read_step_diffs(runtime, row.run_id),
-        artifacts=await list_artifacts(runtime, row.run_id),
-        entries=entries,
+        changes=await read_step_diffs(runtime, row.run_id, entries=entries),
+        artifacts=await list_artifacts(runtime, row.run_id, entries=entries),
+        entries=len(entries),
         task=row.task,
-        moment=await read_moment(runtime, row.run_id, entries) if entries and template == "run.html" else None,
+        moment=await read_moment(runtime, row.run_id, len(entries), entries=entries) if has_moment else None,
     )
 
 
