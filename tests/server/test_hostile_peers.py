@@ -1,7 +1,11 @@
 """Peers that flood, lie about ids, do not read, and try to do more than they may, at the doors of the server."""
 
 import json
+import re
 import socket
+import threading
+import time
+from collections import Counter
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,6 +26,7 @@ META: dict[str, Any] = {
 }
 WRONG_IDS = ("", "../../etc/passwd", "0" * 4000, "é\u0000", "a2a-000000000000")
 DOORS = ("/mcp", "/a2a/rpc")
+STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 
 
 def build_call(door: str, method: str, **params: Any) -> tuple[dict[str, str], dict[str, Any]]:
@@ -78,39 +83,106 @@ def test_requests_without_end_are_refused_for_that_user_alone(
     assert card.status_code == 200
 
 
+def test_ten_thousand_requests_on_one_connection_are_refused_and_the_user_is_served_again_later(
+    workspace: Workspace, model: ModelServer
+) -> None:
+    workspace.configure(model=use_model(model), runtime=QUICK, server={"requests_per_minute": 60})
+
+    with serving(workspace.folder) as server, server.client() as client, server.client("") as stranger:
+        with connected(server) as connection:
+            flood = build_request(server, "/mcp", "tools/list") * 9_999
+            last = build_request(server, "/mcp", "tools/list", connection="close")
+            writer = threading.Thread(target=connection.sendall, args=[flood + last], daemon=True)
+            writer.start()
+            statuses = Counter(STATUS.findall(read_all(connection)))
+            writer.join(30)
+        health = stranger.get("/api/v1/health")
+        until = time.monotonic() + 30
+        while (later := call(client, "/mcp", "tools/list")).status_code == 429:
+            assert time.monotonic() < until
+            time.sleep(min(1.0, float(later.headers["retry-after"])))
+
+    assert statuses.total() == 10_000
+    assert set(statuses) == {b"200", b"429"}
+    assert statuses[b"429"] > 9_000
+    assert health.status_code == 200
+    assert "result" in later.json()
+
+
+@pytest.mark.parametrize("door", DOORS)
 def test_streams_that_are_not_read_do_not_keep_others_from_their_answers(
-    workspace: Workspace, model: ModelServer, server: RunningServer
+    door: str, workspace: Workspace, model: ModelServer, server: RunningServer
 ) -> None:
     model.follow(calls("ask_user", question="Which?"), says("Done."))
 
     with ExitStack() as open_streams, server.client() as client:
         for number in range(40):
-            open_streams.enter_context(unread_stream(server, f"Task {number}"))
-        answer = call(client, "/a2a/rpc", "ListTasks").json()
+            connection = open_streams.enter_context(connected(server, room=1024))
+            connection.sendall(build_start(server, door, f"Task {number}"))
+        answer = call(client, door, "tools/list" if door == "/mcp" else "ListTasks").json()
         health = client.get("/api/v1/health")
 
     assert "result" in answer
     assert health.status_code == 200
 
 
-@contextmanager
-def unread_stream(server: RunningServer, text: str) -> Generator[None]:
-    """A request for a stream, of which nothing is read."""
-    parts = urlsplit(server.url)
-    headers, body = build_call("/a2a/rpc", "SendStreamingMessage", **tell(text))
+def test_answers_that_an_mcp_client_does_not_read_wait_for_it_and_hold_up_no_other(server: RunningServer) -> None:
+    with ExitStack() as open_connections, server.client() as client:
+        slow = [open_connections.enter_context(connected(server, room=1024)) for _ in range(5)]
+        many = build_request(server, "/mcp", "tools/list") * 99
+        last = build_request(server, "/mcp", "tools/list", connection="close")
+        for connection in slow:
+            connection.sendall(many + last)
+        answer = call(client, "/mcp", "tools/list").json()
+        statuses = [Counter(STATUS.findall(read_all(connection))) for connection in slow]
+
+    assert "result" in answer
+    assert statuses == [{b"200": 100}] * 5
+
+
+def build_start(server: RunningServer, door: str, text: str) -> bytes:
+    """A request that starts a run and follows it."""
+    if door == "/mcp":
+        return build_request(server, door, "tools/call", name="run", arguments={"task": text})
+    return build_request(server, door, "SendStreamingMessage", **tell(text))
+
+
+def build_request(
+    server: RunningServer, door: str, method: str, *, connection: str = "keep-alive", **params: Any
+) -> bytes:
+    """The bytes of a request to one of the doors."""
+    headers, body = build_call(door, method, **params)
     data = json.dumps(body).encode()
     lines = {
-        "host": parts.netloc,
+        "host": urlsplit(server.url).netloc,
         "authorization": f"Bearer {server.token}",
+        "connection": connection,
+        "content-type": "application/json",
         "content-length": str(len(data)),
         **headers,
     }
     head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-    with socket.create_connection((parts.hostname or "", parts.port or 80), timeout=30) as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
-        request = f"POST /a2a/rpc HTTP/1.1\r\ncontent-type: application/json\r\n{head}\r\n".encode() + data
-        connection.sendall(request)
-        yield
+    return f"POST {door} HTTP/1.1\r\n{head}\r\n".encode() + data
+
+
+@contextmanager
+def connected(server: RunningServer, *, room: int = 0) -> Generator[socket.socket]:
+    """A connection; `room` is how many bytes the system keeps for a client that does not read them."""
+    parts = urlsplit(server.url)
+    with socket.socket() as connection:
+        connection.settimeout(60)
+        if room:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
+        connection.connect((parts.hostname or "", parts.port or 80))
+        yield connection
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """Until the server closes."""
+    pieces: list[bytes] = []
+    while piece := connection.recv(1 << 20):
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 def test_an_a2a_caller_cannot_widen_what_its_task_may_do(workspace: Workspace, model: ModelServer) -> None:
