@@ -4,7 +4,9 @@ import base64
 import json
 import os
 import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -116,16 +118,64 @@ def test_the_typescript_sdk_denies_a_call_and_cancels_a_turn(
     assert not (workspace.folder / "a.txt").exists()
 
 
+def use_acpx(workspace: Workspace, flag: str, task: str) -> list[str]:
+    command = [*find_program("acpx/dist/cli.js"), "--agent", f"{AGENT} acp", "--cwd", str(workspace.folder), flag]
+    return [*command, "--format", "json", "exec", task]
+
+
+def read_messages(printed: str) -> list[dict[str, Any]]:
+    """What `acpx` wrote of the protocol: a message on each line."""
+    return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+
+
+def find_stops(messages: list[dict[str, Any]]) -> list[str]:
+    """Why turns ended, as the agent answered."""
+    return [each["result"]["stopReason"] for each in messages if "stopReason" in (each.get("result") or {})]
+
+
 @pytest.mark.parametrize(("flag", "is_written"), [("--approve-all", True), ("--deny-all", False)])
-def test_acpx_runs_a_prompt_and_its_permissions_count(
+def test_acpx_gets_a_plan_and_a_diff_and_its_permissions_count(
     workspace: Workspace, model: ModelServer, flag: str, is_written: bool
 ) -> None:
-    model.follow(calls("Write", path="a.txt", content="x"), says("That is all."))
+    plan = calls("plan", steps=[{"step": "Write a file", "status": "in_progress"}])
+    model.follow(plan, calls("Write", path="a.txt", content="x"), says("That is all."))
 
-    command = [*find_program("acpx/dist/cli.js"), "--agent", f"{AGENT} acp", "--cwd", str(workspace.folder), flag]
-    done = subprocess.run(
-        [*command, "--format", "json", "exec", "Write a file"], capture_output=True, text=True, timeout=100
-    )
+    done = subprocess.run(use_acpx(workspace, flag, "Write a file"), capture_output=True, text=True, timeout=100)
 
     assert "That is all." in done.stdout, done.stderr
     assert (workspace.folder / "a.txt").exists() == is_written
+    messages = read_messages(done.stdout)
+    updates = [each["params"]["update"] for each in messages if each.get("method") == "session/update"]
+    (step,) = next(each["entries"] for each in updates if each["sessionUpdate"] == "plan")
+    assert (step["content"], step["status"]) == ("Write a file", "in_progress")
+    asked = next(each["params"]["toolCall"] for each in messages if each.get("method") == "session/request_permission")
+    diff = next(each for each in asked["content"] if each["type"] == "diff")
+    assert (Path(diff["path"]).name, diff["newText"]) == ("a.txt", "x")
+    assert any(each["sessionUpdate"] == "usage_update" for each in updates)
+    assert find_stops(messages) == ["end_turn"]
+
+
+def test_acpx_that_is_interrupted_cancels_the_turn(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(calls("Write", path="a.txt", content="x"), says("That is all."))
+    model.silent.set()
+    command = use_acpx(workspace, "--approve-all", "Write a file")
+    acpx = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert model.asked.wait(60), "the turn is under way"
+        acpx.send_signal(signal.SIGINT)
+        printed, complained = acpx.communicate(timeout=60)
+    finally:
+        acpx.kill()
+        acpx.wait(30)
+
+    messages = read_messages(printed)
+    assert "session/cancel" in [each.get("method") for each in messages], complained
+    # It waits 2.5 s for the answer, which a busy machine may miss; another answer than this one never comes.
+    assert find_stops(messages) in (["cancelled"], [])
+    (run_id,) = workspace.run_ids()
+    until = time.monotonic() + 30
+    while workspace.event_types(run_id)[-1] != "run_paused":
+        assert time.monotonic() < until, workspace.event_types(run_id)
+        time.sleep(0.05)
+    assert not (workspace.folder / "a.txt").exists()
+    assert len(model.received) == 1
