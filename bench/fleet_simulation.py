@@ -18,9 +18,9 @@ from metier.runtime.queue.detached import submit
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.worker_options import WorkerOptions
-from metier.testing.postgres_server import PostgresServer, find_binaries, run_server
-from metier.testing.worker_load import Crew, build_place
-from metier.testing.worker_load import Load as RunLoad
+from services.postgres_server import PostgresServer, find_binaries, run_server
+from services.worker_load import Crew, build_place
+from services.worker_load import Load as RunLoad
 
 STEPS = 10
 REPLY, TOOL = 0.05, 0.005

@@ -24,7 +24,7 @@ from metier.store.postgres.store import open_postgres_store
 from metier.store.search import RunSearch
 from metier.store.sqlite.store import SqliteStore, open_sqlite_store
 from metier.telemetry.jsonl import FILE_NAME
-from metier.testing.postgres_server import find_binaries, run_server
+from services.postgres_server import find_binaries, run_server
 
 RUNS = 100_000
 WATCHERS, WATCHED, EVENTS = 500, 50, 40

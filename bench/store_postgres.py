@@ -13,7 +13,7 @@ from metier.store.base import RunRow, StoredEntry
 from metier.store.contexts import ContextChange, ContextState
 from metier.store.postgres.address import read_address
 from metier.store.postgres.store import PostgresStore, open_postgres_store
-from metier.testing.postgres_server import find_binaries, run_server
+from services.postgres_server import find_binaries, run_server
 
 DATA = os.urandom(750).hex().encode()
 """1,500 bytes, a usual entry."""

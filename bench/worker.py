@@ -12,7 +12,7 @@ from metier.runtime.queue.detached import submit
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.worker_options import WorkerOptions
-from metier.testing.worker_load import Crew, Load, build_place
+from services.worker_load import Crew, Load, build_place
 
 RUNS = 16
 OPTIONS = WorkerOptions(concurrency=2, turns_per_task=100)

@@ -10,11 +10,12 @@ import pytest
 from coverage import Coverage
 from hypothesis import settings as hypothesis_settings
 
-from metier.errors import MetierError
-from metier.testing.postgres_keeper import shared_server
-from metier.testing.postgres_server import PostgresServer
-
 sys.path.insert(0, str(Path(__file__).parent))
+
+from metier.errors import MetierError
+from services.postgres_keeper import shared_server
+from services.postgres_server import PostgresServer
+
 pytest_plugins = ["suite_costs"]
 
 NUMBERS = itertools.count()

@@ -12,10 +12,9 @@ AS_DATA = frozenset(
     {
         "src/metier/routing/word_lists.py",
         "src/metier/telemetry/exact.py",
-        "src/metier/testing/postgres_server.py",
     }
 )
-"""Lists of words of a language, of common values, and of the accounts of a machine."""
+"""Lists of words of a language and of common values."""
 AS_RECORDED = "do it yourself, or ask somebody else"
 """A sentence that journals hold: a replay compares what it says with what was said."""
 MOST_TERMS = 40

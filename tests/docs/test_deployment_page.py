@@ -11,8 +11,8 @@ from walkthrough import Reader, read_through
 
 from metier.cli.main import run
 from metier.errors import MetierError
-from metier.testing.rabbitmq_server import find_rabbitmq, run_rabbitmq
-from metier.testing.redis_server import run_redis
+from services.rabbitmq_server import find_rabbitmq, run_rabbitmq
+from services.redis_server import run_redis
 
 PAGE = Path(__file__).parents[2] / "docs" / "deployment.md"
 DATABASE = "postgresql://agent:password@db.example:5432/agent_runs"

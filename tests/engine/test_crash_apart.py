@@ -15,7 +15,7 @@ from postgres_scenario import VARIABLE
 
 from metier.testing.crash_kit import Baseline, CrashKit, CrashReport
 from metier.testing.crash_points import CrashPoint
-from metier.testing.postgres_server import PostgresServer
+from services.postgres_server import PostgresServer
 
 pytestmark = [
     pytest.mark.slow,

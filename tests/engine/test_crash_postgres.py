@@ -7,7 +7,7 @@ import pytest
 from postgres_scenario import VARIABLE, build
 
 from metier.testing.crash_kit import Baseline, CrashKit, CrashReport
-from metier.testing.postgres_server import PostgresServer
+from services.postgres_server import PostgresServer
 
 pytestmark = [
     pytest.mark.slow,

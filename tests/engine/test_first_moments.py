@@ -16,7 +16,7 @@ from metier.testing.crash_child import Order
 from metier.testing.crash_kit import CrashKit, read_outcome
 from metier.testing.crash_points import CrashPoint, Points
 from metier.testing.crash_scenario import Build
-from metier.testing.postgres_server import PostgresServer
+from services.postgres_server import PostgresServer
 
 pytestmark = [
     pytest.mark.slow,

@@ -14,8 +14,8 @@ from metier.store.failures import LeaseHeld, RunExists, StoreUnavailable
 from metier.store.postgres.address import Address, read_address
 from metier.store.postgres.database import PoolOptions
 from metier.store.postgres.store import PostgresStore, open_postgres_store
-from metier.testing.postgres_server import PostgresServer, find_binaries, run_server
 from metier.testing.store_case import build_approval, build_entries, build_run
+from services.postgres_server import PostgresServer, find_binaries, run_server
 
 
 @pytest.fixture

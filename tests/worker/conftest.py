@@ -9,9 +9,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from metier.errors import MetierError
-from metier.testing.rabbitmq_server import RabbitServer, run_rabbitmq
-from metier.testing.redis_server import RedisServer, run_redis
-from metier.testing.worker_load import Crew
+from services.rabbitmq_server import RabbitServer, run_rabbitmq
+from services.redis_server import RedisServer, run_redis
+from services.worker_load import Crew
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from metier.runtime.queue.detached import submit
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.worker_options import WorkerOptions
-from metier.testing.redis_server import RedisServer
-from metier.testing.worker_load import Crew, Load, build_place, count_sent
+from services.redis_server import RedisServer
+from services.worker_load import Crew, Load, build_place, count_sent
 
 QUICK = WorkerOptions(concurrency=2, lease_seconds=3, sweep_seconds=0.5, turns_per_task=3)
 

@@ -17,9 +17,9 @@ from worker_fleet import answer_doubts, find_untidy, leave_runs, wait_for_rows
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.worker_options import WorkerOptions
 from metier.store.base import RunRow
-from metier.testing.postgres_server import PostgresServer, find_binaries, run_server
-from metier.testing.redis_server import RedisServer
-from metier.testing.worker_load import Crew, Load, build_place, count_sent
+from services.postgres_server import PostgresServer, find_binaries, run_server
+from services.redis_server import RedisServer
+from services.worker_load import Crew, Load, build_place, count_sent
 
 STEPS = 10
 

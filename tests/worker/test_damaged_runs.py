@@ -16,7 +16,7 @@ from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.worker_options import WorkerOptions
 from metier.store.base import Lease, RunRow, StoredEntry
 from metier.testing.store_wrapper import StoreWrapper
-from metier.testing.worker_load import Load, build_place
+from services.worker_load import Load, build_place
 
 pytestmark = pytest.mark.anyio
 

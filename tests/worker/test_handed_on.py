@@ -13,8 +13,8 @@ from metier.ids import CHILD
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.worker_options import WorkerOptions
 from metier.store.base import RunRow
-from metier.testing.redis_server import RedisServer
-from metier.testing.worker_load import Crew, Load, build_place, count_sent
+from services.redis_server import RedisServer
+from services.worker_load import Crew, Load, build_place, count_sent
 
 QUICK = WorkerOptions(concurrency=2, lease_seconds=3, sweep_seconds=0.5, turns_per_task=3)
 

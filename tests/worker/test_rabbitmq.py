@@ -13,8 +13,8 @@ from metier.runtime.queue.broker_opening import find_broker
 from metier.runtime.runs import open_runtime
 from metier.settings.worker_options import WorkerOptions
 from metier.store.base import RunRow
-from metier.testing.rabbitmq_server import RabbitServer, find_rabbitmq, run_rabbitmq
-from metier.testing.worker_load import Crew, Load, build_place, count_sent
+from services.rabbitmq_server import RabbitServer, find_rabbitmq, run_rabbitmq
+from services.worker_load import Crew, Load, build_place, count_sent
 
 NEVER_SECONDS = 3600.0
 

@@ -8,7 +8,7 @@ from worker_fleet import is_all, leave_runs, wait_for_rows
 
 from metier.runtime.runs import open_runtime
 from metier.settings.worker_options import WorkerOptions
-from metier.testing.worker_load import Crew, Load, build_place, count_sent
+from services.worker_load import Crew, Load, build_place, count_sent
 
 QUICK = WorkerOptions(concurrency=3, lease_seconds=3, sweep_seconds=0.5, turns_per_task=3)
 

@@ -15,7 +15,7 @@ from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
 from metier.store.base import RunRow
 from metier.store.failures import LeaseHeld, LeaseLost
-from metier.testing.worker_load import Load, settle
+from services.worker_load import Load, settle
 
 MOST_RUNS = 1000
 

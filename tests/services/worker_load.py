@@ -1,6 +1,6 @@
 """Something for workers to do, and workers that do it: runs of many steps whose effects leave a trace on disk.
 
-`python -m metier.testing.worker_load` loads everything once, then forks a worker into a session of its own for each
+`python worker_load.py` loads everything once, then forks a worker into a session of its own for each
 JSON line on its standard input, and answers with its process id: a worker that was killed is replaced at once.
 """
 
@@ -75,7 +75,7 @@ class Ticker:
     def __init__(self, load: Load) -> None:
         self._load = load
 
-    async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:  # noqa: ARG002
+    async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
         if self._load.hang == "model":
             time.sleep(3600)  # noqa: ASYNC251 - as some people's code does
         await anyio.sleep(self._load.reply_seconds)
@@ -92,7 +92,7 @@ class Ticker:
         call = (ToolCallPart(id=f"step-{done + 1}", name=tool, arguments={"step": done + 1}),)
         return ModelReply(parts=call, stop_reason="tool_calls", usage=usage, provider=self.name, model="ticker")
 
-    async def count_tokens(self, request: ModelRequest) -> int | None:  # noqa: ARG002
+    async def count_tokens(self, request: ModelRequest) -> int | None:
         return None
 
     async def close(self) -> None:
@@ -234,7 +234,7 @@ class Crew:
     """Worker processes that a test starts and kills. Leaving the block ends all of them."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-m", "metier.testing.worker_load"]
+        command = [sys.executable, str(Path(__file__).resolve())]
         self._spawner = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.workers: list[int] = []
         """Process ids, each the leader of a group of its own."""

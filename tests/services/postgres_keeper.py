@@ -20,8 +20,9 @@ from pathlib import Path
 from filelock import FileLock
 
 from metier.errors import MetierError
-from metier.testing.postgres_server import PostgresServer, find_binaries, run_server
+from services.postgres_server import PostgresServer, find_binaries, run_server
 
+_TESTS = Path(__file__).resolve().parents[1]
 _IDLE_SECONDS = 5.0
 _START_SECONDS = 120.0
 
@@ -78,8 +79,10 @@ def _join(folder: Path) -> socket.socket | None:
 def _start(folder: Path) -> socket.socket:
     (folder / "postgres.json").unlink(missing_ok=True)
     with (folder / "postgres.log").open("ab") as log:
-        command = [sys.executable, "-m", "metier.testing.postgres_keeper", str(folder)]
-        keeper = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        command = [sys.executable, "-m", "services.postgres_keeper", str(folder.resolve())]
+        keeper = subprocess.Popen(
+            command, cwd=_TESTS, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
     deadline = time.monotonic() + _START_SECONDS
     while (connection := _join(folder)) is None:
         if keeper.poll() is not None or time.monotonic() > deadline:

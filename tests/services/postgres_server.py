@@ -198,7 +198,7 @@ def _build_server(binaries: Path, folder: Path) -> PostgresServer:
 
 def _short_folder() -> str | None:
     """The path of a socket may have some hundred characters."""
-    short = Path("/tmp")  # noqa: S108 (the folder itself is made with a name of its own and for us alone)
+    short = Path("/tmp")
     return str(short) if short.is_dir() else None
 
 
