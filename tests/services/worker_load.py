@@ -305,6 +305,8 @@ def main() -> None:
         child = os.fork()
         if child == 0:
             os.setsid()
+            sys.stdout.write(f"{os.getpid()}\n")  # only now can its group be signalled
+            sys.stdout.flush()
             sys.stdin.close()
             log = os.open(Path(load.folder) / "worker.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             os.dup2(log, 1)
@@ -316,8 +318,6 @@ def main() -> None:
             finally:
                 sys.stderr.flush()
                 os._exit(code)
-        sys.stdout.write(f"{child}\n")
-        sys.stdout.flush()
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
