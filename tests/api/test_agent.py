@@ -4,7 +4,7 @@ import json
 import logging
 import traceback
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import anyio
 import pytest
@@ -74,6 +74,49 @@ async def test_a_typed_function_is_a_tool_that_the_model_calls_with_converted_ar
     assert "Oslo day 2: sunny" in str(provider.requests[1].messages)
     assert result.text == "Sunny."
     assert look_up("Bergen") == ["Bergen day 1: sunny"]
+
+
+async def test_the_files_that_a_tool_made_for_the_run_are_in_its_result(folder: Path) -> None:
+    @metier.tool(effect="keyed", risk="low")
+    def draw(name: str, context: metier.ToolContext) -> str:
+        """Draw a picture."""
+        assert context.artifacts is not None
+        file = context.artifacts / "pictures" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("a house", encoding="utf-8")
+        return f"drew {name}"
+
+    provider = ScriptedProvider(
+        calls(ToolCall("draw", {"name": "b.txt"}), ToolCall("draw", {"name": "a.txt"})), says("Done.")
+    )
+
+    async with metier.open(folder, provider=provider, tools=[draw]) as agent:
+        result = await agent.run("Draw two pictures")
+
+    assert result.ok
+    pictures = result.folder / "artifacts" / "pictures"
+    assert result.artifacts == (pictures / "a.txt", pictures / "b.txt")
+    assert result.artifacts[0].read_text(encoding="utf-8") == "a house"
+
+
+@pytest.mark.parametrize(
+    ("effect", "risk", "asks"), [("read", "low", False), ("read", "high", True), ("keyed", "low", True)]
+)
+async def test_effect_and_risk_of_a_function_decide_whether_its_call_needs_an_approval(
+    folder: Path, effect: Literal["read", "keyed"], risk: Literal["low", "high"], asks: bool
+) -> None:
+    @metier.tool(effect=effect, risk=risk)
+    def ring() -> str:
+        """Ring the bell."""
+        return "rang"
+
+    provider = ScriptedProvider(calls(ToolCall("ring")), says("It rang."))
+
+    async with metier.open(folder, provider=provider, tools=[ring], settings=GUARDED) as agent:
+        result = await agent.run("Ring")
+
+    assert [(each.tool, each.risk) for each in result.approvals] == ([("ring", risk)] if asks else [])
+    assert result.status == ("paused" if asks else "completed")
 
 
 async def test_the_value_is_an_object_of_the_type_that_was_asked_for(folder: Path) -> None:
