@@ -9,14 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conformance_workspace import conforming_workspace
+from conformance_workspace import conforming_workspace, write_hurried_tasks
 from node_programs import find_program
-from run_workspace import AGENT
+from run_workspace import AGENT, Workspace
 
 pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
 SUITE = "@modelcontextprotocol/conformance/dist/index.js"
+HURRIED = {
+    "sep-2575-http-server-no-independent-requests-on-stream": "Failed to receive progressive stream chunk",
+    "sep-2575-server-no-log-without-loglevel": "Logging target endpoint context dropped",
+}
+"""Checks that wait half a second for the first frame of a run, with what they say when it comes later."""
 INSPECTOR = "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
 
 
@@ -60,6 +65,29 @@ def _read_checks(out: Path, name: str) -> list[dict[str, Any]]:
     (file,) = out.glob(f"server-sep-2640-skills-{name}-*/checks.json")
     checks: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
     return checks
+
+
+@pytest.mark.timeout(200)
+def test_the_checks_that_wait_half_a_second_pass_where_the_machine_is_quick_enough(
+    address: str, tmp_path: Path
+) -> None:
+    write_hurried_tasks(Workspace(tmp_path / "work"))
+    passed: set[str] = set()
+
+    for number in range(10):  # on a busy machine a run takes longer than they wait
+        out = tmp_path / f"out-{number}"
+        command = [*find_program(SUITE), "server", "--url", address, "--scenario", "server-stateless", "-o", out]
+        subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        (file,) = out.glob("*/checks.json")
+        checks = {check["id"]: check for check in json.loads(file.read_text(encoding="utf-8"))}
+        for name, late in HURRIED.items():
+            is_passed = checks[name]["status"] == "SUCCESS"
+            assert is_passed or checks[name]["errorMessage"].startswith(late), checks[name]
+            passed |= {name} if is_passed else set()
+        if passed == {*HURRIED}:
+            return
+
+    pytest.skip(f"The machine is too busy for {', '.join(HURRIED.keys() - passed)}")
 
 
 @pytest.mark.parametrize("scenario", ["no-prefetch", "verify-digest", "verify-size", "verify-frontmatter"])
