@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from metier.definitions.skills.catalog import load_catalog
+from metier.definitions.skills.sources import SKILL_FOLDERS, USER_FOLDERS, build_search_path
 from metier.errors import UsageError
 from metier.skills.activation import Activation, SkillRoots, activate, build_roots, find_packages, parse_selection
 from metier.skills.trust.judgement import is_trusted
@@ -140,3 +142,25 @@ def test_packages_know_their_place_commit_and_trust(roots: SkillRoots) -> None:
 def test_word_in_a_list_of_names_is_refused(roots: SkillRoots) -> None:
     with pytest.raises(UsageError, match="in a list"):
         choose(roots, "all,notes")
+
+
+@pytest.mark.parametrize("grouped", [False, True], ids=["one ID", "an ID for each place"])
+def test_lists_and_runs_use_the_same_one_of_skills_with_one_name(tmp_path: Path, grouped: bool) -> None:
+    home, work, asked, bundled = (tmp_path / name for name in ("home", "work", "asked", "bundled"))
+    folders = [
+        asked,
+        *(work / folder for folder in SKILL_FOLDERS),
+        bundled,
+        *(home / folder for folder in USER_FOLDERS),
+    ]
+    for first, folder in enumerate(folders):
+        for number in range(first, len(folders)):
+            put(folder, f"group-{first}/skill-{number}" if grouped else f"skill-{number}")
+    put(folders[-1], "alone")
+
+    listed = load_catalog(build_search_path(work, home=home, skills_dir=asked, bundled=bundled))
+    used = choose(build_roots(home=home, workspace=work, bundled=bundled, directories=[asked]), "all-untrusted")
+
+    assert {skill.name: skill.folder for skill in listed.skills} == {
+        package.definition.name: package.folder for package in used.packages
+    }

@@ -17,7 +17,7 @@ from metier.definitions.problems import Problem
 from metier.definitions.skills.naming import find_called, find_shared_names, hint_skill, is_called
 from metier.definitions.skills.skill import SkillReading, load_skill
 from metier.definitions.skills.skill_file import FILE_NAME
-from metier.definitions.skills.sources import SKILL_FOLDERS, USER_FOLDERS
+from metier.definitions.skills.sources import PRECEDENCE, SKILL_FOLDERS, USER_FOLDERS, SourceKind
 from metier.definitions.skills.versions import find_version_fault
 from metier.errors import UsageError
 from metier.skills.install.placement import read_registry
@@ -29,8 +29,13 @@ from metier.skills.trust.workspace_trust import MADE_HERE, WorkspaceTrust
 type Word = Literal["all", "all-untrusted", "none"]
 type Selection = Word | tuple[str, ...]
 
-_RANK: dict[PackageSource, int] = {"directory": 4, "workspace": 3, "bundled": 2, "installed": 1, "user": 0}
-"""Of two skills with one name the higher one is used."""
+_KINDS: dict[PackageSource, SourceKind] = {
+    "directory": "folder",
+    "workspace": "workspace",
+    "bundled": "bundled",
+    "installed": "user",
+    "user": "user",
+}
 OPT_IN: tuple[PackageSource, ...] = ("bundled", "installed", "user")
 """Packages: active only when the user or an agent names them."""
 
@@ -106,7 +111,7 @@ class FoundSkills:
 
     def find(self, name: str) -> SkillPackage | None:
         """The one that wins of those with this name or ID, active or not."""
-        ranked = sorted(self.packages, key=lambda package: -_RANK[package.source])
+        ranked = sorted(self.packages, key=_rank)
         return find_package(ranked, name)
 
     def find_broken(self, name: str) -> BrokenSkill | None:
@@ -238,9 +243,14 @@ def _choose(
     return chosen
 
 
+def _rank(package: SkillPackage) -> tuple[int, bool]:
+    """Of two skills with one name the lower one is used: what was installed before what was put beside it by hand."""
+    return PRECEDENCE.index(_KINDS[package.source]), package.source == "user"
+
+
 def _resolve(packages: Sequence[SkillPackage], problems: list[Problem]) -> tuple[SkillPackage, ...]:
     winners: dict[str, SkillPackage] = {}
-    for package in sorted(packages, key=lambda package: -_RANK[package.source]):
+    for package in sorted(packages, key=_rank):
         winner = winners.setdefault(_name(package), package)
         if winner is not package:
             message = f"Skill {package.definition.name!r} of {package.source} is hidden by the one of {winner.source}"

@@ -8,6 +8,13 @@ from metier.dataclass import dataclass
 
 type SourceKind = Literal["bundled", "user", "workspace", "folder"]
 
+PRECEDENCE: tuple[SourceKind, ...] = ("folder", "workspace", "bundled", "user")
+"""Of two skills with one name the one from the earlier source is used.
+
+A folder that was asked for hides the workspace's skills of the same name, the workspace hides bundled and user skills.
+Bundled skills are not hidden by user skills: what is installed cannot take the place of what is trusted.
+"""
+
 WORKSPACE_FOLDERS = (".agent", ".nanobot")
 """Where the definitions of a project live; the first is ours."""
 OWN_SKILL_FOLDERS = (".agent/skills", ".nanobot/skills")
@@ -32,20 +39,17 @@ def find_bundled_folder() -> Path:
 def build_search_path(
     workspace: Path, *, home: Path, skills_dir: Path | None = None, bundled: Path | None = None
 ) -> tuple[SkillSource, ...]:
-    """The sources of skills, the one that wins first.
-
-    A folder that was asked for hides the workspace's skills of the same name, the workspace hides bundled and user
-    skills. Bundled skills are not hidden by user skills: what is installed cannot take the place of what is trusted.
-    """
+    """The sources of skills, the one that wins first; folders of one kind in the order named above."""
     asked = ()
     if skills_dir is not None:
         asked = (SkillSource("folder", skills_dir, workspace if skills_dir.is_relative_to(workspace) else None),)
     users = [home / folder for folder in USER_FOLDERS]
     # In the home folder itself the two meet: what was installed there is no part of a project.
     own = [workspace / folder for folder in SKILL_FOLDERS if workspace / folder not in users]
-    return (
+    sources = (
         *asked,
         *(SkillSource("workspace", folder, workspace) for folder in own),
         SkillSource("bundled", bundled or find_bundled_folder()),
         *(SkillSource("user", folder) for folder in users),
     )
+    return tuple(sorted(sources, key=lambda source: PRECEDENCE.index(source.kind)))
