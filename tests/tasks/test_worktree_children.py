@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from pydantic import JsonValue
 from teams import Call, Cast, find_told, open_team, write, write_agents
 
 from metier.engine.journal import read_entries
@@ -51,7 +52,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def ask(*agents: str) -> Call:
-    tasks = [{"agent": agent, "task": f"Change it, {agent}"} for agent in agents]
+    tasks: list[JsonValue] = [{"agent": agent, "task": f"Change it, {agent}"} for agent in agents]
     return ("delegate", {"tasks": tasks, "isolation": "worktree"})
 
 
