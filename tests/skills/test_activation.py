@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -153,10 +154,9 @@ def test_lists_and_runs_use_the_same_one_of_skills_with_one_name(tmp_path: Path,
         bundled,
         *(home / folder for folder in USER_FOLDERS),
     ]
-    for first, folder in enumerate(folders):
-        for number in range(first, len(folders)):
-            put(folder, f"group-{first}/skill-{number}" if grouped else f"skill-{number}")
-    put(folders[-1], "alone")
+    for (first, one), (second, other) in combinations(enumerate(folders), 2):
+        for number, folder in ((first, one), (second, other)):
+            put(folder, f"group-{number}/skill-{first}-{second}" if grouped else f"skill-{first}-{second}")
 
     listed = load_catalog(build_search_path(work, home=home, skills_dir=asked, bundled=bundled))
     used = choose(build_roots(home=home, workspace=work, bundled=bundled, directories=[asked]), "all-untrusted")
