@@ -1,6 +1,7 @@
 """`agent skills route`, as a person and as a program call it."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 
 from metier.cli.main import run
 from metier.routing.catalog import WORTH_KEEPING
+from metier.runtime.opening import open_host
+from metier.runtime.workspace.catalog import find_skills
 
 SKILLS = {
     "pdf-tables": "Extract tables from PDF files",
@@ -58,6 +61,28 @@ def test_json_has_every_candidate_with_its_reason(skills_dir: Path, capsys: pyte
         "similarity": None,
         "matched": [{"word": "weather", "fields": ["name"], "meant": None}],
     }
+
+
+@pytest.mark.parametrize("named", ["home/.agent/skills", "home/.agent/skills/garden", "link"])
+@pytest.mark.parametrize("enabled", ["none", "all-untrusted"])
+def test_a_folder_of_packages_that_is_named_makes_none_of_them_active_for_the_command_or_for_a_run(
+    *, skills_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, named: str, enabled: str
+) -> None:
+    home = skills_dir.parent / "home" / ".agent" / "skills"
+    folder = home / "garden" / "water-plants"
+    folder.mkdir(parents=True)
+    (folder / "SKILL.md").write_text("---\nname: water-plants\ndescription: Water the plants\n---\nBody\n")
+    (skills_dir.parent / "link").symlink_to(home)
+    monkeypatch.setenv("AGENT_SKILLS", enabled)
+    asked = skills_dir.parent / named
+
+    assert run(["skills", "route", "water the plants", "--json", "--skills-dir", str(asked)]) == 0
+    routed = [each["skill_name"] for each in json.loads(capsys.readouterr().out)["candidates"] if each["score"]]
+    flags = {"skills.dir": str(asked)}
+    host = open_host(skills_dir.parent, environ=os.environ, home=Path.home(), flags=flags, config=None).host
+    used = [package.folder.resolve() for package in find_skills(host).packages]
+
+    assert ("water-plants" in routed) == (folder in used) == (enabled == "all-untrusted")
 
 
 def find_kept(cache: Path) -> list[tuple[Path, int]]:

@@ -10,7 +10,7 @@ from metier.definitions.problems import Problem
 from metier.definitions.skills.catalog import Catalog, load_catalog
 from metier.definitions.skills.catalog_cache import find_cache_folder
 from metier.definitions.skills.skill_file import FILE_NAME, find_skill_file
-from metier.definitions.skills.sources import SourceKind, build_search_path, find_bundled_folder
+from metier.definitions.skills.sources import SkillSource, SourceKind, build_search_path, find_bundled_folder
 from metier.errors import UsageError
 from metier.settings.model import Settings
 from metier.skills.activation import Selection, SkillRoots, activate, build_roots, find_packages, parse_selection
@@ -58,10 +58,17 @@ def open_active_catalog(skills_dir: Path | None) -> Catalog:
     places = open_places(skills_dir)
     packages = find_packages(replace(places.roots, workspace=(), directories=()))
     # By folder: what a package is called depends on those around it, and on who installed it.
-    enabled = {str(package.folder) for package in activate(packages, places.selection).packages}
-    return _load(skills_dir, places.settings).keep(
-        lambda skill: skill.source.kind in PROJECT or str(skill.folder) in enabled
-    )
+    enabled = {os.path.realpath(package.folder) for package in activate(packages, places.selection).packages}
+    catalog = _load(skills_dir, places.settings)
+    project = {source for source in {skill.source for skill in catalog.skills} if _is_project(source, places.roots)}
+    return catalog.keep(lambda skill: skill.source in project or os.path.realpath(skill.folder) in enabled)
+
+
+def _is_project(source: SkillSource, roots: SkillRoots) -> bool:
+    """A folder of packages stays one where `--skills-dir` names it, or a link leads to it: as runs see it."""
+    packages = [root.resolve() for root in (roots.home.root, *roots.user, roots.bundled) if root is not None]
+    folder = source.folder.resolve()
+    return source.kind in PROJECT and not any(folder.is_relative_to(root) for root in packages)
 
 
 def find_named_folder(name: str) -> Path | None:
