@@ -107,15 +107,26 @@ def describe_failure(text: str) -> str:
 
 def describe_success(text: str) -> str:
     """What a script's result says in words: its summary, else the result itself; other text as it is."""
+    success = read_success(text)
+    return text if success is None else find_summary(success) or text
+
+
+def read_success(text: str) -> dict[str, JsonValue] | None:
+    """The fields of a script's result in the form `{"success": true, "result", …}`; None for other text."""
     if not text.startswith('{"success": true'):
-        return text
+        return None
     try:
         parsed: JsonValue = json.loads(text)
     except (ValueError, RecursionError):
-        return text
-    result = parsed.get("result") if isinstance(parsed, dict) else None
+        return None
+    return parsed if isinstance(parsed, dict) else None
+
+
+def find_summary(success: dict[str, JsonValue]) -> str | None:
+    """The words of what `read_success` read: the summary of its result, or a result that is text."""
+    result = success.get("result")
     summary = result.get("summary") if isinstance(result, dict) else result
-    return summary if isinstance(summary, str) and summary else text
+    return summary if isinstance(summary, str) else None
 
 
 class StepExecutionResult(Value):

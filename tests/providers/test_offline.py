@@ -14,7 +14,7 @@ from metier.context.control import build_control_specs, choose_specs
 from metier.context.decoder import Decoded, Decoder
 from metier.context.disclosure import SkillText, wrap
 from metier.context.layers import TITLES, Disclosed, Exchange, Prompt, build_messages
-from metier.decisions import ActionStep
+from metier.decisions import ActionStep, describe_success
 from metier.definitions.skills.skill import Entrypoint, load_skill
 from metier.errors import UsageError
 from metier.messages import Message, ModelReply, ToolCallPart, ToolResultPart, ToolSpec, Usage, assistant, user
@@ -377,6 +377,19 @@ async def test_a_result_that_lost_its_middle_still_gives_its_summary() -> None:
     cut = f"{whole[:200]}\n[… 900 characters left out …]\n{whole[-200:]}"
 
     assert await Stage(simple_provider(), "do alpha", says(cut)).play() == 'alpha: a "b"'
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        '{"success": true, "result": {"summary": "two rows", "rows": [1, 2]}, "message": ""}',
+        '{"success": true, "result": "two rows", "message": ""}',
+        '{"rows": 2}',
+        "two rows",
+    ],
+)
+async def test_the_result_says_what_the_event_of_the_step_says(answer: str) -> None:
+    assert await Stage(simple_provider(), "do alpha", says(answer)).play() == f"alpha: {describe_success(answer)}"
 
 
 @pytest.mark.parametrize("answer", ["plain", "[1, 2]", '{"result": null}', '{"result": {"rows": []}}', "[" * 5000, ""])

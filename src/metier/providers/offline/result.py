@@ -8,7 +8,7 @@ from typing import Literal, cast
 from pydantic import JsonValue
 
 from metier.dataclass import dataclass
-from metier.decisions import describe_failure, read_failure
+from metier.decisions import describe_failure, find_summary, read_failure, read_success
 from metier.messages import Shortfall
 from metier.providers.offline.plan import Plan, Step
 from metier.providers.offline.progress import Attempt, Progress
@@ -97,17 +97,14 @@ def is_settled(step: Step, progress: Progress) -> bool:
 
 
 def read_produced(text: str) -> Produced:
-    """The summary and the files of a script's answer; the beginning of the text where it is no whole JSON."""
-    try:
-        answer: JsonValue = json.loads(text)
-    except (ValueError, RecursionError):
+    """The summary and the files of a script's answer; the beginning of other text."""
+    success = read_success(text)
+    if success is None:
         return Produced(one_line(_read_cut_summary(text) or text, SUMMARY_CHARACTERS))
-    result = answer.get("result") if isinstance(answer, dict) else answer
-    if not isinstance(result, dict):
-        said = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
-        return Produced(one_line(said, SUMMARY_CHARACTERS))
-    summary, files = result.get("summary"), result.get("artifacts")
-    said = summary if isinstance(summary, str) else json.dumps(result, ensure_ascii=False)
+    result, said = success.get("result"), find_summary(success)
+    if said is None:
+        said = json.dumps(result, ensure_ascii=False)
+    files = result.get("artifacts") if isinstance(result, dict) else None
     named = [str(file) for file in files] if isinstance(files, list) else []
     return Produced(one_line(said, SUMMARY_CHARACTERS), tuple(named[:FILES_SHOWN]))
 
