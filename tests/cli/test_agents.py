@@ -83,6 +83,38 @@ def test_the_settings_can_name_a_default_agent(
     assert sorted(agents) == ["checker", "other"]
 
 
+def test_the_built_in_agent_can_be_named_beside_a_default_one(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    add_agent(workspace.folder, "checker", "tools: []")
+    workspace.configure(model=use_model(model), runtime={**QUICK, "agent": "checker"})
+    model.follow(says("Done."))
+
+    assert workspace.agent("run", "-q", "--agent", "built-in", "Check") == 0
+
+    assert {"Read", "Write"} <= offered(model.received[0])
+    assert workspace.events()[0]["payload"]["agent"] == ""
+    assert workspace.agent("replay", "latest", "--execute") == 0
+    arguments = '{"path": "a.md", "content": "x"}'
+    assert workspace.agent("policy", "explain", "Write", "--args", arguments, "--agent", "built-in") == 0
+    assert workspace.agent("prompt", "show", "Check", "--agent", "built-in") == 0
+    capsys.readouterr()
+    assert workspace.agent("agents", "show", "built-in") == 0
+    assert "agent:    built-in\n" in capsys.readouterr().out
+
+
+def test_an_agent_of_the_workspace_called_built_in_is_the_one_that_is_meant(
+    workspace: Workspace, model: ModelServer
+) -> None:
+    add_agent(workspace.folder, "built-in", "tools: [Read]")
+    model.follow(says("Done."))
+
+    assert workspace.agent("run", "-q", "--agent", "built-in", "Check") == 0
+
+    assert "Write" not in offered(model.received[0])
+    assert workspace.events()[0]["payload"]["agent"] == "built-in"
+
+
 def test_an_agent_that_is_not_there_is_named_with_the_nearest(workspace: Workspace, capsys: Capture) -> None:
     add_agent(workspace.folder, "checker")
 

@@ -18,6 +18,7 @@ from metier.definitions.problems import Problem, has_errors
 from metier.runtime.checks.agent_report import AgentReport, Named, report_agent
 from metier.runtime.checks.validation import find_all_problems
 from metier.runtime.host import Host
+from metier.runtime.workspace.agents import BUILT_IN_NAME, choose_built_in
 from metier.runtime.workspace.listed import list_definitions
 
 app = typer.Typer(
@@ -26,9 +27,6 @@ app = typer.Typer(
     no_args_is_help=True,
     help="List the agents of the workspace, and show what each may use.",
 )
-
-BUILT_IN = "built-in"
-"""What the agent without a file is called here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,7 @@ def list_agents(*, as_json: AsJson = False, config: Config = None) -> int:
 
 @app.command()
 def show(
-    agent: Annotated[str, typer.Argument(help=f"Its ID, or `{BUILT_IN}`; else the one that runs have here.")] = "",
+    agent: Annotated[str, typer.Argument(help=f"Its ID, or `{BUILT_IN_NAME}`; else the one that runs have here.")] = "",
     *,
     model: Annotated[str, typer.Option("--model", help="As if this model had been asked for.")] = "",
     skills_dir: SkillsDir = None,
@@ -70,8 +68,8 @@ def show(
 ) -> None:
     """Show what an agent comes to: model, profile, rules, and its tools, skills and tasks with where each is from."""
     place = open_place(config, {"skills.dir": str(skills_dir)} if skills_dir else {})
-    agent_id = "" if agent == BUILT_IN else agent or place.settings.runtime.agent or ""
-    report = anyio.run(lambda: report_agent(place, agent_id, model=model))
+    place, agent = choose_built_in(place, agent)
+    report = anyio.run(lambda: report_agent(place, agent or place.settings.runtime.agent or "", model=model))
     if as_json:
         write_json(_as_json(report))
     else:
@@ -153,7 +151,7 @@ def _as_json(report: AgentReport) -> dict[str, object]:
 
 def _write(report: AgentReport) -> None:
     agent, model = report.agent, report.agent.model
-    write_line(f"agent:    {agent.id or BUILT_IN}" + (f"  {agent.definition.file}" if agent.definition else ""))
+    write_line(f"agent:    {agent.id or BUILT_IN_NAME}" + (f"  {agent.definition.file}" if agent.definition else ""))
     limits = f"at most {model.max_tokens} tokens"
     heat = "" if model.temperature is None else f", temperature {model.temperature:g}"
     write_line(f"model:    {model.provider}/{model.name}, {limits}{heat}")

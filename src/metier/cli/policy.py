@@ -27,6 +27,7 @@ from metier.runtime.checks.present_policy import build_present_policy, explain_c
 from metier.runtime.history.past_policy import PastRuns, backtest_past_runs
 from metier.runtime.host import Host
 from metier.runtime.runs import open_runtime
+from metier.runtime.workspace.agents import choose_built_in
 from metier.runtime.workspace.catalog import find_skills
 from metier.runtime.workspace.policy import build_definition_policy, build_rules_policy, open_reader, read_skill_scope
 from metier.tools.toolbox import Toolbox
@@ -217,7 +218,7 @@ def _open_inline(rules: JsonValue, *, root: Path) -> RulePolicy:
 def _open_policy(agent: str, rules: Path | None, *, root: Path, config: Config) -> RulePolicy:
     if rules is not None:
         return _open_file(rules, root=root)
-    place = open_place(config)
+    place, agent = choose_built_in(open_place(config), agent)
     return build_present_policy(place, agent or place.settings.runtime.agent or "", root=root)
 
 

@@ -17,6 +17,7 @@ from metier.runtime.history.prompts import ShownPrompt, compare, preview, show_t
 from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
+from metier.runtime.workspace.agents import choose_built_in
 from metier.runtime.workspace.plugins import using_plugins
 
 app = typer.Typer(
@@ -61,7 +62,7 @@ def show(
     _check(text=text, agent=agent, task=task, run=run, turn=turn or against)
     if step and not task:
         raise UsageError("--step needs the task that it is a step of", hint="Add --task ID")
-    place = open_place(config)
+    place, agent = choose_built_in(open_place(config), agent)
     if run:
         shown, other = anyio.run(_show_run, place, run, turn, against)
     else:

@@ -17,6 +17,7 @@ from metier.runtime.output_schema import read_output_schema
 from metier.runtime.queue.detached import submit
 from metier.runtime.requests import RunRequest, take_trace
 from metier.runtime.runs import Runtime, Watch
+from metier.runtime.workspace.agents import choose_built_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,7 @@ def start_run(wanted: WantedRun, view: View, *, detaches: bool) -> int:
     """Drive the run until it ends or waits, or leave it to workers; the exit code."""
     text = read_task(wanted.task, prompt=wanted.prompt, file=wanted.task_file)
     place = open_place(wanted.config, wanted.settings, is_new_run=not (wanted.model or wanted.agent))
+    place, agent = choose_built_in(place, wanted.agent)
     if not (view.quiet or wanted.is_dry):
         warn_of_profile(place)
     schema = None if wanted.output_schema is None else read_output_schema(wanted.output_schema)
@@ -53,7 +55,7 @@ def start_run(wanted: WantedRun, view: View, *, detaches: bool) -> int:
         task=text,
         mode="dry_run" if wanted.is_dry else "live",
         extra_context=read_context(is_task="-" in (wanted.task, wanted.prompt)),
-        agent=wanted.agent,
+        agent=agent,
         model=wanted.model,
         output_schema=schema,
     )

@@ -34,6 +34,8 @@ from metier.tools.web.resolving import WebAccess
 
 BUILT_IN = ""
 """The ID of the agent that needs no file."""
+BUILT_IN_NAME = "built-in"
+"""What a person calls it."""
 SUMMARIZER = "built-in:summary"
 """The agent of the runs that sum up a chat; they belong to its context, and are no turns of it."""
 
@@ -127,6 +129,18 @@ def resolve_agent(place: Host, agent_id: str, *, model: str = "") -> AgentInForc
             hint="Mend it, or remove it",
         ) from error
     return build_agent(place, found_id, data, file=file, model=model)
+
+
+def choose_built_in(place: Host, agent_id: str) -> tuple[Host, str]:
+    """The place without a default agent, and no ID, where the built-in agent is named; else both as they are.
+
+    An agent of the workspace with this name is the one that is meant: the built-in one may do more. This is for
+    commands that a person types; a caller of a server does not get past the default agent of the settings.
+    """
+    if agent_id != BUILT_IN_NAME or agent_id in list_definitions(place.workspace, "agents", FILE_NAME):
+        return place, agent_id
+    runtime = place.settings.runtime.model_copy(update={"agent": None})
+    return replace(place, settings=place.settings.model_copy(update={"runtime": runtime})), BUILT_IN
 
 
 def check_model(place: Host, agent_id: str, *, model: str) -> None:
