@@ -14,7 +14,7 @@ from metier.context.tokens import estimate_tokens
 from metier.decisions import ActionStep
 from metier.definitions.skills.sources import find_bundled_folder
 from metier.engine.entries import RunStarted
-from metier.engine.loop import drive, hold_lease, open_log
+from metier.engine.loop import Told, drive, hold_lease, open_log
 from metier.engine.model.skill_index import build_shelf
 from metier.engine.options import RuntimeOptions
 from metier.engine.services import Instructions, Services
@@ -195,7 +195,7 @@ async def _run(
     await store.create_run(row)
     try:
         async with hold_lease(run_id, services) as lease:
-            log = await open_log(lease, services, writer, entries=(), told=0)
+            log = await open_log(lease, services, writer, entries=(), told=Told())
             started = RunStarted(
                 task=TASK,
                 provider=provider.name,

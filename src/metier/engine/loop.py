@@ -75,20 +75,25 @@ class Driver(Protocol):
     def owner(self) -> str: ...
 
 
-async def open_log(
-    lease: Lease, services: Driver, writer: EventWriter, *, entries: Iterable[Entry], told: int
-) -> RunLog:
-    """Fold the journal, and tell of what a kill left untold.
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How far an event log tells of a journal: all entries before this one, and this many events of it."""
 
-    `told` is the number of events that the log has of the journal, all entries together.
-    """
+    entry: int = 0
+    events: int = 0
+
+
+async def open_log(
+    lease: Lease, services: Driver, writer: EventWriter, *, entries: Iterable[Entry], told: Told
+) -> RunLog:
+    """Fold the journal, and tell of what a kill left untold."""
     state = RunState(lease.run_id)
     for entry in entries:
         apply(state, entry)
-        for payload in project(entry, state):
-            told -= 1
-            if told < 0:
-                writer.emit(payload, entry=state.seq, turn=state.turn, skill=state.skill)
+        if state.seq < told.entry:
+            continue
+        for payload in project(entry, state)[told.events if state.seq == told.entry else 0 :]:
+            writer.emit(payload, entry=state.seq, turn=state.turn, skill=state.skill)
     return RunLog(state, store=services.store, lease=lease, writer=writer)
 
 

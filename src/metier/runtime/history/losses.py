@@ -8,15 +8,18 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from metier.dataclass import dataclass
 from metier.engine import entries as e
 from metier.engine.execution.stepping import REPEATABLE, SPOOL
+from metier.engine.loop import Told
 from metier.event_record import EventRecord
 from metier.events import StepStarted
 from metier.runtime.records.run_folders import Shard, find_folder, is_run_id, iterate_folders
 from metier.store.failures import StoreDamaged
 from metier.telemetry.excerpt import cut_end
-from metier.telemetry.jsonl import FILE_NAME, read_events
+from metier.telemetry.jsonl import FILE_NAME, read_events, scan_events
 from metier.tools.base import STARTED
 from metier.tools.process.spool import LOST
 
@@ -49,8 +52,8 @@ class Loss:
         )
 
 
-def check_journal(folder: Path, run_id: str, entries: Sequence[e.Entry], *, accepts_loss: bool = False) -> int:
-    """Compare a journal with the event log and the spool of its folder. How many events of its entries the log has.
+def check_journal(folder: Path, run_id: str, entries: Sequence[e.Entry], *, accepts_loss: bool = False) -> Told:
+    """Compare a journal with the event log and the spool of its folder. How far the log tells of it.
 
     Raises `StoreDamaged` where entries are missing, unless that is accepted: then the old log is set aside.
     """
@@ -58,21 +61,23 @@ def check_journal(folder: Path, run_id: str, entries: Sequence[e.Entry], *, acce
     begun = Counter({entry.step_id: entry.attempt for entry in entries if isinstance(entry, e.StepStarted)})
     attempts, named = Counter(begun), dict[str, str]()
     events, told = 0, 0
-    for record in read_events(log) if log.exists() else ():
-        events, told = events + bool(record.entry), max(told, record.entry)
-        if record.entry > len(entries) and (lost := _name_lost_step(record, attempts)):
-            named |= lost
+    for entry, line in scan_events(log) if log.exists() else ():
+        if entry > told:
+            told, events = entry, 0
+        events += entry == told > 0
+        if entry > len(entries):
+            named |= _name_lost_step(line, attempts)
     for note in _list_notes(folder):
         step_id, _, attempt = note.rpartition("-")
         if attempt.isdecimal() and int(attempt) > begun[step_id]:
             named.setdefault(note, f"step {step_id}, noted in the spool")
     if told <= len(entries) and not named:
-        return events
+        return Told(told, events)
     loss = Loss(ends_at=len(entries), told=told, steps=tuple(named), words=tuple(named.values()))
     if not accepts_loss:
         raise loss.describe(run_id)
     accept_loss(folder, loss)
-    return 0
+    return Told()
 
 
 def accept_loss(folder: Path, loss: Loss) -> None:
@@ -107,9 +112,12 @@ def describe_lost_run(folder: Path) -> StoreDamaged:
     )
 
 
-def _name_lost_step(record: EventRecord, attempts: Counter[str]) -> dict[str, str]:
+def _name_lost_step(line: bytes, attempts: Counter[str]) -> dict[str, str]:
     """Spool name and words of the step whose effect this event tells of, if it must not be repeated."""
-    payload = record.payload
+    try:
+        payload = EventRecord.model_validate_json(line).payload
+    except ValidationError:
+        return {}
     if not isinstance(payload, StepStarted) or payload.effect in REPEATABLE:
         return {}
     attempts[payload.step_id] += 1
