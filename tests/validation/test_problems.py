@@ -21,10 +21,8 @@ ROWS = (*DEFINITIONS, *SKILLS, *CAPABILITIES, *FILES)
 SOURCE = Path(__file__).parents[2] / "src" / "metier"
 READERS = (
     *sorted((SOURCE / "definitions").rglob("*.py")),
-    *(
-        SOURCE / "capabilities" / f"{name}.py"
-        for name in ("check", "contract_fields", "contract_reading", "sync_check")
-    ),
+    *(SOURCE / "capabilities" / "checks" / f"{name}.py" for name in ("check", "sync_check")),
+    *(SOURCE / "capabilities" / "contracts" / f"{name}.py" for name in ("fields", "reading")),
     SOURCE / "approval" / "load.py",
     SOURCE / "approval" / "matchers.py",
     SOURCE / "tools" / "access.py",

@@ -26,8 +26,11 @@ class Addressed:
 
 
 async def address(answer: Answer | None, state: RunState, store: Store) -> Addressed:
-    """An answer is for the run that `find_waiting` names to the person who gives it."""
-    if answer is None or state.pause is None or state.pause.pause != "delegation":
+    """An answer is for the run that `find_waiting` names to the person who gives it.
+
+    A run that is parked because files of its skills changed still has runs below it that wait.
+    """
+    if answer is None:
         return Addressed(answer=answer)
     waiting = await find_waiting(store, state)
     found: set[str] = set()
