@@ -79,6 +79,24 @@ def test_a_policy_that_a_pull_changes_has_to_be_trusted_again(
     assert capsys.readouterr().out.startswith("changed since trusted")
 
 
+def test_a_pull_that_drops_a_rule_makes_the_folder_guarded_until_it_is_trusted_again(
+    clone: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloned = fill(clone, {".agent/policy.yaml": "rules: [{tool: Write, ask: true}]"}, monkeypatch)
+    explain = ("policy", "explain", "Write", "--args", '{"path": "a", "content": "x"}', "--json")
+    cloned.agent("trust")
+    (cloned.folder / ".agent/policy.yaml").write_text("rules: []\n")
+    capsys.readouterr()
+
+    assert cloned.agent(*explain) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"] == "ask"
+
+    cloned.agent("trust")
+    capsys.readouterr()
+    assert cloned.agent(*explain) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"] == "allow"
+
+
 def test_an_agent_of_a_clone_cannot_allow_itself_anything(
     clone: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -292,9 +310,14 @@ def test_every_setting_is_free_ordered_or_the_persons_own() -> None:
         "model.providers.openai.base_url",
         "notify.bell",
         "notify.command",
+        "notify.decider",
         "notify.events",
         "notify.webhook_secret_env",
         "notify.webhook_url",
+        "routing.embeddings.api_key_env",
+        "routing.embeddings.base_url",
+        "routing.embeddings.model",
+        "routing.embeddings.timeout_seconds",
         "runtime.shell_linux",
         "runtime.shell_windows",
         "sandbox.readable",
@@ -305,6 +328,7 @@ def test_every_setting_is_free_ordered_or_the_persons_own() -> None:
         "server.max_body_bytes",
         "server.max_watchers",
         "server.port",
+        "server.public_url",
         "server.push_hosts",
         "server.requests_per_minute",
         "server.root_path",
@@ -318,6 +342,7 @@ def test_every_setting_is_free_ordered_or_the_persons_own() -> None:
         "store.database_url_env",
         "web_search.api_key_env",
         "web_search.backend",
+        "web_search.mcp_tool",
         "web_search.url",
         "worker.broker_url_env",
     }

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from metier.dataclass import dataclass
 from metier.definitions.nearest import suggest
+from metier.definitions.policy_file import read_policy_file
 from metier.definitions.problems import Problem, has_errors
 from metier.errors import ConfigError
 from metier.settings.check import build_settings, check_alone, check_together
@@ -19,7 +20,7 @@ from metier.settings.nearest import find_nearest_key
 from metier.settings.origin import Given, Layer, Origin
 from metier.settings.state_folder import KEY as RUNS_KEY
 from metier.settings.state_folder import find_default_runs
-from metier.skills.trust.workspace_trust import WorkspaceTrust, find_trust
+from metier.skills.trust.workspace_trust import WorkspaceTrust, digest_bytes, find_trust
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,8 @@ def load_settings(
     """
     file = find_file(config=config, environ=environ, cwd=cwd, home=home)
     trust = find_trust(cwd, home=home, environ=environ)
-    from_file = _read_counting(file, trust, own=find_own_file(environ=environ, cwd=cwd, home=home))
+    own = find_own_file(environ=environ, cwd=cwd, home=home)
+    from_file = _read_counting(file, trust, own=own, is_policy_changed=_is_policy_changed(cwd, trust))
     from_environment = read_environment(environ)
     from_flags = _read_flags(flags)
     merged = _expand_home(from_file.values | from_environment.values | from_flags.values, home)
@@ -92,7 +94,19 @@ class _Counting:
     carried: tuple[str, ...] = ()
 
 
-def _read_counting(file: SettingsFile | None, trust: WorkspaceTrust, *, own: SettingsFile | None) -> _Counting:
+def _is_policy_changed(workspace: Path, trust: WorkspaceTrust) -> bool:
+    """The rules of a trusted folder are no longer what was trusted: a rule that asked may be gone."""
+    if trust.record is None:
+        return False
+    try:
+        return not trust.counts("policy", digest_bytes(read_policy_file(workspace)))
+    except ConfigError:
+        return True
+
+
+def _read_counting(
+    file: SettingsFile | None, trust: WorkspaceTrust, *, own: SettingsFile | None, is_policy_changed: bool
+) -> _Counting:
     """The whole file, unless it came with an untrusted folder: then beside the person's own file."""
     read = read_file(file) if file else FileLayer({}, ())
     problems = (*read.problems, *check_alone(read.values))
@@ -100,13 +114,15 @@ def _read_counting(file: SettingsFile | None, trust: WorkspaceTrust, *, own: Set
     words = digest_words(read.values if is_carried else {})
     carried = tuple(key for key in read.values if key not in FREE) if is_carried else ()
     is_changed = trust.record is not None and not trust.counts("settings", words)
+    is_careful = trust.is_withheld or is_changed or is_policy_changed
     if not is_carried:
-        values = set_profile(read.values) if trust.is_withheld or is_changed else read.values
+        values = set_profile(read.values) if is_careful else read.values
         return _Counting(values=values, problems=problems, withheld=_describe_change(is_changed), words=words)
     if trust.counts("settings", words):
-        return _Counting(values=read.values, problems=problems, words=words, carried=carried)
+        values = set_profile(read.values) if is_careful else read.values
+        return _Counting(values=values, problems=problems, words=words, carried=carried)
     mine = read_file(own) if own else FileLayer({}, ())
-    base = set_profile(mine.values) if trust.is_withheld or is_changed else mine.values
+    base = set_profile(mine.values) if is_careful else mine.values
     narrowed = narrow(read.values, base)
     return _Counting(
         values=narrowed.values,
