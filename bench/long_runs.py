@@ -12,6 +12,7 @@ import anyio
 
 from bench.engine import Echo, Talker
 from bench.table import Row
+from metier.cli.main import collect_less_often
 from metier.engine.options import RuntimeOptions
 from metier.messages import ModelReply
 from metier.providers.base import ModelRequest, Observer
@@ -27,6 +28,7 @@ WINDOW = 50
 
 
 def rows() -> list[Row]:
+    collect_less_often()  # as `agent run` does
     return anyio.run(_measure)
 
 
