@@ -1,6 +1,6 @@
 """Pictures and documents of a run: kept as blobs when they come in, fetched when a request is sent."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 from metier.messages import MediaPart, Message, ToolResultPart
@@ -28,15 +28,20 @@ async def keep_media(store: Store, media: Iterable[Media]) -> tuple[MediaPart, .
 
 async def load_media(request: ModelRequest, store: Store) -> ModelRequest:
     """The request with the bytes of every picture and document in it; the same object where there is none."""
-    digests = {part.digest for message in request.messages for part in _find_media(message)}
+    digests = _find_digests(request.messages)
     if not digests:
         return request
     return replace(request, media={digest: await store.get_blob(digest) for digest in sorted(digests)})
 
 
-def _find_media(message: Message) -> Iterator[MediaPart]:
-    for part in message.parts:
-        if isinstance(part, MediaPart):
-            yield part
-        elif isinstance(part, ToolResultPart):
-            yield from part.media
+def _find_digests(messages: Iterable[Message]) -> set[str]:
+    """Plain loops: on every turn it looks at all parts of the history, of which nearly none is one."""
+    digests: set[str] = set()
+    for message in messages:
+        for part in message.parts:
+            if isinstance(part, ToolResultPart):
+                if part.media:
+                    digests.update(each.digest for each in part.media)
+            elif isinstance(part, MediaPart):
+                digests.add(part.digest)
+    return digests
