@@ -81,6 +81,21 @@ def test_log_cut_at_any_byte_of_its_last_record_opens_again(tmp_path: Path) -> N
         assert repairs == ([LogRepaired(dropped_bytes=dropped, last_good_seq=1)] if dropped else [])
 
 
+def test_end_of_a_checked_log_is_found_from_behind_as_from_the_front(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    _write(path, 3)
+    whole = path.read_bytes()
+
+    for cut in range(len(whole) + 1):
+        found: list[tuple[int, int]] = []
+        for is_checked in (False, True):
+            path.write_bytes(whole[:cut])
+            sink = JsonlSink.open(path, clock=CLOCK, is_checked=is_checked)
+            found.append((sink.next_seq, sum(1 for _ in read_events(path))))
+            sink.close()
+        assert found[0] == found[1], cut
+
+
 def test_torn_first_record_is_repaired_too(tmp_path: Path) -> None:
     path = tmp_path / "r7" / FILE_NAME
     path.parent.mkdir()

@@ -6,7 +6,7 @@ before that is reported and never repaired.
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NotRequired, Self, TypedDict, TypeGuard, cast
 
@@ -22,6 +22,9 @@ from metier.ids import Clock
 
 FILE_NAME = "events.jsonl"
 _LOCK_NAME = "events.lock"
+_BLOCK = 65_536
+_FEEDS = 2
+"""The last whole record stands between two of them."""
 _REBUILD = "`agent runs rebuild <run>` writes the log anew from the journal"
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 
@@ -76,12 +79,20 @@ class JsonlSink:
 
     @classmethod
     def open(
-        cls, path: Path, *, clock: Clock, fsync: bool = False, take_over: bool = False, pool: LogPool | None = None
+        cls,
+        path: Path,
+        *,
+        clock: Clock,
+        fsync: bool = False,
+        take_over: bool = False,
+        is_checked: bool = False,
+        pool: LogPool | None = None,
     ) -> Self:
         """Open for writing, making folder and file where they are missing, and repair a torn end.
 
         With `take_over` a writer that still has it loses it: what it writes from now on is dropped. For those who
-        know by other means that it must not write any more. Logs of one `pool` share its descriptors. Raises
+        know by other means that it must not write any more. With `is_checked` the caller has gone through all of it:
+        only its end is looked at. Logs of one `pool` share its descriptors. Raises
         `LogLocked` while another writer has it, `LogDamaged` for damage that is not at the end, `LogError` where the
         file cannot be written.
         """
@@ -93,7 +104,7 @@ class JsonlSink:
             raise _translate(error, path) from error
         sink = cls(path, descriptor=descriptor, lock=lock, fsync=fsync, pool=pool or LogPool())
         try:
-            sink._recover(clock)
+            sink._recover(clock, _read_tail if is_checked else _scan)
             sink._pool.use(sink)
         except BaseException:
             sink.close()
@@ -164,10 +175,10 @@ class JsonlSink:
         except OSError:  # the next opening cuts the rest off
             return
 
-    def _recover(self, clock: Clock) -> None:
+    def _recover(self, clock: Clock, look: Callable[[BinaryIO, Path], _Tail]) -> None:
         try:
             with self._path.open("rb") as file:
-                tail = _scan(file, self._path)
+                tail = look(file, self._path)
             self._good_bytes, self._last_seq = tail.good_bytes, tail.last_seq
             if not tail.torn:
                 return
@@ -296,6 +307,22 @@ def _scan(file: BinaryIO, path: Path) -> _Tail:
             raise _damage(path, number, offset, reason=f"event {found} comes after event {seq}")
         offset, seq, last = offset + len(line), found, line
     return _Tail(good_bytes=offset, last_seq=seq, last_line=last)
+
+
+def _read_tail(file: BinaryIO, path: Path) -> _Tail:
+    """The same from the end of the file backwards."""
+    position, data = file.seek(0, os.SEEK_END), b""
+    while position > 0 and data.count(b"\n") < _FEEDS:
+        step = min(_BLOCK, position)
+        position = file.seek(position - step)
+        data = file.read(step) + data
+    whole, _, torn = data.rpartition(b"\n")
+    last = whole.rpartition(b"\n")[2] + b"\n"
+    seq = _find_seq(last)
+    if seq is None:
+        file.seek(0)
+        return _scan(file, path)
+    return _Tail(good_bytes=position + len(data) - len(torn), last_seq=seq, last_line=last, torn=torn)
 
 
 def _find_seq(line: bytes) -> int | None:

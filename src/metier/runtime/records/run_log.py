@@ -37,7 +37,9 @@ async def open_run_log(lease: Lease, driver: Driver, opening: LogOpening) -> Run
     # The holder of the lease writes the log, even if a process that hangs still has it open.
     entries = [*opening.known, *await read_entries(driver.store, run_id, after=len(opening.known))]
     told = check_journal(opening.folder, run_id, entries, accepts_loss=opening.accepts_loss)
-    jsonl = JsonlSink.open(opening.folder / FILE_NAME, clock=place.clock, take_over=True, pool=opening.pool)
+    jsonl = JsonlSink.open(
+        opening.folder / FILE_NAME, clock=place.clock, take_over=True, is_checked=True, pool=opening.pool
+    )
     fan_out = FanOut([jsonl, *place.sinks, *opening.sinks], report=opening.report)
     cleaner = build_place_cleaner(place)
     started = entries[0] if entries else None
