@@ -101,6 +101,27 @@ def test_link_of_a_message_decides_its_approval_once_and_gives_nothing_else(
 
 
 @pytest.mark.timeout(180)
+def test_file_that_changed_since_the_diff_is_not_approved_by_a_link_or_the_api_and_can_be_denied(
+    told: Workspace, model: ModelServer
+) -> None:
+    told.write("a.txt", "as the diff shows it\n")
+    with receiving() as receiver:
+        told.configure(model=use_model(model), runtime=QUICK, notify={"webhook_url": receiver.url})
+        with serving_process(told.folder) as served:
+            server = served.running
+            server.post("/api/v1/runs", {"task": "write a note", "profile": "guarded"}, status=201)
+            (link,) = wait_for(lambda: find_message(receiver, "run.approval"))["links"]
+            seen = read_hash(open_link(link["url"]))
+            told.write("a.txt", "changed meanwhile\n")
+
+            assert decide(link["url"], "approved", seen).status_code == 409
+            refused = server.post(f"/api/v1/approvals/{link['approval_id']}/approve", {"hash": seen}, status=409)
+            assert refused["code"] == "file_changed"
+            assert decide(link["url"], "denied", seen).status_code == 200
+    assert (told.folder / "a.txt").read_text() == "changed meanwhile\n"
+
+
+@pytest.mark.timeout(180)
 def test_link_that_is_too_old_or_whose_approval_was_decided_decides_nothing(
     told: Workspace, model: ModelServer, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ from metier.errors import ApprovalClosed
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.notify.links import PATH, DecisionLinks, DecisionRight
 from metier.runtime.questions.approvals import ApprovalQuestion, Reply
-from metier.server.api.approvals import decide
+from metier.server.deciding import decide
 from metier.server.plain_page import render_plain_page
 from metier.server.problems import HttpProblem
 from metier.server.state import ServerState, State, get_nonce
@@ -66,14 +66,12 @@ async def decide_by_link(
     if right is None:
         return _refuse(request, state)
     question = await state.runtime.approvals.get(right.approval_id)
-    if seen != question.hash:
-        raise HttpProblem(409, "call_changed", "The call is not the one that was looked at", hint="Load the page again")
-    if _get_links(state).redeem(word) is None:
-        return _refuse(request, state)
     try:
-        await decide(state, right.approval_id, Reply(decision=decision, by=right.decider, reason=reason))
+        await decide(state, question, Reply(decision=decision, by=right.decider, reason=reason), seen=seen)
     except ApprovalClosed:
         return _tell_closed(request, await state.runtime.approvals.get(right.approval_id))
+    # Of two that use it at once one decides; one that was refused can still be used to deny.
+    _get_links(state).redeem(word)
     done = "Approved" if decision == "approved" else "Denied"
     return render_plain_page(done, "<p>The run goes on. You can close this page.</p>", nonce=get_nonce(request))
 

@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import replace
 
+from metier.definitions.files.whole_file import replace_file
 from metier.engine.services import Services
 from metier.engine.state import RunState
 from metier.tools.base import ToolResult
@@ -23,9 +24,7 @@ async def offer_changes(result: ToolResult, child: RunState, services: Services)
         return _add(result, "[It changed no files]")
     file = services.run_folder / ARTIFACTS / f"{child.run_id}.diff"
     file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_suffix(".tmp")
-    unfinished.write_bytes(diff)
-    unfinished.replace(file)
+    replace_file(file, diff)
     path = file.relative_to(services.workspace) if file.is_relative_to(services.workspace) else file
     note = (
         "[What it changed is not in the workspace. To have it there, make the same changes, or run"

@@ -1,6 +1,5 @@
 """Approvals: list, look at, decide. The first decision counts, and who made it is on record."""
 
-from contextlib import suppress
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request
@@ -9,13 +8,11 @@ from starlette.responses import Response
 
 from metier.runtime.documents import approval_as_json, attempt_as_json
 from metier.runtime.questions.approvals import Reply
-from metier.runtime.queue.detached import find_owner, wake
 from metier.server.api.answers import Listing, answer, answer_page
 from metier.server.body import Body
+from metier.server.deciding import decide
 from metier.server.idempotency import Document, Key, Once, run_once
-from metier.server.problems import HttpProblem
 from metier.server.state import CurrentUser, ServerState, State
-from metier.store.failures import LeaseHeld
 
 router = APIRouter(prefix="/approvals", tags=["approvals"])
 
@@ -73,25 +70,11 @@ async def deny(
     return await _decide(request, approval, reply, wanted=wanted, key=key, state=state)
 
 
-async def decide(state: ServerState, approval: str, reply: Reply, *, seen_hash: str = "") -> Document:
-    """Record a decision and let the run go on. Raises `ApprovalClosed` where another one came first."""
-    runtime = state.runtime
-    question = await runtime.approvals.get(approval)
-    if seen_hash and seen_hash != question.hash:
-        raise HttpProblem(409, "call_changed", "The call is not the one that was looked at", hint="Look at it again")
-    decided = await runtime.approvals.decide(question, reply)
-    owner = await find_owner(runtime, decided.row.run_id)
-    # Where a process drives the run, it is about to let go of it, and a sweep finds the decision.
-    with suppress(LeaseHeld):
-        await wake(runtime, owner.run_id, queue=state.queue)
-    state.nudge()
-    return approval_as_json(decided)
-
-
 async def _decide(
     request: Request, approval: str, reply: Reply, *, wanted: Decision, key: str, state: ServerState
 ) -> Response:
     async def work(_once: Once) -> Document:
-        return await decide(state, approval, reply, seen_hash=wanted.hash)
+        question = await state.runtime.approvals.get(approval)
+        return approval_as_json(await decide(state, question, reply, seen=wanted.hash or question.hash))
 
     return answer(state, await run_once(request, key, work))

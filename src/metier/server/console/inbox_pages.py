@@ -15,9 +15,10 @@ from metier.runtime.questions.answers import Answer
 from metier.runtime.questions.approvals import ApprovalQuestion, Reply
 from metier.runtime.questions.inbox import read_inbox
 from metier.runtime.questions.reopening import RaisedLimits
-from metier.server.console.actions import answer, decide, go_on
+from metier.server.console.actions import answer
 from metier.server.console.inbox_cards import ApprovalCard, build_approval_card, build_waiting_card
 from metier.server.console.rendering import Here, Page, PageRoute
+from metier.server.deciding import decide, go_on
 from metier.server.problems import describe_problem
 from metier.telemetry.sanitize import escape_json
 from metier.views.form_fields import build_fields, parse_values
