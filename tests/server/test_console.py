@@ -104,6 +104,19 @@ def test_a_file_that_changed_after_its_diff_was_shown_is_not_approved(
     assert 'value="approved"' not in console.page, "there is no button that would be refused"
 
 
+def test_a_script_is_approved_although_only_its_run_knows_its_files(
+    scene: Workspace, model: ModelServer, console: ConsoleClient
+) -> None:
+    model.follow(calls("script_run", skill_name="greeter", script_name="greet"), says("Greeted, kindly."))
+    scene.agent("run", "Greet Ada", "-q")
+    console.open("/")
+    (name,) = re.findall(r'id="approval-(ap-\w+)"', console.page)
+
+    console.submit(f"/approvals/{name}", decision="approved")
+
+    assert "Greeted, kindly." in wait_until_done(console, scene.run_ids()[-1])
+
+
 def test_an_edited_call_is_shown_with_its_new_diff_before_it_is_approved(
     scene: Workspace, model: ModelServer, console: ConsoleClient
 ) -> None:

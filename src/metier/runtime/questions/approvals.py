@@ -137,9 +137,15 @@ class Approvals:
         return await self._look(question.tool, question.arguments if arguments is None else arguments)
 
     async def is_stale(self, question: ApprovalQuestion) -> bool:
-        """What the call would change is no longer what its preview was made from."""
+        """What an open call would change is no longer what its preview was made from.
+
+        Of a script nothing is known here: the run looks at its files itself before it starts it.
+        """
         base = question.asked.base if question.asked is not None else ""
-        return bool(base) and (await self.look(question)).base != base
+        if not base or question.row.status != "open":
+            return False
+        now = (await self.look(question)).base
+        return bool(now) and now != base
 
     async def decide(self, question: ApprovalQuestion, reply: Reply) -> ApprovalQuestion:
         """Record a decision. The first one counts; for every later one raises `ApprovalClosed` and says whose did."""

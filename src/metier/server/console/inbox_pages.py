@@ -50,7 +50,7 @@ async def _render(page: Page, template: str) -> Response:
 async def _build_card(page: Page, question: ApprovalQuestion) -> ApprovalCard:
     runtime = page.state.runtime
     run = await runtime.store.find_run(question.row.run_id)
-    is_stale = question.row.status == "open" and await runtime.approvals.is_stale(question)
+    is_stale = await runtime.approvals.is_stale(question)
     return build_approval_card(question, run, is_stale=is_stale, clean=build_place_cleaner(runtime.place).value)
 
 
