@@ -12,10 +12,10 @@ from metier.capabilities.delegation import DelegationRequest
 from metier.capabilities.protocol import AgentResponse
 from metier.cli.main import run
 from metier.engine.state import RunState
-from metier.runtime.delegation.skill_router import create_run_router
 from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
+from metier.runtime.skill_router import create_run_router
 from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.store.failures import StoreUnavailable

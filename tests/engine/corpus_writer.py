@@ -17,7 +17,7 @@ from metier.engine.entries import Entry, render_entry
 from metier.engine.entry_types.steps import SpoolIdentity
 from metier.engine.journal import read_entries
 from metier.engine.stopping import Stopper
-from metier.runtime.delegation.child_runs import request_task
+from metier.runtime.children.child_runs import request_task
 from metier.runtime.history.archive import Archive
 from metier.runtime.history.transfer import export_run, import_run
 from metier.runtime.history.undo import plan_undo, undo

@@ -10,7 +10,7 @@ import pytest
 import small_scenarios as small
 
 from metier.engine.loop import hold_lease
-from metier.runtime.queue.lease_terms import LeaseHolder
+from metier.runtime.lease_terms import LeaseHolder
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.store.failures import LeaseLost

@@ -8,9 +8,9 @@ import pytest
 
 from metier.runtime.host import Host
 from metier.runtime.mcp import keep_servers, open_acceptances, open_servers
-from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.server_pool import ServerPool
 from metier.runtime.workspace.agents import AgentInForce
+from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.store.opening import open_store

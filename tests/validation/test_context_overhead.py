@@ -15,8 +15,8 @@ from metier.decisions import ActionStep
 from metier.definitions.skills.sources import find_bundled_folder
 from metier.engine.entries import RunStarted
 from metier.engine.loop import Told, drive, hold_lease, open_log
-from metier.engine.model.skill_index import build_shelf
 from metier.engine.options import RuntimeOptions
+from metier.engine.request_parts.skill_index import build_shelf
 from metier.engine.services import Instructions, Services
 from metier.engine.stopping import Stopper
 from metier.ids import SystemClock, SystemIds

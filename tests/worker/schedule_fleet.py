@@ -17,8 +17,8 @@ import anyio
 
 from metier.errors import StoreError
 from metier.runtime.host import Host
+from metier.runtime.queue.firing import fire_due
 from metier.runtime.runs import Runtime, open_runtime
-from metier.runtime.schedules.firing import fire_due
 from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.store.base import Lease, RunRow, Store, StoredEntry

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from worker_fleet import leave_runs
 
-from metier.runtime.questions.inbox import read_inbox
+from metier.runtime.inbox import read_inbox
 from metier.runtime.queue.job import Job
 from metier.runtime.queue.pool import RunPool
 from metier.runtime.runs import Runtime, open_runtime

@@ -29,7 +29,7 @@ class ConversationRouter:
     """Delegates to skills of the same executor: the child is a conversation in the same store, and no run.
 
     No journal, no rules and no approvals: for programs that only want skills called.
-    `runtime.delegation.skill_router` has runs.
+    `runtime.skill_router` has runs.
     """
 
     conversations: Conversations

@@ -12,7 +12,7 @@ from metier.cli.shared.output import printable, problem_as_json, warn_line, writ
 from metier.cli.shared.place import open_place
 from metier.context.provenance import Difference
 from metier.errors import UsageError
-from metier.runtime.checks.step_preview import commission_step
+from metier.runtime.children.step_preview import commission_step
 from metier.runtime.history.prompts import ShownPrompt, compare, preview, show_turn
 from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest

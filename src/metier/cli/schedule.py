@@ -16,10 +16,10 @@ from metier.cli.task.command import parse_inputs
 from metier.definitions.schedule import build_schedule
 from metier.engine.unwrapping import unwrapped
 from metier.runtime.host import Host
+from metier.runtime.queue.firing import start_now
 from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.schedules.changes import add_schedule, pause_schedule, remove_schedule
 from metier.runtime.schedules.documents import schedule_as_json
-from metier.runtime.schedules.firing import start_now
 from metier.runtime.schedules.known import (
     KnownSchedule,
     ScheduleHistory,

@@ -10,6 +10,7 @@ from pydantic import Field, JsonValue, TypeAdapter
 from metier.context.trimming import Trim
 from metier.decisions import ActionStep, ModelDecision, SkillCall
 from metier.definitions.acceptance import Criterion
+from metier.engine.entry_types.hooks import HooksRan
 from metier.engine.entry_types.limits import Limit, LimitsRaised, OnLimit, RunReopened, SkillCodeAccepted
 from metier.engine.entry_types.steps import (
     DoubtResolved,
@@ -21,7 +22,6 @@ from metier.engine.entry_types.steps import (
 )
 from metier.engine.entry_types.timed import TimedEntry
 from metier.engine.entry_types.undo import UndoFinished, UndoStarted
-from metier.engine.hooks.entries import HooksRan
 from metier.events import Candidate, DisclosedFile, TaskState
 from metier.messages import MediaPart, ModelReply, Spent, Value
 from metier.tools.hooks.definition import HookCommand

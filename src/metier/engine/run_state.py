@@ -6,9 +6,9 @@ from metier.context.layers import Exchange
 from metier.decisions import ModelDecision, StepExecutionResult
 from metier.engine import entries as e
 from metier.engine.authority import KEPT_PAUSES, put_back, take_authority
-from metier.engine.delegation.child import Child
-from metier.engine.hooks.memory import HookMemory
 from metier.engine.phases import IllegalTransition, Phase, check_transition
+from metier.engine.state_parts.child import Child
+from metier.engine.state_parts.hook_memory import HookMemory
 from metier.engine.steps import Step
 from metier.events import Candidate, PlanStep, TaskState
 from metier.messages import ModelReply

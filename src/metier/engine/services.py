@@ -13,12 +13,12 @@ from metier.definitions.task import TaskDefinition
 from metier.engine.decide import Policy
 from metier.engine.delegation.partners import Partners
 from metier.engine.hooks.seam import Hooking
-from metier.engine.model.fingerprints import Fingerprints
-from metier.engine.model.offer import Offer, OfferKey
-from metier.engine.model.same_messages import SameMessages
-from metier.engine.model.skill_index import SkillIndex
 from metier.engine.nearby import Nearby
 from metier.engine.options import RuntimeOptions
+from metier.engine.request_parts.fingerprints import Fingerprints
+from metier.engine.request_parts.offer import Offer, OfferKey
+from metier.engine.request_parts.same_messages import SameMessages
+from metier.engine.request_parts.skill_index import SkillIndex
 from metier.engine.snapshotting import Snapshotting, Worktrees
 from metier.events import Payload
 from metier.ids import Clock, Ids

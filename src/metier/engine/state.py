@@ -13,10 +13,10 @@ from metier.context.trimming import History, Trim, apply_trims
 from metier.decisions import ActionStep, find_invocation
 from metier.engine import entries as e
 from metier.engine.calls import build_identity, build_memory_key, edit_arguments
-from metier.engine.delegation.child import Child
 from metier.engine.hooks.due import apply_hooks
 from metier.engine.phases import IllegalTransition
 from metier.engine.run_state import RunState, adopt, reopen
+from metier.engine.state_parts.child import Child
 from metier.engine.steps import Step, add_candidates, build_exchange, read_plan
 from metier.events import TaskState
 from metier.messages import Spent

@@ -18,7 +18,7 @@ from metier.engine.replaying.replay import replay
 from metier.errors import ConfigError, MetierError, UsageError
 from metier.providers.cost import cost_usd
 from metier.providers.facts import FactBook, load_facts
-from metier.runtime.history.backtest import Change, backtest
+from metier.runtime.checks.backtest import Change, backtest
 from metier.runtime.history.replays import ReplayChanges, build_replay_services
 from metier.runtime.runs import Runtime
 from metier.skills.package import SkillPackage

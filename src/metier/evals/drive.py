@@ -16,7 +16,7 @@ from metier.evals.bench import Variant, build_bench, open_bench
 from metier.evals.format.case import EvalCase
 from metier.evals.targets import SourcedCase, Target
 from metier.ids import Ids
-from metier.runtime.delegation.child_runs import request_task
+from metier.runtime.children.child_runs import request_task
 from metier.runtime.history.archive import Archive
 from metier.runtime.history.transfer import export_run
 from metier.runtime.questions.answers import Answer

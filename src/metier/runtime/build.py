@@ -19,8 +19,8 @@ from metier.definitions.skills.scripts import is_capability
 from metier.engine.decide import Policy
 from metier.engine.delegation.partners import Partners
 from metier.engine.execution.protecting import describe_changes
-from metier.engine.model.skill_index import SkillIndex
 from metier.engine.nearby import describe_files
+from metier.engine.request_parts.skill_index import SkillIndex
 from metier.engine.services import Instructions, Services
 from metier.errors import MetierError, UsageError
 from metier.project_events import ProjectInstructionsLoaded
@@ -29,7 +29,6 @@ from metier.providers.base import Observer, Provider
 from metier.providers.facts import FactBook, load_facts
 from metier.providers.options import OFFLINE, ModelOptions
 from metier.providers.registry import choose_provider, holds_to_schema
-from metier.runtime.checks.list_checks import find_notices
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.confinement import build_protected_state, limit_only, open_confinement
 from metier.runtime.delegation.authority import bind, find_tool_bounds
@@ -37,11 +36,12 @@ from metier.runtime.delegation.partners import choose_partners
 from metier.runtime.delegation.worktrees import PlaceWorktrees, check_worktree
 from metier.runtime.host import Host
 from metier.runtime.mcp import list_known_tools, list_server_files, open_servers
-from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.providers.models import open_models
 from metier.runtime.records.pins import find_instructions, find_trusted, use_pinned, use_pinned_policy
 from metier.runtime.workspace.instructions import load_instructions
+from metier.runtime.workspace.list_checks import find_notices
 from metier.runtime.workspace.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS, Speakers, build_policy, find_denied
+from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.runtime.workspace.project import NearbyFiles, find_changed_project, load_project
 from metier.runtime.workspace.shelf import open_shelf
 from metier.runtime.workspace.tasks import choose_tools, find_changed_task

@@ -17,9 +17,9 @@ from metier.events import McpServerReported
 from metier.runtime.cleaning import build_place_cleaner, load_place_config
 from metier.runtime.confinement import find_place_rung, list_writable, open_confinement, requires_sandbox, wants_sandbox
 from metier.runtime.host import Host
-from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.records.pins import TOOLS, find_tools
 from metier.runtime.server_pool import ServerPool
+from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.store.base import Store
 from metier.tools.base import Tool, ToolInfo
 from metier.tools.mcp.acceptance import AcceptedServers

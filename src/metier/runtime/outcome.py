@@ -13,7 +13,7 @@ from metier.dataclass import dataclass
 from metier.engine.state import RunState
 from metier.engine.steps import Step
 from metier.providers.known_cost import find_cost
-from metier.runtime.records.causes import find_failed, get_cause
+from metier.runtime.children.causes import find_failed, get_cause
 from metier.runtime.records.exit_codes import FAILED, get_exit_code
 from metier.runtime.records.resume_tokens import issue_token
 from metier.runtime.records.work import work_as_json

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from metier.dataclass import dataclass
-from metier.runtime.delegation.child_runs import ChildRunStart
+from metier.runtime.children.child_runs import ChildRunStart
 from metier.runtime.host import Host
 from metier.runtime.workspace.instructions import Said
 from metier.telemetry.otel.trace_context import VARIABLE

@@ -27,31 +27,30 @@ from metier.ids import CHILD
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
 from metier.providers.connection import SharedClients
+from metier.runtime.adoption import adopt_run, build_adoption, check_commission
 from metier.runtime.bounds import ask_to_end, bounded, build_cancellation, build_timeout, find_wanted_end
 from metier.runtime.build import build_services, check_budget
 from metier.runtime.checks.edited_calls import look_at_call, refuse_edited
+from metier.runtime.children.child_runs import ChildRunStart, prepare_run, restore_run, use_settings
+from metier.runtime.children.children import find_all_waiting, find_waiting, follow_children, lend
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.confinement import open_confinement
-from metier.runtime.delegation.addressing import Addressed, address, one_at_a_time
-from metier.runtime.delegation.child_runs import ChildRunStart, prepare_run, restore_run, use_settings
-from metier.runtime.delegation.children import find_all_waiting, find_waiting, follow_children, lend
 from metier.runtime.delegation.worktrees import enter_worktree, remove_ended
-from metier.runtime.history.adoption import adopt_run, build_adoption, check_commission
-from metier.runtime.history.journal_events import tell_of_cuts
-from metier.runtime.history.losses import describe_lost_run, find_lost_run
+from metier.runtime.first_entry import build_start
 from metier.runtime.host import Host
+from metier.runtime.lease_terms import LeaseHolder, LeaseTerms, begin_attempt, keep_claimable
 from metier.runtime.notify.announcing import Announcer, check_notify
 from metier.runtime.notify.delivery import delivering
 from metier.runtime.output_schema import check_output_schema
-from metier.runtime.prepared_run import Hooks, PreparedRun
+from metier.runtime.questions.addressing import Addressed, address, one_at_a_time
 from metier.runtime.questions.answers import Answer, take_answer
 from metier.runtime.questions.approvals import Approvals
 from metier.runtime.questions.asking import Asker, ask_person, can_ask
 from metier.runtime.questions.changed_code import CodeAsker, settle_code
 from metier.runtime.questions.reopening import build_entries, can_reopen, check_raise, find_chain
-from metier.runtime.queue.lease_terms import LeaseHolder, LeaseTerms, begin_attempt, keep_claimable
 from metier.runtime.reading import open_runs
-from metier.runtime.records.first_entry import build_start
+from metier.runtime.records.journal_events import tell_of_cuts
+from metier.runtime.records.losses import describe_lost_run, find_lost_run
 from metier.runtime.records.pins import pin
 from metier.runtime.records.record import is_current, write_record
 from metier.runtime.records.rows import build_row
@@ -61,6 +60,7 @@ from metier.runtime.records.seals import is_started_here, seal
 from metier.runtime.requests import RunRequest, order_run
 from metier.runtime.tracing.opening import open_live_exporter
 from metier.runtime.workspace.agents import BUILT_IN, AgentInForce, resolve_agent
+from metier.runtime.workspace.prepared_run import Hooks, PreparedRun
 from metier.store.base import Lease, RunRow, Store
 from metier.store.failures import LeaseHeld, RunUnknown, StoreFull
 from metier.telemetry.jsonl import LogPool

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 from pydantic import JsonValue
 
-from metier.runtime.delegation.child_runs import ChildRunStart
+from metier.runtime.children.child_runs import ChildRunStart
 from metier.runtime.host import Host
 from metier.runtime.runs import Runtime
 from metier.store.base import Store

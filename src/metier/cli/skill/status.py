@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 
-from metier.cli.shared.confinement import open_skill_confinement
 from metier.cli.skill.catalog import SkillPlaces
+from metier.cli.skill.confinement import open_skill_confinement
 from metier.cli.skill.view import render_trust
 from metier.dataclass import dataclass
 from metier.definitions.names import canonical_name

@@ -9,10 +9,10 @@ import anyio
 import typer
 from pydantic import JsonValue
 
-from metier.cli.shared.confinement import open_skill_confinement
 from metier.cli.shared.options import AsJson, SkillsDir
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill.catalog import SkillPlaces, find_named_folder, open_places
+from metier.cli.skill.confinement import open_skill_confinement
 from metier.cli.skill.listing import get_winner
 from metier.cli.skill.review import count_tokens, review_skill
 from metier.cli.skill.trial import Trial, build_toolbox, try_skill

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from metier.cli.shared.confinement import open_skill_confinement
 from metier.cli.skill.catalog import SkillPlaces
+from metier.cli.skill.confinement import open_skill_confinement
 from metier.dataclass import dataclass
 from metier.definitions.placeholders import fill_arguments
 from metier.definitions.skills.scripts import Script, discover_scripts

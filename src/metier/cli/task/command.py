@@ -35,7 +35,7 @@ from metier.definitions.task import TaskDefinition
 from metier.engine.state import RunState
 from metier.errors import UsageError
 from metier.runtime.checks.validation import find_all_problems
-from metier.runtime.delegation.child_runs import request_task
+from metier.runtime.children.child_runs import request_task
 from metier.runtime.documents import task_as_json
 from metier.runtime.requests import RunRequest, take_trace
 from metier.runtime.runs import Runtime, Watch

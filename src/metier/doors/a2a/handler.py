@@ -46,8 +46,8 @@ from metier.doors.a2a.incoming import Incoming, build_answer, read_message
 from metier.doors.a2a.push import get_config, list_configs, set_config
 from metier.doors.a2a.tasks import RESTING, TERMINAL, TaskView, build_task, find_task_state
 from metier.errors import MetierError, StoreError, UsageError
+from metier.runtime.children.child_runs import request_task
 from metier.runtime.cleaning import build_place_cleaner
-from metier.runtime.delegation.child_runs import request_task
 from metier.runtime.questions.answers import Answer, check_answer
 from metier.runtime.queue.detached import submit, wake
 from metier.runtime.requests import RunRequest

@@ -17,7 +17,7 @@ from metier.doors.mcp.questions import build_form
 from metier.doors.mcp.tasks import answer_question, build_requests, describe_task
 from metier.doors.mcp.tools import RUN, RUN_RESULT, ServedTool, find_tool
 from metier.errors import MetierError, UsageError
-from metier.runtime.delegation.child_runs import request_task
+from metier.runtime.children.child_runs import request_task
 from metier.runtime.requests import RunRequest
 from metier.telemetry.otel.trace_context import HEADER
 from metier.tools.schemas import SchemaCheck

@@ -14,7 +14,7 @@ from metier.doors.mcp.door import McpDoor
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState
 from metier.providers.failures import list_reasons
-from metier.runtime.records.causes import find_failed
+from metier.runtime.children.causes import find_failed
 from metier.skills.files import list_files, read_file
 
 MOST_FILES = 20

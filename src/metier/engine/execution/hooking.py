@@ -12,10 +12,10 @@ from pydantic import JsonValue
 from metier.approval.judge import name_call
 from metier.engine import actions as a
 from metier.engine import entries as e
+from metier.engine.entry_types.hooks import HookOutcome
 from metier.engine.entry_types.undo import FileChange
 from metier.engine.execution.file_changes import keep
 from metier.engine.hooks.due import find_notification, list_due
-from metier.engine.hooks.entries import HookOutcome
 from metier.engine.journal import RunLog
 from metier.engine.services import Services
 from metier.engine.state import RunState

@@ -23,7 +23,6 @@ from metier.engine.entries import (
 from metier.engine.journal import RunLog
 from metier.engine.model.debug_bodies import keep_reply, keep_request
 from metier.engine.model.dry_run import answer_dry_run
-from metier.engine.model.fingerprints import Fingerprint
 from metier.engine.model.media import load_media
 from metier.engine.model.prompting import (
     Asking,
@@ -35,6 +34,7 @@ from metier.engine.model.prompting import (
     get_offer,
     name_schema,
 )
+from metier.engine.request_parts.fingerprints import Fingerprint
 from metier.engine.services import Services
 from metier.engine.state import RunState
 from metier.engine.tracing.span_fold import MODEL

@@ -7,8 +7,8 @@ from metier.context.budget import FittedPrompt
 from metier.dataclass import dataclass
 from metier.engine import entries as e
 from metier.engine.model.call import compose
-from metier.engine.model.fingerprints import Fingerprints
 from metier.engine.model.prompting import Asking
+from metier.engine.request_parts.fingerprints import Fingerprints
 from metier.engine.services import Services
 from metier.engine.state import RunState, apply
 from metier.errors import UsageError

@@ -20,7 +20,7 @@ from metier.context.tokens import estimate_tokens
 from metier.definitions.acceptance import render_criterion
 from metier.definitions.inherit import find_limit
 from metier.engine.entries import ChildRequest, DecodeFailed
-from metier.engine.model.offer import Offer
+from metier.engine.request_parts.offer import Offer
 from metier.engine.services import Services
 from metier.engine.state import RunState
 from metier.messages import Message, TextPart, user

@@ -39,9 +39,9 @@ from metier.runtime.chat.conversations import (
 from metier.runtime.chat.summaries import sum_up_if_due
 from metier.runtime.chat.typed_commands import MARK, TypedApproval, use_typed
 from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.lease_terms import LeaseHolder
 from metier.runtime.questions.approvals import ApprovalQuestion
 from metier.runtime.questions.reopening import build_raise, can_reopen
-from metier.runtime.queue.lease_terms import LeaseHolder
 from metier.runtime.records.known_cost import TYPED, find_listed_cost
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Answer, Runtime, Watch

@@ -9,8 +9,8 @@ from metier.engine.journal import read_entries
 from metier.engine.state import fold
 from metier.errors import ConfigError, UsageError
 from metier.runtime.build import list_tools
+from metier.runtime.checks.backtest import read_profile
 from metier.runtime.checks.present_policy import build_present_policy
-from metier.runtime.history.backtest import read_profile
 from metier.runtime.host import Host
 from metier.store.base import Store
 from metier.tools.base import ToolContext

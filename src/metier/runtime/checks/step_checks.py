@@ -25,7 +25,7 @@ from metier.definitions.task import TaskDefinition, TaskStep
 from metier.errors import ConfigError
 from metier.runtime.build import list_tools
 from metier.runtime.host import Host
-from metier.runtime.providers.model_choice import choose_profile
+from metier.runtime.workspace.model_choice import choose_profile
 from metier.tools.access import AccessFile
 from metier.tools.toolbox import Toolbox
 

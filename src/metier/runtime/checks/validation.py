@@ -34,16 +34,16 @@ from metier.definitions.workspace import Checked, Workspace, load_workspace, rea
 from metier.errors import ConfigError
 from metier.providers.allowed import is_allowed
 from metier.providers.options import OFFLINE, ModelOptions
-from metier.runtime.checks.list_checks import find_bare_skills, find_idle_rules
 from metier.runtime.checks.step_checks import StepChecker
 from metier.runtime.cleaning import load_place_config
 from metier.runtime.host import Host
-from metier.runtime.providers.model_choice import split_name
 from metier.runtime.workspace.catalog import find_skills
 from metier.runtime.workspace.hooks import SETTINGS as HOOK_SETTINGS
 from metier.runtime.workspace.hooks import load_hooks
 from metier.runtime.workspace.instructions import find_context_problems
+from metier.runtime.workspace.list_checks import find_bare_skills, find_idle_rules
 from metier.runtime.workspace.listed import list_definitions
+from metier.runtime.workspace.model_choice import split_name
 from metier.runtime.workspace.plugins import find_plugins
 from metier.runtime.workspace.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS
 from metier.runtime.workspace.project import find_project_problems

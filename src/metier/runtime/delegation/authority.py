@@ -16,7 +16,6 @@ from metier.definitions.names import SKILL_PIN as SKILL
 from metier.definitions.names import canonical_name
 from metier.engine.decide import Policy
 from metier.engine.entries import ChildRequest, RunStarted, parse_entry, render_entry
-from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.records.pins import (
     AGENT,
     POLICY,
@@ -28,6 +27,7 @@ from metier.runtime.records.pins import (
     restore_package,
 )
 from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE, SCRIPT_TOOLS, Speakers, build_policy
+from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.runtime.workspace.tasks import TASK, find_pinned_task
 from metier.skills.package import SkillPackage
 from metier.store.base import Store

@@ -17,7 +17,7 @@ from metier.providers.options import OFFLINE
 from metier.runtime.cleaning import build_place_redactor
 from metier.runtime.delegation.skill_runs import AwaitedRuns
 from metier.runtime.host import Host
-from metier.runtime.prepared_run import PreparedRun
+from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
 from metier.store.tokens import load_resume_keys

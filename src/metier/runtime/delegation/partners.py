@@ -11,9 +11,9 @@ from metier.definitions.inherit import resolve_list
 from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.definitions.task import load_task
 from metier.engine.delegation.partners import Partner, Partners, read_inputs
-from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.records.pins import find_partners
 from metier.runtime.workspace.listed import list_definitions
+from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.store.base import Store
 
 

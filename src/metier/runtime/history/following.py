@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from metier.event_record import EventRecord
 from metier.runtime.history.entries import read_history
-from metier.runtime.history.journal_events import Teller
+from metier.runtime.records.journal_events import Teller
 from metier.runtime.runs import Runtime
 from metier.store.base import RUNNABLE
 from metier.telemetry.jsonl import FILE_NAME

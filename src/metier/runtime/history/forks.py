@@ -11,19 +11,19 @@ from metier.engine.execution.approvals import build_approval_id
 from metier.engine.journal import read_entries, store_entries
 from metier.engine.state import RunState, apply
 from metier.errors import UsageError
+from metier.runtime.adoption import build_adoption, build_foreign_run, find_said
 from metier.runtime.build import build_services
+from metier.runtime.children.child_runs import restore_run
 from metier.runtime.delegation.authority import find_inherited
-from metier.runtime.delegation.child_runs import restore_run
-from metier.runtime.history.adoption import build_adoption, build_foreign_run, find_said
 from metier.runtime.history.replays import find_changed, get_start
 from metier.runtime.host import Host
-from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.records.pins import CODE, INSTRUCTIONS, POLICY, TOOLS, pin
 from metier.runtime.records.rows import build_row
 from metier.runtime.records.seals import is_started_here, seal
 from metier.runtime.runs import Runtime, Watch
 from metier.runtime.workspace.agents import AgentInForce, resolve_agent
 from metier.runtime.workspace.hook_choice import choose_hooks
+from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.runtime.workspace.tasks import apply_step
 from metier.store.base import Store
 

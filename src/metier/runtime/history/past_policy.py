@@ -8,8 +8,8 @@ from metier.dataclass import dataclass
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.ids import fold_id
 from metier.definitions.profile import Profile
+from metier.runtime.checks.backtest import Change, backtest
 from metier.runtime.checks.present_policy import build_present_policy
-from metier.runtime.history.backtest import Change, backtest
 from metier.runtime.history.entries import read_history
 from metier.runtime.host import Host
 from metier.runtime.runs import Runtime

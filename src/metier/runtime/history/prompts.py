@@ -12,19 +12,19 @@ from metier.definitions.problems import Problem
 from metier.engine import entries as e
 from metier.engine.journal import read_entries
 from metier.engine.model.call import compose
-from metier.engine.model.fingerprints import Fingerprints
 from metier.engine.model.past_prompts import find_turns, rebuild_prompt
 from metier.engine.model.planning import build_ranking
 from metier.engine.model.prompting import Asking, asks_for_json, list_described
+from metier.engine.request_parts.fingerprints import Fingerprints
 from metier.engine.services import Services
 from metier.engine.state import RunState, apply, fold
 from metier.errors import UsageError
 from metier.providers.base import ModelRequest
 from metier.providers.facts import Prices, load_facts
 from metier.runtime.build import build_services, find_facts_file
-from metier.runtime.delegation.child_runs import prepare_run
+from metier.runtime.children.child_runs import prepare_run
+from metier.runtime.first_entry import build_start
 from metier.runtime.history.replays import build_replay_services
-from metier.runtime.records.first_entry import build_start
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
 from metier.runtime.workspace.agents import resolve_agent

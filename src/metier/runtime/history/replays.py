@@ -15,20 +15,19 @@ from metier.definitions.problems import Problem
 from metier.engine import entries as e
 from metier.engine.authority import find_authority
 from metier.engine.journal import read_entries
-from metier.engine.model.skill_index import build_shelf
 from metier.engine.replaying.recorded_store import RecordedStore
 from metier.engine.replaying.recording import Recording
 from metier.engine.replaying.replay import Replayed, replay
+from metier.engine.request_parts.skill_index import build_shelf
 from metier.engine.services import Services
 from metier.providers.absent import AbsentProvider
 from metier.providers.facts import load_facts
 from metier.providers.failures import MissingKey
 from metier.runtime.build import compose_instructions, get_model_options, list_tools, narrow
+from metier.runtime.children.child_runs import restore_run
 from metier.runtime.delegation.authority import bind
-from metier.runtime.delegation.child_runs import restore_run
 from metier.runtime.history.archive import Archive
 from metier.runtime.host import Host
-from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.records.pins import (
     AGENT,
     SKILL,
@@ -42,6 +41,7 @@ from metier.runtime.records.pins import (
 from metier.runtime.runs import Runtime
 from metier.runtime.workspace.agents import AgentInForce, find_agent_file, read_definition_file, restore_agent
 from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE, Speakers, build_policy
+from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.runtime.workspace.project import load_project
 from metier.runtime.workspace.trust import find_withheld
 from metier.skills.package import SkillPackage

@@ -12,9 +12,9 @@ from metier.errors import LogError
 from metier.event_record import EventRecord
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.history.entries import read_history
-from metier.runtime.history.journal_events import Teller
 from metier.runtime.history.undo import read_changes
 from metier.runtime.host import Host
+from metier.runtime.records.journal_events import Teller
 from metier.runtime.runs import Runtime
 from metier.telemetry.jsonl import FILE_NAME, read_events
 from metier.views.fold import fold_all, with_answer

@@ -10,9 +10,9 @@ from metier.engine.journal import read_entries
 from metier.errors import LogError
 from metier.event_record import EventRecord
 from metier.ids import SystemClock
-from metier.runtime.history.journal_events import Teller
-from metier.runtime.history.losses import check_journal
 from metier.runtime.history.replays import get_start
+from metier.runtime.records.journal_events import Teller
+from metier.runtime.records.losses import check_journal
 from metier.runtime.runs import Runtime
 from metier.telemetry.jsonl import FILE_NAME, JsonlSink, read_events
 from metier.telemetry.sinks import Sink

@@ -6,7 +6,7 @@ from metier.dataclass import dataclass
 from metier.definitions.inherit import INHERIT
 from metier.definitions.plugin_names import PLUGIN
 from metier.engine.execution.past_results import FILE_NAME as RESULTS
-from metier.engine.model.skill_index import SkillIndex
+from metier.engine.request_parts.skill_index import SkillIndex
 from metier.errors import UsageError
 from metier.providers.absent import AbsentProvider
 from metier.providers.allowed import AllowedProvider
@@ -21,9 +21,9 @@ from metier.providers.options import OFFLINE
 from metier.providers.registry import BUILT_IN, REMOTE, choose_provider, open_provider
 from metier.providers.retry import Candidate, split_model_name
 from metier.runtime.host import Host
-from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.providers.remote_agents import open_remote
 from metier.runtime.workspace.plugins import get_brought
+from metier.runtime.workspace.prepared_run import PreparedRun
 
 RANKED = 8
 """How many skills the offline backbone looks at for each part of a request."""

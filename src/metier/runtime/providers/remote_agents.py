@@ -11,7 +11,7 @@ from metier.providers.offline.progress import find_task
 from metier.providers.registry import REMOTE
 from metier.providers.remote_options import read_agents
 from metier.runtime.host import Host
-from metier.runtime.prepared_run import PreparedRun
+from metier.runtime.workspace.prepared_run import PreparedRun
 
 
 def open_remote(place: Host, facts: FactBook, *, run: PreparedRun) -> Provider:

@@ -11,9 +11,9 @@ from anyio.to_thread import run_sync
 from metier.dataclass import dataclass
 from metier.engine import entries as e
 from metier.engine.journal import RunLog
-from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.questions.answers import Answer
 from metier.runtime.records.pins import CODE, digest_code
+from metier.runtime.workspace.prepared_run import PreparedRun
 
 ACCEPT = "--accept-changed-skills"
 

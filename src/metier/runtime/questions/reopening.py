@@ -9,8 +9,8 @@ from metier.engine.entry_types.limits import Limit
 from metier.engine.state import RunState
 from metier.errors import UsageError
 from metier.providers.failures import list_reasons
-from metier.runtime.delegation.children import read_run
-from metier.runtime.records.causes import find_failed_step
+from metier.runtime.children.causes import find_failed_step
+from metier.runtime.children.children import read_run
 from metier.store.base import Store
 
 _LIMIT_OF_REASON: dict[str, Limit] = {

@@ -13,8 +13,8 @@ from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
 from metier.events import TaskState
 from metier.ids import CHILD
+from metier.runtime.lease_terms import LeaseTerms
 from metier.runtime.questions.answers import Answer
-from metier.runtime.queue.lease_terms import LeaseTerms
 from metier.runtime.queue.parking import DAMAGE, describe_parked, park
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, Watch

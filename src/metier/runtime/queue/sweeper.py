@@ -12,8 +12,8 @@ from metier.errors import MetierError, StoreError
 from metier.runtime.notify.delivery import deliver_due
 from metier.runtime.queue.broker import Broker, name_recovery
 from metier.runtime.queue.detached import Stranded, find_stranded, wake_decided
+from metier.runtime.queue.firing import fire_due
 from metier.runtime.runs import Runtime
-from metier.runtime.schedules.firing import fire_due
 
 
 async def sweep(

@@ -24,10 +24,10 @@ from metier.engine.services import Instructions, Services
 from metier.errors import SkillError, UsageError
 from metier.messages import MediaPart
 from metier.runtime.host import Host
-from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.workspace.agents import AgentInForce, find_agent_file, read_definition_file, restore_agent
 from metier.runtime.workspace.catalog import find_skills
 from metier.runtime.workspace.policy import has_rules
+from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.runtime.workspace.project import PROJECT
 from metier.runtime.workspace.tasks import TASK, pin_task
 from metier.runtime.workspace.trust import find_withheld

@@ -8,8 +8,8 @@ from metier.engine.entries import Entry, RunFailed, RunFinished, RunPaused, RunS
 from metier.engine.journal import RunLog, read_entries
 from metier.engine.loop import Driver, open_log
 from metier.runtime.cleaning import build_place_cleaner
-from metier.runtime.history.losses import check_journal
 from metier.runtime.host import Host
+from metier.runtime.records.losses import check_journal
 from metier.runtime.tracing.tracer import RunTracer
 from metier.store.base import Lease
 from metier.telemetry.jsonl import FILE_NAME, JsonlSink, LogPool

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from pydantic import JsonValue
 
-from metier.engine.delegation.child import Child
 from metier.engine.projection_work import list_task_steps
 from metier.engine.state import RunState
+from metier.engine.state_parts.child import Child
 
 
 def work_as_json(state: RunState, standing: Mapping[str, str]) -> dict[str, JsonValue]:

@@ -23,9 +23,9 @@ from metier.definitions.text.document import MAX_FILE_BYTES, parse_document
 from metier.errors import ConfigError, UsageError
 from metier.providers.options import ModelOptions
 from metier.runtime.host import Host
-from metier.runtime.providers.model_choice import choose_model, choose_profile, list_models
 from metier.runtime.workspace.catalog import ActiveSkills, activate_named, find_all_skills, find_skills, list_unread
 from metier.runtime.workspace.listed import list_definitions
+from metier.runtime.workspace.model_choice import choose_model, choose_profile, list_models
 from metier.skills.activation import activate, describe_broken
 from metier.skills.package import SkillPackage
 from metier.tools.base import Tool

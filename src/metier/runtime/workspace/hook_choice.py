@@ -1,8 +1,8 @@
 """Which hooks of a workspace a run is pinned to."""
 
-from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.workspace.agents import SUMMARIZER
 from metier.runtime.workspace.hooks import load_hooks
+from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.tools.hooks.definition import HookCommand
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from metier.definitions.problems import Problem
-from metier.engine.model.skill_index import SkillIndex, build_shelf
+from metier.engine.request_parts.skill_index import SkillIndex, build_shelf
 from metier.routing.similar_opening import open_similarities
 from metier.runtime.host import Host
 from metier.skills.package import SkillPackage

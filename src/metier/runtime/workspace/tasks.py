@@ -21,11 +21,11 @@ from metier.engine.delegation.orders import read_output_schema
 from metier.engine.delegation.partners import InputSpec, fill_inputs, read_inputs
 from metier.errors import ConfigError, UsageError
 from metier.runtime.host import Host
-from metier.runtime.prepared_run import PreparedRun
-from metier.runtime.providers.model_choice import choose_profile
 from metier.runtime.workspace.agents import AgentInForce, read_definition_file
 from metier.runtime.workspace.catalog import activate_named, find_all_skills
 from metier.runtime.workspace.listed import list_definitions
+from metier.runtime.workspace.model_choice import choose_profile
+from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
 from metier.tools.base import Tool

@@ -13,7 +13,7 @@ from metier.definitions.agent import load_agent
 from metier.definitions.ids import fold_id
 from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.definitions.task import TaskDefinition, load_task
-from metier.runtime.delegation.child_runs import request_task
+from metier.runtime.children.child_runs import request_task
 from metier.runtime.documents import build_input_schema, task_as_json
 from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest

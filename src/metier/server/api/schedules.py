@@ -7,9 +7,9 @@ from pydantic import Field, JsonValue
 from starlette.responses import Response
 
 from metier.definitions.schedule import build_schedule
+from metier.runtime.queue.firing import start_now
 from metier.runtime.schedules.changes import add_schedule, pause_schedule, remove_schedule
 from metier.runtime.schedules.documents import schedule_as_json
-from metier.runtime.schedules.firing import start_now
 from metier.runtime.schedules.known import KnownSchedule, get_schedule, list_schedules, read_history
 from metier.server.api.answers import Listing, answer, answer_page
 from metier.server.body import Body

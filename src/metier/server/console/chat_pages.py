@@ -10,7 +10,7 @@ from metier.errors import UsageError
 from metier.runtime.chat.chats import Chat, ChatRequest, OpenTurn, list_chats, open_chat
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.history.run_views import read_run_view
-from metier.runtime.questions.inbox import read_inbox
+from metier.runtime.inbox import read_inbox
 from metier.runtime.queue.detached import leave_to_workers
 from metier.runtime.records.row_documents import find_shown_status
 from metier.server.console.inbox_cards import ApprovalCard, WaitingCard, build_approval_card, build_waiting_card

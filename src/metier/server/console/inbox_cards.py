@@ -7,8 +7,8 @@ from typing import cast
 from pydantic import JsonValue
 
 from metier.dataclass import dataclass
+from metier.runtime.inbox import WaitingRun, WaitKind
 from metier.runtime.questions.approvals import ApprovalQuestion
-from metier.runtime.questions.inbox import WaitingRun, WaitKind
 from metier.runtime.questions.reopening import Limit
 from metier.store.base import RunRow
 from metier.views.call_words import describe_call

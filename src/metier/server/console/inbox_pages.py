@@ -11,9 +11,9 @@ from starlette.responses import Response
 
 from metier.errors import ApprovalClosed, MetierError, UsageError
 from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.inbox import read_inbox
 from metier.runtime.questions.answers import Answer
 from metier.runtime.questions.approvals import ApprovalQuestion, Reply
-from metier.runtime.questions.inbox import read_inbox
 from metier.runtime.questions.reopening import RaisedLimits
 from metier.server.console.actions import answer
 from metier.server.console.inbox_cards import ApprovalCard, build_approval_card, build_waiting_card

@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, RedirectResponse
 
 from metier.dataclass import dataclass
 from metier.errors import MetierError
-from metier.runtime.questions.inbox import count_waiting
+from metier.runtime.inbox import count_waiting
 from metier.server.problems import ProblemDocument, describe_problem
 from metier.server.security.users import User
 from metier.server.state import ServerState, get_csrf_token, get_nonce, get_state, get_user

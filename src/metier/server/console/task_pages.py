@@ -12,7 +12,7 @@ from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.task import FILE_NAME, TaskDefinition, load_task
 from metier.engine.delegation.partners import read_inputs
 from metier.errors import UsageError
-from metier.runtime.delegation.child_runs import request_task
+from metier.runtime.children.child_runs import request_task
 from metier.runtime.queue.detached import submit
 from metier.runtime.requests import RunRequest
 from metier.runtime.workspace.listed import list_definitions

@@ -15,8 +15,8 @@ from metier.errors import UsageError
 from metier.runtime.doctor.finding import Finding
 from metier.runtime.doctor.health import examine
 from metier.runtime.history.spending import parse_since, read_spent
+from metier.runtime.queue.firing import start_now
 from metier.runtime.schedules.changes import pause_schedule
-from metier.runtime.schedules.firing import start_now
 from metier.runtime.schedules.known import get_schedule, list_schedule_problems, list_schedules, read_history
 from metier.server.console.rendering import Here, Page, PageRoute
 from metier.store.base import RUNNABLE

@@ -8,9 +8,9 @@ from metier.dataclass import dataclass
 from metier.engine.state import RunState
 from metier.events import TaskState
 from metier.ids import CHILD
+from metier.runtime.children.causes import get_cause
 from metier.runtime.questions.approvals import ApprovalQuestion
 from metier.runtime.questions.reopening import Limit, can_reopen, find_limit, suggest_limit
-from metier.runtime.records.causes import get_cause
 from metier.runtime.runs import Runtime
 from metier.store.base import ENDED, RunRow
 from metier.store.failures import StoreDamaged

@@ -16,9 +16,9 @@ from metier.errors import ConfigError, UsageError
 from metier.messages import Value
 from metier.runtime.checks.validation import check_task
 from metier.runtime.host import Host
-from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.records.pins import SETTINGS, use_pinned_agent, use_pinned_host, use_pinned_settings
 from metier.runtime.workspace.agents import AgentInForce, check_model, find_agent_file
+from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.runtime.workspace.tasks import apply_step, find_pinned_task, get_task
 from metier.store.base import Store
 

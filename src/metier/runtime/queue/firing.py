@@ -14,7 +14,7 @@ from metier.dataclass import dataclass
 from metier.definitions.schedule import ScheduleDefinition
 from metier.definitions.schedule_times import find_jitter, iterate_times, list_due
 from metier.errors import MetierError, StoreError, UsageError
-from metier.runtime.delegation.child_runs import request_task
+from metier.runtime.children.child_runs import request_task
 from metier.runtime.queue.detached import submit
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime

@@ -19,7 +19,7 @@ from metier.decisions import CalledRun
 from metier.engine.entries import ChildRequest
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState
-from metier.runtime.delegation.child_runs import ChildRunStart, build_limits
+from metier.runtime.children.child_runs import ChildRunStart, build_limits
 from metier.runtime.delegation.skill_runs import build_waiting, find_stored, name_work, read_response
 from metier.runtime.host import Host
 from metier.runtime.opening import open_host

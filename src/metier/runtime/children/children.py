@@ -11,22 +11,22 @@ from pydantic import JsonValue
 
 from metier.dataclass import dataclass
 from metier.engine import entries as e
-from metier.engine.delegation.child import Child
 from metier.engine.execution.delegating import find_open_delegations, record_children_end
 from metier.engine.execution.past_results import build_results
 from metier.engine.journal import RunLog, read_entries
 from metier.engine.phases import FINAL
 from metier.engine.services import Services
 from metier.engine.state import RunState, fold
+from metier.engine.state_parts.child import Child
 from metier.engine.stopping import Stopper
 from metier.engine.tracing.span_fold import find_context
 from metier.engine.unwrapping import unwrapped
 from metier.errors import MetierError, UsageError
 from metier.event_record import EventRecord
+from metier.runtime.children.child_runs import ChildRunStart
 from metier.runtime.delegation.authority import hand_down
-from metier.runtime.delegation.child_runs import ChildRunStart
-from metier.runtime.prepared_run import RESULTS
 from metier.runtime.records.pins import HOST, SETTINGS
+from metier.runtime.workspace.prepared_run import RESULTS
 from metier.store.base import Store
 from metier.telemetry.sinks import Sink
 

@@ -9,7 +9,7 @@ from metier.engine.delegation.orders import order_step
 from metier.engine.delegation.partners import read_inputs
 from metier.engine.state import RunState, apply
 from metier.errors import UsageError
-from metier.runtime.delegation.child_runs import ChildRunStart, build_limits
+from metier.runtime.children.child_runs import ChildRunStart, build_limits
 from metier.runtime.host import Host
 from metier.runtime.workspace.tasks import get_task
 

@@ -3,7 +3,7 @@
 from metier.decisions import describe_failure, read_failure
 from metier.engine.state import RunState
 from metier.engine.steps import Step
-from metier.runtime.delegation.children import read_run
+from metier.runtime.children.children import read_run
 from metier.store.base import Store
 
 

@@ -5,11 +5,11 @@ from metier.engine.model.media import keep_media
 from metier.engine.services import Services
 from metier.errors import UsageError
 from metier.providers.options import OFFLINE
-from metier.runtime.delegation.child_runs import build_limits
-from metier.runtime.prepared_run import PreparedRun
+from metier.runtime.children.child_runs import build_limits
 from metier.runtime.requests import RunRequest
 from metier.runtime.workspace.agents import AgentInForce
 from metier.runtime.workspace.hook_choice import choose_hooks
+from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.runtime.workspace.surroundings import describe_surroundings
 from metier.telemetry.otel.trace_context import TraceParent, build_trace_id
 

@@ -4,7 +4,7 @@ import anyio
 
 from metier.dataclass import dataclass
 from metier.engine.state import RunState
-from metier.runtime.delegation.children import find_waiting, read_run
+from metier.runtime.children.children import find_waiting, read_run
 from metier.runtime.questions.answers import Answer
 from metier.runtime.questions.approvals import ApprovalQuestion, Reply
 from metier.runtime.questions.asking import Asker

@@ -13,14 +13,14 @@ from metier.engine.entries import RunStarted
 from metier.engine.services import Services
 from metier.errors import UsageError
 from metier.providers.options import OFFLINE
+from metier.runtime.children.child_runs import ChildRunStart, build_limits
 from metier.runtime.delegation.authority import keep_origin
-from metier.runtime.delegation.child_runs import ChildRunStart, build_limits
 from metier.runtime.host import Host
-from metier.runtime.prepared_run import PreparedRun
 from metier.runtime.records.pins import HOST, SETTINGS, find_instructions
 from metier.runtime.workspace.agents import AgentInForce, resolve_agent
 from metier.runtime.workspace.hook_choice import choose_hooks
 from metier.runtime.workspace.instructions import Said
+from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.runtime.workspace.tasks import apply_step, get_task
 from metier.store.base import Store
 
